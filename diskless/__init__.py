@@ -1,0 +1,1 @@
+"""The broker: Kafka protocol, replica manager, purgatories, read path, configuration, CLI."""

@@ -1,0 +1,191 @@
+"""The one tree of errors.
+
+    DisklessError
+    ├── Rejected                 it did not happen, and the same request would be refused again
+    │   ├── BatchRejected        one RecordBatch breaks a rule of the format or of its topic
+    │   │   ├── CorruptBatch         CRC, length or count do not fit
+    │   │   ├── InvalidRecord        wrong magic, offsets, sequence, control bit, more than one batch
+    │   │   ├── InvalidTimestamp
+    │   │   ├── UnsupportedCompression
+    │   │   └── RecordTooLarge
+    │   ├── UnknownPartition
+    │   ├── UnknownTopicId
+    │   ├── InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig, InvalidRequest, PolicyViolation
+    │   ├── OffsetOutOfRange
+    │   ├── StaleProducerEpoch, OutOfOrderSequence
+    │   └── AppendTooLarge       a streamed append ran past its threshold; the log is as it was
+    ├── Retriable                it did not happen; the same request may be tried again
+    │   ├── ObjectStoreUnavailable
+    │   ├── StorageFailed        a local disk refused a write or an fsync
+    │   ├── NotCoordinator       this process may not (or no longer) write the metadata log
+    │   ├── CommitFailed         an operation's metadata append failed; nothing was applied
+    │   └── Overloaded           a bounded queue is full
+    ├── OutcomeUnknown           it may have happened; repeat it only under the same object key
+    │   ├── UploadOutcomeUnknown
+    │   └── CommitOutcomeUnknown
+    ├── ObjectNotFound           a key that should be in the store is not
+    ├── ObjectExists             put-if-absent met an object that somebody else wrote
+    ├── CorruptData              stored bytes fail their own checks; names the file and the position
+    │   ├── CorruptChunk, CorruptObject, CorruptLog, CorruptSegment, CorruptState
+    ├── OutOfBounds              an index beyond the ends of a segmented log
+    └── InvalidSettings          a configuration value or key; names it
+
+A class exists where a caller acts differently on it. `diskless/api/errors.py` maps the tree to
+Kafka's error codes; nothing else knows the codes.
+"""
+
+
+class DisklessError(Exception):
+    """Root of everything this project raises on purpose."""
+
+
+class Rejected(DisklessError):
+    """The request was refused and had no effect; repeating it unchanged is pointless."""
+
+
+class BatchRejected(Rejected):
+    """One RecordBatch breaks a rule of the format or of its topic; the others are unaffected."""
+
+
+class CorruptBatch(BatchRejected):
+    """The batch's CRC, length or record count does not fit its bytes."""
+
+
+class InvalidRecord(BatchRejected):
+    """Wrong magic, base offset, sequence, control bit, or not exactly one batch."""
+
+
+class InvalidTimestamp(BatchRejected):
+    """A timestamp outside the topic's bounds, or a timestamp type clients may not set."""
+
+
+class UnsupportedCompression(BatchRejected):
+    """A codec this request version or this broker does not know."""
+
+
+class RecordTooLarge(BatchRejected):
+    """The batch, or what it inflates to, is larger than the topic or the reader allows."""
+
+
+class UnknownPartition(Rejected):
+    """No such topic or partition (any more)."""
+
+
+class UnknownTopicId(Rejected):
+    """No topic has this id (any more)."""
+
+
+class InvalidTopic(Rejected):
+    """The topic name breaks Kafka's naming rules."""
+
+
+class TopicExists(Rejected):
+    """A topic of this name exists already."""
+
+
+class InvalidPartitions(Rejected):
+    """The partition count is not allowed."""
+
+
+class InvalidConfig(Rejected):
+    """A topic configuration key or value is not allowed."""
+
+
+class InvalidRequest(Rejected):
+    """A request whose fields contradict each other or the protocol."""
+
+
+class PolicyViolation(Rejected):
+    """Allowed by the protocol but not by this cluster's configuration."""
+
+
+class OffsetOutOfRange(Rejected):
+    """Below the log start offset or above the high watermark, checked with the coordinator."""
+
+
+class StaleProducerEpoch(Rejected):
+    """A newer epoch of the same producer id has already written."""
+
+
+class OutOfOrderSequence(Rejected):
+    """The batch's base sequence does not follow the producer's last one."""
+
+
+class AppendTooLarge(Rejected):
+    """A streamed append ran past its threshold and was cut off; the log is as it was before."""
+
+
+class Retriable(DisklessError):
+    """It did not happen; the same request may be tried again."""
+
+
+class ObjectStoreUnavailable(Retriable):
+    """The object store answered with an error, too slowly, or not at all; nothing was stored."""
+
+
+class StorageFailed(Retriable):
+    """A local disk refused a write or an fsync."""
+
+
+class NotCoordinator(Retriable):
+    """This process may not, or may no longer, write the metadata log."""
+
+
+class CommitFailed(Retriable):
+    """The metadata append of this operation, or of one it was checked against, failed."""
+
+
+class Overloaded(Retriable):
+    """A bounded queue is full."""
+
+
+class OutcomeUnknown(DisklessError):
+    """It may have happened; repeat it only under the same object key."""
+
+
+class UploadOutcomeUnknown(OutcomeUnknown):
+    """A put may still land in the object store."""
+
+
+class CommitOutcomeUnknown(OutcomeUnknown):
+    """A commit may have been made durable although no answer came."""
+
+
+class ObjectNotFound(DisklessError):
+    """A key that should be in the object store is not there."""
+
+
+class ObjectExists(DisklessError):
+    """Put-if-absent met an object that somebody else wrote under this key."""
+
+
+class CorruptData(DisklessError):
+    """Stored bytes fail their own checks; the message names the file and the position."""
+
+
+class CorruptChunk(CorruptData):
+    """A chunk file is damaged other than by a torn tail."""
+
+
+class CorruptObject(CorruptData):
+    """A WAL object's header, footer, trailer or batch fails its check."""
+
+
+class CorruptLog(CorruptData):
+    """A segmented log is damaged other than by a torn tail."""
+
+
+class CorruptSegment(CorruptData):
+    """A Parquet segment does not hold what its metadata says."""
+
+
+class CorruptState(CorruptData):
+    """The SQLite state contradicts its checksums or the metadata log."""
+
+
+class OutOfBounds(DisklessError):
+    """An index below the lowest or at/above the highest index of a segmented log."""
+
+
+class InvalidSettings(DisklessError):
+    """A configuration key or value; the message names it and says what is allowed."""

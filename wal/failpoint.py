@@ -1,0 +1,90 @@
+"""Named crash points.
+
+`failpoint("upload.after_put")` does nothing, at the cost of one dictionary test, unless the process
+was told to act there. Crash tests start a broker with
+
+    DISKLESS_FAILPOINTS="upload.after_put=kill:3,chunk.after_append=raise"
+
+which means: the third time that point is reached, kill this process with SIGKILL; the first time
+the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from the Nth time on.
+
+| point | where |
+|---|---|
+| chunk.after_append | batches are in the chunk's four files, nobody knows yet |
+| chunk.after_seal | the chunk is closed and queued for upload |
+| upload.before_put / upload.after_put | around the object store's put |
+| commit.after_log | the metadata records are durable, SQLite has not seen them |
+| commit.after_apply | SQLite has them, nobody was answered |
+| commit.after_answer | the commit lane has the answer, the produce requests do not |
+| segment.after_log | a segment commit is durable in the metadata log |
+| roll.before_put / roll.after_put / roll.before_commit / roll.after_commit | the tiering job |
+"""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from wal.errors import DisklessError, InvalidSettings
+
+ENVIRONMENT_VARIABLE: Final = "DISKLESS_FAILPOINTS"
+
+
+class FailpointError(DisklessError):
+    """Raised by a failpoint that was armed with `raise`."""
+
+
+@dataclass(slots=True)
+class _Armed:
+    action: str
+    countdown: int
+    seconds: float = 0.0
+
+
+_armed: dict[str, _Armed] = {}
+
+
+def failpoint(name: str) -> None:
+    """Act here if `name` is armed; otherwise do nothing."""
+    if _armed and name in _armed:
+        _act(name, _armed[name])
+
+
+def arm(settings: str) -> None:
+    """Arm the points of a `name=action[:count[:seconds]]` list; an empty string disarms all.
+
+    Raises InvalidSettings naming the entry that does not parse.
+    """
+    _armed.clear()
+    for entry in filter(None, (part.strip() for part in settings.split(","))):
+        name, separator, action = entry.partition("=")
+        fields = action.split(":")
+        if not separator or fields[0] not in {"kill", "raise", "delay"} or len(fields) > 3:
+            raise InvalidSettings(
+                f"{ENVIRONMENT_VARIABLE}: {entry!r} is not name=kill|raise|delay[:count[:seconds]]"
+            )
+        try:
+            countdown = int(fields[1]) if len(fields) > 1 else 1
+            seconds = float(fields[2]) if len(fields) > 2 else 0.0
+        except ValueError as error:
+            raise InvalidSettings(f"{ENVIRONMENT_VARIABLE}: {entry!r}: {error}") from error
+        _armed[name] = _Armed(fields[0], countdown, seconds)
+
+
+def arm_from_environment() -> None:
+    """Arm what the environment names; called once by each entry point."""
+    arm(os.environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def _act(name: str, armed: _Armed) -> None:
+    armed.countdown -= 1
+    if armed.countdown > 0:
+        return
+    if armed.action == "delay":
+        time.sleep(armed.seconds)
+        return
+    if armed.countdown == 0:
+        if armed.action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise FailpointError(f"failpoint {name}")

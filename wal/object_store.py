@@ -1,0 +1,126 @@
+"""What this project asks of an object store: six operations, one contract.
+
+Implementations: `wal.file_store` (a directory), `wal.memory_store` (tests), `wal.s3_store`. All pass
+`tests/wal/test_object_store_contract.py`. `wal.store_url.open_store` picks one by URL.
+
+Rules every implementation keeps:
+
+- `put` is put-if-absent and atomic: a reader sees all of the object or none of it. When `put`
+  returns, the object is durable, its stored length and checksum were verified. A body can be read
+  again from its start for every attempt; an attempt never sends what an earlier one left over.
+- A put whose response was lost is recognised by its put-id and is a success, not a conflict.
+- Every call has a deadline. Retries are bounded, jittered, and only where repeating is safe.
+- Foreign exceptions are translated: ObjectStoreUnavailable (did not happen), UploadOutcomeUnknown
+  (may still happen), ObjectExists, ObjectNotFound.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from wal.coordinates import ObjectKey
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ObjectBody(Protocol):
+    """Bytes to put, as fragments that are never joined. Plain `bytes` go in `BytesBody`."""
+
+    @property
+    def length_bytes(self) -> int: ...
+
+    def fragments(self) -> Iterable[Buffer]:
+        """The whole content from its start, each time it is called; may block on a disk.
+
+        A fragment is valid until the next one is asked for. Raises CorruptChunk when the source
+        fails its own checks; then nothing is stored.
+        """
+        ...
+
+
+class BytesBody:
+    """A body that is in memory already, as one or several buffers."""
+
+    def __init__(self, *buffers: Buffer) -> None:
+        self._buffers = buffers
+        self.length_bytes = sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
+
+    def fragments(self) -> Iterable[Buffer]:
+        return self._buffers
+
+
+class ObjectStat(NamedTuple):
+    """One stored object, as `head` and `list` tell it."""
+
+    key: ObjectKey
+    length_bytes: int
+    last_modified_ms: int
+    """By the store's own clock; S3 gives whole seconds."""
+
+
+class StoreStatistics(NamedTuple):
+    """Counters since the store was opened; requests include retries."""
+
+    puts: int = 0
+    put_bytes: int = 0
+    gets: int = 0
+    get_bytes: int = 0
+    heads: int = 0
+    lists: int = 0
+    deletes: int = 0
+    retries: int = 0
+    errors: int = 0
+
+
+class ObjectStore(Protocol):
+    """An S3-like bucket below one prefix. Async context manager: whoever enters it closes it."""
+
+    @property
+    def url(self) -> str:
+        """The URL that opens the same store again, without secrets."""
+        ...
+
+    def statistics(self) -> StoreStatistics: ...
+
+    async def put(self, key: ObjectKey, body: ObjectBody) -> None:
+        """Store `body` under `key` unless the key exists; durable and verified on return.
+
+        Raises: ObjectExists (somebody else's object is there), ObjectStoreUnavailable,
+        UploadOutcomeUnknown (repeat with the same key and body only), CorruptChunk (from the body).
+        """
+        ...
+
+    async def get(self, key: ObjectKey) -> bytes:
+        """The whole object. Raises: ObjectNotFound, ObjectStoreUnavailable."""
+        ...
+
+    async def get_range(self, key: ObjectKey, start: int, length: int) -> bytes:
+        """Exactly bytes [start, start + length). A range past the end is an error, not a short read.
+
+        Raises: ObjectNotFound, CorruptObject (the object is shorter), ObjectStoreUnavailable.
+        """
+        ...
+
+    async def head(self, key: ObjectKey) -> ObjectStat:
+        """Raises: ObjectNotFound, ObjectStoreUnavailable."""
+        ...
+
+    def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
+        """Objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
+        ...
+
+    async def delete(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:
+        """Delete many; returns the keys confirmed gone (absent ones count). Never raises for one key.
+
+        Raises: ObjectStoreUnavailable when not even one request could be made.
+        """
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
