@@ -1,0 +1,255 @@
+"""The coordinator's operations as values, and the protocol that serves them.
+
+Requests are lists, answers are lists in the same order, and an error belongs to one entry: it is
+returned as a value in that entry, never raised for the whole call. What a call raises is what
+concerns it as a whole: NotCoordinator, CommitFailed (nothing happened, try again),
+CommitOutcomeUnknown (repeat with the same object key).
+
+Source: KIP-1164, "Diskless coordinator API"; the segment operations are ours (design in
+docs/architecture.md, "Tiering").
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.errors import DisklessError
+
+WRITE_AHEAD_MULTI_SEGMENT: Final = 1
+"""KIP-1164's ObjectFormat of a WAL object."""
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+LATEST_TIERED_TIMESTAMP: Final = -5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """One topic as the coordinator knows it; `configs` holds only what was set explicitly."""
+
+    topic_id: UUID
+    name: str
+    partition_count: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic:
+    """A topic to create. Its name, partition count and configs were validated by the caller."""
+
+    name: str
+    partition_count: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFile:
+    """One uploaded WAL object to commit; `batches` in the order of the object's footer."""
+
+    object_key: ObjectKey
+    file_size_bytes: int
+    uploader_broker_id: int
+    batches: Sequence[BatchExtent]
+    object_format: int = WRITE_AHEAD_MULTI_SEGMENT
+    owner_ids: Sequence[int] = (0,)
+
+
+class BatchCommit(NamedTuple):
+    """The answer for one batch: its offset, or why it was refused.
+
+    A duplicate is a success: it carries the offset that the batch got the first time.
+    """
+
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    """The coordinator's time of the commit; applies to topics with LogAppendTime only."""
+    log_start_offset: int = -1
+    is_duplicate: bool = False
+    error: DisklessError | None = None
+
+
+class DeleteRecords(NamedTuple):
+    """Delete everything below `before_offset`; -1 means below the high watermark."""
+
+    partition: TopicIdPartition
+    before_offset: int
+
+
+class DeletedRecords(NamedTuple):
+    log_start_offset: int = -1
+    error: DisklessError | None = None
+
+
+class WalExtent(NamedTuple):
+    """Committed batches that lie back to back in one WAL object: one coalesced row.
+
+    `base_offset` .. `last_offset` is dense over the physical batches inside; each of those still
+    carries base offset 0 in its bytes and is walked by its length field.
+    """
+
+    object_key: ObjectKey
+    byte_offset: ByteOffset
+    length_bytes: int
+    base_offset: Offset
+    last_offset: Offset
+    log_append_time_ms: int
+    max_timestamp_ms: int
+    timestamp_type: int
+
+
+class SegmentExtent(NamedTuple):
+    """A Parquet segment that holds the records `base_offset` .. `last_offset` of one partition."""
+
+    object_key: ObjectKey
+    object_bytes: int
+    base_offset: Offset
+    last_offset: Offset
+    max_timestamp_ms: int
+
+
+Extent = WalExtent | SegmentExtent
+
+
+class FindBatches(NamedTuple):
+    """Where to read one partition from, and how much of it at most."""
+
+    partition: TopicIdPartition
+    offset: int
+    max_bytes: int
+
+
+class FoundBatches(NamedTuple):
+    """What there is to read of one partition; empty `extents` without error = caught up."""
+
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    extents: Sequence[Extent] = ()
+    """In offset order and gapless; the first one contains the asked offset."""
+    error: DisklessError | None = None
+
+
+class ListOffsets(NamedTuple):
+    """A timestamp in milliseconds, or one of the negative constants above."""
+
+    partition: TopicIdPartition
+    timestamp: int
+
+
+class ListedOffset(NamedTuple):
+    """An offset, or the extent in which the reader has to look for the record.
+
+    Special timestamps give `offset`. A real timestamp gives the first extent whose maximum
+    timestamp is not smaller (the record is in there), MAX_TIMESTAMP the extent with the greatest
+    one; the replica manager opens it to be exact to the record. Neither: offset -1, extent None.
+    """
+
+    offset: int = -1
+    timestamp_ms: int = -1
+    extent: Extent | None = None
+    log_start_offset: int = -1
+    error: DisklessError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlan:
+    """A segment that shall be rolled: fixed offsets, fixed key, the batches it is made of.
+
+    Durable once planned: asked again, the coordinator gives the same plan with the same key until
+    it is committed, so that killed, repeated and speculative tasks converge on one object.
+    """
+
+    partition: TopicIdPartition
+    topic_name: str
+    object_key: ObjectKey
+    base_offset: Offset
+    last_offset: Offset
+    extents: Sequence[WalExtent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledSegment:
+    """What a roll task wrote, exactly; offered to the coordinator to replace the batches."""
+
+    partition: TopicIdPartition
+    object_key: ObjectKey
+    base_offset: Offset
+    last_offset: Offset
+    object_bytes: int
+    crc32c: int
+    """CRC32C over the whole object."""
+    record_count: int
+    max_timestamp_ms: int
+
+
+class SegmentCommit(NamedTuple):
+    """`is_duplicate`: this very segment was committed before; nothing changed."""
+
+    is_duplicate: bool = False
+    error: DisklessError | None = None
+
+
+class Coordinator(Protocol):
+    """Assigns offsets and remembers where everything is. Every call may be made concurrently."""
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        """All topics by name, from committed state; cheap, no I/O; do not modify."""
+        ...
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]: ...
+
+    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]: ...
+
+    async def commit_file(self, request: CommitFile) -> Sequence[BatchCommit]:
+        """Assign offsets to the batches of one WAL object; results match `batches` by position.
+
+        A second commit of the same key with the same content returns the first answer; other
+        content under a known key is Rejected. One bad batch fails alone.
+        """
+        ...
+
+    async def delete_records(
+        self, requests: Sequence[DeleteRecords]
+    ) -> Sequence[DeletedRecords]: ...
+
+    async def find_batches(
+        self,
+        requests: Sequence[FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+    ) -> Sequence[FoundBatches]:
+        """Extents to read, in request order, at O(answer) cost.
+
+        `max_bytes` is shared over the request; the extent that crosses a limit is included; with
+        `at_least_one` the first non-empty partition gets one extent whatever the limits say.
+        """
+        ...
+
+    async def list_offsets(self, requests: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+        """Strictly consistent: reflects every operation that was answered before this call."""
+        ...
+
+    async def allocate_producer_id(self) -> int:
+        """A producer id that was never given out before, and never will be again."""
+        ...
+
+    async def plan_segments(self, *, include_partial: bool = False) -> Sequence[SegmentPlan]:
+        """Plans not yet committed, after planning what segment.bytes / segment.ms make due.
+
+        `include_partial` plans the rest of every partition too, however small.
+        """
+        ...
+
+    async def commit_segments(
+        self, segments: Sequence[RolledSegment]
+    ) -> Sequence[SegmentCommit]:
+        """Swap batches for segments, atomically per call entry; idempotent by object key."""
+        ...
