@@ -248,8 +248,6 @@ class Coordinator(Protocol):
         """
         ...
 
-    async def commit_segments(
-        self, segments: Sequence[RolledSegment]
-    ) -> Sequence[SegmentCommit]:
+    async def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
         """Swap batches for segments, atomically per call entry; idempotent by object key."""
         ...

@@ -19,6 +19,7 @@
     │   ├── StorageFailed        a local disk refused a write or an fsync
     │   ├── NotCoordinator       this process may not (or no longer) write the metadata log
     │   ├── CommitFailed         an operation's metadata append failed; nothing was applied
+    │   ├── ObjectExpired        a WAL object came to be committed after max.commit.age; write it anew
     │   └── Overloaded           a bounded queue is full
     ├── OutcomeUnknown           it may have happened; repeat it only under the same object key
     │   ├── UploadOutcomeUnknown
@@ -133,6 +134,10 @@ class NotCoordinator(Retriable):
 
 class CommitFailed(Retriable):
     """The metadata append of this operation, or of one it was checked against, failed."""
+
+
+class ObjectExpired(Retriable):
+    """A WAL object came to be committed after its maximum age; its records must be sent again."""
 
 
 class Overloaded(Retriable):
