@@ -4,13 +4,14 @@
     ├── Rejected                 it did not happen, and the same request would be refused again
     │   ├── BatchRejected        one RecordBatch breaks a rule of the format or of its topic
     │   │   ├── CorruptBatch         CRC, length or count do not fit
-    │   │   ├── InvalidRecord        wrong magic, offsets, sequence, control bit, more than one batch
+    │   │   ├── InvalidRecord        wrong magic, offset, sequence, control bit, batch count
     │   │   ├── InvalidTimestamp
     │   │   ├── UnsupportedCompression
     │   │   └── RecordTooLarge
     │   ├── UnknownPartition
     │   ├── UnknownTopicId
-    │   ├── InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig, InvalidRequest, PolicyViolation
+    │   ├── InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig
+    │   ├── InvalidRequest, PolicyViolation
     │   ├── OffsetOutOfRange
     │   ├── StaleProducerEpoch, OutOfOrderSequence
     │   └── AppendTooLarge       a streamed append ran past its threshold; the log is as it was
@@ -19,7 +20,7 @@
     │   ├── StorageFailed        a local disk refused a write or an fsync
     │   ├── NotCoordinator       this process may not (or no longer) write the metadata log
     │   ├── CommitFailed         an operation's metadata append failed; nothing was applied
-    │   ├── ObjectExpired        a WAL object came to be committed after max.commit.age; write it anew
+    │   ├── ObjectExpired        a WAL object came to be committed too late; write it anew
     │   └── Overloaded           a bounded queue is full
     ├── OutcomeUnknown           it may have happened; repeat it only under the same object key
     │   ├── UploadOutcomeUnknown

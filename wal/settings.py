@@ -14,8 +14,8 @@ A package declares a section beside the code that uses it:
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, Final, TypeVar, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeVar
 
 from wal.errors import InvalidSettings
 
@@ -54,7 +54,7 @@ def setting(
 
 def settings_of(section: type[Any]) -> Iterator[tuple[str, Setting]]:
     """(field name, setting) of every field of a section, in declaration order."""
-    for item in cast(tuple[Field[Any], ...], fields(section)):
+    for item in fields(section):
         if _METADATA_KEY in item.metadata:
             yield item.name, item.metadata[_METADATA_KEY]
 

@@ -1,7 +1,7 @@
 """Object keys: ULIDs, minted when a chunk is opened.
 
-A ULID is 48 bits of milliseconds and 80 random bits in Crockford's base 32, so keys sort by age. The
-two hex digits before it come from the random part and spread WAL objects over key prefixes.
+A ULID is 48 bits of milliseconds and 80 random bits in Crockford's base 32, so keys sort by age.
+The two hex digits before it come from the random part and spread WAL objects over key prefixes.
 """
 
 import random
