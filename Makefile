@@ -1,0 +1,100 @@
+# Every target does its own set-up: a virtual environment in .venv, made again when pyproject.toml
+# changes. `make` alone lists what there is.
+
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help run demo test lint format bench localstack-start localstack-stop clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+
+# The broker alone needs a tenth of what development needs (Spark is large), so there are two stamps.
+BROKER_INSTALLED := $(VENV)/.installed-broker
+DEV_INSTALLED := $(VENV)/.installed-dev
+LOCALSTACK_INSTALLED := .venv-localstack/.installed
+
+DATA ?= build/run
+LISTEN ?= 127.0.0.1:9092
+BENCH ?= all
+PYTEST_ARGS ?=
+PACKAGES := diskless tiering metadata wal demo $(if $(wildcard bench/__main__.py),bench)
+
+help:
+	@echo 'Diskless: Kafka-compatible logs whose only durable store is an S3-compatible bucket.'
+	@echo
+	@echo '  make demo             the whole story on real data: produce, crash, roll to Parquet, compare (4 min)'
+	@echo '  make run              a broker in the foreground on $(LISTEN), data in $(DATA)'
+	@echo '  make test             format check, lint, types, layers, all tests (under 15 min)'
+	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
+	@echo
+	@echo '  make lint             the checks of make test without the tests'
+	@echo '  make format           format the code and apply the safe lint fixes'
+	@echo '  make localstack-start a real S3 server on loopback, no container; localstack-stop ends it'
+	@echo '  make clean            remove .venv, .venv-localstack, caches and build/ (with its data)'
+	@echo
+	@echo 'Variables: DATA=$(DATA) LISTEN=$(LISTEN) BENCH=$(BENCH) PYTEST_ARGS="tests/wal -k chunk"'
+	@echo '           PYTHON=/path/to/python (3.11 or newer; looked for on the PATH by default)'
+	@echo 'Needed: Python >= 3.11; for demo, test and bench also Java >= 17 (Spark).'
+
+run: $(BROKER_INSTALLED)
+	@exec $(BIN)/diskless serve --data $(DATA) --listen $(LISTEN)
+
+demo: $(DEV_INSTALLED)
+	@scripts/need-java
+	@$(BIN)/python -m demo
+
+# Without Java the tests that need Spark are skipped, and say so; everything else still runs.
+test: lint $(LOCALSTACK_INSTALLED)
+	@scripts/need-java || echo 'continuing: the tests that need Spark will be skipped'
+	@echo '== tests'
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: $(DEV_INSTALLED)
+	@echo '== format'
+	@$(BIN)/ruff format --check .
+	@echo '== lint'
+	@$(BIN)/ruff check .
+	@echo '== types'
+	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	@$(BIN)/mypy localstack
+	@echo '== layers'
+	@$(BIN)/lint-imports
+
+format: $(DEV_INSTALLED)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(DEV_INSTALLED)
+	@scripts/need-java
+	@$(BIN)/python -m bench $(BENCH)
+
+localstack-start:
+	@localstack/start
+
+localstack-stop:
+	@localstack/stop
+
+clean:
+	rm -rf $(VENV) .venv-localstack build *.egg-info spark-warehouse
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@python=$$(scripts/find-python); echo "== virtual environment in $(VENV) ($$("$$python" --version))"; \
+	"$$python" -m venv $(VENV)
+
+$(BROKER_INSTALLED): pyproject.toml | $(BIN)/python
+	@echo '== installing the broker (about a minute on a first run)'
+	@$(PIP) --editable .
+	@touch $@
+
+$(DEV_INSTALLED): pyproject.toml | $(BIN)/python
+	@echo '== installing everything for development, Spark included (a few minutes on a first run)'
+	@$(PIP) --editable '.[dev]'
+	@touch $(BROKER_INSTALLED) $@
+
+$(LOCALSTACK_INSTALLED): localstack/requirements.txt | $(BIN)/python
+	@$(BIN)/python localstack/local_s3.py install
