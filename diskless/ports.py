@@ -1,0 +1,277 @@
+"""What the Kafka API handlers call: small protocols and the values that cross them.
+
+The handlers in `diskless/api/` decode, call one of these, and encode; everything that waits,
+stores or decides lies behind them. `diskless/replica_manager.py` and `diskless/broker.py` implement
+them, tests pass in-memory ones.
+
+Requests are sequences, answers are sequences in the same order. An error belongs to one entry and
+is a value in it (`error`); raising is left for what concerns the call as a whole, and then fails
+the whole request. Which Kafka code an error becomes is decided in `diskless/api/errors.py` alone.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from metadata.operations import CreateTopic, TopicDescription
+from wal.buffer import FragmentChain
+from wal.errors import DisklessError
+
+LEADER_EPOCH: Final = 0
+"""The one leader epoch there is: in Metadata, ListOffsets, Fetch and every batch served.
+
+A leaderless partition never changes its epoch; clients reject rewinds and re-validate their
+position on every increase, so a constant is the only value that stays quiet.
+"""
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ClientInfo(NamedTuple):
+    """Who sent a request."""
+
+    connection_id: int
+    """Unique within this broker process; requests of one connection keep their order."""
+    client_id: str
+    """As the request header gave it; empty for null."""
+    host: str
+    """The peer's address without port."""
+
+
+class AppendBatch(NamedTuple):
+    """What a Produce request holds for one partition.
+
+    The callee owns `records` from the moment `append` is called and releases it when done, also
+    when it answers with an error. None stands for a null records field.
+    """
+
+    topic_id: UUID | None
+    """Set only by versions that name topics by id; then `topic_name` is empty."""
+    topic_name: str
+    partition: int
+    records: FragmentChain | None
+
+
+class AppendResult(NamedTuple):
+    """`log_append_time_ms` is -1 under CreateTime."""
+
+    error: DisklessError | None = None
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+
+
+class FetchPartition(NamedTuple):
+    """From where, and how much at most, to read one partition."""
+
+    topic_id: UUID | None
+    """Set by Fetch ≥ 13, which names topics by id; then `topic_name` is empty."""
+    topic_name: str
+    partition: int
+    offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    """What the client believes; -1 = does not say. Only LEADER_EPOCH is right."""
+
+
+class FetchResult(NamedTuple):
+    """What one partition gave.
+
+    `records` are whole RecordBatches with offsets and leader epoch patched in, as buffers to be
+    written back to back. They must not change while anyone references them: the socket may still
+    be reading them long after the call returned. Offsets are -1 when `error` is set.
+    """
+
+    error: DisklessError | None = None
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: Sequence[Buffer] = ()
+
+
+class ListOffsetsPartition(NamedTuple):
+    """A timestamp in milliseconds or one of the negative constants of `metadata.operations`."""
+
+    topic_name: str
+    partition: int
+    timestamp: int
+    current_leader_epoch: int
+
+
+class ListOffsetsResult(NamedTuple):
+    """Exact to the record. No record at or after the timestamp: offset and timestamp -1."""
+
+    error: DisklessError | None = None
+    offset: int = -1
+    timestamp_ms: int = -1
+
+
+class EarlyEnd:
+    """Tells a parked fetch to answer now with what it has, because somebody waits behind it.
+
+    Set at most once per request, never reset. One listener at a time; it runs synchronously in
+    `set()`, or at once when the signal was set before it came.
+    """
+
+    __slots__ = ("_is_set", "_listener")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._listener: Callable[[], None] | None = None
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Idempotent."""
+        if self._is_set:
+            return
+        self._is_set = True
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Replace the listener; None removes it (a fetch that is done leaves nothing behind)."""
+        if listener is not None and self._is_set:
+            listener()
+        else:
+            self._listener = listener
+
+
+class ReplicaManager(Protocol):
+    """Append and fetch; owns the purgatories."""
+
+    def append(
+        self,
+        batches: Sequence[AppendBatch],
+        *,
+        acks: int,
+        timeout_ms: int,
+        produce_version: int,
+        client: ClientInfo,
+    ) -> Awaitable[Sequence[AppendResult]]:
+        """Enqueue the batches before returning; the awaitable gives their results in order.
+
+        Called synchronously in the order in which requests arrive on a connection, which is what
+        keeps a producer's batches in sequence. Cancelling the awaitable gives up the answer, never
+        the append. A future is awaited through a callback, without a task. `acks` is -1, 0 or 1.
+        """
+        ...
+
+    def fetch(
+        self,
+        requests: Sequence[FetchPartition],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: int,
+        client: ClientInfo,
+        wake: EarlyEnd,
+    ) -> Awaitable[Sequence[FetchResult]]:
+        """Read partitions in request order, waiting for `min_bytes` until `max_wait_ms` or `wake`.
+
+        The first non-empty partition gives at least one whole batch, whatever the limits.
+        Cancelled when the client is gone; leaves no watch behind then.
+        """
+        ...
+
+    async def list_offsets(
+        self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo
+    ) -> Sequence[ListOffsetsResult]:
+        """Linearisable over brokers: reflects everything acknowledged before the call."""
+        ...
+
+
+class BrokerEndpoint(NamedTuple):
+    """A live broker as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Cluster(Protocol):
+    """Who is there, seen from this broker. All calls are cheap and do no I/O."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def node_id(self) -> int:
+        """This broker."""
+        ...
+
+    @property
+    def controller_id(self) -> int:
+        """A live broker; any of them takes administrative requests."""
+        ...
+
+    def brokers(self) -> Sequence[BrokerEndpoint]:
+        """Live brokers, this one included, by ascending node id."""
+        ...
+
+    def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
+        """The node id this client shall use for a partition; sticky while that broker lives."""
+        ...
+
+
+class TopicAdmin(Protocol):
+    """Topics, and the cluster's defaults for new ones."""
+
+    @property
+    def auto_create_enabled(self) -> bool:
+        """`auto.create.topics.enable`"""
+        ...
+
+    @property
+    def default_partition_count(self) -> int:
+        """`num.partitions`"""
+        ...
+
+    @property
+    def max_partition_count(self) -> int:
+        """Upper bound for one topic."""
+        ...
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        """All topics by name, from committed state; do not modify."""
+        ...
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]:
+        """Names, partition counts and configs were validated by the caller."""
+        ...
+
+    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]: ...
+
+
+class ProducerIds(Protocol):
+    """Where InitProducerId gets its ids; the coordinator is one."""
+
+    async def allocate_producer_id(self) -> int:
+        """A producer id that was never given out before, and never will be again."""
+        ...
+
+
+class BrokerConfigEntry(NamedTuple):
+    """One setting of this broker, as DescribeConfigs shows it."""
+
+    name: str
+    value: str
+    default: str
+    documentation: str
+    kind: type[int] | type[float] | type[bool] | type[str] = str
+
+
+class BrokerConfigs(Protocol):
+    """The broker's own configuration, read only."""
+
+    def entries(self) -> Sequence[BrokerConfigEntry]: ...
