@@ -99,6 +99,8 @@ class WalExtent(NamedTuple):
     log_append_time_ms: int
     max_timestamp_ms: int
     timestamp_type: int
+    object_bytes: int = 0
+    """Size of the whole WAL object; the object cache aligns its blocks with it."""
 
 
 class SegmentExtent(NamedTuple):
