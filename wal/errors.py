@@ -14,6 +14,7 @@
     │   ├── InvalidRequest, PolicyViolation
     │   ├── OffsetOutOfRange
     │   ├── StaleProducerEpoch, OutOfOrderSequence
+    │   ├── FencedLeaderEpoch, UnknownLeaderEpoch
     │   └── AppendTooLarge       a streamed append ran past its threshold; the log is as it was
     ├── Retriable                it did not happen; the same request may be tried again
     │   ├── ObjectStoreUnavailable
@@ -111,6 +112,14 @@ class StaleProducerEpoch(Rejected):
 
 class OutOfOrderSequence(Rejected):
     """The batch's base sequence does not follow the producer's last one."""
+
+
+class FencedLeaderEpoch(Rejected):
+    """The client's leader epoch is older than the partition's."""
+
+
+class UnknownLeaderEpoch(Rejected):
+    """The client's leader epoch is newer than the partition's."""
 
 
 class AppendTooLarge(Rejected):
