@@ -1,0 +1,79 @@
+"""The door to files that are written: system calls as an argument.
+
+Chunk writing goes through a `Disk`, so that a test can be a disk that is full, that fails an fsync
+or that writes half of what it was given. Every method is one system call and raises OSError.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from wal.crc import Buffer
+
+IOV_MAX: Final = int(os.sysconf("SC_IOV_MAX"))
+
+
+class Disk(Protocol):
+    """The calls that change files."""
+
+    def open(self, path: str, flags: int) -> int: ...
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int: ...
+
+    def fdatasync(self, fd: int) -> None: ...
+
+    def ftruncate(self, fd: int, length_bytes: int) -> None: ...
+
+    def close(self, fd: int) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+
+class SystemDisk:
+    """The operating system's."""
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        return os.pwritev(fd, buffers, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def ftruncate(self, fd: int, length_bytes: int) -> None:
+        os.ftruncate(fd, length_bytes)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+
+SYSTEM_DISK: Final = SystemDisk()
+
+
+def write_vectors(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write all of `buffers` back to back at `offset`; returns the offset behind them.
+
+    One system call per IOV_MAX buffers, and another one only where the kernel wrote less than it
+    was given, which it does just before it runs out of space. Raises: OSError, after which any
+    prefix may have been written.
+    """
+    for first in range(0, len(buffers), IOV_MAX):
+        vectors = list(buffers[first : first + IOV_MAX])
+        while vectors:
+            written = disk.pwritev(fd, vectors, offset)
+            offset += written
+            while vectors and written >= len(vectors[0]):
+                written -= len(vectors[0])
+                del vectors[0]
+            if written:
+                vectors[0] = memoryview(vectors[0])[written:]
+    return offset
