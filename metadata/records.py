@@ -35,9 +35,10 @@ Tagged fields that we add to FileCommitted (numbered from 1000, away from what t
     tag 1000  CommittedAt  int64       the coordinator's wall clock, ms
     tag 1001  Positions    []int32     per accepted batch, in the order of Topics, its position in
                                        the request; left out when that is 0, 1, 2, …
-    tag 1002  Refused      []          the batches of the request that were not appended (23 bytes)
+    tag 1002  Refused      []          the batches of the request that were not appended (31 bytes)
                              Position int32, ErrorCode int16, BaseOffset int64,
-                             LogAppendTimestamp int64
+                             LogAppendTimestamp int64, LogStartOffset int64
+    tag 1003  RequestDigest 16 bytes   tells a re-sent commit from other content under this key
 
 Records of our own, api keys from 1000:
 
@@ -82,14 +83,17 @@ RECORD_VERSION: Final = 0
 COMMITTED_AT_TAG: Final = 1000
 POSITIONS_TAG: Final = 1001
 REFUSED_TAG: Final = 1002
+REQUEST_DIGEST_TAG: Final = 1003
+
+REQUEST_DIGEST_BYTES: Final = 16
 
 COMMITTED_BATCH: Final = struct.Struct(">biiqqqqbqhiiB")
 """One accepted batch and its empty tag section."""
 assert COMMITTED_BATCH.size == 61
 
-REFUSED_BATCH: Final = struct.Struct(">ihqqB")
+REFUSED_BATCH: Final = struct.Struct(">ihqqqB")
 """One refused batch and its empty tag section."""
-assert REFUSED_BATCH.size == 23
+assert REFUSED_BATCH.size == 31
 
 _PARTITION_BYTES_MIN: Final = 6
 _TOPIC_BYTES_MIN: Final = 18
@@ -137,13 +141,15 @@ class CommittedBatch(NamedTuple):
 class RefusedBatch(NamedTuple):
     """One batch of a commit request that was not appended, and what its sender was told.
 
-    Error code 0 is a duplicate: `base_offset` and `log_append_time_ms` are those of the first time.
+    Error code 0 is a duplicate: `base_offset` and `log_append_time_ms` are those of the first time,
+    `log_start_offset` is that of this answer.
     """
 
     position: int
     error_code: int
     base_offset: int = -1
     log_append_time_ms: int = -1
+    log_start_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +168,7 @@ class FileCommittedRecord:
     committed_at_ms: int
     batches: Sequence[CommittedBatch]
     refused: Sequence[RefusedBatch] = ()
+    request_digest: bytes = bytes(REQUEST_DIGEST_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +318,9 @@ def _file_committed_tags(record: FileCommittedRecord) -> bytes:
         fields[REFUSED_TAG] = uvarint(len(record.refused) + 1) + b"".join(
             [REFUSED_BATCH.pack(*refused, 0) for refused in record.refused]
         )
+    if len(record.request_digest) != REQUEST_DIGEST_BYTES:
+        raise ValueError(f"a request digest has {REQUEST_DIGEST_BYTES} bytes")
+    fields[REQUEST_DIGEST_TAG] = record.request_digest
     return tag_section(fields)
 
 
@@ -331,6 +341,7 @@ def _decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
     committed_at_ms: int | None = None
     positions: Sequence[int] = range(len(placed))
     refused: Sequence[RefusedBatch] = ()
+    request_digest = bytes(REQUEST_DIGEST_BYTES)
     for tag, content in reader.tags():
         if tag == COMMITTED_AT_TAG:
             committed_at_ms = content.int64()
@@ -338,6 +349,8 @@ def _decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
             positions = _decode_positions(content, len(placed))
         elif tag == REFUSED_TAG:
             refused = _decode_refused(content)
+        elif tag == REQUEST_DIGEST_TAG:
+            request_digest = content.raw(REQUEST_DIGEST_BYTES)
         else:
             continue
         content.finish()
@@ -358,6 +371,7 @@ def _decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
             ]
         ),
         refused=refused,
+        request_digest=request_digest,
     )
 
 
@@ -395,7 +409,11 @@ def _decode_positions(reader: FieldReader, count: int) -> Sequence[int]:
 def _decode_refused(reader: FieldReader) -> Sequence[RefusedBatch]:
     refused = []
     for _ in range(reader.array_count(REFUSED_BATCH.size)):
-        refused.append(RefusedBatch(reader.int32(), reader.int16(), reader.int64(), reader.int64()))
+        refused.append(
+            RefusedBatch(
+                reader.int32(), reader.int16(), reader.int64(), reader.int64(), reader.int64()
+            )
+        )
         reader.skip_tags()
     return tuple(refused)
 
