@@ -1,0 +1,96 @@
+"""The section of the configuration that the coordinator and its helpers read."""
+
+from dataclasses import dataclass
+
+from wal.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """Limits of the coordinator, its SQLite state, segment planning and the file cleaner."""
+
+    max_commit_age_ms: int = setting(
+        "diskless.coordinator.max.commit.age.ms",
+        15 * 60_000,
+        minimum=1_000,
+        maximum=24 * 3_600_000,
+        why="lower: chunks recovered after a long outage are refused; higher: answers of committed "
+        "files are kept longer and an orphan can only be told later",
+    )
+    pending_operations_max: int = setting(
+        "diskless.coordinator.pending.operations.max",
+        4_096,
+        minimum=1,
+        maximum=1_000_000,
+        why="operations accepted but not answered; lower: callers wait earlier; higher: more memory",
+    )
+    group_records_max: int = setting(
+        "diskless.coordinator.group.records.max",
+        1_024,
+        minimum=1,
+        maximum=100_000,
+        why="records in one append to the metadata log; lower: more fsyncs under load; higher: "
+        "longer SQLite transactions",
+    )
+    producer_cache_max: int = setting(
+        "diskless.coordinator.producer.cache.max",
+        100_000,
+        minimum=1,
+        maximum=10_000_000,
+        why="producer states kept in memory; a miss costs one look-up in SQLite",
+    )
+    producer_expiration_ms: int = setting(
+        "producer.id.expiration.ms",
+        24 * 3_600_000,
+        minimum=1,
+        why="a producer silent for longer on a partition is forgotten there, and may start at any "
+        "sequence; lower: a paused producer loses its protection against duplicates",
+    )
+    state_readers: int = setting(
+        "diskless.coordinator.state.readers",
+        4,
+        minimum=1,
+        maximum=64,
+        why="threads that answer find_batches; more than cores only helps with a slow disk",
+    )
+    segment_bytes: int = setting(
+        "segment.bytes",
+        128 << 20,
+        minimum=1,
+        maximum=2**31 - 1,
+        why="a segment is planned when this much is unrolled; lower: more, smaller Parquet files; "
+        "higher: longer until Spark sees the data, longer roll tasks",
+    )
+    segment_ms: int = setting(
+        "segment.ms",
+        10 * 60_000,
+        minimum=1,
+        why="unrolled data older than this is planned even when it is little",
+    )
+    plans_per_call_max: int = setting(
+        "diskless.segment.plans.per.call.max",
+        1_000,
+        minimum=1,
+        maximum=100_000,
+        why="new plans made by one call; bounds the size of the answer, not of the backlog",
+    )
+    file_delete_grace_ms: int = setting(
+        "diskless.file.delete.grace.ms",
+        60_000,
+        minimum=0,
+        why="time between an object's last reference and its deletion; must exceed a fetch plus the "
+        "age of any cached extent, or a reader in flight meets a missing object",
+    )
+    file_cleaner_interval_ms: int = setting(
+        "diskless.file.cleaner.interval.ms",
+        30_000,
+        minimum=10,
+        why="pause between two passes of the file cleaner",
+    )
+    file_cleaner_batch_max: int = setting(
+        "diskless.file.cleaner.batch.max",
+        1_000,
+        minimum=1,
+        maximum=100_000,
+        why="objects deleted in one pass; bounds its memory and the size of its metadata record",
+    )
