@@ -1,8 +1,8 @@
 """Where a delayed operation waits for its condition or its deadline.
 
-One generic class serves delayed produce and delayed fetch today and delayed join, sync and heartbeat
-later. It knows nothing of requests: an operation says when it is satisfied, somebody who changed a
-key's state says "check the operations that watch this key", and a deadline ends the wait otherwise.
+One generic class serves whatever waits: delayed produce, delayed fetch. It knows nothing of
+requests: an operation says when it is satisfied, somebody who changed a key's state says "check the
+operations that watch this key", and a deadline ends the wait otherwise.
 
 Invariants:
 
@@ -10,8 +10,8 @@ Invariants:
   cancellation. `on_complete` runs at that moment and never again.
 - No wake-up is lost: the condition is tried, then the operation is watched, then it is tried again.
   A change between the first try and the watch is seen by the second try.
-- A completed operation leaves nothing behind: it removes its own watches at once. Its timer entry is
-  dropped when its time comes, or earlier, when dead entries outnumber live ones.
+- A completed operation leaves nothing behind: it removes its own watches at once. Its timer entry
+  is dropped when its time comes, or earlier, when dead entries outnumber live ones.
 - Cost: one loop timer for the whole purgatory; idle operations cost nothing. `check_and_complete`
   touches only the watchers of that key.
 
@@ -41,7 +41,7 @@ class DelayedOperation(ABC):
 
     def __init__(self) -> None:
         self.completed = False
-        self._forget: tuple["Purgatory[object]", tuple[object, ...]] | None = None
+        self._forget: tuple[Purgatory[object], tuple[object, ...]] | None = None
 
     @abstractmethod
     def is_satisfied(self) -> bool:
