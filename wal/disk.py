@@ -22,6 +22,10 @@ class Disk(Protocol):
 
     def fdatasync(self, fd: int) -> None: ...
 
+    def fsync(self, fd: int) -> None:
+        """For directories, whose entries fdatasync need not write."""
+        ...
+
     def ftruncate(self, fd: int, length_bytes: int) -> None: ...
 
     def close(self, fd: int) -> None: ...
@@ -42,6 +46,9 @@ class SystemDisk:
 
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
 
     def ftruncate(self, fd: int, length_bytes: int) -> None:
         os.ftruncate(fd, length_bytes)
