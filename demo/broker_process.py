@@ -1,0 +1,211 @@
+"""The broker and the other `diskless` commands, as child processes.
+
+`BrokerProcess` is one broker on one data directory through several lives: started, killed, started
+again on the same port, stopped. It adds up the counters of its metrics page over these lives.
+`run_diskless` runs one command to its end. Output goes to log files below the demo's directory;
+what is needed of it (the `ready` line) is read on the way.
+"""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+DISKLESS: Final = Path(sys.executable).with_name("diskless")
+"""The command as it was installed beside this Python."""
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 60.0
+METRICS_TIMEOUT_S: Final = 10.0
+LOG_TAIL_LINES: Final = 20
+
+_READY_ADDRESS: Final = re.compile(
+    r"\bready\b.*?\b(127\.0\.0\.1:\d+)|(127\.0\.0\.1:\d+).*?\bready\b"
+)
+
+
+class BrokerError(Exception):
+    """A `diskless` process did not do what it was asked; the message ends with its last output."""
+
+
+class BrokerProcess:
+    """One broker on loopback. Leaving the `with` block kills it if it still runs.
+
+    `counters` are the metrics page's counters, summed over all lives that were asked for them:
+    `refresh_counters` before a kill, since a killed broker cannot be asked any more.
+    """
+
+    def __init__(self, data: Path, work_directory: Path) -> None:
+        self._data = data
+        self._log = work_directory / "broker.log"
+        self._configuration = work_directory / "broker.properties"
+        self._address = "127.0.0.1:0"
+        self._metrics_address = f"127.0.0.1:{_free_port()}"
+        self._configuration.write_text(f"metrics.listen={self._metrics_address}\n")
+        self._process: subprocess.Popen[str] | None = None
+        self._output: threading.Thread | None = None
+        self._is_ready = False
+        self._settled = threading.Event()  # it is ready, or it ended
+        self._counters_of_earlier_lives: Counter[str] = Counter()
+        self._counters_of_this_life: Counter[str] = Counter()
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT; the same in every life after the first."""
+        return self._address
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Such as `diskless_fetch_bytes_total{source="segment"}`; absent ones are 0."""
+        return self._counters_of_earlier_lives + self._counters_of_this_life
+
+    def start(self) -> None:
+        """Start and wait for the `ready` line. Raises BrokerError when it does not come."""
+        assert self._process is None
+        self._is_ready = False
+        self._settled.clear()
+        command: list[str | Path] = [DISKLESS, "serve", "--data", self._data]
+        command += ["--listen", self._address, "--config", self._configuration]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._output = threading.Thread(target=self._copy_output, args=(self._process,))
+        self._output.start()
+        ended_or_ready = self._settled.wait(START_TIMEOUT_S)
+        if not self._is_ready:
+            status = self._end(None if ended_or_ready else signal.SIGKILL)
+            raise BrokerError(f"the broker was not ready (status {status}); {_tail(self._log)}")
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash does. The counters since the last refresh are lost with it."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, as an operator would. Raises BrokerError unless it ends with status 0."""
+        self.refresh_counters()
+        status = self._end(signal.SIGTERM)
+        if status != 0:
+            raise BrokerError(f"the broker stopped with status {status}; {_tail(self._log)}")
+
+    def refresh_counters(self) -> None:
+        """Read the metrics page of the running broker. Raises BrokerError."""
+        url = f"http://{self._metrics_address}/metrics"
+        try:
+            with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
+                page = answer.read().decode()
+        except OSError as error:
+            raise BrokerError(f"{url}: {error}; {_tail(self._log)}") from error
+        self._counters_of_this_life = Counter(parse_counters(page))
+
+    def _end(self, how: signal.Signals | None) -> int:
+        """Signal the process, wait for its end and for the last of its output; its status."""
+        assert self._process is not None
+        assert self._output is not None
+        if how is not None:
+            self._process.send_signal(how)
+        try:
+            status = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise BrokerError(
+                f"the broker did not stop within {STOP_TIMEOUT_S:.0f} s; {_tail(self._log)}"
+            ) from None
+        self._output.join()
+        self._process = None
+        self._counters_of_earlier_lives += self._counters_of_this_life
+        self._counters_of_this_life = Counter()
+        return status
+
+    def _copy_output(self, process: subprocess.Popen[str]) -> None:
+        """Append the broker's output to its log; the first `ready` line tells its address."""
+        assert process.stdout is not None
+        with process.stdout, self._log.open("a") as log:
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                found = None if self._is_ready else _READY_ADDRESS.search(line)
+                if found is not None:
+                    self._address = found.group(1) or found.group(2)
+                    self._is_ready = True
+                    self._settled.set()
+        self._settled.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self._end(signal.SIGKILL)
+
+
+def run_diskless(arguments: Sequence[str | Path], log: Path, timeout_s: float) -> int:
+    """Run `diskless …` to its end, its output in `log`; its exit status.
+
+    Raises BrokerError when it takes longer than `timeout_s`; it is killed then.
+    """
+    return run_logged([DISKLESS, *arguments], log, timeout_s)
+
+
+def run_logged(command: Sequence[str | Path], log: Path, timeout_s: float) -> int:
+    """Run any command in the same way."""
+    with log.open("a") as output:
+        output.write(f"$ {' '.join(map(str, command))}\n")
+        output.flush()
+        try:
+            return subprocess.run(
+                command,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise BrokerError(
+                f"{command[0]} {command[1]} took longer than {timeout_s:.0f} s; {_tail(log)}"
+            ) from None
+
+
+def parse_counters(page: str) -> dict[str, float]:
+    """The diskless counters of a Prometheus text page, named as they stand there."""
+    return {
+        name: sample.value
+        for family in text_string_to_metric_families(page)
+        if family.type == "counter" and family.name.startswith("diskless_")
+        for sample in family.samples
+        if (name := _name_with_labels(sample.name, sample.labels)) and "_created" not in name
+    }
+
+
+def _name_with_labels(name: str, labels: dict[str, str]) -> str:
+    text = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
+    return f"{name}{{{text}}}" if text else name
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    return f"the end of {log}:\n" + "\n".join(f"    {line}" for line in lines)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,87 @@
+"""What a data engineer computes with stock Spark: `python -m demo.spark_numbers FLIGHTS WEATHER`.
+
+The two arguments are directories of segments, read with plain `spark.read.parquet`; nothing of
+Diskless is imported. A process of its own, started by `demo.main`, so that the JVM ends with it.
+Prints the numbers as one line of JSON; `parse_numbers` reads it again.
+"""
+
+import json
+import sys
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from demo.events import CarrierNumbers, Numbers
+
+MARK: Final = "numbers: "
+"""Precedes the JSON, since Spark writes what it likes to the same log."""
+
+_FLIGHT: Final = "carrier string, dep_delay bigint, distance bigint"
+_OBSERVATION: Final = "origin string, wind_dir bigint"
+
+
+def compute(flights_directory: str, weather_directory: str) -> Numbers:
+    """The same numbers as `demo.events.reference_numbers`, from the segments."""
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("diskless demo: plain Spark")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    try:
+        flights = (
+            spark.read.parquet(flights_directory)
+            .select(f.from_json(f.col("value").cast("string"), _FLIGHT).alias("flight"))
+            .groupBy("flight.carrier")
+            .agg(
+                f.count("*").alias("flights"),
+                f.count("flight.dep_delay").alias("departed"),
+                f.sum("flight.dep_delay").alias("delay"),
+                f.sum("flight.distance").alias("distance"),
+            )
+            .collect()
+        )
+        weather = (
+            spark.read.parquet(weather_directory)
+            .select(f.from_json(f.col("value").cast("string"), _OBSERVATION).alias("observation"))
+            .groupBy("observation.origin")
+            .agg(f.count("*").alias("rows"), f.sum("observation.wind_dir").alias("wind_dir"))
+            .collect()
+        )
+    finally:
+        spark.stop()
+    return Numbers(
+        carriers={
+            row.carrier: CarrierNumbers(row.flights, row.departed, row.delay, row.distance)
+            for row in flights
+        },
+        weather_rows=sum(row.rows for row in weather),
+        weather_rows_per_origin={row.origin: row.rows for row in weather},
+        wind_dir_sum_degrees=sum(row.wind_dir for row in weather),
+    )
+
+
+def format_numbers(numbers: Numbers) -> str:
+    """One line, without its end."""
+    return MARK + json.dumps(numbers._asdict())
+
+
+def parse_numbers(output: str) -> Numbers:
+    """The numbers in the output of this module. Raises ValueError when there are none."""
+    for line in output.splitlines():
+        if line.startswith(MARK):
+            fields = json.loads(line.removeprefix(MARK))
+            carriers = fields.pop("carriers")
+            return Numbers(
+                carriers={name: CarrierNumbers(*numbers) for name, numbers in carriers.items()},
+                **fields,
+            )
+    raise ValueError("Spark printed no numbers")
+
+
+if __name__ == "__main__":
+    print(format_numbers(compute(*sys.argv[1:])))
