@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal.compression import inflate
-from wal.coordinates import LOG_APPEND_TIME
+from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptBatch, RecordTooLarge, UnsupportedCompression
 from wal.record_batch import (
@@ -215,18 +215,18 @@ def inspect_records(
 ) -> RecordFacts:
     """Open one batch and look at its keys and timestamps.
 
-    Timestamps are those of the records; -1 when there is none. Raises: CorruptBatch,
-    RecordTooLarge.
+    The timestamps are the extremes of those that records carry, NO_TIMESTAMP when none does.
+    Raises: CorruptBatch, RecordTooLarge.
     """
     for rows in _open_slices([batch], inflated_bytes_max):
-        if len(rows.timestamps):
-            return RecordFacts(
-                len(rows.timestamps),
-                int(np.count_nonzero(rows.keys.lengths < 0)),
-                int(rows.timestamps.min()),
-                int(rows.timestamps.max()),
-            )
-    return RecordFacts(0, 0, -1, -1)
+        timestamps = rows.timestamps[rows.timestamps != NO_TIMESTAMP]
+        return RecordFacts(
+            len(rows.timestamps),
+            int(np.count_nonzero(rows.keys.lengths < 0)),
+            int(timestamps.min()) if len(timestamps) else NO_TIMESTAMP,
+            int(timestamps.max()) if len(timestamps) else NO_TIMESTAMP,
+        )
+    raise AssertionError("one batch gives one slice")
 
 
 # --- decode --------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def _to_arrow(rows: _Rows) -> pa.RecordBatch:
 
     headers = rows.headers_of_batches
     timestamp_types = [
-        LOG_APPEND_TIME if LOG_APPEND_TIME in (batch.timestamp_type, header.timestamp_type) else 0
+        CREATE_TIME if _append_time(batch, header) is None else LOG_APPEND_TIME
         for batch, header in zip(rows.batches, headers, strict=True)
     ]
     return pa.RecordBatch.from_arrays(
