@@ -14,7 +14,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -45,13 +45,17 @@ class BrokerProcess:
     `refresh_counters` before a kill, since a killed broker cannot be asked any more.
     """
 
-    def __init__(self, data: Path, work_directory: Path) -> None:
+    def __init__(
+        self, data: Path, work_directory: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """`settings` are configuration keys besides the metrics page's address."""
         self._data = data
         self._log = work_directory / "broker.log"
         self._configuration = work_directory / "broker.properties"
         self._address = "127.0.0.1:0"
         self._metrics_address = f"127.0.0.1:{_free_port()}"
-        self._configuration.write_text(f"metrics.listen={self._metrics_address}\n")
+        lines = {**(settings or {}), "metrics.listen": self._metrics_address}
+        self._configuration.write_text("".join(f"{key}={lines[key]}\n" for key in lines))
         self._process: subprocess.Popen[str] | None = None
         self._output: threading.Thread | None = None
         self._is_ready = False

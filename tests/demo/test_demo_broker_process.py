@@ -66,6 +66,15 @@ def test_a_broker_is_started_again_on_the_port_it_had(fake_diskless: Path, tmp_p
     assert (tmp_path / "broker.log").read_text().count("ready on 127.0.0.1:4242") == 2
 
 
+def test_settings_reach_the_broker_in_its_configuration_file(tmp_path: Path) -> None:
+    BrokerProcess(
+        tmp_path / "data", tmp_path, {"object.store.url": "s3://b/p?endpoint_url=http://h"}
+    )
+    lines = (tmp_path / "broker.properties").read_text().splitlines()
+    assert lines[0] == "object.store.url=s3://b/p?endpoint_url=http://h"
+    assert lines[1].startswith("metrics.listen=127.0.0.1:")
+
+
 def test_a_broker_that_ends_at_once_is_an_error_with_its_output(
     fake_diskless: Path, tmp_path: Path
 ) -> None:
