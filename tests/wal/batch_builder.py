@@ -7,7 +7,7 @@ can also write what no honest producer would.
 import struct
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import google_crc32c
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
@@ -117,7 +117,7 @@ def seal(
     return struct.pack(">qiibI", base_offset, length, leader_epoch, magic, crc) + covered
 
 
-def build_batch(rows: Sequence[Row], *, record_attributes: int = 0, **header: int) -> bytes:
+def build_batch(rows: Sequence[Row], *, record_attributes: int = 0, **header: Any) -> bytes:
     """A whole batch of `rows`; `header` as for `seal`."""
     base = rows[0].timestamp if rows else 0
     payload = b"".join(

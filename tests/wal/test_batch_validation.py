@@ -1,6 +1,7 @@
 """What a partition accepts on produce: one rule at a time, their order, any fragmentation."""
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 from batch_builder import Row, build_batch, seal
@@ -33,7 +34,7 @@ GOOD = build_batch(ROWS, producer_id=5, producer_epoch=0, base_sequence=0)
 
 
 def validate(
-    payload: bytes, rules: TopicRules = DEFAULTS, produce_version: int = 9, **changed: int
+    payload: bytes, rules: TopicRules = DEFAULTS, produce_version: int = 9, **changed: Any
 ) -> BatchHeader:
     return validate_batch(
         [memoryview(payload)] if payload else [],
