@@ -1,0 +1,408 @@
+"""Serves consumers from segments: row groups back into RecordBatches, only those that are needed.
+
+The replica manager calls it with the extents that the coordinator found. One reader per broker; it
+is an async context manager and owns the loads it starts.
+
+    read(extent, offset) -> footer (one tail read, cached) -> row group with the offset
+        -> one ranged read of exactly its bytes -> CRC32C, Parquet, RecordBatches in a worker thread
+        -> cached encoded, because a consumer comes back to the same row group several times
+
+What is cached is what is costly to make: the encoded batches of a row group, least recently used
+out first, by bytes. Equal loads at the same time are one load, and it goes on when the fetch that
+asked for it is cancelled, for the client will ask again. A reader that comes to a row group from
+the one before gets the next one loaded ahead.
+
+Served batches equal the originals in offsets, producer fields, timestamps, keys, values and headers
+(invariant I13). They are not compressed, and carry the leader epoch of this broker.
+
+PyArrow is imported when the first segment is read; a broker that meets none never pays for it.
+
+Failure cases: CorruptSegment naming the key for anything that does not check; what the range reader
+raises passes through. Nothing that failed is cached.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from metadata.operations import SegmentExtent
+from tiering.segment_format import RowGroup, SegmentFooter, footer_length, parse_footer
+from wal.coordinates import ObjectKey
+from wal.crc import Buffer
+from wal.errors import CorruptBatch, CorruptObject, CorruptSegment
+from wal.settings import setting
+
+if TYPE_CHECKING:
+    from wal.record_columns import EncodedBatch
+
+_TAIL_GUESS_BYTES: Final = 64 << 10
+"""Holds the footer of a segment of 128 MiB and its page index's end; a longer one costs a read."""
+
+_FOLLOWED_READERS_MAX: Final = 1024
+"""Positions remembered to recognise sequential readers."""
+
+_BATCH_OVERHEAD_BYTES: Final = 160
+"""What a cached batch weighs besides its bytes."""
+
+
+class RangeReader(Protocol):
+    """Bytes [start, start + length) of an object, of which the whole length is known."""
+
+    def __call__(
+        self, key: ObjectKey, start: int, length: int, object_length: int, /
+    ) -> Awaitable[Buffer]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentReaderSettings:
+    """Section of the broker's configuration."""
+
+    cache_bytes: int = setting(
+        "segment.cache.max.bytes",
+        64 << 20,
+        minimum=0,
+        maximum=1 << 40,
+        why="smaller: consumers in one row group decode it again; larger: memory",
+    )
+    footer_entries: int = setting(
+        "segment.footer.cache.capacity",
+        1024,
+        minimum=1,
+        maximum=1 << 20,
+        why="smaller: more tail reads of segments; larger: about 30 KiB of memory each",
+    )
+    decode_concurrency: int = setting(
+        "segment.decode.concurrency",
+        2,
+        minimum=1,
+        maximum=64,
+        why="smaller: old data is served slower; larger: it takes cores and memory from the tail",
+    )
+
+
+class TimestampPosition(NamedTuple):
+    """A record and its timestamp."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class SegmentReaderStatistics(NamedTuple):
+    """Counters since the reader was made."""
+
+    row_groups_decoded: int = 0
+    row_group_hits: int = 0
+    footers_read: int = 0
+    footer_hits: int = 0
+    prefetches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _EncodedRowGroup:
+    batches: Sequence["EncodedBatch"]
+    last_offsets: Sequence[int]
+    weight_bytes: int
+
+
+class SegmentReader:
+    """Reads segments through `read_range`; enter it with `async with`."""
+
+    def __init__(
+        self,
+        read_range: RangeReader,
+        *,
+        settings: SegmentReaderSettings | None = None,
+        leader_epoch: int = 0,
+    ) -> None:
+        settings = settings or SegmentReaderSettings()
+        self._read_range = read_range
+        self._leader_epoch = leader_epoch
+        self._decoders = asyncio.Semaphore(settings.decode_concurrency)
+        self._footers: _LoadingCache[ObjectKey, SegmentFooter] = _LoadingCache(
+            settings.footer_entries, weigh=lambda _: 1
+        )
+        self._row_groups: _LoadingCache[tuple[ObjectKey, int], _EncodedRowGroup] = _LoadingCache(
+            settings.cache_bytes, weigh=lambda group: group.weight_bytes
+        )
+        self._expected: OrderedDict[tuple[ObjectKey, int], None] = OrderedDict()
+        self._prefetches = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._row_groups.close()
+        await self._footers.close()
+
+    def statistics(self) -> SegmentReaderStatistics:
+        return SegmentReaderStatistics(
+            row_groups_decoded=self._row_groups.loads,
+            row_group_hits=self._row_groups.hits,
+            footers_read=self._footers.loads,
+            footer_hits=self._footers.hits,
+            prefetches=self._prefetches,
+        )
+
+    async def read(
+        self, extent: SegmentExtent, offset: int, max_bytes: int
+    ) -> list["EncodedBatch"]:
+        """Batches from the one that contains `offset` on, in order, from this segment alone.
+
+        At least one, however large; then as many as stay within `max_bytes` together. `offset` lies
+        in the extent. Raises: CorruptSegment and what the range reader raises.
+        """
+        footer = await self._footer(extent)
+        index = _row_group_of(footer.row_groups, offset)
+        is_sequential = (extent.object_key, offset) in self._expected
+        self._expected.pop((extent.object_key, offset), None)
+        taken: list[EncodedBatch] = []
+        left_bytes = max_bytes
+        while index < len(footer.row_groups):
+            group = await self._row_group(extent, footer, index)
+            first = bisect_left(group.last_offsets, offset)
+            for batch in group.batches[first:]:
+                if taken and len(batch.data) > left_bytes:
+                    left_bytes = 0
+                    break
+                taken.append(batch)
+                left_bytes -= len(batch.data)
+            if left_bytes <= 0:
+                break
+            index += 1
+            is_sequential = True
+        self._follow(extent, footer, taken[-1].last_offset + 1, is_sequential=is_sequential)
+        return taken
+
+    async def find_timestamp(
+        self, extent: SegmentExtent, timestamp_ms: int
+    ) -> TimestampPosition | None:
+        """The first record, by offset, whose timestamp is not smaller; None if there is none.
+
+        Raises: CorruptSegment and what the range reader raises.
+        """
+        footer = await self._footer(extent)
+        for index, group in enumerate(footer.row_groups):
+            if group.max_timestamp_ms >= timestamp_ms:
+                return await self._search(extent, footer, index, timestamp_ms)
+        return None
+
+    async def max_timestamp(self, extent: SegmentExtent) -> TimestampPosition:
+        """The first record, by offset, that carries the segment's largest timestamp.
+
+        Raises: CorruptSegment and what the range reader raises.
+        """
+        footer = await self._footer(extent)
+        found = await self.find_timestamp(extent, footer.max_timestamp_ms)
+        assert found is not None, "some row group has the maximum of all row groups"
+        return found
+
+    async def _search(
+        self, extent: SegmentExtent, footer: SegmentFooter, index: int, timestamp_ms: int
+    ) -> TimestampPosition:
+        group = footer.row_groups[index]
+        async with self._decoders:
+            data = await self._read_exactly(extent, group.byte_offset, group.length_bytes)
+            return await asyncio.to_thread(
+                _first_at_or_after, extent.object_key, footer, index, data, timestamp_ms
+            )
+
+    def _follow(
+        self, extent: SegmentExtent, footer: SegmentFooter, next_offset: int, *, is_sequential: bool
+    ) -> None:
+        """Remember where this consumer will come next, and load ahead if it came that way."""
+        if next_offset > footer.identity.last_offset:
+            return
+        self._expected[extent.object_key, next_offset] = None
+        while len(self._expected) > _FOLLOWED_READERS_MAX:
+            self._expected.popitem(last=False)
+        if not is_sequential:
+            return
+        index = _row_group_of(footer.row_groups, next_offset)
+        if next_offset != footer.row_groups[index].base_offset:
+            index += 1
+        key = (extent.object_key, index)
+        # Only where a decoder is idle: loading ahead must not delay those who need data now.
+        if (
+            index < len(footer.row_groups)
+            and not self._decoders.locked()
+            and self._row_groups.prefetch(key, lambda: self._load(extent, footer, index))
+        ):
+            self._prefetches += 1
+
+    async def _footer(self, extent: SegmentExtent) -> SegmentFooter:
+        footer = await self._footers.get(extent.object_key, lambda: self._load_footer(extent))
+        identity = footer.identity
+        if extent.base_offset < identity.base_offset or extent.last_offset > identity.last_offset:
+            raise CorruptSegment(
+                f"{extent.object_key}: holds offsets {identity.base_offset} .."
+                f" {identity.last_offset}, not {extent.base_offset} .. {extent.last_offset}"
+            )
+        return footer
+
+    async def _load_footer(self, extent: SegmentExtent) -> SegmentFooter:
+        size = extent.object_bytes
+        guess = min(_TAIL_GUESS_BYTES, size)
+        tail = await self._read_exactly(extent, size - guess, guess)
+        length = footer_length(extent.object_key, tail, size)
+        if length > guess:
+            tail = await self._read_exactly(extent, size - length, length)
+        footer = bytes(tail[len(tail) - length :])
+        # In a thread because the first one imports PyArrow, which takes half a second.
+        return await asyncio.to_thread(parse_footer, extent.object_key, footer, size)
+
+    async def _row_group(
+        self, extent: SegmentExtent, footer: SegmentFooter, index: int
+    ) -> _EncodedRowGroup:
+        key = (extent.object_key, index)
+        return await self._row_groups.get(key, lambda: self._load(extent, footer, index))
+
+    async def _load(
+        self, extent: SegmentExtent, footer: SegmentFooter, index: int
+    ) -> _EncodedRowGroup:
+        group = footer.row_groups[index]
+        async with self._decoders:
+            data = await self._read_exactly(extent, group.byte_offset, group.length_bytes)
+            return await asyncio.to_thread(
+                _encoded, extent.object_key, footer, index, data, self._leader_epoch
+            )
+
+    async def _read_exactly(self, extent: SegmentExtent, start: int, length: int) -> Buffer:
+        try:
+            data = await self._read_range(extent.object_key, start, length, extent.object_bytes)
+        except CorruptObject as error:
+            raise CorruptSegment(f"{extent.object_key}: {error}") from error
+        if len(data) != length:
+            raise CorruptSegment(
+                f"{extent.object_key}: {len(data)} of {length} bytes at byte {start}"
+            )
+        return data
+
+
+def _row_group_of(row_groups: Sequence[RowGroup], offset: int) -> int:
+    index = bisect_left(row_groups, offset, key=lambda group: group.last_offset)
+    assert index < len(row_groups), "the coordinator found this extent by the offset"
+    return index
+
+
+# --- in a worker thread --------------------------------------------------------------------------
+
+
+def _encoded(
+    key: str,
+    footer: SegmentFooter,
+    index: int,
+    data: Buffer,
+    leader_epoch: int,
+) -> _EncodedRowGroup:
+    from tiering.segment_columns import read_row_group, record_table
+    from wal.record_columns import encode_batches
+
+    rows = read_row_group(key, footer, index, data)
+    try:
+        batches = encode_batches(record_table(rows, leader_epoch=leader_epoch))
+    except CorruptBatch as error:
+        raise CorruptSegment(f"{key}: row group {index}: {error}") from error
+    return _EncodedRowGroup(
+        batches=batches,
+        last_offsets=[batch.last_offset for batch in batches],
+        weight_bytes=sum(len(batch.data) + _BATCH_OVERHEAD_BYTES for batch in batches),
+    )
+
+
+def _first_at_or_after(
+    key: str,
+    footer: SegmentFooter,
+    index: int,
+    data: Buffer,
+    timestamp_ms: int,
+) -> TimestampPosition:
+    import pyarrow.compute as pc
+
+    from tiering.segment_columns import read_timestamps
+
+    offsets, timestamps = read_timestamps(key, footer, index, data)
+    row = pc.index(pc.greater_equal(timestamps, timestamp_ms), True).as_py()
+    if row < 0:
+        raise CorruptSegment(f"{key}: row group {index} has no timestamp from {timestamp_ms} on")
+    return TimestampPosition(offsets[row].as_py(), timestamps[row].as_py())
+
+
+# --- cache ---------------------------------------------------------------------------------------
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class _LoadingCache(Generic[_Key, _Value]):
+    """Values by key, least recently used out first; equal loads at one time are one load.
+
+    A load is a task of this cache: it outlives a cancelled caller and ends at `close`.
+    """
+
+    def __init__(self, capacity: int, weigh: Callable[[_Value], int]) -> None:
+        self._capacity = capacity
+        self._weigh = weigh
+        self._values: OrderedDict[_Key, _Value] = OrderedDict()
+        self._weight = 0
+        self._loading: dict[_Key, asyncio.Task[_Value]] = {}
+        self.loads = 0
+        self.hits = 0
+
+    async def get(self, key: _Key, load: Callable[[], Coroutine[None, None, _Value]]) -> _Value:
+        if key in self._values:
+            self.hits += 1
+            self._values.move_to_end(key)
+            return self._values[key]
+        return await asyncio.shield(self._load(key, load))
+
+    def prefetch(self, key: _Key, load: Callable[[], Coroutine[None, None, _Value]]) -> bool:
+        """Start loading unless it is there or on its way; says whether it did."""
+        if key in self._values or key in self._loading:
+            return False
+        self._load(key, load)
+        return True
+
+    async def close(self) -> None:
+        tasks = list(self._loading.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _load(
+        self, key: _Key, load: Callable[[], Coroutine[None, None, _Value]]
+    ) -> asyncio.Task[_Value]:
+        task = self._loading.get(key)
+        if task is None:
+            task = asyncio.create_task(self._run(key, load), name=f"segment-load {key}")
+            # Nobody may be waiting any more when it fails; whoever is gets the error himself.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._loading[key] = task
+        return task
+
+    async def _run(self, key: _Key, load: Callable[[], Coroutine[None, None, _Value]]) -> _Value:
+        try:
+            value = await load()
+        finally:
+            del self._loading[key]
+        self.loads += 1
+        self._keep(key, value)
+        return value
+
+    def _keep(self, key: _Key, value: _Value) -> None:
+        weight = self._weigh(value)
+        if weight > self._capacity:
+            return
+        self._values[key] = value
+        self._weight += weight
+        while self._weight > self._capacity:
+            _, oldest = self._values.popitem(last=False)
+            self._weight -= self._weigh(oldest)

@@ -1,0 +1,70 @@
+"""Reads a whole segment from a blocking store and checks every byte of it.
+
+Called by a roll that finds its key taken, and by `diskless verify`. Reads one row group at a time.
+"""
+
+from typing import Final, Protocol
+
+from tiering.segment_format import (
+    MAGIC,
+    SegmentFooter,
+    footer_length,
+    parse_footer,
+)
+from wal.coordinates import ObjectKey
+from wal.crc import crc32c
+from wal.errors import CorruptObject, CorruptSegment
+from wal.object_store import ObjectStat
+
+_TAIL_GUESS_BYTES: Final = 64 << 10
+_COPY_BYTES: Final = 8 << 20
+
+
+class ReadableStore(Protocol):
+    """The reading half of a blocking store."""
+
+    def get_range(self, key: ObjectKey, start: int, length: int) -> bytes: ...
+
+    def head(self, key: ObjectKey) -> ObjectStat: ...
+
+
+def verify_segment(store: ReadableStore, key: ObjectKey) -> SegmentFooter:
+    """Check footer, row groups, their rows' offsets, and page index; returns the footer.
+
+    Raises: CorruptSegment naming the key, ObjectNotFound, ObjectStoreUnavailable.
+    """
+    from tiering.segment_columns import read_row_group
+
+    object_bytes = store.head(key).length_bytes
+    try:
+        if store.get_range(key, 0, min(len(MAGIC), object_bytes)) != MAGIC:
+            raise CorruptSegment(f"{key}: does not start as a Parquet file")
+        footer = _read_footer(store, key, object_bytes)
+        for index, group in enumerate(footer.row_groups):
+            data = store.get_range(key, group.byte_offset, group.length_bytes)
+            read_row_group(key, footer, index, data, ["offset"])
+        index_bytes = footer.footer_start - footer.page_index_start
+        page_index = store.get_range(key, footer.page_index_start, index_bytes)
+    except CorruptObject as error:
+        raise CorruptSegment(f"{key}: {error}") from error
+    if crc32c(page_index) != footer.page_index_crc32c:
+        raise CorruptSegment(f"{key}: page index does not have its CRC")
+    return footer
+
+
+def object_crc32c(store: ReadableStore, key: ObjectKey, object_bytes: int) -> int:
+    """CRC32C over the whole object, read piece by piece."""
+    value = 0
+    for start in range(0, object_bytes, _COPY_BYTES):
+        piece = store.get_range(key, start, min(_COPY_BYTES, object_bytes - start))
+        value = crc32c(piece, value)
+    return value
+
+
+def _read_footer(store: ReadableStore, key: ObjectKey, object_bytes: int) -> SegmentFooter:
+    guess = min(_TAIL_GUESS_BYTES, object_bytes)
+    tail = store.get_range(key, object_bytes - guess, guess)
+    length = footer_length(key, tail, object_bytes)
+    if length > guess:
+        tail = store.get_range(key, object_bytes - length, length)
+    return parse_footer(key, tail[-length:], object_bytes)
