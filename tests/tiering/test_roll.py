@@ -164,9 +164,8 @@ def test_an_extent_larger_than_one_read_is_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(5)
-    batches = [
-        SampleBatch([SampleRecord(value=rng.randbytes(rng.randrange(900)))]) for _ in range(50)
-    ]
+    values = [rng.randbytes(rng.randrange(900)) for _ in range(50)]
+    batches = [SampleBatch([SampleRecord(value=value)]) for value in values]
     with file_store(tmp_path) as store:
         plan = _planned(store, batches)
         counting = CountingStore(store)
