@@ -1,0 +1,131 @@
+"""Load by the stock client: librdkafka through confluent-kafka.
+
+Messages go in through `produce_batch` and come out through `consume`, so that Python's share is one
+call per thousands of records; what is measured is librdkafka, the loopback device and the broker.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+TOPIC = "bench"
+CHUNK_RECORDS = 2_000
+"""Records per produce_batch call."""
+
+
+class Measured(NamedTuple):
+    """One run."""
+
+    records: int
+    bytes: int
+    seconds: float
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.bytes / self.seconds / 1e6
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.seconds
+
+
+def payload(record_bytes: int) -> bytes:
+    """Incompressible enough that nobody can cheat: a fixed pseudo-random text."""
+    import random
+
+    return random.Random(record_bytes).randbytes(record_bytes)
+
+
+def producer(bootstrap: str, **settings: object) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "batch.size": 1_000_000,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 400_000,
+            "queue.buffering.max.kbytes": 96 << 10,
+            "message.timeout.ms": 120_000,
+            **settings,
+        }
+    )
+
+
+def produce(
+    bootstrap: str,
+    *,
+    record_bytes: int,
+    total_bytes: int,
+    partitions: int,
+    topic: str = TOPIC,
+    **settings: object,
+) -> Measured:
+    """Produce about `total_bytes`, all of them acknowledged when this returns."""
+    client = producer(bootstrap, **settings)
+    failures: list[object] = []
+
+    def delivered(error: object, message: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    client.list_topics(topic, timeout=30)
+    calls = max(1, total_bytes // (record_bytes * CHUNK_RECORDS))
+    value = payload(record_bytes)
+    started = time.perf_counter()
+    for call in range(calls):
+        messages = [{"value": value}] * CHUNK_RECORDS
+        while True:
+            taken = client.produce_batch(topic, messages, partition=call % partitions)
+            if taken == len(messages):
+                break
+            messages = messages[taken:]
+            client.poll(0.005)
+    while client.flush(1.0):
+        pass
+    seconds = time.perf_counter() - started
+    if failures:
+        raise KafkaException(failures[0])
+    records = calls * CHUNK_RECORDS
+    return Measured(records, records * record_bytes, seconds)
+
+
+def consumer(bootstrap: str, partitions: int, topic: str = TOPIC, offset: int = 0) -> Consumer:
+    client = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 2_000_000,
+            "queued.max.messages.kbytes": 128 << 10,
+            "fetch.wait.max.ms": 100,
+            "check.crcs": False,
+        }
+    )
+    client.assign([TopicPartition(topic, index, offset) for index in range(partitions)])
+    return client
+
+
+def consume(client: Consumer, records: int, record_bytes: int) -> Measured:
+    """Read exactly `records` records from an assigned consumer."""
+    left = records
+    started = time.perf_counter()
+    while left > 0:
+        messages = client.consume(min(left, 10_000), timeout=30.0)
+        if not messages:
+            raise TimeoutError(f"{left:,} of {records:,} records did not come")
+        for message in messages[:1]:
+            if message.error() is not None:
+                raise KafkaException(message.error())
+        left -= len(messages)
+    return Measured(records, records * record_bytes, time.perf_counter() - started)
+
+
+def best(runs: Sequence[Measured]) -> Measured:
+    """The fastest of several: noise on a shared machine only ever slows a run down."""
+    return max(runs, key=lambda run: run.bytes / run.seconds)
+
+
+def repeated(times: int) -> Iterator[int]:
+    yield from range(times)

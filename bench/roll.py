@@ -1,0 +1,150 @@
+"""Group `roll`: one segment rolled on one core, beside writing the same columns with pyarrow alone.
+
+Both sides write the same row groups with the same options to the same disk; the roll also reads the
+WAL object, checks and opens its batches, and puts the result. Spark's start-up is measured on its
+own: it is paid once per job, not per segment.
+"""
+
+import random
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+
+from bench.broker import fresh_directory
+from bench.report import Report
+from metadata.operations import SegmentPlan, WalExtent
+from tiering.roll import RollSettings, roll, row_groups
+from tiering.segment_format import SegmentIdentity, segment_key
+from tiering.segment_writer import SegmentWriter
+from wal.blocking_store import BlockingStore, open_blocking_store
+from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.object_store import BytesBody
+from wal.record_columns import RECORD_SCHEMA, encode_batches
+
+RECORD_BYTES = 1024
+BATCH_RECORDS = 960
+BATCHES = 128
+RUNS = 3
+TOPIC = "bench"
+
+
+def run_roll(report: Report) -> None:
+    report.step(f"roll: {BATCHES} batches of 1 MB, {RECORD_BYTES}-byte records, one core")
+    with fresh_directory() as directory:
+        store = open_blocking_store(f"file://{directory / 'objects'}")
+        plan, input_bytes = _plan(store)
+        roll_runs, writer_runs = [], []
+        tables = list(row_groups(plan, store, RollSettings().row_group_bytes))
+        for run in range(RUNS):
+            started = time.process_time()
+            roll(_renamed(plan, run), store)
+            roll_runs.append(time.process_time() - started)
+            started = time.process_time()
+            _write_alone(directory / f"alone-{run}.parquet", plan, tables)
+            writer_runs.append(time.process_time() - started)
+    megabytes = input_bytes / 1e6
+    report.add("roll_mb_per_s_per_core", megabytes / min(roll_runs), "MB/s", note="CPU seconds")
+    report.add("pyarrow_mb_per_s_per_core", megabytes / min(writer_runs), "MB/s")
+    report.add("roll_vs_pyarrow", min(writer_runs) / min(roll_runs), bound="≥ 0.5")
+    report.add("spark_start_s", _spark_start_s(), "s", note="session up and one empty job")
+
+
+def _plan(store: BlockingStore) -> tuple[SegmentPlan, int]:
+    """A WAL object of one partition's batches, and the plan that covers all of it."""
+    rng = random.Random(1)
+    blocks = [rng.randbytes(RECORD_BYTES // 2) + bytes(RECORD_BYTES // 2) for _ in range(64)]
+    partition = TopicIdPartition(uuid.UUID(int=7), 0)
+    key = ObjectKey("wal/00/bench")
+    bodies: list[bytes] = []
+    extents: list[WalExtent] = []
+    position = 0
+    for number in range(BATCHES):
+        base = number * BATCH_RECORDS
+        table = _records(base, [blocks[(base + i) % 64] for i in range(BATCH_RECORDS)])
+        (batch,) = encode_batches(table)
+        bodies.append(batch.data)
+        extents.append(
+            WalExtent(
+                key,
+                ByteOffset(position),
+                len(batch.data),
+                Offset(base),
+                Offset(base + BATCH_RECORDS - 1),
+                0,
+                1_700_000_000_000 + base,
+                0,
+            )
+        )
+        position += len(batch.data)
+    store.put(key, BytesBody(*bodies))
+    last = Offset(BATCHES * BATCH_RECORDS - 1)
+    plan = SegmentPlan(
+        partition=partition,
+        topic_name=TOPIC,
+        object_key=segment_key(TOPIC, partition, 0, last),
+        base_offset=Offset(0),
+        last_offset=last,
+        extents=extents,
+    )
+    return plan, position
+
+
+def _records(base: int, values: list[bytes]) -> pa.Table:
+    count = len(values)
+    return pa.table(
+        {
+            "offset": range(base, base + count),
+            "timestamp": range(1_700_000_000_000 + base, 1_700_000_000_000 + base + count),
+            "timestamp_type": [0] * count,
+            "key": [None] * count,
+            "value": values,
+            "headers": [[]] * count,
+            "batch_base_offset": [base] * count,
+            "producer_id": [-1] * count,
+            "producer_epoch": [-1] * count,
+            "base_sequence": [-1] * count,
+            "leader_epoch": [0] * count,
+            "attributes": [0] * count,
+        },
+        schema=RECORD_SCHEMA,
+    )
+
+
+def _renamed(plan: SegmentPlan, run: int) -> SegmentPlan:
+    """The same plan under a key that is not taken yet."""
+    return SegmentPlan(
+        partition=plan.partition,
+        topic_name=plan.topic_name,
+        object_key=ObjectKey(f"{plan.object_key}.{run}"),
+        base_offset=plan.base_offset,
+        last_offset=plan.last_offset,
+        extents=plan.extents,
+    )
+
+
+def _write_alone(path: Path, plan: SegmentPlan, tables: list[pa.Table]) -> None:
+    identity = SegmentIdentity(plan.topic_name, plan.partition, plan.base_offset, plan.last_offset)
+    with path.open("xb") as file, SegmentWriter(file, identity) as writer:
+        for table in tables:
+            writer.write_row_group(table)
+        writer.finish()
+
+
+def _spark_start_s() -> float:
+    program = (
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        "spark.range(1).count()\n"
+    )
+    started = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    return time.perf_counter() - started
