@@ -5,7 +5,9 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
 .PHONY: help run demo test lint format bench localstack-start localstack-stop clean
+.PHONY: check-format check-code check-types check-layers
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,20 +48,33 @@ demo: $(DEV_INSTALLED)
 	@scripts/need-java
 	@$(BIN)/python -m demo
 
-# Without Java the tests that need Spark are skipped, and say so; everything else still runs.
-test: lint $(LOCALSTACK_INSTALLED)
-	@scripts/need-java || echo 'continuing: the tests that need Spark will be skipped'
-	@echo '== tests'
-	@$(BIN)/pytest $(PYTEST_ARGS)
+# The tests run even when a check before them failed: one run tells all there is to mend. Without
+# Java the tests that need Spark are skipped, and say so.
+test: $(DEV_INSTALLED) $(LOCALSTACK_INSTALLED)
+	@status=0; \
+	$(MAKE) lint || status=$$?; \
+	scripts/need-java || echo 'going on: the tests that need Spark will be skipped'; \
+	echo '== tests'; \
+	$(BIN)/pytest $(PYTEST_ARGS) || status=$$?; \
+	exit $$status
 
 lint: $(DEV_INSTALLED)
+	@$(MAKE) --keep-going check-format check-code check-types check-layers
+
+check-format:
 	@echo '== format'
 	@$(BIN)/ruff format --check .
-	@echo '== lint'
+
+check-code:
+	@echo '== code'
 	@$(BIN)/ruff check .
+
+check-types:
 	@echo '== types'
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	@$(BIN)/mypy localstack
+
+check-layers:
 	@echo '== layers'
 	@$(BIN)/lint-imports
 
