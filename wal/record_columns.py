@@ -67,7 +67,7 @@ from wal.varint_columns import (
 INFLATED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Default cap on what one batch may inflate to."""
 
-SLICE_BYTES: Final = 32 * 1024 * 1024
+SLICE_BYTES: Final = 8 * 1024 * 1024
 """Batches are decoded and encoded in slices of about this size: bounds working memory, and keeps
 every byte column below the 2 GiB that Arrow's 32-bit offsets reach."""
 
@@ -152,7 +152,7 @@ def decode_batches(
 ) -> pa.Table:
     """All records of `batches`, in the order given, as a table of RECORD_SCHEMA.
 
-    `inflated_bytes_max` caps one batch (at most 1 GiB). The table has one chunk per ~32 MiB of
+    `inflated_bytes_max` caps one batch (at most 1 GiB). The table has one chunk per ~8 MiB of
     records. Raises: CorruptBatch, RecordTooLarge.
     """
     tables = [_to_arrow(rows) for rows in _open_slices(batches, inflated_bytes_max)]

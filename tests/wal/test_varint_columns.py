@@ -73,21 +73,19 @@ def test_garbage_can_be_read_at_every_position_up_to_the_end(data: bytes) -> Non
     assert len(values) == len(data) + 1
 
 
-def lockstep(arena: Arena, *chains: np.ndarray) -> Links | None:
-    try:
-        return varint_columns._follow_lockstep(arena, *chains)
-    except MalformedChain:
-        return None
+def lockstep(arena: Arena, *chains: np.ndarray) -> Links:
+    return varint_columns._follow_lockstep(arena, *chains)
 
 
-def windows(arena: Arena, *chains: np.ndarray) -> Links | None:
+def windows(arena: Arena, *chains: np.ndarray) -> Links:
     return varint_columns._follow_windows(arena, *chains, zero_follows=False)
 
 
-def windows_at_zeros(arena: Arena, *chains: np.ndarray) -> Links | None:
+def windows_at_zeros(arena: Arena, *chains: np.ndarray) -> Links:
     return varint_columns._follow_windows(arena, *chains, zero_follows=True)
 
 
+Way = Callable[..., Links]
 EVERY_WAY = [lockstep, windows, windows_at_zeros]
 
 
@@ -112,14 +110,13 @@ blobs = st.binary(max_size=300) | st.builds(bytes, st.integers(0, 300))
     window=st.sampled_from([1, 7, 64, 1 << 20]),
 )
 def test_every_way_finds_the_links_of_all_chains(
-    way: Callable[..., Links | None], chains: list[list[bytes]], gap: bytes, window: int
+    way: Way, chains: list[list[bytes]], gap: bytes, window: int
 ) -> None:
     chains = [[b"\0" + link for link in chain] for chain in chains]
     arena, bounds = lay_out(chains, gap)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(varint_columns, "WINDOW_BYTES", window)
         found = way(arena, *bounds)
-    assert found is not None
     assert [
         arena.data[start : start + length]
         for start, length in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
@@ -127,10 +124,9 @@ def test_every_way_finds_the_links_of_all_chains(
 
 
 @pytest.mark.parametrize("way", [lockstep, windows])
-def test_null_links_have_length_minus_one(way: Callable[..., Links | None]) -> None:
+def test_null_links_have_length_minus_one(way: Way) -> None:
     arena, bounds = lay_out([[None, b"a", None], [b"", None]])
     found = way(arena, *bounds)
-    assert found is not None
     assert found.lengths.tolist() == [-1, 1, -1, 0, -1]
 
 
@@ -148,21 +144,28 @@ def test_both_ways_agree_on_what_is_malformed(
         dtype=np.int64,
     )
     arena = Arena([data])
-    one, other = lockstep(arena, starts, ends, counts), windows(arena, starts, ends, counts)
-    assert (one is None) == (other is None)
-    if one is not None and other is not None:
+    found: list[Links | None] = []
+    for way in (lockstep, windows):
+        try:
+            found.append(way(arena, starts, ends, counts))
+        except MalformedChain:
+            found.append(None)
+    one, other = found
+    if one is None or other is None:
+        assert one is other
+    else:
         assert np.array_equal(one.starts, other.starts)
         assert np.array_equal(one.lengths, other.lengths)
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("change", [-1, 1])
-def test_a_chain_with_another_number_of_links_is_malformed(
-    way: Callable[..., Links | None], change: int
-) -> None:
+def test_a_chain_with_another_number_of_links_is_malformed(way: Way, change: int) -> None:
     arena, (starts, ends, counts) = lay_out([[b"\0a"] * 5, [b"\0b"] * 3])
     counts[1] += change
-    assert way(arena, starts, ends, counts) is None
+    with pytest.raises(MalformedChain) as caught:
+        way(arena, starts, ends, counts)
+    assert caught.value.chain == 1
 
 
 @pytest.mark.parametrize("length", [100, 2**31, 2**62, 2**63 - 1, -2, -(2**63)])
@@ -170,11 +173,13 @@ def test_a_lying_length_is_malformed_and_names_its_chain(length: int) -> None:
     good, bad = b"".join([blob(b"\0ok")] * 4), varint(length) + b"\0x"
     starts, ends = np.array([0, len(good)]), np.array([len(good), len(good) + len(bad)])
     arena = Arena([good, bad, good])
-    with pytest.raises(MalformedChain) as caught:
-        follow_chains(arena, starts, ends, np.array([4, 1]), zero_follows=True)
-    assert caught.value.chain == 1
-    for way in (windows, windows_at_zeros):
-        assert way(arena, starts, ends, np.array([4, 1])) is None
+    bounds = (starts, ends, np.array([4, 1]))
+    for way in EVERY_WAY:
+        with pytest.raises(MalformedChain) as caught:
+            way(arena, *bounds)
+        assert caught.value.chain == 1
+    with pytest.raises(MalformedChain):
+        follow_chains(arena, *bounds, zero_follows=True)
 
 
 def test_long_chains_take_windows_and_short_ones_lockstep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,3 +198,11 @@ def test_long_chains_are_found_though_no_zero_follows() -> None:
     arena, bounds = lay_out([links])
     found = follow_chains(arena, *bounds, zero_follows=True)
     assert found.lengths.tolist() == [len(link) for link in links]
+
+
+def test_a_long_malformed_chain_is_not_walked_link_by_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena, (starts, ends, counts) = lay_out([[b"\0" + b"x" * 5] * 50_000])
+    monkeypatch.delattr(varint_columns, "_follow_lockstep")
+    for wrong in (counts - 1, counts + 1):
+        with pytest.raises(MalformedChain):
+            follow_chains(arena, starts, ends, wrong, zero_follows=True)
