@@ -6,6 +6,7 @@ again on the same port, stopped. It adds up the counters of its metrics page ove
 what is needed of it (the `ready` line) is read on the way.
 """
 
+import os
 import re
 import signal
 import socket
@@ -46,9 +47,15 @@ class BrokerProcess:
     """
 
     def __init__(
-        self, data: Path, work_directory: Path, settings: Mapping[str, str] | None = None
+        self,
+        data: Path,
+        work_directory: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        object_store: str | None = None,
     ) -> None:
         """`settings` are configuration keys besides the metrics page's address."""
+        self._object_store = object_store
         self._data = data
         self._log = work_directory / "broker.log"
         self._configuration = work_directory / "broker.properties"
@@ -73,19 +80,30 @@ class BrokerProcess:
         """Such as `diskless_fetch_bytes_total{source="segment"}`; absent ones are 0."""
         return self._counters_of_earlier_lives + self._counters_of_this_life
 
-    def start(self) -> None:
-        """Start and wait for the `ready` line. Raises BrokerError when it does not come."""
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start and wait for the `ready` line. Raises BrokerError when it does not come.
+
+        `environment` adds to this process's own, for this life only.
+        """
         assert self._process is None
         self._is_ready = False
         self._settled.clear()
         command: list[str | Path] = [DISKLESS, "serve", "--data", self._data]
         command += ["--listen", self._address, "--config", self._configuration]
+        if self._object_store is not None:
+            command += ["--object-store", self._object_store]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         self._output = threading.Thread(target=self._copy_output, args=(self._process,))
         self._output.start()
@@ -97,6 +115,10 @@ class BrokerProcess:
     def kill(self) -> None:
         """SIGKILL: what a crash does. The counters since the last refresh are lost with it."""
         self._end(signal.SIGKILL)
+
+    def wait_for_death(self) -> int:
+        """Wait until it ends by itself, as at a crash point; its status."""
+        return self._end(None)
 
     def stop(self) -> None:
         """SIGTERM, as an operator would. Raises BrokerError unless it ends with status 0."""
