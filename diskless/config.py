@@ -1,0 +1,221 @@
+"""The one frozen configuration, and the one place that reads files and the environment.
+
+Keys are dotted and Kafka-like; each is declared beside the code that uses it, in a settings section
+(see `wal.settings`), with its default, bounds and what gets worse in either direction. Sources, the
+later wins:
+
+1. defaults,
+2. a properties file (`diskless serve --config FILE`): `key=value` lines, `#` comments,
+3. the environment: `DISKLESS_` + the key in capitals with `_` for `.`
+   (`DISKLESS_WAL_COMMIT_INTERVAL_MS=100`),
+4. the command line.
+
+An unknown key, a value out of bounds and a line that is not `key=value` fail at start, by name.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from diskless.server_settings import ServerSettings
+from metadata.metadata_settings import CoordinatorSettings
+from tiering.segment_reader import SegmentReaderSettings
+from wal.errors import InvalidSettings
+from wal.settings import (
+    SettingValue,
+    as_mapping,
+    parse_setting,
+    section_from,
+    setting,
+    settings_of,
+)
+from wal.wal_settings import WalSettings
+
+ENVIRONMENT_PREFIX: Final = "DISKLESS_"
+_NOT_SETTINGS: Final = frozenset({"DISKLESS_FAILPOINTS"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Who this broker is, and what it grants to clients that ask for nothing in particular."""
+
+    node_id: int = setting(
+        "node.id", 0, minimum=0, maximum=2**31 - 1, why="stable for the life of a data directory"
+    )
+    rack: str = setting("broker.rack", "", why="the availability zone clients are matched with")
+    advertised_listener: str = setting(
+        "advertised.listener",
+        "",
+        why="HOST:PORT told to clients; empty: the address the broker listens on",
+    )
+    auto_create_topics: bool = setting(
+        "auto.create.topics.enable",
+        True,
+        why="true: a typing error becomes a topic; false: topics must be created first",
+    )
+    default_partitions: int = setting(
+        "num.partitions",
+        1,
+        minimum=1,
+        maximum=10_000,
+        why="fewer: less parallel reading; more: smaller runs in each object",
+    )
+    metrics_listen: str = setting(
+        "metrics.listen",
+        "127.0.0.1:0",
+        why="HOST:PORT of the Prometheus endpoint, port 0 takes a free one; empty: none",
+    )
+    log_format: str = setting(
+        "log.format", "console", choices=("console", "json"), why="json is for machines"
+    )
+    log_level: str = setting(
+        "log.level",
+        "info",
+        choices=("debug", "info", "warning", "error"),
+        why="debug writes a line a request and slows the broker",
+    )
+    object_store_url: str = setting(
+        "object.store.url",
+        "",
+        why="file:///dir, s3://bucket/prefix or memory://name; empty: a directory in the data "
+        "directory",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """How committed bytes are read back."""
+
+    fd_cache_capacity: int = setting(
+        "fd.cache.capacity",
+        256,
+        minimum=8,
+        maximum=100_000,
+        why="smaller: more opens when many chunks are read; larger: more descriptors held",
+    )
+    object_cache_memory_bytes: int = setting(
+        "object.cache.memory.bytes",
+        64 << 20,
+        minimum=0,
+        maximum=1 << 40,
+        why="smaller: more GETs; larger: more resident memory",
+    )
+    object_cache_block_bytes: int = setting(
+        "object.cache.block.bytes",
+        16 << 20,
+        minimum=64 << 10,
+        maximum=1 << 30,
+        why="at least the size of a usual object makes one GET an object",
+    )
+    object_cache_disk_bytes: int = setting(
+        "object.cache.disk.bytes",
+        0,
+        minimum=0,
+        maximum=1 << 50,
+        why="0: no disk tier; larger: fewer GETs for readers that lag by hours",
+    )
+    cold_concurrency: int = setting(
+        "fetch.cold.concurrency",
+        16,
+        minimum=1,
+        maximum=1_000,
+        why="fewer: slower catch-up; more: catch-up disturbs readers at the tail",
+    )
+    cold_after_ms: int = setting(
+        "fetch.cold.after.ms",
+        600_000,
+        minimum=0,
+        maximum=2**62,
+        why="age from which data is read around the memory cache, so that catch-up reads do not "
+        "evict the tail",
+    )
+
+
+_SECTIONS: Final[Mapping[str, type[Any]]] = {
+    "broker": BrokerSettings,
+    "server": ServerSettings,
+    "wal": WalSettings,
+    "read": ReadSettings,
+    "segments": SegmentReaderSettings,
+    "coordinator": CoordinatorSettings,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that was configured, and which keys were set rather than defaulted."""
+
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    wal: WalSettings = field(default_factory=WalSettings)
+    read: ReadSettings = field(default_factory=ReadSettings)
+    segments: SegmentReaderSettings = field(default_factory=SegmentReaderSettings)
+    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    explicit: frozenset[str] = frozenset()
+
+    def values(self) -> Mapping[str, SettingValue]:
+        """Every key with its value, for DescribeConfigs; no value here is a secret."""
+        merged: dict[str, SettingValue] = {}
+        for name in _SECTIONS:
+            merged.update(as_mapping(getattr(self, name)))
+        return merged
+
+
+def load_config(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Config:
+    """Merge the sources into one Config. Raises InvalidSettings naming what does not fit."""
+    values: dict[str, str] = {}
+    if file is not None:
+        values.update(_read_properties(file))
+    values.update(_from_environment(environment or {}))
+    values.update(overrides or {})
+    explicit = frozenset(values)
+    sections = {name: section_from(section, values) for name, section in _SECTIONS.items()}
+    if values:
+        unknown = ", ".join(sorted(values))
+        raise InvalidSettings(
+            f"unknown configuration: {unknown}; `diskless config` lists what there is"
+        )
+    return Config(**sections, explicit=explicit)
+
+
+def explain_all() -> Iterator[tuple[str, SettingValue, str]]:
+    """(key, default, why) of every key there is, in the order of the sections."""
+    for section in _SECTIONS.values():
+        for _, described in settings_of(section):
+            yield described.key, described.default, described.why
+
+
+def _read_properties(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"configuration file {path}: {error}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        key, separator, value = stripped.partition("=")
+        if not separator:
+            raise InvalidSettings(f"{path}, line {number}: {stripped!r} is not key=value")
+        yield key.strip(), value.strip()
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    keys = {
+        ENVIRONMENT_PREFIX + described.key.upper().replace(".", "_"): described
+        for section in _SECTIONS.values()
+        for _, described in settings_of(section)
+    }
+    for name, value in environment.items():
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in _NOT_SETTINGS:
+            continue
+        if name not in keys:
+            raise InvalidSettings(f"environment variable {name} names no configuration key")
+        parse_setting(keys[name], value)
+        yield keys[name].key, value

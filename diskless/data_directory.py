@@ -1,0 +1,87 @@
+"""The data directory: what lies where, and whose it is.
+
+DIR/meta.properties          node.id, cluster.id, version; written once, checked at every start
+DIR/metadata/0/log/          metadata log of partition 0 (the truth)
+DIR/metadata/0/state.sqlite  its materialisation (a cache)
+DIR/wal/<node id>/           chunk files and their quarantine
+DIR/cache/                   disk tier of the object cache
+DIR/objects/                 the object store, unless another one is configured
+"""
+
+import random
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from wal.errors import InvalidSettings
+
+LAYOUT_VERSION: Final = "1"
+_PROPERTIES: Final = "meta.properties"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataDirectory:
+    """Paths below one data directory, and the identity that is written in it."""
+
+    path: Path
+    node_id: int
+    cluster_id: str
+
+    @classmethod
+    def open(cls, path: Path, *, node_id: int, rng: random.Random) -> Self:
+        """Create the directory or check that it belongs to this node.
+
+        Raises InvalidSettings when it is another node's, or of a version we do not know.
+        """
+        path = path.resolve()
+        path.mkdir(parents=True, exist_ok=True)
+        properties = path / _PROPERTIES
+        if not properties.exists():
+            cluster_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+            temporary = properties.with_suffix(".tmp")
+            temporary.write_text(
+                f"version={LAYOUT_VERSION}\nnode.id={node_id}\ncluster.id={cluster_id}\n"
+            )
+            temporary.rename(properties)
+            return cls(path=path, node_id=node_id, cluster_id=cluster_id)
+        known = read_properties(path)
+        if known["node.id"] != str(node_id):
+            raise InvalidSettings(
+                f"{path} belongs to node {known['node.id']}, this is node.id={node_id}"
+            )
+        return cls(path=path, node_id=node_id, cluster_id=known["cluster.id"])
+
+    @property
+    def metadata(self) -> Path:
+        return self.path / "metadata" / "0"
+
+    @property
+    def chunks(self) -> Path:
+        return self.path / "wal" / str(self.node_id)
+
+    @property
+    def cache(self) -> Path:
+        return self.path / "cache"
+
+    @property
+    def objects(self) -> Path:
+        return self.path / "objects"
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """What `meta.properties` says. Raises InvalidSettings."""
+    properties = path / _PROPERTIES
+    try:
+        lines = properties.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{path} is no data directory: {error}") from error
+    values = dict(line.split("=", 1) for line in lines if "=" in line)
+    if values.get("version") != LAYOUT_VERSION:
+        raise InvalidSettings(
+            f"{properties}: version {values.get('version')!r}, this release knows {LAYOUT_VERSION}"
+        )
+    for key in ("node.id", "cluster.id"):
+        if key not in values:
+            raise InvalidSettings(f"{properties}: {key} is missing")
+    return values
