@@ -1,0 +1,352 @@
+"""From extents to the bytes a consumer gets.
+
+The replica manager finds out *where* batches lie; this module fetches them and makes them servable.
+Bytes come from, in this order:
+
+1. this broker's own chunks, through the FD cache: what was just produced is in the page cache;
+2. the object cache, which asks the object store once per block. Data older than
+   `fetch.cold.after.ms` is read around the cache's memory, so that a consumer catching up does not
+   evict what the readers at the tail share;
+3. Parquet segments, turned back into RecordBatches by `tiering.segment_reader`.
+
+Every batch read from a WAL object or a chunk is a private copy. Its CRC is checked, then base
+offset and leader epoch are written into it, and the append time where the topic wants it. Cached
+bytes are never modified.
+
+Failure cases: a chunk that vanished or is damaged is only a cache, so the object is asked instead.
+A damaged batch from the object cache is fetched anew once; if it is still damaged the partition
+gets what lies before it, and an error when nothing does. Other partitions are never affected.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+import structlog
+
+from diskless.ports import LEADER_EPOCH, Buffer
+from metadata.operations import Extent, SegmentExtent, WalExtent
+from wal.chunk_directory import ChunkDirectory, SealedChunk
+from wal.clock import Clock
+from wal.coordinates import LOG_APPEND_TIME, ObjectKey, TopicIdPartition
+from wal.errors import CorruptBatch, CorruptData, CorruptObject, DisklessError, StorageFailed
+from wal.record_batch import assign_log_append_time, assign_offsets, iterate_headers, verify_crc
+
+log = structlog.get_logger(__name__)
+
+_NOWHERE: Final = TopicIdPartition(UUID(int=0), 0)
+
+CHUNK: Final = "chunk"
+OBJECT: Final = "object"
+SEGMENT: Final = "segment"
+SOURCES: Final = (CHUNK, OBJECT, SEGMENT)
+
+
+class EncodedBatch(Protocol):
+    """A whole RecordBatch with its offsets in place."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def data(self) -> Buffer: ...
+
+
+class SegmentBatches(Protocol):
+    """What is asked of the segment reader."""
+
+    async def read(
+        self, extent: SegmentExtent, offset: int, max_bytes: int
+    ) -> Sequence[EncodedBatch]:
+        """Batches from the one that holds `offset` on; at least one; about `max_bytes`."""
+        ...
+
+
+class BlockReads(Protocol):
+    """What is asked of the object cache."""
+
+    async def read(
+        self, key: ObjectKey, start: int, length: int, object_length: int, *, cold: bool = False
+    ) -> Sequence[memoryview]: ...
+
+    async def invalidate(self, key: ObjectKey) -> None: ...
+
+
+class ReadRequest(NamedTuple):
+    """Where the batches of one partition lie; `extents` in offset order, gapless."""
+
+    partition: TopicIdPartition
+    offset: int
+    max_bytes: int
+    extents: Sequence[Extent]
+
+
+class ReadResult(NamedTuple):
+    """Whole batches, back to back; `error` says why there are not more."""
+
+    records: Sequence[Buffer] = ()
+    size_bytes: int = 0
+    error: DisklessError | None = None
+
+
+class ReadStatistics(NamedTuple):
+    """Bytes handed out since the start, by source."""
+
+    chunk_bytes: int
+    object_bytes: int
+    segment_bytes: int
+    segment_reads: int
+
+
+class _Piece(NamedTuple):
+    """The bytes of one extent: a private buffer, or batches ready to serve, or an error."""
+
+    extent: Extent
+    source: str
+    buffer: bytearray = bytearray()
+    batches: Sequence[EncodedBatch] = ()
+    error: DisklessError | None = None
+
+
+class BatchReader:
+    """Fetches extents, checks them, and stamps their offsets."""
+
+    def __init__(
+        self,
+        *,
+        directory: ChunkDirectory,
+        cache: BlockReads,
+        segments: SegmentBatches,
+        executor: Executor,
+        clock: Clock,
+        cold_after_ms: int,
+    ) -> None:
+        self._directory = directory
+        self._cache = cache
+        self._segments = segments
+        self._executor = executor
+        self._clock = clock
+        self._cold_after_ms = cold_after_ms
+        self._bytes = dict.fromkeys(SOURCES, 0)
+        self._segment_reads = 0
+
+    def statistics(self) -> ReadStatistics:
+        return ReadStatistics(
+            self._bytes[CHUNK], self._bytes[OBJECT], self._bytes[SEGMENT], self._segment_reads
+        )
+
+    async def read(
+        self, requests: Sequence[ReadRequest], *, max_bytes: int
+    ) -> Sequence[ReadResult]:
+        """Read in request order; the first non-empty partition gives at least one whole batch."""
+        pieces = await self._fetch(requests)
+        results = []
+        remaining = max_bytes
+        nothing_yet = True
+        for request, found in zip(requests, pieces, strict=True):
+            limit = min(request.max_bytes, remaining)
+            result = await self._assemble(request, found, limit, at_least_one=nothing_yet)
+            remaining -= result.size_bytes
+            nothing_yet = nothing_yet and result.size_bytes == 0
+            results.append(result)
+        return results
+
+    async def read_extent(self, extent: WalExtent) -> bytearray:
+        """All batches of one extent, checked but not stamped. Raises what reading can raise."""
+        pieces = (await self._fetch([ReadRequest(_NOWHERE, extent.base_offset, 0, [extent])]))[0]
+        piece = pieces[0]
+        if piece.error is not None:
+            raise piece.error
+        for position, header in iterate_headers(piece.buffer):
+            verify_crc(memoryview(piece.buffer)[position : position + header.length_bytes])
+        return piece.buffer
+
+    async def _fetch(self, requests: Sequence[ReadRequest]) -> list[list[_Piece]]:
+        """One piece per extent. Own chunks are read in one trip to a thread, the rest at once."""
+        pieces: list[list[_Piece | None]] = [[None] * len(request.extents) for request in requests]
+        own: list[tuple[SealedChunk, WalExtent]] = []
+        own_places: list[tuple[int, int]] = []
+        remote: list[Awaitable[_Piece]] = []
+        remote_places: list[tuple[int, int]] = []
+        for i, request in enumerate(requests):
+            for j, extent in enumerate(request.extents):
+                if isinstance(extent, SegmentExtent):
+                    remote.append(self._fetch_segment(extent, request.offset, request.max_bytes))
+                    remote_places.append((i, j))
+                elif (chunk := self._directory.locate(extent.object_key)) is not None:
+                    own.append((chunk, extent))
+                    own_places.append((i, j))
+                else:
+                    remote.append(self._fetch_object(extent))
+                    remote_places.append((i, j))
+        if own:
+            for (i, j), piece in zip(
+                own_places, await self._in_thread(_read_chunks, own), strict=True
+            ):
+                if piece.error is None:
+                    pieces[i][j] = piece
+                else:
+                    assert isinstance(piece.extent, WalExtent)
+                    log.warning("own chunk unreadable, asking the store", error=str(piece.error))
+                    remote.append(self._fetch_object(piece.extent))
+                    remote_places.append((i, j))
+        if len(remote) == 1:
+            pieces[remote_places[0][0]][remote_places[0][1]] = await remote[0]
+        elif remote:
+            for (i, j), piece in zip(remote_places, await asyncio.gather(*remote), strict=True):
+                pieces[i][j] = piece
+        return [[piece for piece in row if piece is not None] for row in pieces]
+
+    async def _fetch_segment(self, extent: SegmentExtent, offset: int, max_bytes: int) -> _Piece:
+        try:
+            start = max(offset, extent.base_offset)
+            batches = await self._segments.read(extent, start, max_bytes)
+        except DisklessError as error:
+            return _Piece(extent, SEGMENT, error=error)
+        self._segment_reads += 1
+        return _Piece(extent, SEGMENT, batches=batches)
+
+    async def _fetch_object(self, extent: WalExtent) -> _Piece:
+        age_ms = self._clock.now_ms() - extent.log_append_time_ms
+        try:
+            views = await self._cache.read(
+                extent.object_key,
+                extent.byte_offset,
+                extent.length_bytes,
+                extent.object_bytes,
+                cold=age_ms > self._cold_after_ms,
+            )
+        except DisklessError as error:
+            return _Piece(extent, OBJECT, error=error)
+        buffer = bytearray(extent.length_bytes)
+        position = 0
+        for view in views:
+            buffer[position : position + len(view)] = view
+            position += len(view)
+        return _Piece(extent, OBJECT, buffer)
+
+    async def _in_thread(
+        self,
+        function: "Callable[[Sequence[tuple[SealedChunk, WalExtent]]], list[_Piece]]",
+        argument: Sequence[tuple[SealedChunk, WalExtent]],
+    ) -> list[_Piece]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, function, argument)
+
+    async def _assemble(
+        self, request: ReadRequest, pieces: Sequence[_Piece], limit: int, *, at_least_one: bool
+    ) -> ReadResult:
+        """The batches of one partition, cut at `limit` and at the first thing that is wrong."""
+        records: list[Buffer] = []
+        size = 0
+        for piece in pieces:
+            if piece.error is not None:
+                return ReadResult(records, size, piece.error)
+            room = _Room(request.offset, limit - size, at_least_one and size == 0)
+            taken = await self._take(piece, room)
+            for buffer in taken.buffers:
+                records.append(buffer)
+                size += len(buffer)
+                self._bytes[piece.source] += len(buffer)
+            if taken.error is not None or taken.full:
+                return ReadResult(records, size, taken.error)
+        return ReadResult(records, size)
+
+    async def _take(self, piece: _Piece, room: "_Room") -> "_Taken":
+        extent = piece.extent
+        if isinstance(extent, SegmentExtent):
+            return _take_encoded(piece.batches, room)
+        taken = _take_stamped(extent, piece.buffer, room)
+        if taken.error is None:
+            return taken
+        log.warning("damaged batch, asking the store again", error=str(taken.error))
+        await self._cache.invalidate(extent.object_key)
+        fresh = await self._fetch_object(extent)
+        return taken if fresh.error is not None else _take_stamped(extent, fresh.buffer, room)
+
+
+class _Room(NamedTuple):
+    """What the answer still wants: from where, how much, and whether one batch must come."""
+
+    offset: int
+    limit: int
+    one_batch_at_least: bool
+
+
+class _Taken(NamedTuple):
+    buffers: Sequence[Buffer]
+    full: bool
+    error: DisklessError | None = None
+
+
+def _read_chunks(jobs: Sequence[tuple[SealedChunk, WalExtent]]) -> list[_Piece]:
+    """Runs in a thread: every extent from the chunk it was uploaded from."""
+    pieces = []
+    for chunk, extent in jobs:
+        try:
+            buffer = chunk.read_object_range(extent.byte_offset, extent.length_bytes)
+            pieces.append(_Piece(extent, CHUNK, buffer))
+        except OSError as error:
+            failed = StorageFailed(f"chunk of {extent.object_key}: {error}")
+            pieces.append(_Piece(extent, CHUNK, error=failed))
+        except (CorruptData, StorageFailed) as error:
+            pieces.append(_Piece(extent, CHUNK, error=error))
+    return pieces
+
+
+def _take_stamped(extent: WalExtent, buffer: bytearray, room: _Room) -> _Taken:
+    """Stamp the batches of `buffer` that belong to the answer, up to the limit or to damage.
+
+    Batches that end below the asked offset are skipped.
+    """
+    view = memoryview(buffer)
+    base_offset = int(extent.base_offset)
+    start = end = 0
+    full = False
+    error: DisklessError | None = None
+    try:
+        for position, header in iterate_headers(buffer):
+            next_offset = base_offset + header.last_offset_delta + 1
+            batch_end = position + header.length_bytes
+            if next_offset <= room.offset:
+                start = end = batch_end
+                base_offset = next_offset
+                continue
+            first = start == position
+            if batch_end - start > room.limit and not (first and room.one_batch_at_least):
+                full = True
+                break
+            verify_crc(view[position:batch_end])
+            assign_offsets(view, position, base_offset, LEADER_EPOCH)
+            if extent.timestamp_type == LOG_APPEND_TIME:
+                assign_log_append_time(
+                    view, position, header.length_bytes, extent.log_append_time_ms
+                )
+            end = batch_end
+            base_offset = next_offset
+        if not full and base_offset != extent.last_offset + 1:
+            raise CorruptBatch(f"the batches end at {base_offset - 1}")
+    except CorruptBatch as damage:
+        error = CorruptObject(
+            f"{extent.object_key}, bytes {extent.byte_offset} to "
+            f"{extent.byte_offset + extent.length_bytes}, offsets {extent.base_offset} to "
+            f"{extent.last_offset}: {damage}"
+        )
+    return _Taken([view[start:end]] if end > start else [], full, error)
+
+
+def _take_encoded(batches: Sequence[EncodedBatch], room: _Room) -> _Taken:
+    taken: list[Buffer] = []
+    size = 0
+    for batch in batches:
+        if batch.last_offset < room.offset:
+            continue
+        fits = size + len(batch.data) <= room.limit
+        if not fits and not (room.one_batch_at_least and not taken):
+            return _Taken(taken, full=True)
+        taken.append(batch.data)
+        size += len(batch.data)
+    return _Taken(taken, full=False)
