@@ -152,9 +152,10 @@ class SegmentStore:
     def append(
         self, index: int, unsynced: int, fragments: Iterable[Buffer], content_bytes_max: int
     ) -> int:
-        """Write one record at the end and return its content's length.
+        """Write one record at the end and return the position behind it.
 
-        After any exception the file may hold part of the record: call `truncate(size_bytes)`.
+        The record belongs to the store once `size_bytes` is set to that, which is the caller's to
+        do; until then, and after any exception, `truncate(size_bytes)` takes away what was written.
         Raises: AppendTooLarge as soon as the fragments exceed `content_bytes_max`; those up to
         there may be written, nothing of the one that crosses it is.
         """
@@ -184,8 +185,7 @@ class SegmentStore:
             self._file.write(start, (header,))
         else:
             self._file.write(start, (header, *held))
-        self.size_bytes = content_start + length
-        return length
+        return content_start + length
 
     def truncate(self, size_bytes: int) -> None:
         """Forget what lies behind, even if the file cannot be shortened and this raises."""

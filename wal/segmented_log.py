@@ -82,9 +82,9 @@ class _Segment:
         return self.store.base_index + self.index.entry_count
 
     def append(self, fragments: Iterable[Buffer], *, unsynced: int, content_bytes_max: int) -> None:
-        position = self.store.size_bytes
-        self.store.append(self.next_index, unsynced, fragments, content_bytes_max)
-        self.index.append(position)
+        end = self.store.append(self.next_index, unsynced, fragments, content_bytes_max)
+        self.index.append(self.store.size_bytes)
+        self.store.size_bytes = end
 
     def cut(self, size_bytes: int, next_index: int) -> None:
         """Durably drop what lies behind; it is forgotten even when this fails."""
@@ -264,7 +264,6 @@ class SegmentedLog:
         except (StorageFailed, CorruptLog) as error:
             self._fail(f"truncation to {index} failed: {error}")
             raise
-        self._durable_index = min(self._durable_index, index)
 
     def prune(self, index: int) -> int:
         """Remove the segments that lie wholly below `index` and return the new lowest index.
@@ -362,6 +361,7 @@ class SegmentedLog:
 
     def _cut_back(self, index: int) -> None:
         """Make `index` the highest index, durably; whole segments go newest first (I2)."""
+        self._durable_index = min(self._durable_index, index)
         removed = False
         while self._read_segments and self._write_segment.base_index > index:
             newest = self._read_segments[-1]
