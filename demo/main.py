@@ -50,6 +50,10 @@ class Files(NamedTuple):
         return self.data / "wal"
 
     @property
+    def cache(self) -> Path:
+        return self.data / "cache"
+
+    @property
     def wal_objects(self) -> Path:
         return self.data / "objects" / "wal"
 
@@ -133,8 +137,9 @@ def run(screen: Screen, directory: Path, flights_count: int, weather_count: int)
         _roll(screen, broker, files)
         broker.stop()
 
-        shutil.rmtree(files.local_wal)
-        screen.console.print("broker stopped, local WAL emptied, broker started with cold caches")
+        for local in (files.local_wal, files.cache):
+            shutil.rmtree(local, ignore_errors=True)
+        screen.console.print("broker stopped, local WAL and caches emptied, broker started")
         broker.start()
         before = broker.counters
         for ledger in ledgers:
