@@ -1,0 +1,1 @@
+"""Bytes of the Kafka protocol to values and back; touches no socket."""

@@ -1,0 +1,156 @@
+"""Produce by hand: a request is cut into shared slices of the received frame, nothing is copied.
+
+A Produce frame may be 100 MiB of records and some bytes of structure. The decoder reads the
+structure where it lies, in whatever fragments the socket delivered, and gives out each partition's
+records as a slice that shares those fragments.
+
+Versions 3-11: 5 adds the log start offset to the answer, 8 the error messages, 9 is flexible.
+Source: ProduceRequest.json, ProduceResponse.json of Apache Kafka.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from diskless.ports import AppendBatch
+from diskless.protocol.wire import (
+    EMPTY_TAGS,
+    INT32,
+    ProtocolError,
+    Reader,
+    array_count,
+    nullable_string,
+    string,
+)
+from wal.buffer import FragmentChain
+
+FLEXIBLE_FROM: Final = 9
+
+PARTITIONS_MAX: Final = 100_000
+"""Per request. A partition without records takes five bytes on the wire and twenty times that as
+values; this keeps what a frame unfolds into near the size of the frame."""
+
+_ACKS_AND_TIMEOUT: Final = Struct(">hi")
+
+# partition, error, base offset, log append time [, log start offset [, no record errors, no text]]
+_ROW_3: Final = Struct(">ihqq")
+_ROW_5: Final = Struct(">ihqqq")
+_ROW_8: Final = Struct(">ihqqqih")
+_ROW_9: Final = Struct(">ihqqqBBB")
+
+
+class ProduceRequest(NamedTuple):
+    """`batches` in the order of the request; `topics` says how they group."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[str, int]]
+    """Name, and how many of the batches are its."""
+    batches: list[AppendBatch]
+
+
+class ProducedRow(NamedTuple):
+    """The answer for one partition."""
+
+    partition: int
+    error_code: int
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    error_message: str | None = None
+
+
+def decode_request(version: int, frame: FragmentChain, reader: Reader) -> ProduceRequest:
+    """Read a request from where `reader` stands in `frame`; the slices share its fragments.
+
+    The caller owns the slices, and keeps owning `frame`. Raises ProtocolError, with all slices
+    released.
+    """
+    flexible = version >= FLEXIBLE_FROM
+    batches: list[AppendBatch] = []
+    try:
+        transactional_id = reader.nullable_string(flexible=flexible)
+        acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
+        topics = []
+        for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
+            name = reader.string(flexible=flexible)
+            count = reader.array_count(flexible=flexible, item_bytes_min=5)
+            if len(batches) + count > PARTITIONS_MAX:
+                raise ProtocolError(f"more than {PARTITIONS_MAX} partitions in one request")
+            for _ in range(count):
+                partition = reader.int32()
+                batches.append(
+                    AppendBatch(None, name, partition, _records(frame, reader, flexible=flexible))
+                )
+                if flexible:
+                    reader.skip_tags()
+            if flexible:
+                reader.skip_tags()
+            topics.append((name, count))
+        if flexible:
+            reader.skip_tags()
+    except ProtocolError:
+        release(batches)
+        raise
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, batches)
+
+
+def release(batches: Sequence[AppendBatch]) -> None:
+    """Give back the slices of batches that will not be appended."""
+    for batch in batches:
+        if batch.records is not None:
+            batch.records.release()
+
+
+def _records(frame: FragmentChain, reader: Reader, *, flexible: bool) -> FragmentChain | None:
+    length = reader.nullable_bytes_length(flexible=flexible)
+    if length < 0:
+        return None
+    start = reader.position
+    reader.skip(length)
+    return frame.share(start, length)
+
+
+def encode_response(
+    version: int, topics: Sequence[tuple[str, int]], rows: Sequence[ProducedRow]
+) -> bytes:
+    """The body of a response; `topics` as in the request, `rows` by position of its batches."""
+    flexible = version >= FLEXIBLE_FROM
+    out = [array_count(len(topics), flexible=flexible)]
+    position = 0
+    for name, count in topics:
+        out.append(string(name, flexible=flexible))
+        out.append(array_count(count, flexible=flexible))
+        for row in rows[position : position + count]:
+            out.append(_row(version, row))
+        position += count
+        if flexible:
+            out.append(EMPTY_TAGS)
+    out.append(INT32.pack(0))  # throttle time
+    if flexible:
+        out.append(EMPTY_TAGS)
+    return b"".join(out)
+
+
+def _row(version: int, row: ProducedRow) -> bytes:
+    if version >= FLEXIBLE_FROM:
+        if row.error_message is None:
+            return _ROW_9.pack(*row[:5], 1, 0, 0)
+        return (
+            _ROW_5.pack(*row[:5])
+            + array_count(0, flexible=True)
+            + nullable_string(row.error_message, flexible=True)
+            + EMPTY_TAGS
+        )
+    if version >= 8:
+        if row.error_message is None:
+            return _ROW_8.pack(*row[:5], 0, -1)
+        return (
+            _ROW_5.pack(*row[:5])
+            + array_count(0, flexible=False)
+            + nullable_string(row.error_message, flexible=False)
+        )
+    if version >= 5:
+        return _ROW_5.pack(*row[:5])
+    return _ROW_3.pack(*row[:4])
