@@ -1,0 +1,1 @@
+"""Kafka's APIs, one file each: decode, call a port, encode."""

@@ -1,0 +1,56 @@
+"""DescribeCluster, key 60, versions 0-1: cluster id, controller and live brokers.
+
+Every broker takes what Kafka's controllers take, and there are no controller endpoints besides:
+asked for those, the answer is UNSUPPORTED_ENDPOINT_TYPE.
+"""
+
+from typing import Final
+
+from diskless.api.errors import UnsupportedEndpointType, error_message, kafka_code
+from diskless.api.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from diskless.api.registry import Api, Reply, Request
+from diskless.ports import Cluster
+from diskless.protocol.messages import decode_request, encode_response
+
+KEY: Final = 60
+
+_BROKERS: Final = 1
+
+
+def api(cluster: Cluster) -> Api:
+    def handle(request: Request) -> Reply:
+        asked = decode_request(KEY, request.version, request.body)
+        endpoint_type = getattr(asked, "endpoint_type", _BROKERS)
+        error = None
+        if endpoint_type != _BROKERS:
+            error = UnsupportedEndpointType(f"no endpoints of type {endpoint_type}")
+        wants_operations = asked.include_cluster_authorized_operations
+        values = {
+            "error_code": kafka_code(error),
+            "error_message": error_message(error),
+            "endpoint_type": endpoint_type,
+            "cluster_id": cluster.cluster_id,
+            "controller_id": cluster.controller_id,
+            "brokers": []
+            if error is not None
+            else [
+                {
+                    "broker_id": broker.node_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                }
+                for broker in cluster.brokers()
+            ],
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+        }
+        return [encode_response(KEY, request.version, values)]
+
+    return Api(
+        key=KEY,
+        name="DescribeCluster",
+        min_version=0,
+        max_version=1,
+        flexible_from=0,
+        handler=handle,
+    )

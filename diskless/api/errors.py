@@ -1,0 +1,96 @@
+"""The one table from our errors to Kafka's codes, and the errors that only the API knows.
+
+Four decisions in it are not obvious:
+
+- A write that certainly did not happen is KAFKA_STORAGE_ERROR (56): clients refresh their metadata
+  and send it again, and librdkafka counts it as "not persisted". That holds for a full queue
+  (Overloaded) too, and for NotCoordinator: the metadata coordinator is not the group coordinator
+  that NOT_COORDINATOR (16) sends clients to look for, and librdkafka gives a batch up at it.
+- A write that may have happened is REQUEST_TIMED_OUT (7): clients send it again as well, but count
+  it as "possibly persisted". Never 56, never UNKNOWN_SERVER_ERROR, which is final.
+- Stored bytes that fail their checks are CORRUPT_MESSAGE (2): a consumer shows it to its
+  application and may try again. A retriable storage error would hide the damage for ever.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from wal import errors
+from wal.errors import DisklessError, Rejected
+
+
+class UnsupportedVersion(Rejected):
+    """A value that only a version we do not serve gives a meaning to."""
+
+
+class InvalidRequiredAcks(Rejected):
+    """acks other than -1, 0 and 1."""
+
+
+class InvalidReplicationFactor(Rejected):
+    """A replication factor that is neither positive nor -1."""
+
+
+class FetchSessionUnknown(Rejected):
+    """An incremental fetch: there are no sessions here."""
+
+
+class TransactionsNotServed(Rejected):
+    """A transactional id. The code is the one that all clients give up at, at once."""
+
+
+class UnsupportedEndpointType(Rejected):
+    """Controllers as endpoints of their own: every broker is one."""
+
+
+KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
+    DisklessError: ErrorCode.unknown_server_error,
+    Rejected: ErrorCode.invalid_request,
+    errors.BatchRejected: ErrorCode.invalid_record,
+    errors.CorruptBatch: ErrorCode.corrupt_message,
+    errors.InvalidRecord: ErrorCode.invalid_record,
+    errors.InvalidTimestamp: ErrorCode.invalid_timestamp,
+    errors.UnsupportedCompression: ErrorCode.unsupported_compression_type,
+    errors.RecordTooLarge: ErrorCode.message_too_large,
+    errors.UnknownPartition: ErrorCode.unknown_topic_or_partition,
+    errors.UnknownTopicId: ErrorCode.unknown_topic_id,
+    errors.UnknownLeaderEpoch: ErrorCode.unknown_leader_epoch,
+    errors.FencedLeaderEpoch: ErrorCode.fenced_leader_epoch,
+    errors.InvalidTopic: ErrorCode.invalid_topic_exception,
+    errors.TopicExists: ErrorCode.topic_already_exists,
+    errors.InvalidPartitions: ErrorCode.invalid_partitions,
+    errors.InvalidConfig: ErrorCode.invalid_config,
+    errors.InvalidRequest: ErrorCode.invalid_request,
+    errors.PolicyViolation: ErrorCode.policy_violation,
+    errors.OffsetOutOfRange: ErrorCode.offset_out_of_range,
+    errors.StaleProducerEpoch: ErrorCode.invalid_producer_epoch,
+    errors.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
+    errors.AppendTooLarge: ErrorCode.message_too_large,
+    errors.Retriable: ErrorCode.kafka_storage_error,
+    errors.OutcomeUnknown: ErrorCode.request_timed_out,
+    # Metadata names an object that the store does not have: damage, like bytes that fail a check.
+    errors.ObjectNotFound: ErrorCode.corrupt_message,
+    errors.CorruptData: ErrorCode.corrupt_message,
+    UnsupportedVersion: ErrorCode.unsupported_version,
+    InvalidRequiredAcks: ErrorCode.invalid_required_acks,
+    InvalidReplicationFactor: ErrorCode.invalid_replication_factor,
+    FetchSessionUnknown: ErrorCode.fetch_session_id_not_found,
+    TransactionsNotServed: ErrorCode.transactional_id_authorization_failed,
+    UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,
+}
+
+_MESSAGE_LENGTH_MAX: Final = 1_000
+
+
+def kafka_code(error: DisklessError | None) -> int:
+    """The code of the nearest mapped ancestor; 0 for no error."""
+    if error is None:
+        return 0
+    return next(int(KAFKA_CODE[kind]) for kind in type(error).__mro__ if kind in KAFKA_CODE)
+
+
+def error_message(error: DisklessError | None) -> str | None:
+    """What to tell a client beside the code."""
+    return None if error is None else str(error)[:_MESSAGE_LENGTH_MAX]

@@ -1,0 +1,102 @@
+"""ListOffsets, key 2, versions 1-7.
+
+- Linearisable over all brokers, and exact to the record for timestamps.
+- The special timestamps of later versions are answered as far as they mean something here: the
+  earliest local offset (-4) is the earliest one, the latest tiered one (-5) is unknown (-1).
+- The leader epoch is always 0.
+"""
+
+from typing import Final
+
+from diskless.api.errors import UnsupportedVersion, kafka_code
+from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.ports import (
+    LEADER_EPOCH,
+    READ_UNCOMMITTED,
+    ListOffsetsPartition,
+    ListOffsetsResult,
+    ReplicaManager,
+)
+from diskless.protocol.messages import decode_request, encode_response
+from metadata.operations import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
+from wal.errors import DisklessError
+
+KEY: Final = 2
+
+
+def api(manager: ReplicaManager) -> Api:
+    def handle(request: Request) -> Deferred:
+        version = request.version
+        asked = decode_request(KEY, version, request.body)
+        partitions = [
+            ListOffsetsPartition(
+                topic.name,
+                item.partition_index,
+                item.timestamp,
+                getattr(item, "current_leader_epoch", -1),
+            )
+            for topic in asked.topics
+            for item in topic.partitions
+        ]
+
+        def encode(results: list[ListOffsetsResult]) -> Reply:
+            answers = iter(results)
+            topics = [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        _partition(item.partition_index, next(answers)) for item in topic.partitions
+                    ],
+                }
+                for topic in asked.topics
+            ]
+            return [encode_response(KEY, version, {"topics": topics})]
+
+        def refuse(error: DisklessError) -> Reply:
+            return encode([ListOffsetsResult(error=error)] * len(partitions))
+
+        isolation = getattr(asked, "isolation_level", READ_UNCOMMITTED)
+        return Deferred(_answer(manager, partitions, isolation, request), encode, refuse)
+
+    return Api(
+        key=KEY, name="ListOffsets", min_version=1, max_version=7, flexible_from=6, handler=handle
+    )
+
+
+async def _answer(
+    manager: ReplicaManager,
+    partitions: list[ListOffsetsPartition],
+    isolation: int,
+    request: Request,
+) -> list[ListOffsetsResult]:
+    """Ask the replica manager for everything but what is decided by the timestamp alone."""
+    decided = {
+        index: _decided(partition.timestamp)
+        for index, partition in enumerate(partitions)
+        if partition.timestamp < EARLIEST_LOCAL_TIMESTAMP
+    }
+    wanted = [item for index, item in enumerate(partitions) if index not in decided]
+    found = iter(
+        await manager.list_offsets(wanted, isolation=isolation, client=request.client)
+        if wanted
+        else ()
+    )
+    return [decided[index] if index in decided else next(found) for index in range(len(partitions))]
+
+
+def _decided(timestamp: int) -> ListOffsetsResult:
+    if timestamp == LATEST_TIERED_TIMESTAMP:
+        return ListOffsetsResult()
+    return ListOffsetsResult(error=UnsupportedVersion(f"special timestamp {timestamp}"))
+
+
+def _partition(partition: int, result: ListOffsetsResult) -> dict[str, int]:
+    if result.error is not None:
+        result = ListOffsetsResult(error=result.error)
+    return {
+        "partition_index": partition,
+        "error_code": kafka_code(result.error),
+        "timestamp": result.timestamp_ms,
+        "offset": result.offset,
+        "leader_epoch": LEADER_EPOCH if result.offset >= 0 else -1,
+    }

@@ -1,0 +1,100 @@
+"""Produce, key 0, versions 3-11.
+
+- Advertised from 0 (see `diskless/api/api_versions.py`); 0-2 carry formats older than RecordBatch
+  and close the connection.
+- acks=1 and acks=all are the same: an offset exists only once the coordinator has committed it, so
+  both are answered then. acks=0 is never answered; when one of its batches is refused the
+  connection is closed, as Kafka does, since that is the only way to tell.
+- Batches of one connection are handed on in the order of arrival, without waiting for answers.
+- Transactional producers are refused.
+- No leader hints (KIP-951): they need growing leader epochs.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from diskless.api.errors import (
+    InvalidRequiredAcks,
+    TransactionsNotServed,
+    error_message,
+    kafka_code,
+)
+from diskless.api.registry import Api, Deferred, MustClose, Reply, Request
+from diskless.ports import AppendResult, ReplicaManager
+from diskless.protocol.produce import (
+    ProducedRow,
+    ProduceRequest,
+    decode_request,
+    encode_response,
+    release,
+)
+from wal.errors import DisklessError
+
+KEY: Final = 0
+
+_ACKS: Final = frozenset({-1, 0, 1})
+
+
+def api(manager: ReplicaManager) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
+        assert request.frame is not None
+        assert request.reader is not None
+        asked = decode_request(request.version, request.frame, request.reader)
+
+        def encode(results: Sequence[AppendResult]) -> Reply:
+            return _reply(request.version, asked, results)
+
+        def refuse(error: DisklessError) -> Reply:
+            return encode([AppendResult(error=error)] * len(asked.batches))
+
+        refusal = _refusal(asked)
+        if refusal is not None:
+            release(asked.batches)
+            return refuse(refusal)
+        answer = manager.append(
+            asked.batches,
+            acks=asked.acks,
+            timeout_ms=asked.timeout_ms,
+            produce_version=request.version,
+            client=request.client,
+        )
+        return Deferred(answer, encode, refuse)
+
+    return Api(
+        key=KEY,
+        name="Produce",
+        min_version=3,
+        max_version=11,
+        flexible_from=9,
+        handler=handle,
+        advertised_min_version=0,
+        reads_frame=True,
+    )
+
+
+def _refusal(asked: ProduceRequest) -> DisklessError | None:
+    if asked.acks not in _ACKS:
+        return InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {asked.acks}")
+    if asked.transactional_id is not None:
+        return TransactionsNotServed("transactions are not served by this broker")
+    return None
+
+
+def _reply(version: int, asked: ProduceRequest, results: Sequence[AppendResult]) -> Reply:
+    if asked.acks == 0:
+        for result in results:
+            if result.error is not None:
+                raise MustClose(f"acks=0 produce refused: {result.error}")
+        return None
+    rows = [
+        ProducedRow(
+            batch.partition,
+            kafka_code(result.error),
+            result.base_offset,
+            result.log_append_time_ms,
+            result.log_start_offset,
+            error_message(result.error),
+        )
+        for batch, result in zip(asked.batches, results, strict=True)
+    ]
+    return [encode_response(version, asked.topics, rows)]

@@ -1,0 +1,332 @@
+"""The configuration of a topic: every key Kafka knows, its type, default, bounds and meaning here.
+
+Clients and tools (Connect, admin UIs, `kafka-configs`) set and expect Kafka's whole set, so all of
+it is accepted and shown. A key whose subject does not exist here, such as replica throttles, says
+so in its documentation instead of being refused.
+
+A topic stores only what was set explicitly; everything else comes from this table at the time of
+use.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from wal.batch_validation import UNBOUNDED_MS, TopicRules
+from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
+from wal.errors import InvalidConfig
+
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+_WEEK_MS: Final = 7 * 24 * 3600 * 1000
+_DAY_MS: Final = 24 * 3600 * 1000
+_HOUR_MS: Final = 3600 * 1000
+
+_NO_EFFECT: Final = " Accepted for compatibility; has no effect here."
+
+
+class ConfigKind(IntEnum):
+    """Types as DescribeConfigs numbers them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One key. `choices` bounds strings and list items, `minimum` and `maximum` numbers."""
+
+    name: str
+    kind: ConfigKind
+    default: str
+    documentation: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+def _int(name: str, default: int, text: str, *, low: int = 0, high: int = _INT_MAX) -> TopicConfig:
+    return TopicConfig(
+        name=name,
+        kind=ConfigKind.INT,
+        default=str(default),
+        documentation=text,
+        minimum=low,
+        maximum=high,
+    )
+
+
+def _long(name: str, default: int, text: str, *, low: int = 0) -> TopicConfig:
+    return TopicConfig(
+        name=name,
+        kind=ConfigKind.LONG,
+        default=str(default),
+        documentation=text,
+        minimum=low,
+        maximum=_LONG_MAX,
+    )
+
+
+def _bool(name: str, default: bool, text: str) -> TopicConfig:
+    return TopicConfig(
+        name=name,
+        kind=ConfigKind.BOOLEAN,
+        default="true" if default else "false",
+        documentation=text,
+    )
+
+
+def _choice(name: str, default: str, choices: tuple[str, ...], text: str) -> TopicConfig:
+    return TopicConfig(
+        name=name, kind=ConfigKind.STRING, default=default, documentation=text, choices=choices
+    )
+
+
+_TABLE: Final = (
+    TopicConfig(
+        name="cleanup.policy",
+        kind=ConfigKind.LIST,
+        default="delete",
+        choices=("delete", "compact"),
+        documentation="What happens to old records. 'compact' makes a key mandatory; until "
+        "compaction runs, all records of such a topic are kept.",
+    ),
+    _int(
+        "compression.gzip.level",
+        -1,
+        "Level for gzip; records stay as the producer compressed them." + _NO_EFFECT,
+        low=-1,
+        high=9,
+    ),
+    _int(
+        "compression.lz4.level",
+        9,
+        "Level for lz4; records stay as the producer compressed them." + _NO_EFFECT,
+        low=1,
+        high=17,
+    ),
+    _choice(
+        "compression.type",
+        "producer",
+        ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        "Records stay as the producer compressed them." + _NO_EFFECT,
+    ),
+    _int(
+        "compression.zstd.level",
+        3,
+        "Level for zstd; records stay as the producer compressed them." + _NO_EFFECT,
+        low=-131072,
+        high=22,
+    ),
+    _long("delete.retention.ms", _DAY_MS, "How long deletes of a compacted topic are kept."),
+    _long(
+        "file.delete.delay.ms",
+        60_000,
+        "Objects are deleted after diskless.file.delete.grace.ms." + _NO_EFFECT,
+    ),
+    _long(
+        "flush.messages",
+        _LONG_MAX,
+        "Every acknowledged record is in the object store already." + _NO_EFFECT,
+        low=1,
+    ),
+    _long(
+        "flush.ms",
+        _LONG_MAX,
+        "Every acknowledged record is in the object store already." + _NO_EFFECT,
+    ),
+    TopicConfig(
+        name="follower.replication.throttled.replicas",
+        kind=ConfigKind.LIST,
+        default="",
+        documentation="There are no followers." + _NO_EFFECT,
+    ),
+    _int("index.interval.bytes", 4096, "There is no sparse offset index." + _NO_EFFECT),
+    TopicConfig(
+        name="leader.replication.throttled.replicas",
+        kind=ConfigKind.LIST,
+        default="",
+        documentation="There are no followers." + _NO_EFFECT,
+    ),
+    _long(
+        "local.retention.bytes",
+        -2,
+        "Brokers keep no records of their own." + _NO_EFFECT,
+        low=-2,
+    ),
+    _long("local.retention.ms", -2, "Brokers keep no records of their own." + _NO_EFFECT, low=-2),
+    _long(
+        "max.compaction.lag.ms",
+        _LONG_MAX,
+        "How long a record of a compacted topic may stay uncompacted.",
+        low=1,
+    ),
+    _int(
+        "max.message.bytes",
+        1_048_588,
+        "The largest record batch accepted, as it is sent, compressed.",
+    ),
+    _long(
+        "message.timestamp.after.max.ms",
+        _HOUR_MS,
+        "How far a record's timestamp may lie ahead of the broker's clock (CreateTime only).",
+    ),
+    _long(
+        "message.timestamp.before.max.ms",
+        UNBOUNDED_MS,
+        "How far a record's timestamp may lie behind the broker's clock (CreateTime only).",
+    ),
+    _choice(
+        "message.timestamp.type",
+        "CreateTime",
+        ("CreateTime", "LogAppendTime"),
+        "Whether records carry the producer's timestamp or the time of their commit.",
+    ),
+    TopicConfig(
+        name="min.cleanable.dirty.ratio",
+        kind=ConfigKind.DOUBLE,
+        default="0.5",
+        minimum=0,
+        maximum=1,
+        documentation="How much of a compacted topic must be uncompacted to compact it.",
+    ),
+    _long(
+        "min.compaction.lag.ms",
+        0,
+        "How long a record of a compacted topic stays uncompacted at least.",
+    ),
+    _int(
+        "min.insync.replicas",
+        1,
+        "The object store replicates; an acknowledged record is in it." + _NO_EFFECT,
+        low=1,
+    ),
+    _bool("preallocate", False, "Objects are written whole." + _NO_EFFECT),
+    _bool(
+        "remote.log.copy.disable",
+        False,
+        "All records are in the object store from the start." + _NO_EFFECT,
+    ),
+    _bool(
+        "remote.log.delete.on.disable",
+        False,
+        "All records are in the object store from the start." + _NO_EFFECT,
+    ),
+    _bool(
+        "remote.storage.enable",
+        False,
+        "All records are in the object store from the start." + _NO_EFFECT,
+    ),
+    _long(
+        "retention.bytes",
+        -1,
+        "Old segments of a partition are deleted while more than this is left; -1: never.",
+        low=-1,
+    ),
+    _long(
+        "retention.ms",
+        _WEEK_MS,
+        "Segments are deleted when their newest record is older than this; -1: never.",
+        low=-1,
+    ),
+    _int(
+        "segment.bytes",
+        128 << 20,
+        "A Parquet segment is planned when a partition has this much that is in none.",
+        low=1,
+    ),
+    _int("segment.index.bytes", 10 << 20, "Segments carry their own index." + _NO_EFFECT, low=4),
+    _long("segment.jitter.ms", 0, "Segments are planned centrally." + _NO_EFFECT),
+    _long(
+        "segment.ms",
+        10 * 60_000,
+        "A Parquet segment is planned when records are older than this, however few they are.",
+        low=1,
+    ),
+    _bool(
+        "unclean.leader.election.enable",
+        False,
+        "Any broker can serve any partition; none is ever unclean." + _NO_EFFECT,
+    ),
+)
+
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TABLE}
+"""By name, ascending."""
+
+
+def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """What to store of the configs a client set: null means the default and is left out.
+
+    Values are kept as given but for surrounding blanks. Raises InvalidConfig naming the key.
+    """
+    checked = {}
+    for name, value in configs.items():
+        config = TOPIC_CONFIGS.get(name)
+        if config is None:
+            raise InvalidConfig(f"unknown topic config {name!r}")
+        if value is not None:
+            checked[name] = _checked(config, value.strip())
+    return checked
+
+
+def effective(configs: Mapping[str, str], name: str) -> str:
+    """The value of `name` in a topic that set `configs`. Raises KeyError for an unknown name."""
+    return configs.get(name, TOPIC_CONFIGS[name].default)
+
+
+def topic_rules(configs: Mapping[str, str]) -> TopicRules:
+    """What produced batches are judged by, in a topic that set `configs`."""
+    is_append_time = effective(configs, "message.timestamp.type") == "LogAppendTime"
+    return TopicRules(
+        max_message_bytes=int(effective(configs, "max.message.bytes")),
+        timestamp_type=LOG_APPEND_TIME if is_append_time else CREATE_TIME,
+        timestamp_before_max_ms=int(effective(configs, "message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(effective(configs, "message.timestamp.after.max.ms")),
+        compacted="compact" in _items(effective(configs, "cleanup.policy")),
+    )
+
+
+def _checked(config: TopicConfig, value: str) -> str:
+    match config.kind:
+        case ConfigKind.BOOLEAN:
+            if value.lower() not in ("true", "false"):
+                raise InvalidConfig(f"{config.name}={value!r}: must be true or false")
+            return value.lower()
+        case ConfigKind.STRING:
+            _check_choice(config, value)
+        case ConfigKind.LIST:
+            for item in _items(value):
+                _check_choice(config, item)
+            if config.choices and not _items(value):
+                raise InvalidConfig(f"{config.name}: needs one of {', '.join(config.choices)}")
+        case ConfigKind.INT | ConfigKind.LONG | ConfigKind.DOUBLE:
+            _check_number(config, value)
+    return value
+
+
+def _check_choice(config: TopicConfig, value: str) -> None:
+    if config.choices and value not in config.choices:
+        raise InvalidConfig(f"{config.name}={value!r}: must be one of {', '.join(config.choices)}")
+
+
+def _check_number(config: TopicConfig, value: str) -> None:
+    try:
+        number = float(value) if config.kind is ConfigKind.DOUBLE else int(value)
+    except ValueError as error:
+        raise InvalidConfig(f"{config.name}={value!r}: must be a number") from error
+    assert config.minimum is not None
+    assert config.maximum is not None
+    # "not between" rather than "below or above": it catches NaN as well.
+    if not config.minimum <= number <= config.maximum:
+        raise InvalidConfig(
+            f"{config.name}={value}: must be between {config.minimum} and {config.maximum}"
+        )
+
+
+def _items(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
