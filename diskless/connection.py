@@ -1,0 +1,640 @@
+"""One client's connection: frames in, answers out in the order of the requests.
+
+How it works. The socket receives straight into pooled fragments. Once eight bytes of a frame are
+there, its length, API key and version decide whether the rest is wanted at all; nothing is
+allocated for it before. A complete frame is detached from the receiving chain, its handler is
+called at once, and a *slot* is queued for its answer. Reading goes on while handlers wait, so a
+producer with many requests in flight is not held up by the 10-250 ms that a commit takes, and since
+handlers are called in the order of arrival, Produce batches enter the write queue in that order.
+Answers leave from the head of the queue only.
+
+Fetch is different: its answer may be tens of MiB. Such a request (`Api.starts_in_turn`) begins when
+it has reached the head of the queue and the client reads what it was sent before. So a client that
+does not read holds one answer and no more. When another answer becomes ready behind a parked Fetch,
+the Fetch is told to end early, for it would hold that answer up.
+
+Back pressure, each a reason to stop reading until it has passed: too many requests unanswered, too
+many answers unsent, too many request bytes in the whole broker (`RequestBudget`).
+
+Invariants: one answer per request (none for acks=0), in request order; a request's bytes count
+against the budget until it is answered or its handler is done; a client that goes away cancels its
+waiting Fetch, never an append; no exception of a handler reaches the event loop.
+"""
+
+import asyncio
+import functools
+from collections import Counter, deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, cast
+
+import structlog
+
+from diskless.api.registry import Api, ApiRegistry, Deferred, MustClose, Reply, Request
+from diskless.ports import Buffer, ClientInfo, EarlyEnd
+from diskless.protocol.header import (
+    FRAME_BYTES_MIN,
+    FRAME_LENGTH_BYTES,
+    FRAME_START,
+    read_request_header,
+    response_start,
+)
+from diskless.protocol.wire import ProtocolError, Reader
+from diskless.request_budget import RequestBudget
+from diskless.server_settings import ServerSettings
+from wal.buffer import BufferPool, ChainBuilder, FragmentChain
+from wal.clock import Clock
+from wal.errors import DisklessError
+
+_READ_BYTES_MIN: Final = 4 << 10
+_READ_BYTES_MAX: Final = 128 << 10
+
+_JOINED_BYTES_MAX: Final = 16 << 10
+"""Answers up to this size are joined: one small copy is cheaper than a vectored write."""
+
+_FETCH_BYTES_MIN: Final = 64 << 10
+"""What a Fetch may bring even when the broker holds too many unsent answers."""
+
+_MIB: Final = 1 << 20
+
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+
+_log = structlog.get_logger("diskless.connection")
+
+
+class ProblemLog:
+    """At most one line a second about bad clients, however many there are."""
+
+    _INTERVAL_S: Final = 1.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_at = clock.monotonic()
+        self._suppressed = 0
+
+    def connection_cut(self, client: ClientInfo, reason: str, detail: str) -> None:
+        now = self._clock.monotonic()
+        if now < self._next_at:
+            self._suppressed += 1
+            return
+        _log.warning(
+            "connection cut",
+            reason=reason,
+            detail=detail,
+            host=client.host,
+            client_id=client.client_id,
+            suppressed=self._suppressed,
+        )
+        self._next_at = now + self._INTERVAL_S
+        self._suppressed = 0
+
+
+class Counters:
+    """What the connections of a server count, since it was made."""
+
+    def __init__(self) -> None:
+        self.refused: Counter[str] = Counter()
+        """By the limit that kept them out, before anything was read."""
+        self.cut: Counter[str] = Counter()
+        """By reason: bad bytes, too slow, a handler that failed."""
+        self.requests: Counter[str] = Counter()
+        self.request_bytes: Counter[str] = Counter()
+        self.response_bytes: Counter[str] = Counter()
+        self.seconds: dict[str, float] = {}
+        """By API: from the last byte of a request to handing its answer to the socket."""
+
+    def answered(self, api: str, response_bytes: int, seconds: float) -> None:
+        self.requests[api] += 1
+        self.response_bytes[api] += response_bytes
+        self.seconds[api] = self.seconds.get(api, 0.0) + seconds
+
+
+class ConnectionOwner(Protocol):
+    """The server, as a connection sees it."""
+
+    def admit(self, connection: "Connection", host: str) -> str | None:
+        """Count the connection in; or the name of the limit that keeps it out."""
+        ...
+
+    def lost(self, connection: "Connection", host: str) -> None:
+        """The connection ended, admitted or not."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """What all connections of a server have in common."""
+
+    owner: ConnectionOwner
+    apis: ApiRegistry
+    settings: ServerSettings
+    pool: BufferPool
+    clock: Clock
+    counters: Counters
+    budget: RequestBudget
+    problems: ProblemLog
+    tasks: asyncio.TaskGroup
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+    """Those of `tasks` that run handlers."""
+    unsent_bytes: int = 0
+    """Answers handed to sockets whose clients do not keep up."""
+
+
+class _Slot:
+    """The place of one request in the order of answers."""
+
+    __slots__ = (
+        "api",
+        "correlation_id",
+        "frame_bytes",
+        "is_done",
+        "received_at",
+        "reply",
+        "reply_bytes",
+        "request",
+        "task",
+        "version",
+        "wake",
+    )
+
+    def __init__(
+        self, api: Api, version: int, correlation_id: int, frame_bytes: int, received_at: float
+    ) -> None:
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.frame_bytes = frame_bytes
+        self.received_at = received_at
+        self.request: Request | None = None
+        """Kept only while a request waits for its turn to start."""
+        self.wake = EarlyEnd()
+        self.task: asyncio.Task[None] | None = None
+        self.is_done = False
+        self.reply: Reply = None
+        self.reply_bytes = 0
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket. Made by the server, driven by the event loop."""
+
+    def __init__(self, shared: Shared, connection_id: int) -> None:
+        self._shared = shared
+        self._settings = shared.settings
+        self._id = connection_id
+        self._client = ClientInfo(connection_id, "", "")
+        self._transport: asyncio.Transport | None = None
+        self._is_admitted = False
+
+        self._builder = ChainBuilder(shared.pool)
+        self._read_bytes = _READ_BYTES_MIN
+        self._announced: tuple[Api, int, int] | None = None
+        """API, version and whole size of the frame that is being received."""
+        self._partial_since: float | None = None
+        """Since when the client owes us the rest of a frame."""
+        self._is_reading = True
+        self._is_processing = False
+
+        self._slots: deque[_Slot] = deque()
+        self._done = 0
+        self._ready_bytes = 0
+        self._is_flushing = False
+        self._is_write_blocked = False
+        self._unsent_bytes = 0
+
+        self._last_activity = shared.clock.monotonic()
+        self._is_finishing = False
+        self._is_closed = False
+
+    # --- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have all the methods of asyncio.Transport, but not the class.
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        host = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
+        self._client = ClientInfo(self._id, "", host)
+        refused = self._shared.owner.admit(self, host)
+        if refused is not None:
+            self._shared.counters.refused[refused] += 1
+            self._is_closed = True
+            self._transport.abort()
+            return
+        self._is_admitted = True
+        self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._is_closed:
+            return memoryview(bytearray(_READ_BYTES_MIN))
+        wanted = self._read_bytes
+        if self._announced is not None:
+            wanted = max(wanted, self._announced[2] - self._builder.received_bytes)
+        return self._builder.writable(wanted)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_closed:
+            return
+        # A buffer is pinned by the smallest request in it, so an occasional small request shall
+        # not sit in a large one, while a busy connection shall need few system calls.
+        if nbytes >= self._read_bytes:
+            self._read_bytes = min(self._read_bytes * 2, _READ_BYTES_MAX)
+        elif nbytes < self._read_bytes // 4:
+            self._read_bytes = max(self._read_bytes // 2, _READ_BYTES_MIN)
+        self._builder.commit(nbytes)
+        self._shared.budget.received(nbytes)
+        self._last_activity = self._shared.clock.monotonic()
+        self._process()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_write_blocked = True
+        if self._transport is not None:
+            self._count_unsent(self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._is_write_blocked = False
+        self._count_unsent(0)
+        self._last_activity = self._shared.clock.monotonic()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_admitted, self._is_admitted = self._is_admitted, False
+        self._transport = None
+        if was_admitted:
+            self._abandon()
+            self._count_unsent(0)
+            self._shared.owner.lost(self, self._client.host)
+
+    # --- called by the server
+
+    def sweep(self, now: float) -> None:
+        """Cut the connection off when its client has been too slow or silent for too long."""
+        if self._is_closed:
+            # Closing waits for the last answers to be read; somebody who never does shall not
+            # keep the socket.
+            if now - self._last_activity > self._settings.request_receive_timeout_ms / 1000:
+                self.abort()
+            return
+        if self._partial_since is not None:
+            announced = self._announced[2] if self._announced is not None else 0
+            allowed_s = (1 + announced // _MIB) * self._settings.request_receive_timeout_ms / 1000
+            if now - self._partial_since > allowed_s:
+                self._cut("slow request", f"incomplete after {allowed_s:g} s")
+                return
+        if now - self._last_activity > self._settings.idle_max_ms / 1000:
+            if self._is_write_blocked:
+                self._cut("slow reader", "answers are not read")
+            elif not self._slots:
+                self.close()
+
+    def finish(self) -> None:
+        """Read nothing more, answer what was asked, then close."""
+        self._is_finishing = True
+        self._pause_reading()
+        for slot in self._slots:
+            slot.wake.set()
+        self._flush()
+        self._close_if_finished()
+
+    def close(self) -> None:
+        """End the connection now; what was handed to the socket is still sent if it fits."""
+        self._is_closed = True
+        if self._transport is None:
+            return
+        if self._is_write_blocked:
+            self._transport.abort()
+        else:
+            self._transport.close()
+        self._abandon()
+
+    def abort(self) -> None:
+        """End the connection without sending anything more."""
+        self._is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- receiving
+
+    def _process(self) -> None:
+        """Start every request that is complete, as far as limits allow; then read on, or not."""
+        if self._is_processing:
+            return
+        self._is_processing = True
+        try:
+            while not self._is_closed and not self._is_full():
+                frame = self._next_frame()
+                if frame is None:
+                    break
+                self._dispatch(frame)
+        except ProtocolError as error:
+            self._cut("bad request", str(error))
+        finally:
+            self._is_processing = False
+        if self._is_closed:
+            return
+        if (
+            self._is_full()
+            or self._is_finishing
+            or self._shared.budget.must_wait(
+                self._id, self._process, is_partial=self._builder.received_bytes > 0
+            )
+        ):
+            self._pause_reading()
+        else:
+            self._resume_reading()
+
+    def _is_full(self) -> bool:
+        return (
+            len(self._slots) >= self._settings.queued_max_requests
+            or self._ready_bytes > self._settings.queued_max_response_bytes
+        )
+
+    def _next_frame(self) -> FragmentChain | None:
+        """The next complete frame with its length in front. Raises ProtocolError."""
+        received = self._builder.received_bytes
+        if self._announced is None:
+            if received < FRAME_START.size:
+                return None
+            self._announced = self._check_start(self._builder.copy_bytes(0, FRAME_START.size))
+        if received < self._announced[2]:
+            return None
+        return self._builder.take(self._announced[2])
+
+    def _check_start(self, start: bytes) -> tuple[Api, int, int]:
+        """Decide from the first bytes of a frame whether the rest is wanted."""
+        length, key, version = FRAME_START.unpack(start)
+        if length < FRAME_BYTES_MIN or length > self._settings.request_max_bytes:
+            if start.startswith(_TLS_HANDSHAKE):
+                raise ProtocolError("a TLS handshake on a plain-text listener")
+            raise ProtocolError(f"a frame of {length} bytes")
+        api = self._shared.apis.find(key)
+        if api is None:
+            raise ProtocolError(f"unknown API key {key}")
+        if version < api.min_version or (version > api.max_version and not api.answers_any_version):
+            raise ProtocolError(f"{api.name} v{version} is not served")
+        if not api.reads_frame and length > self._settings.control_request_max_bytes:
+            raise ProtocolError(f"a {api.name} request of {length} bytes")
+        return api, version, FRAME_LENGTH_BYTES + length
+
+    def _dispatch(self, frame: FragmentChain) -> None:
+        """Read the header and start the handler, or queue the request for its turn."""
+        assert self._announced is not None
+        api, version, size = self._announced
+        self._announced = None
+        self._partial_since = None
+        shared = self._shared
+        shared.budget.completed(self._id, size)
+        slot = _Slot(api, version, 0, size, self._last_activity)
+        self._slots.append(slot)
+        shared.counters.request_bytes[api.name] += size
+        try:
+            reader = Reader(frame.views())
+            reader.skip(FRAME_START.size)
+            # Above the versions we know not even the header's form is known; ApiVersions answers
+            # with what stands in front of it.
+            is_known = version <= api.max_version
+            slot.correlation_id, client_id = (
+                read_request_header(reader, flexible=api.is_flexible(version))
+                if is_known
+                else (reader.int32(), "")
+            )
+            if client_id != self._client.client_id:
+                self._client = self._client._replace(client_id=client_id)
+            request = Request(
+                version=version,
+                client=self._client,
+                body=b"",
+                wake=slot.wake,
+                response_max_bytes=0,
+            )
+            if api.reads_frame:
+                request.frame = frame
+                request.reader = reader
+            elif is_known:
+                request.body = frame.copy_bytes(reader.position, reader.remaining)
+            if api.starts_in_turn:
+                slot.request = request
+                self._flush()
+            else:
+                self._start(slot, request)
+        finally:
+            frame.release()
+
+    def _pause_reading(self) -> None:
+        self._partial_since = None
+        if self._is_reading and self._transport is not None:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._builder.received_bytes:
+            self._partial_since = None
+        elif self._partial_since is None:
+            self._partial_since = self._last_activity
+        if not self._is_reading and self._transport is not None:
+            self._is_reading = True
+            self._partial_since = (
+                self._shared.clock.monotonic() if self._builder.received_bytes else None
+            )
+            self._transport.resume_reading()
+
+    # --- running handlers
+
+    def _start(self, slot: _Slot, request: Request) -> None:
+        """Call the handler; its answer comes now, through a future's callback, or from a task."""
+        try:
+            outcome = slot.api.handler(request)
+        except Exception as error:
+            self._failed(slot, error)
+            return
+        if outcome is None or isinstance(outcome, list):
+            self._succeeded(slot, outcome)
+            return
+        if not isinstance(outcome, Deferred):
+            outcome = Deferred(outcome, _as_it_is, None)
+        if isinstance(outcome.awaitable, asyncio.Future):
+            outcome.awaitable.add_done_callback(functools.partial(self._future_done, slot, outcome))
+            return
+        slot.task = self._shared.tasks.create_task(
+            self._run(slot, outcome), name=f"{slot.api.name}-{self._id}"
+        )
+        self._shared.running.add(slot.task)
+        slot.task.add_done_callback(functools.partial(self._task_done, slot, outcome.awaitable))
+
+    async def _run(self, slot: _Slot, deferred: Deferred) -> None:
+        """The task of one request; raises only its own cancellation, for the group's sake."""
+        try:
+            try:
+                reply = deferred.encode(await deferred.awaitable)
+            except DisklessError as error:
+                reply = _refusal(deferred, error)
+        except Exception as error:
+            self._failed(slot, error)
+        else:
+            self._succeeded(slot, reply)
+
+    def _task_done(self, slot: _Slot, awaitable: object, task: "asyncio.Task[None]") -> None:
+        self._shared.running.discard(task)
+        if task.cancelled():
+            # A task that is cancelled before its first step never touches what it was made for.
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()
+            self._failed(slot, None)
+
+    def _future_done(self, slot: _Slot, deferred: Deferred, future: "asyncio.Future[Any]") -> None:
+        if future.cancelled():
+            self._failed(slot, None)
+            return
+        try:
+            try:
+                reply = deferred.encode(future.result())
+            except DisklessError as error:
+                reply = _refusal(deferred, error)
+        except Exception as error:
+            self._failed(slot, error)
+        else:
+            self._succeeded(slot, reply)
+
+    def _succeeded(self, slot: _Slot, reply: Reply) -> None:
+        if self._finish_abandoned(slot):
+            return
+        slot.is_done = True
+        slot.reply = reply
+        slot.reply_bytes = sum(map(len, reply)) if reply is not None else 0
+        self._done += 1
+        self._ready_bytes += slot.reply_bytes
+        head = self._slots[0]
+        if head is not slot and head.api.starts_in_turn:
+            head.wake.set()
+        self._flush()
+
+    def _failed(self, slot: _Slot, error: Exception | None) -> None:
+        """`error` is None when the handler was cancelled."""
+        if isinstance(error, ProtocolError):
+            self._cut("bad request", str(error))
+        elif isinstance(error, MustClose):
+            self._cut("no answer possible", str(error))
+        elif error is not None:
+            # Not through the rate limit: this is our own bug, and the traceback is what finds it.
+            _log.error(
+                "handler failed",
+                api=slot.api.name,
+                version=slot.version,
+                host=self._client.host,
+                exc_info=error,
+            )
+            self._cut("handler failed", f"{slot.api.name} v{slot.version}")
+        else:
+            self.close()
+        self._finish_abandoned(slot)
+
+    def _finish_abandoned(self, slot: _Slot) -> bool:
+        """Whether nobody waits for this answer any more; its bytes are given back then."""
+        if not self._is_closed and self._transport is not None:
+            return False
+        if not slot.is_done:
+            slot.is_done = True
+            self._shared.budget.answered(slot.frame_bytes)
+        return True
+
+    # --- answering
+
+    def _flush(self) -> None:
+        """Send what is ready from the head of the queue; start what waits for its turn there."""
+        if self._is_flushing:
+            return
+        self._is_flushing = True
+        answered = False
+        try:
+            while self._slots and not self._is_write_blocked and not self._is_closed:
+                head = self._slots[0]
+                if head.is_done:
+                    self._slots.popleft()
+                    self._send(head)
+                    answered = True
+                elif head.request is not None:
+                    request, head.request = head.request, None
+                    request.response_max_bytes = self._fetch_max_bytes()
+                    if self._done:
+                        head.wake.set()
+                    self._start(head, request)
+                else:
+                    break
+        finally:
+            self._is_flushing = False
+        if answered and not self._is_closed:
+            self._close_if_finished()
+            if not self._is_reading and not self._is_finishing:
+                self._process()
+
+    def _send(self, slot: _Slot) -> None:
+        assert self._transport is not None
+        self._done -= 1
+        self._ready_bytes -= slot.reply_bytes
+        shared = self._shared
+        now = shared.clock.monotonic()
+        if slot.reply is not None:
+            api = slot.api
+            start = response_start(
+                slot.correlation_id,
+                slot.reply_bytes,
+                flexible=api.has_flexible_response_header and api.is_flexible(slot.version),
+            )
+            buffers: list[Buffer] = [start, *slot.reply]
+            if slot.reply_bytes <= _JOINED_BYTES_MAX:
+                self._transport.write(b"".join(buffers))
+            else:
+                self._transport.writelines(buffers)
+        self._last_activity = now
+        shared.counters.answered(slot.api.name, slot.reply_bytes, now - slot.received_at)
+        shared.budget.answered(slot.frame_bytes)
+
+    def _fetch_max_bytes(self) -> int:
+        left = self._settings.fetched_max_bytes - self._shared.unsent_bytes
+        return max(min(left, self._settings.fetch_max_bytes), _FETCH_BYTES_MIN)
+
+    def _count_unsent(self, size: int) -> None:
+        self._shared.unsent_bytes += size - self._unsent_bytes
+        self._unsent_bytes = size
+
+    # --- ending
+
+    def _cut(self, reason: str, detail: str) -> None:
+        """Close because of something the client (or a handler) did."""
+        if self._is_closed:
+            return
+        self._shared.counters.cut[reason] += 1
+        self._shared.problems.connection_cut(self._client, reason, detail)
+        self.close()
+
+    def _close_if_finished(self) -> None:
+        if self._is_finishing and not self._slots and not self._is_closed:
+            self.close()
+
+    def _abandon(self) -> None:
+        """Nobody reads an answer any more: cancel what only waits, let the rest run its course."""
+        self._is_closed = True
+        self._shared.budget.abandoned(self._id, self._builder.received_bytes)
+        self._builder.release()
+        self._partial_since = None
+        while self._slots:
+            slot = self._slots.popleft()
+            if slot.is_done or slot.request is not None:
+                slot.request = None
+                slot.reply = None
+                slot.is_done = True
+                self._shared.budget.answered(slot.frame_bytes)
+            elif slot.api.starts_in_turn and slot.task is not None:
+                slot.task.cancel()
+
+
+def _refusal(deferred: Deferred, error: DisklessError) -> Reply:
+    """Say it in the API's own words; raise what cannot be said."""
+    if deferred.refuse is None or isinstance(error, ProtocolError | MustClose):
+        raise error
+    return deferred.refuse(error)
+
+
+def _as_it_is(reply: Reply) -> Reply:
+    return reply

@@ -1,0 +1,202 @@
+"""The TCP server: accepts connections, counts them, cuts off the slow ones, stops cleanly.
+
+    async with KafkaServer(host=..., port=..., apis=..., ...) as server:
+        ...  # server.address is what it listens on
+
+The broker enters it last and leaves it first: while it stops, requests under way still need
+everything behind the handlers. Leaving it closes the listener, lets every connection answer what it
+was asked (a waiting Fetch ends early), and aborts what is left at `server.stop.timeout.ms`.
+
+Every task of a request belongs to the server's task group, so no request outlives the server.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import structlog
+
+from diskless.api.registry import ApiRegistry
+from diskless.connection import Connection, Counters, ProblemLog, Shared
+from diskless.request_budget import RequestBudget
+from diskless.server_settings import ServerSettings
+from wal.buffer import BufferPool
+from wal.clock import Clock
+
+__all__ = ("KafkaServer", "ServerSettings")
+
+_SWEEP_INTERVAL_MAX_S: Final = 1.0
+
+_log = structlog.get_logger("diskless.server")
+
+
+class ServerStatistics(NamedTuple):
+    """What the server holds now, and counters since it was made; mappings are by reason or API."""
+
+    connections: int
+    request_bytes_held: int
+    """Received and not answered."""
+    connections_waiting: int
+    """Not read from because of `queued.max.request.bytes`."""
+    unsent_bytes: int
+    """Handed to sockets whose clients do not keep up."""
+    refused: Mapping[str, int]
+    cut: Mapping[str, int]
+    requests: Mapping[str, int]
+    """Answered."""
+    request_bytes: Mapping[str, int]
+    response_bytes: Mapping[str, int]
+    request_seconds: Mapping[str, float]
+    """Sum, from the last byte of a request to handing its answer to the socket."""
+
+
+class KafkaServer:
+    """Listens on one address, from `async with` to its end."""
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        apis: ApiRegistry,
+        settings: ServerSettings,
+        pool: BufferPool,
+        clock: Clock,
+    ) -> None:
+        """`port` 0 takes a free one. `apis` may still grow until the server is entered."""
+        self._host = host
+        self._port = port
+        self._apis = apis
+        self._settings = settings
+        self._pool = pool
+        self._clock = clock
+        self._counters = Counters()
+        self._budget = RequestBudget(settings.queued_max_request_bytes)
+        self._connections: set[Connection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._is_stopping = False
+        self._ids = itertools.count(1)
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+        self._stack = AsyncExitStack()
+        self._shared: Shared | None = None
+        self._listener: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            self._shared = Shared(
+                owner=self,
+                apis=self._apis,
+                settings=self._settings,
+                pool=self._pool,
+                clock=self._clock,
+                counters=self._counters,
+                budget=self._budget,
+                problems=ProblemLog(self._clock),
+                tasks=tasks,
+            )
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(
+                self._accept, self._host, self._port, backlog=self._settings.backlog
+            )
+            sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
+            stack.callback(sweeper.cancel)
+            stack.push_async_callback(self._stop)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that the server listens on."""
+        assert self._listener is not None
+        address = self._listener.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def statistics(self) -> ServerStatistics:
+        counters = self._counters
+        return ServerStatistics(
+            connections=len(self._connections),
+            request_bytes_held=self._budget.used_bytes,
+            connections_waiting=self._budget.waiting,
+            unsent_bytes=self._shared.unsent_bytes if self._shared is not None else 0,
+            refused=dict(counters.refused),
+            cut=dict(counters.cut),
+            requests=dict(counters.requests),
+            request_bytes=dict(counters.request_bytes),
+            response_bytes=dict(counters.response_bytes),
+            request_seconds=dict(counters.seconds),
+        )
+
+    def sweep(self) -> None:
+        """Cut off connections whose time is up; the server does this by itself as well."""
+        now = self._clock.monotonic()
+        for connection in list(self._connections):
+            connection.sweep(now)
+
+    # --- called by connections
+
+    def admit(self, connection: Connection, host: str) -> str | None:
+        if self._is_stopping:
+            return "stopping"
+        if len(self._connections) >= self._settings.max_connections:
+            return "max.connections"
+        if self._per_host[host] >= self._settings.max_connections_per_ip:
+            return "max.connections.per.ip"
+        self._connections.add(connection)
+        self._per_host[host] += 1
+        self._all_gone.clear()
+        return None
+
+    def lost(self, connection: Connection, host: str) -> None:
+        self._connections.discard(connection)
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+        if not self._connections:
+            self._all_gone.set()
+
+    # --- own work
+
+    def _accept(self) -> Connection:
+        assert self._shared is not None
+        return Connection(self._shared, next(self._ids))
+
+    async def _sweep_for_ever(self) -> None:
+        shortest_ms = min(self._settings.idle_max_ms, self._settings.request_receive_timeout_ms)
+        interval_s = min(shortest_ms / 4000, _SWEEP_INTERVAL_MAX_S)
+        while True:
+            await asyncio.sleep(interval_s)
+            self.sweep()
+
+    async def _stop(self) -> None:
+        assert self._listener is not None
+        assert self._shared is not None
+        self._is_stopping = True
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout_ms / 1000):
+                await self._all_gone.wait()
+        except TimeoutError:
+            _log.warning("connections aborted at stop", count=len(self._connections))
+            for connection in list(self._connections):
+                connection.abort()
+            await self._all_gone.wait()
+            # Handlers that clients no longer wait for may still be waiting for a store that is out.
+            for task in self._shared.running:
+                task.cancel()
+        await self._listener.wait_closed()

@@ -1,0 +1,342 @@
+"""In-memory stand-ins for what the API handlers call, good enough for stock clients."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from diskless.api.catalogue import kafka_apis
+from diskless.api.registry import ApiRegistry
+from diskless.ports import (
+    AppendBatch,
+    AppendResult,
+    BrokerConfigEntry,
+    BrokerEndpoint,
+    ClientInfo,
+    EarlyEnd,
+    FetchPartition,
+    FetchResult,
+    ListOffsetsPartition,
+    ListOffsetsResult,
+)
+from diskless.server import KafkaServer, ServerSettings
+from metadata.operations import CreateTopic, TopicDescription
+from wal.buffer import BufferPool
+from wal.clock import Clock, SystemClock
+from wal.errors import (
+    DisklessError,
+    InvalidRecord,
+    OffsetOutOfRange,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopicId,
+)
+from wal.record_batch import assign_offsets, parse_header
+
+
+@dataclass
+class FakeTopics:
+    """`TopicAdmin` and `ProducerIds` in two dictionaries."""
+
+    auto_create_enabled: bool = True
+    default_partition_count: int = 1
+    max_partition_count: int = 1_000
+    known: dict[str, TopicDescription] = field(default_factory=dict)
+    randomness: random.Random = field(default_factory=lambda: random.Random(7))
+    failure: DisklessError | None = None
+    next_producer_id: int = 1_000
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        return self.known
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        return next((t for t in self.known.values() if t.topic_id == topic_id), None)
+
+    def add(
+        self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
+    ) -> TopicDescription:
+        topic = TopicDescription(
+            topic_id=UUID(int=self.randomness.getrandbits(128)),
+            name=name,
+            partition_count=partitions,
+            configs=configs or {},
+        )
+        self.known[name] = topic
+        return topic
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]:
+        if self.failure is not None:
+            raise self.failure
+        return [
+            TopicExists(topic.name)
+            if topic.name in self.known
+            else self.add(topic.name, topic.partition_count, dict(topic.configs))
+            for topic in topics
+        ]
+
+    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
+        results: list[DisklessError | None] = []
+        for topic_id in topic_ids:
+            topic = self.topic_by_id(topic_id)
+            if topic is None:
+                results.append(UnknownTopicId(str(topic_id)))
+            else:
+                del self.known[topic.name]
+                results.append(None)
+        return results
+
+    async def allocate_producer_id(self) -> int:
+        if self.failure is not None:
+            raise self.failure
+        self.next_producer_id += 1
+        return self.next_producer_id
+
+
+@dataclass
+class FakeLog:
+    """One partition: batches with their offsets assigned."""
+
+    batches: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """(base offset, next offset, bytes)"""
+    next_offset: int = 0
+
+
+class FakeReplicaManager:
+    """Commits at once, unless `hold` is set; keeps the records of each append in arrival order."""
+
+    def __init__(self, topics: FakeTopics) -> None:
+        self._topics = topics
+        self.logs: dict[tuple[str, int], FakeLog] = {}
+        self.appended: list[bytes] = []
+        self.hold = False
+        self.held: list[asyncio.Future[Sequence[AppendResult]]] = []
+        self.raises: Exception | None = None
+        self.append_error: DisklessError | None = None
+        self.clients: list[ClientInfo] = []
+        self.fetches_running = 0
+        self.fetches_cancelled = 0
+        self.fetch_records: Sequence[bytes] | None = None
+        """When set, every Fetch gives these."""
+        self._arrived = asyncio.Event()
+
+    def append(
+        self,
+        batches: Sequence[AppendBatch],
+        *,
+        acks: int,
+        timeout_ms: int,
+        produce_version: int,
+        client: ClientInfo,
+    ) -> asyncio.Future[Sequence[AppendResult]]:
+        self.clients.append(client)
+        if self.raises is not None:
+            for batch in batches:
+                if batch.records is not None:
+                    batch.records.release()
+            raise self.raises
+        results = [self._append_one(batch) for batch in batches]
+        future: asyncio.Future[Sequence[AppendResult]] = asyncio.get_running_loop().create_future()
+        if self.hold:
+            self.held.append(future)
+            future.results = results  # type: ignore[attr-defined]
+        else:
+            future.set_result(results)
+        self._wake_fetches()
+        return future
+
+    def release_held(self, index: int = 0) -> None:
+        future = self.held.pop(index)
+        future.set_result(future.results)  # type: ignore[attr-defined]
+
+    def _append_one(self, batch: AppendBatch) -> AppendResult:
+        records = batch.records
+        if self.append_error is not None:
+            if records is not None:
+                records.release()
+            return AppendResult(error=self.append_error)
+        if records is None:
+            return AppendResult(error=InvalidRecord("null"))
+        data = b"".join(records.views())
+        records.release()
+        self.appended.append(data)
+        topic = self._topics.known.get(batch.topic_name)
+        if topic is None or not 0 <= batch.partition < topic.partition_count:
+            return AppendResult(error=UnknownPartition(f"no {batch.topic_name}"))
+        log = self.logs.setdefault((batch.topic_name, batch.partition), FakeLog())
+        count = parse_header(data).record_count
+        base = log.next_offset
+        stored = bytearray(data)
+        assign_offsets(stored, 0, base)
+        log.next_offset += count
+        log.batches.append((base, log.next_offset, bytes(stored)))
+        return AppendResult(None, base, -1, 0)
+
+    async def fetch(
+        self,
+        requests: Sequence[FetchPartition],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: int,
+        client: ClientInfo,
+        wake: EarlyEnd,
+    ) -> Sequence[FetchResult]:
+        if self.raises is not None:
+            raise self.raises
+        if self.fetch_records is not None:
+            return [FetchResult(None, 5, 0, self.fetch_records) for _ in requests]
+        self.fetches_running += 1
+        ended = asyncio.Event()
+        wake.listen(ended.set)
+        try:
+            async with asyncio.timeout(max_wait_ms / 1000):
+                while not ended.is_set():
+                    results = [self._fetch_one(request, max_bytes) for request in requests]
+                    ready = sum(len(part) for result in results for part in result.records)
+                    if ready >= min_bytes or any(r.error for r in results):
+                        return results
+                    self._arrived.clear()
+                    waits = [
+                        asyncio.ensure_future(event.wait()) for event in (ended, self._arrived)
+                    ]
+                    try:
+                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        for waiting in waits:
+                            waiting.cancel()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            self.fetches_cancelled += 1
+            raise
+        finally:
+            wake.listen(None)
+            self.fetches_running -= 1
+        return [self._fetch_one(request, max_bytes) for request in requests]
+
+    def _wake_fetches(self) -> None:
+        self._arrived.set()
+
+    def _fetch_one(self, request: FetchPartition, max_bytes: int) -> FetchResult:
+        name = request.topic_name
+        if request.topic_id is not None:
+            topic = self._topics.topic_by_id(request.topic_id)
+            if topic is None:
+                return FetchResult(error=UnknownTopicId("no such id"))
+            name = topic.name
+        if name not in self._topics.known:
+            return FetchResult(error=UnknownPartition("no such topic"))
+        log = self.logs.get((name, request.partition), FakeLog())
+        if not 0 <= request.offset <= log.next_offset:
+            return FetchResult(error=OffsetOutOfRange(str(request.offset)))
+        records: list[bytes] = []
+        for _, end, data in log.batches:
+            if end <= request.offset:
+                continue
+            if records and sum(map(len, records)) + len(data) > max_bytes:
+                break
+            records.append(data)
+        return FetchResult(None, log.next_offset, 0, records)
+
+    async def list_offsets(
+        self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo
+    ) -> Sequence[ListOffsetsResult]:
+        if isinstance(self.raises, DisklessError):
+            raise self.raises
+        results = []
+        for request in requests:
+            log = self.logs.get((request.topic_name, request.partition), FakeLog())
+            if request.topic_name not in self._topics.known:
+                results.append(ListOffsetsResult(error=UnknownPartition("no such topic")))
+            elif request.timestamp == -1:
+                results.append(ListOffsetsResult(None, log.next_offset))
+            elif request.timestamp == -2:
+                results.append(ListOffsetsResult(None, 0))
+            else:
+                results.append(ListOffsetsResult())
+        return results
+
+
+@dataclass
+class FakeCluster:
+    """One broker, wherever the server came to listen."""
+
+    endpoint: BrokerEndpoint
+    cluster_id: str = "a-cluster"
+
+    @property
+    def node_id(self) -> int:
+        return self.endpoint.node_id
+
+    @property
+    def controller_id(self) -> int:
+        return self.endpoint.node_id
+
+    def brokers(self) -> Sequence[BrokerEndpoint]:
+        return [self.endpoint]
+
+    def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
+        return self.endpoint.node_id
+
+
+class FakeConfigs:
+    def entries(self) -> Sequence[BrokerConfigEntry]:
+        return [
+            BrokerConfigEntry("num.partitions", "3", "1", "how many", int),
+            BrokerConfigEntry("auto.create.topics.enable", "true", "true", "whether", bool),
+        ]
+
+
+@dataclass
+class Broker:
+    """A server over fakes."""
+
+    server: KafkaServer
+    apis: ApiRegistry
+    topics: FakeTopics
+    manager: FakeReplicaManager
+    cluster: FakeCluster
+    pool: BufferPool
+
+    @property
+    def bootstrap(self) -> str:
+        host, port = self.server.address
+        return f"{host}:{port}"
+
+
+@asynccontextmanager
+async def running_broker(
+    *, clock: Clock | None = None, apis: ApiRegistry | None = None, **settings: Any
+) -> AsyncIterator[Broker]:
+    """A broker on a free port; `settings` are fields of ServerSettings."""
+    topics = FakeTopics()
+    manager = FakeReplicaManager(topics)
+    cluster = FakeCluster(BrokerEndpoint(0, "127.0.0.1", 0, "rack-a"))
+    registry = kafka_apis(
+        manager=manager,
+        cluster=cluster,
+        topics=topics,
+        producer_ids=topics,
+        broker_configs=FakeConfigs(),
+    )
+    for api in apis or ():
+        registry.add(api)
+    pool = BufferPool(64 << 20)
+    server = KafkaServer(
+        host="127.0.0.1",
+        port=0,
+        apis=registry,
+        settings=ServerSettings(**{"stop_timeout_ms": 2_000, **settings}),
+        pool=pool,
+        clock=clock or SystemClock(),
+    )
+    async with server:
+        host, port = server.address
+        cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
+        yield Broker(server, registry, topics, manager, cluster, pool)
