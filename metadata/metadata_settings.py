@@ -22,7 +22,7 @@ class CoordinatorSettings:
         4_096,
         minimum=1,
         maximum=1_000_000,
-        why="operations accepted but not answered; lower: callers wait earlier; higher: more memory",
+        why="operations waiting to be decided; lower: callers wait earlier; higher: more memory",
     )
     group_records_max: int = setting(
         "diskless.coordinator.group.records.max",
@@ -31,6 +31,13 @@ class CoordinatorSettings:
         maximum=100_000,
         why="records in one append to the metadata log; lower: more fsyncs under load; higher: "
         "longer SQLite transactions",
+    )
+    commit_batches_max: int = setting(
+        "diskless.coordinator.commit.batches.max",
+        50_000,
+        minimum=1,
+        maximum=1_000_000,
+        why="batches of one WAL object; bounds the metadata record and the time it takes to apply",
     )
     producer_cache_max: int = setting(
         "diskless.coordinator.producer.cache.max",
@@ -78,8 +85,8 @@ class CoordinatorSettings:
         "diskless.file.delete.grace.ms",
         60_000,
         minimum=0,
-        why="time between an object's last reference and its deletion; must exceed a fetch plus the "
-        "age of any cached extent, or a reader in flight meets a missing object",
+        why="time between an object's last reference and its deletion; must exceed a fetch plus "
+        "the age of any cached extent, or a reader in flight meets a missing object",
     )
     file_cleaner_interval_ms: int = setting(
         "diskless.file.cleaner.interval.ms",

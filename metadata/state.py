@@ -1,0 +1,302 @@
+"""The SQLite state: its file, its connections and threads, and the doubt it is opened with.
+
+SQLite here is a cache of the metadata log, never the truth (P8). That decides its settings:
+
+- WAL mode, so that readers never wait for the writer. One connection writes, and it alone
+  checkpoints: SQLite before 3.51.3 can corrupt a database when two connections do.
+- synchronous=NORMAL: a commit does not wait for the disk, since what a power cut takes away is
+  replayed from the metadata log; but checkpoints are synced, which keeps the file consistent. OFF
+  would save that sync and risk a torn file after every power cut, hence a full rebuild.
+- Transactions are ours: the driver's implicit ones do not isolate. The writer begins with BEGIN
+  IMMEDIATE, readers with BEGIN, so a reader sees one committed state for its whole transaction.
+
+On open every row is checked against its checksum and all of them against the state hash, and the
+position against the metadata log (the CRC of the last applied record must be that of the log's
+record). Any doubt - another version, a hash that does not match, a file that SQLite refuses, a
+position the log has not - sets the file aside as `state.db.bad-N` and replay builds a new one.
+
+Blocking calls run in threads of this object: one for the writer, a few for readers.
+"""
+
+import asyncio
+import sqlite3
+import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+from uuid import UUID
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, select
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from metadata.image import CommittedImage, PartitionState, PlannedSegment, StoredTopic
+from metadata.operations import TopicDescription
+from metadata.schema import (
+    APPLIED,
+    APPLIED_CHECKSUM,
+    PARTITIONS,
+    PRODUCER_IDS,
+    SCHEMA,
+    SEGMENT_PLANS,
+    STATE_TABLES,
+    STATE_VERSION,
+    TOPIC_CONFIGS,
+    TOPICS,
+    StateTable,
+)
+from metadata.state_hash import HASH_MODULUS, from_signed
+from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.errors import CorruptState, StorageFailed
+
+STATE_FILE: Final = "state.db"
+
+_WAL_PAGES_MAX: Final = 4_000
+"""A checkpoint every 16 MiB: rare enough for its sync, small enough to restart from."""
+_CACHE_KIB: Final = 64 << 10
+_READER_CACHE_KIB: Final = 8 << 10
+_BUSY_TIMEOUT_S: Final = 10.0
+_SCAN_ROWS: Final = 2_000
+
+_Result = TypeVar("_Result")
+
+
+class Applied(NamedTuple):
+    """How far the metadata log is in the state."""
+
+    next_offset: int
+    last_record_crc: int
+    timestamp_ms: int
+    state_hash: int
+
+
+class StateDatabase:
+    """One coordinator's SQLite file. Async context manager; `path` need not exist before."""
+
+    def __init__(self, path: Path, *, readers: int) -> None:
+        self.path = path
+        self._readers = readers
+        self._writer_engine: Engine | None = None
+        self._reader_engine: Engine | None = None
+        self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="state-writer")
+        self._reader_threads = ThreadPoolExecutor(readers, thread_name_prefix="state-reader")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._reader_threads.shutdown()
+        self._writer_thread.submit(self._dispose).result()
+        self._writer_thread.shutdown()
+
+    async def write(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Run `work` in a write transaction in the writer thread; committed on return.
+
+        Raises: what `work` raises (rolled back); StorageFailed (the disk refused; rolled back),
+        CorruptState (SQLite found its file damaged).
+        """
+        return await asyncio.get_running_loop().run_in_executor(
+            self._writer_thread, self._write, work
+        )
+
+    async def read(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Run `work` in a reader thread on one committed state. Raises like `write`."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._reader_threads, self._read, work
+        )
+
+    async def open_or_create(self) -> bool:
+        """Open the file, creating it when there is none; True when it is new (nothing applied)."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer_thread, self._open)
+
+    async def set_aside(self) -> Path | None:
+        """Close and rename the file and its companions; returns the new path of the file."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._writer_thread, self._set_aside
+        )
+
+    # -- in the threads -------------------------------------------------------------------------
+
+    def _open(self) -> bool:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self.path.exists()
+        self._writer_engine = _engine(self.path, connections=1, is_writer=True)
+        self._reader_engine = _engine(self.path, connections=self._readers, is_writer=False)
+        if is_new:
+            self._write(SCHEMA.create_all)
+        return is_new
+
+    def _dispose(self) -> None:
+        for engine in (self._reader_engine, self._writer_engine):
+            if engine is not None:
+                engine.dispose()
+        self._reader_engine = self._writer_engine = None
+
+    def _set_aside(self) -> Path | None:
+        self._dispose()
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.bad-{number}")).exists():
+            number += 1
+        moved = None
+        for suffix in ("", "-wal", "-shm"):
+            source = self.path.with_name(self.path.name + suffix)
+            if source.exists():
+                moved = source.rename(aside.with_name(aside.name + suffix))
+        return aside if moved is not None else None
+
+    def _write(self, work: Callable[[Connection], _Result]) -> _Result:
+        return _run(self._writer_engine, work)
+
+    def _read(self, work: Callable[[Connection], _Result]) -> _Result:
+        return _run(self._reader_engine, work)
+
+
+def _run(engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
+    if engine is None:
+        raise StorageFailed("the coordinator's state is closed")
+    try:
+        with engine.begin() as connection:
+            return work(connection)
+    except OperationalError as error:
+        if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+            raise CorruptState(f"SQLite: {error.orig}") from error  # a table is missing
+        # Full disk, I/O error, no descriptors: the transaction is undone and may be tried again.
+        raise StorageFailed(f"SQLite: {error.orig}") from error
+    except DBAPIError as error:
+        raise CorruptState(f"SQLite: {error.orig}") from error
+
+
+def _engine(path: Path, *, connections: int, is_writer: bool) -> Engine:
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        poolclass=QueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_S},
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        # Without this the driver opens transactions by its own rules and BEGIN below would fail.
+        connection.isolation_level = None
+        pragmas = ["mmap_size=0", "foreign_keys=OFF", "temp_store=MEMORY"]
+        if is_writer:
+            pragmas += [
+                "journal_mode=WAL",
+                "synchronous=NORMAL",
+                f"wal_autocheckpoint={_WAL_PAGES_MAX}",
+                f"cache_size=-{_CACHE_KIB}",
+            ]
+        else:
+            pragmas += [
+                "query_only=ON",
+                "wal_autocheckpoint=0",
+                f"cache_size=-{_READER_CACHE_KIB}",
+            ]
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+
+    return engine
+
+
+def read_applied(connection: Connection) -> Applied | None:
+    """How far the log was applied; None when nothing was. Raises CorruptState."""
+    row = connection.execute(select(APPLIED)).one_or_none()
+    if row is None:
+        return None
+    *values, checksum = row
+    try:
+        is_sound = APPLIED_CHECKSUM(values) == checksum
+    except (struct.error, TypeError) as error:
+        raise CorruptState("the applied position is not readable") from error
+    if not is_sound:
+        raise CorruptState("the applied position fails its checksum")
+    if row.state_version != STATE_VERSION:
+        raise CorruptState(f"state version {row.state_version}, this release has {STATE_VERSION}")
+    return Applied(
+        row.next_offset, row.last_record_crc, row.timestamp_ms, from_signed(row.state_hash)
+    )
+
+
+def check_integrity(connection: Connection) -> None:
+    """SQLite's own check; it covers what a scan of the rows cannot see: indexes, free pages.
+
+    Raises CorruptState. A corrupt index on object keys would let a file be committed twice.
+    """
+    problem = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+    if problem != "ok":
+        raise CorruptState(f"SQLite's integrity check: {problem}")
+
+
+def scan_state_hash(connection: Connection) -> int:
+    """Recompute the state hash from every row; raises CorruptState for a row that is damaged."""
+    total = 0
+    for table in STATE_TABLES:
+        result = connection.execution_options(yield_per=_SCAN_ROWS).execute(table.select_all)
+        for row in result:
+            total += checked_row(table, row)[-1]
+    return total % HASH_MODULUS
+
+
+def checked_row(table: StateTable, row: Any) -> tuple[Any, ...]:
+    """`row` as a tuple, its checksum verified. Raises CorruptState."""
+    values = tuple(row)
+    try:
+        if table.checksum(values[:-1]) == values[-1]:
+            return values
+    except (struct.error, TypeError, AttributeError) as error:
+        raise CorruptState(f"a row of {table.name} has wrong types") from error
+    raise CorruptState(f"a row of {table.name} fails its checksum: {values[:4]}")
+
+
+def load_image(connection: Connection, image: CommittedImage) -> None:
+    """Fill an empty `image` from the tables. Raises CorruptState."""
+    applied = read_applied(connection)
+    if applied is not None:
+        image.next_offset = applied.next_offset
+        image.timestamp_ms = applied.timestamp_ms
+        image.state_hash = applied.state_hash
+
+    def rows(table: StateTable) -> list[tuple[Any, ...]]:
+        return [checked_row(table, row) for row in connection.execute(table.select_all)]
+
+    configs: dict[int, dict[str, str]] = {}
+    for topic, name, value, _ in rows(TOPIC_CONFIGS):
+        configs.setdefault(topic, {})[name] = value
+    topic_ids: dict[int, UUID] = {}
+    for row_id, partition_count, topic_id_bytes, name, _ in rows(TOPICS):
+        topic_id = UUID(bytes=topic_id_bytes)
+        topic_ids[row_id] = topic_id
+        description = TopicDescription(
+            topic_id=topic_id,
+            name=name,
+            partition_count=partition_count,
+            configs=configs.get(row_id, {}),
+        )
+        image.topics[topic_id] = StoredTopic(row_id, description)
+        image.topics_by_name[name] = description
+    partitions: dict[int, TopicIdPartition] = {}
+    for row_id, topic, index, *offsets, _ in rows(PARTITIONS):
+        partition = TopicIdPartition(topic_ids[topic], index)
+        partitions[row_id] = partition
+        image.partitions[partition] = PartitionState(row_id, *offsets)
+    for partition_id, last_offset, base_offset, planned_at_ms, key, _ in rows(SEGMENT_PLANS):
+        image.plans[ObjectKey(key)] = PlannedSegment(
+            partitions[partition_id], base_offset, last_offset, ObjectKey(key), planned_at_ms
+        )
+    for _, next_producer_id, _ in rows(PRODUCER_IDS):
+        image.next_producer_id = next_producer_id
