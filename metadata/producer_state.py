@@ -23,7 +23,7 @@ never has more than five batches in flight per partition.
 import struct
 from typing import Final, NamedTuple
 
-from wal.errors import CorruptState, DisklessError, OutOfOrderSequence, StaleProducerEpoch
+from wal.errors import CorruptState, OutOfOrderSequence, Rejected, StaleProducerEpoch
 
 WINDOW: Final = 5
 """Batches remembered per producer and partition; Kafka's max.in.flight for idempotence."""
@@ -64,8 +64,8 @@ def check_sequence(
     last_sequence: int,
     now_ms: int,
     expiration_ms: int,
-) -> ProducerBatch | DisklessError | None:
-    """None: append it. A ProducerBatch: it is a duplicate of that one. An error: refuse it."""
+) -> ProducerBatch | type[Rejected] | None:
+    """None: append it. A ProducerBatch: it is a duplicate of that one. A class: refuse it so."""
     if state is None:
         return None
     if epoch == state.epoch:
@@ -75,15 +75,9 @@ def check_sequence(
     if now_ms - state.last_append_ms > expiration_ms:
         return None
     if epoch < state.epoch:
-        return StaleProducerEpoch(f"producer epoch {epoch} is older than {state.epoch}")
-    if epoch > state.epoch:
-        if base_sequence == 0:
-            return None
-        return OutOfOrderSequence(f"a new producer epoch starts at 0, not at {base_sequence}")
-    expected = next_sequence(state.batches[-1].last_sequence)
-    if base_sequence == expected:
-        return None
-    return OutOfOrderSequence(f"sequence {base_sequence} where {expected} was expected")
+        return StaleProducerEpoch
+    expected = 0 if epoch > state.epoch else next_sequence(state.batches[-1].last_sequence)
+    return None if base_sequence == expected else OutOfOrderSequence
 
 
 def next_sequence(last_sequence: int) -> int:

@@ -1,0 +1,126 @@
+"""The part of the committed state that is kept in memory.
+
+All topics, partitions and outstanding segment plans, and the recently used producer states: what
+deciding an operation needs. It equals SQLite as of the last committed transaction. The coordinator
+task alone changes it, by merging the `Changes` of a transaction after it was committed; the writer
+thread reads it while it applies, which is safe because nothing is merged meanwhile.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from metadata.operations import TopicDescription
+from metadata.producer_state import ProducerState
+from wal.coordinates import ObjectKey, TopicIdPartition
+
+
+class PartitionState(NamedTuple):
+    """One partition; offsets as in Kafka."""
+
+    id: int
+    """Offset of the metadata record that created it."""
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    planned_end_offset: int = 0
+    """Below it, everything is in a segment or in an outstanding plan for one."""
+    unplanned_bytes: int = 0
+    """Bytes of the live rows from `planned_end_offset` on."""
+
+
+class StoredProducer(NamedTuple):
+    """A producer's state and the checksum of its row; no state = not known on that partition."""
+
+    state: ProducerState
+    checksum: int
+
+
+class PlannedSegment(NamedTuple):
+    """An outstanding plan."""
+
+    partition: TopicIdPartition
+    base_offset: int
+    last_offset: int
+    object_key: ObjectKey
+    planned_at_ms: int
+
+
+class StoredTopic(NamedTuple):
+    """A topic and its surrogate key."""
+
+    id: int
+    description: TopicDescription
+
+
+ProducerKey = tuple[int, int]
+"""(partition's surrogate key, producer id)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Changes:
+    """What one transaction changed; None stands for gone."""
+
+    next_offset: int
+    timestamp_ms: int
+    state_hash: int
+    next_producer_id: int
+    topics: dict[UUID, StoredTopic | None] = field(default_factory=dict)
+    partitions: dict[TopicIdPartition, PartitionState | None] = field(default_factory=dict)
+    plans: dict[ObjectKey, PlannedSegment | None] = field(default_factory=dict)
+    producers: dict[ProducerKey, StoredProducer | None] = field(default_factory=dict)
+
+
+class CommittedImage:
+    """Topics, partitions, plans and a capped cache of producers, as SQLite has them."""
+
+    def __init__(self, *, producers_max: int) -> None:
+        self._producers_max = producers_max
+        self.next_offset = 0
+        self.timestamp_ms = 0
+        self.state_hash = 0
+        self.next_producer_id = 0
+        self.topics: dict[UUID, StoredTopic] = {}
+        self.topics_by_name: dict[str, TopicDescription] = {}
+        self.partitions: dict[TopicIdPartition, PartitionState] = {}
+        self.plans: dict[ObjectKey, PlannedSegment] = {}
+        self.producers: dict[ProducerKey, StoredProducer] = {}
+
+    def merge(self, changes: Changes) -> None:
+        """Take over what a transaction changed, after it was committed."""
+        self.next_offset = changes.next_offset
+        self.timestamp_ms = changes.timestamp_ms
+        self.state_hash = changes.state_hash
+        self.next_producer_id = changes.next_producer_id
+        for topic_id, topic in changes.topics.items():
+            before = self.topics.pop(topic_id, None)
+            # A name may have been deleted and created again within one transaction.
+            if before is not None and self._owns_name(before.description):
+                del self.topics_by_name[before.description.name]
+            if topic is not None:
+                self.topics[topic_id] = topic
+                self.topics_by_name[topic.description.name] = topic.description
+        for partition, state in changes.partitions.items():
+            if state is None:
+                self.partitions.pop(partition, None)
+            else:
+                self.partitions[partition] = state
+        for key, plan in changes.plans.items():
+            if plan is None:
+                self.plans.pop(key, None)
+            else:
+                self.plans[key] = plan
+        self._merge_producers(changes.producers)
+
+    def _owns_name(self, description: TopicDescription) -> bool:
+        known = self.topics_by_name.get(description.name)
+        return known is not None and known.topic_id == description.topic_id
+
+    def _merge_producers(self, producers: dict[ProducerKey, StoredProducer | None]) -> None:
+        """The least recently written leave first; whoever needs one again looks in SQLite."""
+        cache = self.producers
+        for key, producer in producers.items():
+            cache.pop(key, None)
+            if producer is not None:
+                cache[key] = producer
+        while len(cache) > self._producers_max:
+            del cache[next(iter(cache))]

@@ -1,0 +1,268 @@
+"""The state as it will be once everything pending is durable.
+
+An operation is decided against the committed state *and* the effect of the operations decided
+before it, so that the next one need not wait for their append. That effect lives here, as an
+overlay over the committed image: each entry remembers the number of the group of operations that
+wrote it and leaves when that group was applied, because then the image says the same. When an
+append fails, everything pending fails with it, the overlay is dropped, and the image is the truth.
+
+Surrogate keys are offsets of the metadata log, so the view also knows which offset the next record
+will get (`next_offset`); the append insists on it.
+
+Source: KIP-1164, "How operations are performed", step 3.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from metadata.image import (
+    CommittedImage,
+    PartitionState,
+    PlannedSegment,
+    ProducerKey,
+    StoredTopic,
+)
+from metadata.operations import TopicDescription
+from metadata.producer_state import ProducerState
+from wal.coordinates import ObjectKey, TopicIdPartition
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class KnownFile(NamedTuple):
+    """A file that was committed under some key: what tells its request, and its stored answer."""
+
+    request_digest: bytes
+    answer: bytes
+
+
+class _Absent:
+    """The type of ABSENT; None in an overlay means 'deleted'."""
+
+
+ABSENT: Final = _Absent()
+
+
+class Overlay(Generic[_Key, _Value]):
+    """Values written by pending operations; None = deleted by one."""
+
+    __slots__ = ("_entries", "_written")
+
+    def __init__(self) -> None:
+        self._entries: dict[_Key, tuple[_Value | None, int]] = {}
+        self._written: deque[tuple[int, _Key]] = deque()
+
+    def get(self, key: _Key) -> _Value | _Absent | None:
+        entry = self._entries.get(key)
+        return ABSENT if entry is None else entry[0]
+
+    def put(self, key: _Key, value: _Value | None, group: int) -> None:
+        self._entries[key] = (value, group)
+        self._written.append((group, key))
+
+    def items(self) -> Iterator[tuple[_Key, _Value | None]]:
+        for key, (value, _) in self._entries.items():
+            yield key, value
+
+    def retire(self, applied_group: int) -> dict[_Key, _Value | None]:
+        """Drop and return what no group after `applied_group` has written since."""
+        retired: dict[_Key, _Value | None] = {}
+        while self._written and self._written[0][0] <= applied_group:
+            _, key = self._written.popleft()
+            entry = self._entries.get(key)
+            if entry is not None and entry[1] <= applied_group:
+                retired[key] = entry[0]
+                del self._entries[key]
+        return retired
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._written.clear()
+
+
+class SpeculativeView:
+    """What the rules of deciding read and write. Only the coordinator's deciding task uses it."""
+
+    def __init__(self, image: CommittedImage) -> None:
+        self._image = image
+        self._topics: Overlay[UUID, StoredTopic] = Overlay()
+        self._topics_by_name: Overlay[str, TopicDescription] = Overlay()
+        self._partitions: Overlay[TopicIdPartition, PartitionState] = Overlay()
+        self._plans: Overlay[ObjectKey, PlannedSegment] = Overlay()
+        self._planned_ends: Overlay[TopicIdPartition, int] = Overlay()
+        self._producers: Overlay[ProducerKey, ProducerState] = Overlay()
+        self._files: Overlay[ObjectKey, KnownFile] = Overlay()
+        # A file is not part of the image. One that is applied while a look-up in SQLite is under
+        # way may be missed by both, so files stay here until the next look-up starts.
+        self._applied_files: dict[ObjectKey, KnownFile] = {}
+        self._looked_up_files: Mapping[ObjectKey, KnownFile] = {}
+        self._looked_up_producers: Mapping[ProducerKey, ProducerState | None] = {}
+        self._next_producer_id: int | None = None
+        self._producer_ids_written_by = 0
+        self.group = 0
+        """Number of the group that is being decided; every write is tagged with it."""
+        self.next_offset = image.next_offset
+        """Offset in the metadata log of the next record to be decided."""
+
+    # -- topics and partitions ------------------------------------------------------------------
+
+    def topic_by_name(self, name: str) -> TopicDescription | None:
+        found = self._topics_by_name.get(name)
+        return self._image.topics_by_name.get(name) if isinstance(found, _Absent) else found
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        found = self._topics.get(topic_id)
+        topic = self._image.topics.get(topic_id) if isinstance(found, _Absent) else found
+        return None if topic is None else topic.description
+
+    def put_topic(self, topic: StoredTopic) -> None:
+        self._topics.put(topic.description.topic_id, topic, self.group)
+        self._topics_by_name.put(topic.description.name, topic.description, self.group)
+
+    def delete_topic(self, description: TopicDescription) -> None:
+        """The topic, its partitions and its plans are gone."""
+        self._topics.put(description.topic_id, None, self.group)
+        self._topics_by_name.put(description.name, None, self.group)
+        for index in range(description.partition_count):
+            partition = TopicIdPartition(description.topic_id, index)
+            self._partitions.put(partition, None, self.group)
+        for plan in list(self.plans()):
+            if plan.partition.topic_id == description.topic_id:
+                self._plans.put(plan.object_key, None, self.group)
+
+    def partition(self, partition: TopicIdPartition) -> PartitionState | None:
+        """Log start offset and high watermark; how far it is planned says `planned_end`."""
+        found = self._partitions.get(partition)
+        return self._image.partitions.get(partition) if isinstance(found, _Absent) else found
+
+    def put_partition(self, partition: TopicIdPartition, state: PartitionState) -> None:
+        self._partitions.put(partition, state, self.group)
+
+    # -- segment plans --------------------------------------------------------------------------
+
+    def plans(self) -> Iterator[PlannedSegment]:
+        """All outstanding plans, in no particular order."""
+        pending = dict(self._plans.items())
+        for key, plan in self._image.plans.items():
+            if key not in pending:
+                yield plan
+        yield from (plan for plan in pending.values() if plan is not None)
+
+    def plan(self, key: ObjectKey) -> PlannedSegment | None:
+        found = self._plans.get(key)
+        return self._image.plans.get(key) if isinstance(found, _Absent) else found
+
+    def put_plan(self, plan: PlannedSegment) -> None:
+        self._plans.put(plan.object_key, plan, self.group)
+        self.put_planned_end(plan.partition, plan.last_offset + 1)
+
+    def delete_plan(self, key: ObjectKey) -> None:
+        self._plans.put(key, None, self.group)
+
+    def planned_end(self, partition: TopicIdPartition) -> int | None:
+        """Where the next plan starts; None = no such partition, or not known until what is
+        pending was applied. Kept apart from the partition, which every commit writes."""
+        found = self._planned_ends.get(partition)
+        if not isinstance(found, _Absent):
+            return found
+        state = self._image.partitions.get(partition)
+        if state is None or self.partition(partition) is None:
+            return None
+        return state.planned_end_offset
+
+    def put_planned_end(self, partition: TopicIdPartition, planned_end: int | None) -> None:
+        self._planned_ends.put(partition, planned_end, self.group)
+
+    # -- producers ------------------------------------------------------------------------------
+
+    def knows_producer(self, key: ProducerKey) -> bool:
+        """Whether `producer` can answer without a look-up in SQLite."""
+        return (
+            key in self._looked_up_producers
+            or key in self._image.producers
+            or not isinstance(self._producers.get(key), _Absent)
+        )
+
+    def producer(self, key: ProducerKey) -> ProducerState | None:
+        """The producer's state; None = never seen there. `knows_producer(key)` must hold."""
+        found = self._producers.get(key)
+        if not isinstance(found, _Absent):
+            return found
+        stored = self._image.producers.get(key)
+        return self._looked_up_producers[key] if stored is None else stored.state
+
+    def put_producer(self, key: ProducerKey, state: ProducerState) -> None:
+        self._producers.put(key, state, self.group)
+
+    @property
+    def next_producer_id(self) -> int:
+        pending = self._next_producer_id
+        return self._image.next_producer_id if pending is None else pending
+
+    def put_next_producer_id(self, next_producer_id: int) -> None:
+        self._next_producer_id = next_producer_id
+        self._producer_ids_written_by = self.group
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def file(self, key: ObjectKey) -> KnownFile | None:
+        """The file committed under `key`. The key must have been looked up for this group."""
+        found = self._files.get(key)
+        if not isinstance(found, _Absent):
+            return found
+        return self._applied_files.get(key) or self._looked_up_files.get(key)
+
+    def put_file(self, key: ObjectKey, file: KnownFile) -> None:
+        self._files.put(key, file, self.group)
+
+    # -- life of the view -----------------------------------------------------------------------
+
+    def start_look_up(self) -> None:
+        """A look-up in SQLite starts now; it sees everything that was applied before."""
+        self._applied_files.clear()
+        self._looked_up_files = {}
+        self._looked_up_producers = {}
+
+    def finish_look_up(
+        self,
+        files: Mapping[ObjectKey, KnownFile],
+        producers: Mapping[ProducerKey, ProducerState | None],
+    ) -> None:
+        """What the look-up found; valid until the next one starts."""
+        self._looked_up_files = files
+        self._looked_up_producers = producers
+
+    def retire(self, applied_group: int) -> None:
+        """Groups up to `applied_group` are in the image now."""
+        for overlay in (
+            self._topics,
+            self._topics_by_name,
+            self._partitions,
+            self._plans,
+            self._planned_ends,
+            self._producers,
+        ):
+            overlay.retire(applied_group)
+        for key, file in self._files.retire(applied_group).items():
+            if file is not None:
+                self._applied_files[key] = file
+        if self._producer_ids_written_by <= applied_group:
+            self._next_producer_id = None
+
+    def reset(self) -> None:
+        """Forget everything pending; all durable operations must have been applied before."""
+        for overlay in (
+            self._topics,
+            self._topics_by_name,
+            self._partitions,
+            self._plans,
+            self._planned_ends,
+            self._producers,
+            self._files,
+        ):
+            overlay.clear()
+        self._next_producer_id = None
+        self.next_offset = self._image.next_offset
