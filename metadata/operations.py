@@ -20,6 +20,9 @@ from wal.errors import DisklessError
 WRITE_AHEAD_MULTI_SEGMENT: Final = 1
 """KIP-1164's ObjectFormat of a WAL object."""
 
+PARQUET_SEGMENT: Final = 2
+"""Our object format of a Parquet segment; segments share the life cycle of WAL objects."""
+
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3

@@ -1,0 +1,733 @@
+"""Applying metadata records to the SQLite state: the one code path for live operation and replay.
+
+`StateTransaction` turns records into rows inside one SQLite transaction, and keeps the state hash
+up to date row by row. It is deterministic: it reads records and rows, never a clock, a setting or a
+random number. Rules that would have to consult those were applied when the operation was decided;
+the record holds the result.
+
+A record that contradicts the state (a batch that does not start at the high watermark, a plan
+nobody made) raises CorruptState: one of the two is damaged, and going on would hide which.
+
+Inserts of `FileCommitted` records are collected over the whole transaction and sent in bulk,
+because a transaction usually covers the files of several brokers; every other record first flushes
+them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
+
+from metadata.commit_answer import AnswerEntry, pack_answer
+from metadata.image import (
+    Changes,
+    CommittedImage,
+    PartitionState,
+    PlannedSegment,
+    ProducerKey,
+    StoredProducer,
+    StoredTopic,
+)
+from metadata.log import MetadataRecordBatch
+from metadata.operations import PARQUET_SEGMENT, TopicDescription
+from metadata.producer_state import (
+    ProducerBatch,
+    ProducerState,
+    pack_batches,
+    unpack_batches,
+    with_batch,
+)
+from metadata.records import (
+    CommittedBatch,
+    FileCommittedRecord,
+    FilesDeletedRecord,
+    PartitionCreatedRecord,
+    ProducerIdsAllocatedRecord,
+    RecordsDeletedRecord,
+    SegmentCommittedRecord,
+    SegmentPlannedRecord,
+    TopicConfigsRecord,
+    TopicDeletedRecord,
+    decode_record,
+)
+from metadata.schema import (
+    APPLIED,
+    APPLIED_CHECKSUM,
+    BATCHES,
+    FILE_ANSWERS,
+    FILES,
+    NOT_DELETABLE,
+    PARTITIONS,
+    PRODUCER_IDS,
+    PRODUCER_STATES,
+    SEGMENT_PLANS,
+    SEGMENTS,
+    STATE_VERSION,
+    TOPIC_CONFIGS,
+    TOPICS,
+    Row,
+    StateTable,
+    compiled,
+)
+from metadata.segment_identity import segment_digest
+from metadata.state_hash import HASH_MODULUS, to_signed
+from wal.coordinates import TopicIdPartition
+from wal.crc import crc32c
+from wal.errors import CorruptState
+
+COALESCED_BYTES_MAX: Final = 1 << 20
+"""Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
+
+_UPDATE_PARTITION: Final = PARTITIONS.update_sql(
+    "log_start_offset", "high_watermark", "planned_end_offset", "unplanned_bytes"
+)
+_UPDATE_FILE: Final = FILES.update_sql("live_rows", "live_bytes", "deletable_since_ms")
+_UPSERT_PRODUCER: Final = PRODUCER_STATES.upsert_sql()
+_UPSERT_PRODUCER_IDS: Final = PRODUCER_IDS.upsert_sql()
+_SELECT_PRODUCER: Final = compiled(
+    select(PRODUCER_STATES.table).where(
+        (PRODUCER_STATES.table.c.partition == 0) & (PRODUCER_STATES.table.c.producer_id == 0)
+    )
+)
+_ALL_BITS: Final = 0xFFFFFFFF
+
+
+class StateTransaction:
+    """Applies metadata batches to `connection`, on which a write transaction was begun.
+
+    Use: `apply` for each batch in log order, then `finish` once, then commit the transaction, then
+    merge the returned changes into the image. Runs in the writer thread; only reads the image.
+    """
+
+    def __init__(self, connection: Connection, image: CommittedImage) -> None:
+        self._connection = connection
+        self._image = image
+        self._hash = image.state_hash
+        self._changes = Changes(
+            next_offset=image.next_offset,
+            timestamp_ms=image.timestamp_ms,
+            state_hash=image.state_hash,
+            next_producer_id=image.next_producer_id,
+        )
+        self._last_record = b""
+        self._new_batches: list[Row] = []
+        self._new_files: list[Row] = []
+        self._new_answers: list[Row] = []
+        self._written_partitions: dict[TopicIdPartition, None] = {}
+        self._written_producers: dict[ProducerKey, None] = {}
+        self._producer_checksums: dict[ProducerKey, int] = {}
+
+    def apply(self, batch: MetadataRecordBatch) -> None:
+        """Raises CorruptState (the batch does not fit the state), CorruptLog (not records)."""
+        if batch.base_offset != self._changes.next_offset:
+            raise CorruptState(
+                f"metadata batch at offset {batch.base_offset}, expected "
+                f"{self._changes.next_offset}"
+            )
+        for offset, data in enumerate(batch.records, batch.base_offset):
+            record = decode_record(data)
+            if isinstance(record, FileCommittedRecord):
+                self._commit_file(offset, record, batch.timestamp_ms)
+                continue
+            self._flush()
+            match record:
+                case PartitionCreatedRecord():
+                    self._create_partition(offset, record)
+                case TopicConfigsRecord():
+                    self._set_configs(record)
+                case TopicDeletedRecord():
+                    self._delete_topic(record, batch.timestamp_ms)
+                case RecordsDeletedRecord():
+                    self._delete_records(record, batch.timestamp_ms)
+                case ProducerIdsAllocatedRecord():
+                    self._allocate_producer_ids(record)
+                case SegmentPlannedRecord():
+                    self._plan_segment(record)
+                case SegmentCommittedRecord():
+                    self._commit_segment(offset, record, batch.timestamp_ms)
+                case FilesDeletedRecord():
+                    self._forget_files(record)
+        self._last_record = batch.records[-1]
+        self._changes.next_offset = batch.next_offset
+        self._changes.timestamp_ms = max(self._changes.timestamp_ms, batch.timestamp_ms)
+
+    def finish(self) -> Changes:
+        """Write what was collected, the applied offset and the state hash; nothing is committed."""
+        self._flush()
+        changes = self._changes
+        changes.state_hash = self._hash % HASH_MODULUS
+        write_applied(self._connection, changes, last_record_crc=crc32c(self._last_record))
+        return changes
+
+    # -- 102 FileCommitted ----------------------------------------------------------------------
+
+    def _commit_file(self, file_id: int, record: FileCommittedRecord, timestamp_ms: int) -> None:
+        answer: list[AnswerEntry] = [AnswerEntry()] * (len(record.batches) + len(record.refused))
+        live_rows = live_bytes = 0
+        position = 0
+        batches = record.batches
+        while position < len(batches):
+            partition = batches[position].partition
+            end = position + 1
+            while end < len(batches) and batches[end].partition == partition:
+                end += 1
+            rows, size = self._append(file_id, partition, batches[position:end], answer)
+            live_rows += rows
+            live_bytes += size
+            position = end
+        for refused in record.refused:
+            answer[refused.position] = AnswerEntry(
+                base_offset=refused.base_offset,
+                log_append_time_ms=refused.log_append_time_ms,
+                log_start_offset=refused.log_start_offset,
+                refusal=refused.error_code,
+                is_duplicate=refused.error_code == 0,
+            )
+        owners = b"".join(owner.to_bytes(4, "little", signed=True) for owner in record.owner_ids)
+        self._new_files.append(
+            self._added(
+                FILES,
+                file_id,
+                record.object_format,
+                record.file_size,
+                record.uploader_broker_id,
+                record.committed_at_ms,
+                live_rows,
+                live_bytes,
+                NOT_DELETABLE if live_rows else timestamp_ms,
+                record.object_key,
+                owners,
+            )
+        )
+        self._new_answers.append(
+            self._added(FILE_ANSWERS, file_id, record.request_digest, pack_answer(answer))
+        )
+
+    def _append(
+        self,
+        file_id: int,
+        partition: TopicIdPartition,
+        batches: Sequence[CommittedBatch],
+        answer: list[AnswerEntry],
+    ) -> tuple[int, int]:
+        """Append consecutive batches of one partition; returns (rows made, bytes)."""
+        state = self._partition(partition)
+        high_watermark = state.high_watermark
+        log_start = state.log_start_offset
+        total_bytes = rows = 0
+        run: CommittedBatch | None = None
+        run_bytes = run_count = run_max_timestamp = 0
+        previous: CommittedBatch | None = None
+        for batch in batches:
+            if batch.base_offset != high_watermark or batch.last_offset < batch.base_offset:
+                raise CorruptState(
+                    f"{partition}: record commits {batch.base_offset}..{batch.last_offset} at high "
+                    f"watermark {high_watermark}"
+                )
+            high_watermark = batch.last_offset + 1
+            size = batch.byte_size
+            total_bytes += size
+            if (
+                run is not None
+                and previous is not None
+                and batch.byte_offset == run.byte_offset + run_bytes
+                and batch.timestamp_type == run.timestamp_type
+                and batch.log_append_time_ms == run.log_append_time_ms
+                and run_bytes + size <= COALESCED_BYTES_MAX
+            ):
+                run_bytes += size
+                run_count += 1
+                run_max_timestamp = max(run_max_timestamp, batch.max_timestamp_ms)
+            else:
+                if run is not None and previous is not None:
+                    self._add_run(
+                        state.id, file_id, run, previous, run_bytes, run_count, run_max_timestamp
+                    )
+                    rows += 1
+                run, run_bytes, run_count = batch, size, 1
+                run_max_timestamp = batch.max_timestamp_ms
+            previous = batch
+            if batch.producer_id >= 0:
+                self._append_to_producer((state.id, batch.producer_id), batch)
+            answer[batch.position] = AnswerEntry(
+                batch.base_offset, batch.log_append_time_ms, log_start
+            )
+        assert run is not None
+        assert previous is not None
+        self._add_run(state.id, file_id, run, previous, run_bytes, run_count, run_max_timestamp)
+        self._put_partition(
+            partition,
+            state._replace(
+                high_watermark=high_watermark,
+                unplanned_bytes=state.unplanned_bytes + total_bytes,
+            ),
+        )
+        return rows + 1, total_bytes
+
+    def _add_run(
+        self,
+        partition_id: int,
+        file_id: int,
+        first: CommittedBatch,
+        last: CommittedBatch,
+        size: int,
+        count: int,
+        max_timestamp_ms: int,
+    ) -> None:
+        self._new_batches.append(
+            self._added(
+                BATCHES,
+                partition_id,
+                last.last_offset,
+                first.base_offset,
+                file_id,
+                first.byte_offset,
+                size,
+                count,
+                first.timestamp_type,
+                first.log_append_time_ms,
+                max_timestamp_ms,
+            )
+        )
+
+    def _append_to_producer(self, key: ProducerKey, batch: CommittedBatch) -> None:
+        producers = self._changes.producers
+        if key in producers:
+            stored = producers[key]
+        else:
+            stored = self._image.producers.get(key) or self._load_producer(key)
+            # The checksum to take out of the hash is that of the row before this transaction.
+            if stored is not None:
+                self._producer_checksums[key] = stored.checksum
+        state = with_batch(
+            None if stored is None else stored.state,
+            batch.producer_epoch,
+            ProducerBatch(
+                batch.base_sequence,
+                batch.last_sequence,
+                batch.base_offset,
+                batch.log_append_time_ms,
+            ),
+        )
+        producers[key] = StoredProducer(state, 0)
+        self._written_producers[key] = None
+
+    def _load_producer(self, key: ProducerKey) -> StoredProducer | None:
+        row = self._connection.exec_driver_sql(_SELECT_PRODUCER, key).one_or_none()
+        return None if row is None else stored_producer(row)
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def _create_partition(self, offset: int, record: PartitionCreatedRecord) -> None:
+        topic = self._topic(record.topic_id)
+        if topic is None:
+            topic_row_id, count, configs = offset, 0, {}
+            self._insert(TOPICS, offset, 1, record.topic_id.bytes, record.name)
+        else:
+            topic_row_id, description = topic
+            count, configs = description.partition_count, dict(description.configs)
+            if record.name != description.name:
+                raise CorruptState(f"topic {record.topic_id} is {description.name}, {record.name}")
+            self._replace_row(
+                TOPICS,
+                (topic_row_id, count, record.topic_id.bytes, record.name),
+                (topic_row_id, count + 1, record.topic_id.bytes, record.name),
+            )
+        if record.partition != count:
+            raise CorruptState(f"topic {record.name}: partition {record.partition} after {count}")
+        self._changes.topics[record.topic_id] = StoredTopic(
+            topic_row_id,
+            TopicDescription(
+                topic_id=record.topic_id,
+                name=record.name,
+                partition_count=count + 1,
+                configs=configs,
+            ),
+        )
+        state = PartitionState(offset)
+        self._insert(PARTITIONS, offset, topic_row_id, record.partition, *state[1:])
+        self._changes.partitions[TopicIdPartition(record.topic_id, record.partition)] = state
+
+    def _set_configs(self, record: TopicConfigsRecord) -> None:
+        topic = self._topic(record.topic_id)
+        if topic is None:
+            raise CorruptState(f"configs of the unknown topic {record.topic_id}")
+        self._delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
+        for name, value in sorted(record.configs.items()):
+            self._insert(TOPIC_CONFIGS, topic.id, name, value)
+        old = topic.description
+        self._changes.topics[record.topic_id] = StoredTopic(
+            topic.id,
+            TopicDescription(
+                topic_id=old.topic_id,
+                name=old.name,
+                partition_count=old.partition_count,
+                configs=dict(record.configs),
+            ),
+        )
+
+    def _delete_topic(self, record: TopicDeletedRecord, timestamp_ms: int) -> None:
+        topic = self._topic(record.topic_id)
+        if topic is None:
+            raise CorruptState(f"the unknown topic {record.topic_id} was deleted")
+        for index in range(topic.description.partition_count):
+            partition = TopicIdPartition(record.topic_id, index)
+            state = self._partition(partition)
+            self._drop_batches(BATCHES.table.c.partition == state.id, timestamp_ms)
+            self._drop_segments(SEGMENTS.table.c.partition == state.id, timestamp_ms)
+            for table in (SEGMENT_PLANS, PRODUCER_STATES):
+                self._delete_where(table, table.table.c.partition == state.id)
+            self._forget_producers_of(state.id)
+            self._delete_where(PARTITIONS, PARTITIONS.table.c.id == state.id)
+            self._changes.partitions[partition] = None
+        self._delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
+        self._delete_where(TOPICS, TOPICS.table.c.id == topic.id)
+        self._changes.topics[record.topic_id] = None
+        for plan in self._plans():
+            if plan.partition.topic_id == record.topic_id:
+                self._changes.plans[plan.object_key] = None
+
+    def _forget_producers_of(self, partition_id: int) -> None:
+        known = [*self._image.producers, *self._changes.producers]
+        for key in known:
+            if key[0] == partition_id:
+                self._changes.producers[key] = None
+
+    # -- data -----------------------------------------------------------------------------------
+
+    def _delete_records(self, record: RecordsDeletedRecord, timestamp_ms: int) -> None:
+        """Planned rows stay until their segment is committed: a task may be reading them."""
+        state = self._partition(record.partition)
+        start = record.new_log_start_offset
+        if not state.log_start_offset <= start <= state.high_watermark:
+            raise CorruptState(
+                f"{record.partition}: log start {start} outside {state.log_start_offset}.."
+                f"{state.high_watermark}"
+            )
+        batches = BATCHES.table.c
+        dropped = self._drop_batches(
+            and_(
+                batches.partition == state.id,
+                batches.last_offset < start,
+                batches.last_offset >= state.planned_end_offset,
+            ),
+            timestamp_ms,
+        )
+        self._drop_segments(
+            and_(SEGMENTS.table.c.partition == state.id, SEGMENTS.table.c.last_offset < start),
+            timestamp_ms,
+        )
+        planned_end = state.planned_end_offset
+        if start > planned_end:
+            # The first row that stays may begin below the new log start: the delete cut it in half.
+            first = self._connection.execute(
+                select(batches.base_offset)
+                .where(batches.partition == state.id, batches.last_offset >= start)
+                .order_by(batches.last_offset)
+                .limit(1)
+            ).scalar()
+            planned_end = state.high_watermark if first is None else first
+        self._put_partition(
+            record.partition,
+            state._replace(
+                log_start_offset=start,
+                planned_end_offset=planned_end,
+                unplanned_bytes=state.unplanned_bytes - dropped,
+            ),
+        )
+
+    def _allocate_producer_ids(self, record: ProducerIdsAllocatedRecord) -> None:
+        before = self._changes.next_producer_id
+        if record.next_producer_id < before:
+            raise CorruptState(f"producer ids went back from {before}")
+        if before:
+            self._hash -= PRODUCER_IDS.checksum((0, before))
+        row = self._added(PRODUCER_IDS, 0, record.next_producer_id)
+        self._connection.exec_driver_sql(_UPSERT_PRODUCER_IDS, row)
+        self._changes.next_producer_id = record.next_producer_id
+
+    # -- segments -------------------------------------------------------------------------------
+
+    def _plan_segment(self, record: SegmentPlannedRecord) -> None:
+        state = self._partition(record.partition)
+        if record.base_offset != state.planned_end_offset:
+            raise CorruptState(
+                f"{record.object_key} starts at {record.base_offset}, not at "
+                f"{state.planned_end_offset}"
+            )
+        batches = BATCHES.table.c
+        size = self._connection.execute(
+            select(func.coalesce(func.sum(batches.byte_size), 0)).where(
+                batches.partition == state.id,
+                batches.last_offset >= record.base_offset,
+                batches.last_offset <= record.last_offset,
+            )
+        ).scalar_one()
+        self._insert(
+            SEGMENT_PLANS,
+            state.id,
+            record.last_offset,
+            record.base_offset,
+            record.planned_at_ms,
+            record.object_key,
+        )
+        self._changes.plans[record.object_key] = PlannedSegment(
+            record.partition,
+            record.base_offset,
+            record.last_offset,
+            record.object_key,
+            record.planned_at_ms,
+        )
+        self._put_partition(
+            record.partition,
+            state._replace(
+                planned_end_offset=record.last_offset + 1,
+                unplanned_bytes=state.unplanned_bytes - size,
+            ),
+        )
+
+    def _commit_segment(
+        self, file_id: int, record: SegmentCommittedRecord, timestamp_ms: int
+    ) -> None:
+        """Batches out, segment in; the objects of the batches are released."""
+        state = self._partition(record.partition)
+        batches, plans = BATCHES.table.c, SEGMENT_PLANS.table.c
+        planned = self._delete_where(
+            SEGMENT_PLANS,
+            and_(
+                plans.partition == state.id,
+                plans.last_offset == record.last_offset,
+                plans.base_offset == record.base_offset,
+            ),
+        )
+        if planned != 1:
+            raise CorruptState(f"the segment {record.object_key} was committed but not planned")
+        self._changes.plans[record.object_key] = None
+        self._drop_batches(
+            and_(
+                batches.partition == state.id,
+                batches.last_offset >= record.base_offset,
+                batches.last_offset <= record.last_offset,
+            ),
+            timestamp_ms,
+        )
+        is_live = record.last_offset >= state.log_start_offset
+        self._insert(
+            FILES,
+            file_id,
+            PARQUET_SEGMENT,
+            record.object_bytes,
+            -1,
+            timestamp_ms,
+            1 if is_live else 0,
+            record.object_bytes if is_live else 0,
+            NOT_DELETABLE if is_live else timestamp_ms,
+            record.object_key,
+            b"",
+        )
+        self._insert(FILE_ANSWERS, file_id, segment_digest(record), b"")
+        if is_live:
+            self._insert(
+                SEGMENTS,
+                state.id,
+                record.last_offset,
+                record.base_offset,
+                file_id,
+                record.record_count,
+                record.crc32c,
+                record.max_timestamp_ms,
+            )
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def _forget_files(self, record: FilesDeletedRecord) -> None:
+        files = FILES.table.c
+        for key in record.object_keys:
+            row = self._connection.execute(
+                select(files.id, files.live_rows).where(files.object_key == key)
+            ).one_or_none()
+            if row is None or row.live_rows:
+                raise CorruptState(
+                    f"{key} was deleted but is {'unknown' if row is None else 'live'}"
+                )
+            self._delete_where(FILES, files.id == row.id)
+            self._delete_where(FILE_ANSWERS, FILE_ANSWERS.table.c.file == row.id)
+
+    def _drop_batches(self, which: ColumnElement[bool], timestamp_ms: int) -> int:
+        """Delete batch rows and release their files; returns their bytes."""
+        batches = BATCHES.table.c
+        released = self._connection.execute(
+            select(batches.file, func.count(), func.sum(batches.byte_size))
+            .where(which)
+            .group_by(batches.file)
+            .order_by(batches.file)
+        ).all()
+        self._delete_where(BATCHES, which)
+        self._release(((file, rows, size) for file, rows, size in released), timestamp_ms)
+        return sum(size for _, _, size in released)
+
+    def _drop_segments(self, which: ColumnElement[bool], timestamp_ms: int) -> None:
+        segments, files = SEGMENTS.table.c, FILES.table.c
+        released = self._connection.execute(
+            select(segments.file, files.object_bytes)
+            .join_from(SEGMENTS.table, FILES.table, segments.file == files.id)
+            .where(which)
+            .order_by(segments.file)
+        ).all()
+        self._delete_where(SEGMENTS, which)
+        self._release(((file, 1, size) for file, size in released), timestamp_ms)
+
+    def _release(self, files: Iterable[tuple[int, int, int]], timestamp_ms: int) -> None:
+        """Take (rows, bytes) off each file's account; at zero it waits for its deletion."""
+        for file_id, rows, size in files:
+            found = self._connection.execute(
+                select(FILES.table).where(FILES.table.c.id == file_id)
+            ).one_or_none()
+            if found is None:
+                raise CorruptState(f"rows reference the unknown file {file_id}")
+            before = tuple(found)
+            live_rows, live_bytes = before[5] - rows, before[6] - size
+            if live_rows < 0 or live_bytes < 0 or (live_rows == 0) != (live_bytes == 0):
+                raise CorruptState(f"file {file_id}: {live_rows} rows, {live_bytes} bytes live")
+            deletable = NOT_DELETABLE if live_rows else timestamp_ms
+            after = FILES.row(*before[:5], live_rows, live_bytes, deletable, *before[8:-1])
+            self._hash += after[-1] - before[-1]
+            self._connection.exec_driver_sql(
+                _UPDATE_FILE, (live_rows, live_bytes, deletable, after[-1], file_id)
+            )
+
+    # -- rows -----------------------------------------------------------------------------------
+
+    def _topic(self, topic_id: Any) -> StoredTopic | None:
+        if topic_id in self._changes.topics:
+            return self._changes.topics[topic_id]
+        return self._image.topics.get(topic_id)
+
+    def _partition(self, partition: TopicIdPartition) -> PartitionState:
+        state = (
+            self._changes.partitions[partition]
+            if partition in self._changes.partitions
+            else self._image.partitions.get(partition)
+        )
+        if state is None:
+            raise CorruptState(f"a record names the unknown partition {partition}")
+        return state
+
+    def _put_partition(self, partition: TopicIdPartition, state: PartitionState) -> None:
+        """Collected: a partition is usually written by several files of one transaction."""
+        if partition not in self._written_partitions:
+            # Out with the row as it was; `_flush` puts in what it has become.
+            self._hash -= self._partition_row(partition, self._partition(partition))[-1]
+            self._written_partitions[partition] = None
+        self._changes.partitions[partition] = state
+
+    def _partition_row(self, partition: TopicIdPartition, state: PartitionState) -> Row:
+        topic = self._topic(partition.topic_id)
+        if topic is None:
+            raise CorruptState(f"{partition} belongs to no topic")
+        return PARTITIONS.row(state.id, topic.id, partition.partition, *state[1:])
+
+    def _plans(self) -> list[PlannedSegment]:
+        merged = {**self._image.plans, **self._changes.plans}
+        return [plan for plan in merged.values() if plan is not None]
+
+    def _added(self, table: StateTable, *values: Any) -> Row:
+        row = table.row(*values)
+        self._hash += row[-1]
+        return row
+
+    def _insert(self, table: StateTable, *values: Any) -> None:
+        self._connection.exec_driver_sql(table.insert_sql, self._added(table, *values))
+
+    def _replace_row(self, table: StateTable, before: Row, after: Row) -> None:
+        """Replace the row whose first column is its key."""
+        self._hash -= table.checksum(before)
+        self._connection.exec_driver_sql(table.upsert_sql(), self._added(table, *after))
+
+    def _delete_where(self, table: StateTable, which: ColumnElement[bool]) -> int:
+        """Delete rows and take their checksums out of the hash; returns how many they were.
+
+        The checksums are summed in halves: SQLite's sum() of full 64-bit numbers overflows.
+        """
+        checksum = table.table.c.checksum
+        count, low, high = self._connection.execute(
+            select(
+                func.count(),
+                func.coalesce(func.sum(checksum.op("&")(_ALL_BITS)), 0),
+                func.coalesce(func.sum(checksum.op(">>")(32)), 0),
+            )
+            .select_from(table.table)
+            .where(which)
+        ).one()
+        if count:
+            self._hash -= (high << 32) + low
+            self._connection.execute(delete(table.table).where(which))
+        return int(count)
+
+    def _flush(self) -> None:
+        connection = self._connection
+        for table, rows in (
+            (FILES, self._new_files),
+            (FILE_ANSWERS, self._new_answers),
+            (BATCHES, self._new_batches),
+        ):
+            if rows:
+                connection.exec_driver_sql(table.insert_sql, rows)
+                rows.clear()
+        if self._written_partitions:
+            self._flush_partitions()
+        if self._written_producers:
+            self._flush_producers()
+
+    def _flush_partitions(self) -> None:
+        updates = []
+        for partition in self._written_partitions:
+            state = self._partition(partition)
+            checksum = self._partition_row(partition, state)[-1]
+            self._hash += checksum
+            updates.append((*state[1:], checksum, state.id))
+        self._connection.exec_driver_sql(_UPDATE_PARTITION, updates)
+        self._written_partitions.clear()
+
+    def _flush_producers(self) -> None:
+        rows = []
+        for key in self._written_producers:
+            stored = self._changes.producers[key]
+            assert stored is not None
+            row = producer_row(key, stored.state)
+            checksum = row[-1]
+            self._hash += checksum - self._producer_checksums.get(key, 0)
+            self._producer_checksums[key] = checksum
+            self._changes.producers[key] = StoredProducer(stored.state, checksum)
+            rows.append(row)
+        self._connection.exec_driver_sql(_UPSERT_PRODUCER, rows)
+        self._written_producers.clear()
+
+
+def producer_row(key: ProducerKey, state: ProducerState) -> Row:
+    """The row of one producer on one partition."""
+    return PRODUCER_STATES.row(*key, state.epoch, state.last_append_ms, pack_batches(state.batches))
+
+
+def stored_producer(row: Sequence[Any]) -> StoredProducer:
+    """The inverse of `producer_row`. Raises CorruptState when the row fails its checksum."""
+    values = tuple(row)
+    if PRODUCER_STATES.checksum(values[:-1]) != values[-1]:
+        raise CorruptState(f"producer {values[1]} of partition {values[0]} fails its checksum")
+    return StoredProducer(ProducerState(values[2], unpack_batches(values[4])), values[-1])
+
+
+def write_applied(connection: Connection, changes: Changes, *, last_record_crc: int) -> None:
+    """Say in the same transaction how far the metadata log was applied."""
+    values = (
+        0,
+        STATE_VERSION,
+        changes.next_offset,
+        last_record_crc,
+        changes.timestamp_ms,
+        to_signed(changes.state_hash),
+    )
+    connection.exec_driver_sql(_UPSERT_APPLIED, (*values, APPLIED_CHECKSUM(values)))
+
+
+_UPSERT_APPLIED: Final = compiled(APPLIED.insert().prefix_with("OR REPLACE"))
