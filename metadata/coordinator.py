@@ -1,0 +1,591 @@
+"""The coordinator in this process: decide, append, apply, answer.
+
+How one operation goes through it:
+
+1. *decide* - the deciding task takes all operations that wait (a group), looks up in SQLite what
+   they need and memory has not (files by key, producer states), and then, without another await,
+   decides one after the other against the speculative view: committed state plus everything that
+   is pending. An operation becomes records and an answer.
+2. *append* - the appending task takes all groups that were decided meanwhile and appends them to
+   the metadata log with one call: one sync or one put for however many operations (group commit).
+   While it waits, the next groups are decided on top: that is the pipeline.
+3. *apply* - the applying task hands durable batches to the writer thread, which turns them into
+   rows in one SQLite transaction together with the applied offset and the state hash.
+4. *answer* - memory takes over what was applied, listeners hear which partitions grew, callers get
+   their answers. So whatever was answered can be read by whoever asks afterwards.
+
+An append that fails (CommitFailed) left the log as it was. Then every operation that was decided on
+top of it fails the same way, everything durable is applied, the view is dropped, and deciding goes
+on from the committed state: no offset hole, no answer built on what never happened. After an append
+with an unknown outcome, or when the log says that somebody else writes it now, the coordinator
+stops: `run` raises, its callers get CommitOutcomeUnknown or NotCoordinator, and opening it again
+finds out by replay what became durable. Replay and live operation share `StateTransaction`.
+
+An operation without records (an answer that was known, a refusal) still waits its turn behind what
+it was decided on: its answer may rest on something pending.
+
+The broker opens it (`async with`), runs `run()` in its own task group, and closes the log after it.
+Source: KIP-1164, "How operations are performed".
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+from uuid import UUID
+
+from metadata.commit_rules import Decision, check_commit, decide_commit, producers_of
+from metadata.image import Changes, CommittedImage, ProducerKey
+from metadata.log import MetadataLog, MetadataRecordBatch
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import (
+    BatchCommit,
+    CommitFile,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    FindBatches,
+    FoundBatches,
+    ListedOffset,
+    ListOffsets,
+    RolledSegment,
+    SegmentCommit,
+    SegmentPlan,
+    TopicDescription,
+)
+from metadata.queries import (
+    DeletableFile,
+    FileNames,
+    deletable_files,
+    find_batches,
+    list_offset,
+    look_up,
+    segment_plan,
+)
+from metadata.records import FilesDeletedRecord, SegmentCommittedRecord, encode_record
+from metadata.segments import candidates, decide_commit_segments, decide_plans, survey
+from metadata.speculative import SpeculativeView
+from metadata.state import STATE_FILE, StateDatabase
+from metadata.state_recovery import apply_batches, open_state
+from metadata.topic_rules import (
+    PRODUCER_ID_BLOCK,
+    decide_allocate_producer_ids,
+    decide_create_topics,
+    decide_delete_records,
+    decide_delete_topics,
+)
+from wal.clock import Clock
+from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.errors import (
+    AppendTooLarge,
+    CommitFailed,
+    CommitOutcomeUnknown,
+    DisklessError,
+    NotCoordinator,
+    Overloaded,
+    StorageFailed,
+)
+from wal.failpoint import failpoint
+
+GROUPS_DECIDED_MAX: Final = 4
+"""Groups decided and not yet appended; more would only deepen what one failure takes along."""
+APPENDS_UNAPPLIED_MAX: Final = 4
+"""Appends that are durable but not in SQLite yet; when it falls behind, appending waits."""
+APPLY_RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
+"""Pauses while SQLite's disk refuses; the last one is repeated for ever."""
+
+_Answer = TypeVar("_Answer")
+
+CommitListener = Callable[[Collection[TopicIdPartition]], None]
+
+
+class Sleep(Protocol):
+    """`asyncio.sleep`, or a simulation's."""
+
+    async def __call__(self, delay: float, /) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Operation:
+    """One call waiting for its turn. `decide` may raise DisklessError; then it changed nothing."""
+
+    decide: Callable[[SpeculativeView, int], Decision[Any]]
+    answer: "asyncio.Future[Any]"
+    object_keys: Sequence[ObjectKey] = ()
+    producers: Callable[[SpeculativeView], set[ProducerKey]] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Operations that were decided together."""
+
+    number: int
+    first_offset: int
+    operations: list[_Operation] = field(default_factory=list)
+    outcomes: list[object | DisklessError] = field(default_factory=list)
+    batches: list[Sequence[bytes]] = field(default_factory=list)
+    has_segments: bool = False
+
+    @property
+    def record_count(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+    def answer(self) -> None:
+        for operation, outcome in zip(self.operations, self.outcomes, strict=True):
+            if operation.answer.done():
+                continue  # the caller was cancelled; the operation happened all the same
+            if isinstance(outcome, DisklessError):
+                operation.answer.set_exception(outcome)
+            else:
+                operation.answer.set_result(outcome)
+
+
+@dataclass(slots=True, eq=False)
+class _Appended:
+    """Groups whose records are durable, and the batches to apply."""
+
+    groups: Sequence[_Group]
+    batches: Sequence[MetadataRecordBatch]
+
+
+class LocalCoordinator:
+    """`metadata.operations.Coordinator` on a metadata log that this process alone appends to."""
+
+    def __init__(
+        self,
+        directory: Path,
+        log: MetadataLog,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        settings: CoordinatorSettings,
+        on_commit: CommitListener | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`directory` holds the SQLite state and nothing else of value; `log` is open.
+
+        `on_commit` is called in the event loop with the partitions whose offsets moved, after they
+        are readable and before anybody gets an answer.
+        """
+        self._log = log
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings
+        self._on_commit = on_commit
+        self._sleep = sleep
+        self._state = StateDatabase(directory / STATE_FILE, readers=settings.state_readers)
+        self._image = CommittedImage(producers_max=settings.producer_cache_max)
+        self._view = SpeculativeView(self._image)
+        self._names = FileNames()
+        self._waiting: asyncio.Queue[_Operation] = asyncio.Queue(settings.pending_operations_max)
+        self._decided: asyncio.Queue[_Group] = asyncio.Queue()
+        self._may_decide = asyncio.Semaphore(GROUPS_DECIDED_MAX)
+        self._appended: asyncio.Queue[_Appended] = asyncio.Queue(APPENDS_UNAPPLIED_MAX)
+        self._steady = asyncio.Event()
+        self._steady.set()
+        self._in_flight: dict[int, _Group] = {}
+        self._deciding: list[_Operation] = []
+        self._maybe_durable: set[int] = set()
+        self._stopped: DisklessError | None = None
+        self._last_time_ms = 0
+        self._producer_ids = range(0)
+        self._producer_id_lock = asyncio.Lock()
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Open the state, heal it if there is any doubt, and replay what the log has beyond it.
+
+        Raises: CorruptLog, CorruptState (the log itself makes no sense), StorageFailed.
+        """
+        await self._state.__aenter__()
+        try:
+            self._image = await open_state(self._state, self._log, self._settings)
+        except BaseException:
+            await self._state.__aexit__(None, None, None)
+            raise
+        self._view = SpeculativeView(self._image)
+        self._last_time_ms = self._image.timestamp_ms
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the state; `run` has ended before. The log stays open."""
+        self._stop(NotCoordinator("the coordinator is closed"))
+        await self._state.__aexit__(error_type, error, traceback)
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises when it cannot go on; whoever runs it must then restart."""
+        stopped: DisklessError = NotCoordinator("the coordinator is stopping")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._decide_groups(), name="coordinator-decide")
+                tasks.create_task(self._append_groups(), name="coordinator-append")
+                tasks.create_task(self._apply_appended(), name="coordinator-apply")
+        except BaseExceptionGroup as errors:
+            if isinstance(first := errors.exceptions[0], NotCoordinator):
+                stopped = first
+            raise
+        finally:
+            self._stop(stopped)
+
+    def _stop(self, reason: DisklessError) -> None:
+        """Fail what was not answered: what may be durable differently from what cannot be."""
+        if self._stopped is None:
+            self._stopped = reason
+        for group in self._in_flight.values():
+            for operation in group.operations:
+                if not operation.answer.done():
+                    operation.answer.set_exception(
+                        CommitOutcomeUnknown(f"the coordinator stopped: {reason}")
+                        if group.number in self._maybe_durable
+                        else CommitFailed(f"the coordinator stopped: {reason}")
+                    )
+        self._in_flight.clear()
+        undecided = [*self._deciding]
+        while not self._waiting.empty():
+            undecided.append(self._waiting.get_nowait())
+        for operation in undecided:
+            if not operation.answer.done():
+                operation.answer.set_exception(NotCoordinator(str(reason)))
+
+    # -- 1. decide ------------------------------------------------------------------------------
+
+    async def _perform(
+        self,
+        decide: Callable[[SpeculativeView, int], Decision[_Answer]],
+        *,
+        object_keys: Sequence[ObjectKey] = (),
+        producers: Callable[[SpeculativeView], set[ProducerKey]] | None = None,
+    ) -> _Answer:
+        """Queue an operation and wait for its answer; waits when too many are queued already."""
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._refuse_when_stopped()
+        await self._waiting.put(_Operation(decide, answer, object_keys, producers))
+        if not answer.done():
+            # It may have stopped while this call waited for room in a queue nobody empties now.
+            self._refuse_when_stopped()
+        return await answer
+
+    def _refuse_when_stopped(self) -> None:
+        if self._stopped is not None:
+            raise NotCoordinator(str(self._stopped))
+
+    async def _decide_groups(self) -> None:
+        number = 0
+        while True:
+            # Room first: operations that come while there is none join this group.
+            await self._may_decide.acquire()
+            operations = self._deciding
+            operations.append(await self._waiting.get())
+            while not self._waiting.empty() and len(operations) < self._settings.group_records_max:
+                operations.append(self._waiting.get_nowait())
+            await self._look_up(operations)
+            # No await from here on: the view must not change under the decisions.
+            number += 1
+            group = self._decide(number, operations)
+            self._deciding = []
+            self._in_flight[number] = group
+            self._decided.put_nowait(group)
+
+    async def _look_up(self, operations: Sequence[_Operation]) -> None:
+        """Make the view answer everything that `operations` will ask, without any waiting.
+
+        Repeated when something pending was dropped or applied meanwhile and a producer that was in
+        memory is no longer there: an unknown producer may start anywhere, so guessing is no option.
+        """
+        view = self._view
+        keys = [key for operation in operations for key in operation.object_keys]
+        while True:
+            await self._steady.wait()
+            wanted = self._producers_wanted(operations)
+            missing = [key for key in wanted if not view.knows_producer(key)]
+            view.start_look_up()
+            if keys or missing:
+                found = await self._state.read(partial(look_up, keys=keys, producers=missing))
+                view.finish_look_up(found.files, found.producers)
+            if self._steady.is_set() and all(
+                view.knows_producer(key) for key in self._producers_wanted(operations)
+            ):
+                return
+
+    def _producers_wanted(self, operations: Sequence[_Operation]) -> set[ProducerKey]:
+        wanted: set[ProducerKey] = set()
+        for operation in operations:
+            if operation.producers is not None:
+                wanted |= operation.producers(self._view)
+        return wanted
+
+    def _decide(self, number: int, operations: list[_Operation]) -> _Group:
+        view = self._view
+        view.group = number
+        now_ms = self._now_ms()
+        group = _Group(number, view.next_offset, operations)
+        for operation in operations:
+            try:
+                decision = operation.decide(view, now_ms)
+            except DisklessError as error:
+                group.outcomes.append(error)
+                continue
+            group.outcomes.append(decision.answer)
+            if decision.records:
+                group.batches.append([encode_record(record) for record in decision.records])
+                group.has_segments |= isinstance(decision.records[0], SegmentCommittedRecord)
+                view.next_offset += len(decision.records)
+        return group
+
+    def _now_ms(self) -> int:
+        """Wall time that never goes back, not even over a restart: it becomes LogAppendTime."""
+        self._last_time_ms = max(self._last_time_ms, self._clock.now_ms())
+        return self._last_time_ms
+
+    # -- 2. append ------------------------------------------------------------------------------
+
+    async def _append_groups(self) -> None:
+        while True:
+            groups = [await self._decided.get()]
+            records = groups[0].record_count
+            while not self._decided.empty() and records < self._settings.group_records_max:
+                groups.append(self._decided.get_nowait())
+                records += groups[-1].record_count
+            batches: list[Sequence[bytes]] = [batch for group in groups for batch in group.batches]
+            timestamp_ms = self._now_ms()
+            offset = groups[0].first_offset
+            if batches:
+                self._maybe_durable.update(group.number for group in groups)
+                try:
+                    await self._log.append(batches, timestamp_ms, at_offset=offset)
+                except (CommitFailed, Overloaded, AppendTooLarge) as error:
+                    await self._fail_pending(groups, error)
+                    continue
+                except NotCoordinator:
+                    self._maybe_durable.difference_update(group.number for group in groups)
+                    raise
+                failpoint("commit.after_log")
+                if any(group.has_segments for group in groups):
+                    failpoint("segment.after_log")
+            appended = []
+            for batch in batches:
+                appended.append(MetadataRecordBatch(offset, timestamp_ms, batch))
+                offset += len(batch)
+            await self._appended.put(_Appended(groups, appended))
+            for _ in groups:
+                self._may_decide.release()
+
+    async def _fail_pending(self, groups: list[_Group], error: DisklessError) -> None:
+        """Nothing of `groups` happened, hence nothing of what was decided on top of them."""
+        self._steady.clear()
+        while not self._decided.empty():
+            groups.append(self._decided.get_nowait())
+        for group in groups:
+            self._in_flight.pop(group.number)
+            self._maybe_durable.discard(group.number)
+            group.outcomes = [
+                CommitFailed(f"the metadata log refused: {error}") for _ in group.operations
+            ]
+            group.answer()
+        await self._appended.join()
+        self._view.reset()
+        self._steady.set()
+        for _ in groups:
+            self._may_decide.release()
+
+    # -- 3. apply, 4. answer --------------------------------------------------------------------
+
+    async def _apply_appended(self) -> None:
+        while True:
+            appended = [await self._appended.get()]
+            while not self._appended.empty():
+                appended.append(self._appended.get_nowait())
+            groups = [group for item in appended for group in item.groups]
+            batches = [batch for item in appended for batch in item.batches]
+            if batches:
+                changes = await self._apply(batches)
+                failpoint("commit.after_apply")
+                self._image.merge(changes)
+                self._view.retire(groups[-1].number)
+                if self._on_commit is not None and changes.partitions:
+                    self._on_commit(changes.partitions.keys())
+            for group in groups:
+                del self._in_flight[group.number]
+                self._maybe_durable.discard(group.number)
+                group.answer()
+            for _ in appended:
+                self._appended.task_done()
+
+    async def _apply(self, batches: Sequence[MetadataRecordBatch]) -> Changes:
+        """The records are durable, so this has to succeed; a full disk is waited out."""
+        attempt = 0
+        while True:
+            try:
+                return await self._state.write(partial(apply_batches, self._image, batches))
+            except StorageFailed:
+                await self._sleep(APPLY_RETRY_S[min(attempt, len(APPLY_RETRY_S) - 1)])
+                attempt += 1
+
+    # -- operations: topics ---------------------------------------------------------------------
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        return MappingProxyType(self._image.topics_by_name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        topic = self._image.topics.get(topic_id)
+        return None if topic is None else topic.description
+
+    def high_watermark(self, partition: TopicIdPartition) -> int | None:
+        """From committed memory; None when there is no such partition."""
+        state = self._image.partitions.get(partition)
+        return None if state is None else state.high_watermark
+
+    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
+        """From committed memory; None when there is no such partition."""
+        state = self._image.partitions.get(partition)
+        return None if state is None else state.log_start_offset
+
+    @property
+    def state_hash(self) -> int:
+        """The rolling hash of the committed state."""
+        return self._image.state_hash
+
+    @property
+    def applied_offset(self) -> int:
+        """The first offset of the metadata log that is not in the committed state."""
+        return self._image.next_offset
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]:
+        """An entry is the created topic, TopicExists or InvalidPartitions. Raises CommitFailed."""
+        return await self._perform(lambda view, _: decide_create_topics(view, topics, self._rng))
+
+    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
+        """An entry is None or UnknownTopicId. Raises CommitFailed."""
+        return await self._perform(lambda view, _: decide_delete_topics(view, topic_ids))
+
+    # -- operations: data -----------------------------------------------------------------------
+
+    async def commit_file(self, request: CommitFile) -> Sequence[BatchCommit]:
+        """See the protocol. Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown."""
+        commit = check_commit(request, self._settings)
+        return await self._perform(
+            lambda view, now_ms: decide_commit(view, commit, now_ms, self._settings),
+            object_keys=(request.object_key,),
+            producers=partial(producers_of, request),
+        )
+
+    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+        """An entry has the new log start, OffsetOutOfRange or UnknownPartition."""
+        return await self._perform(lambda view, _: decide_delete_records(view, requests))
+
+    async def find_batches(
+        self, requests: Sequence[FindBatches], *, max_bytes: int, at_least_one: bool = True
+    ) -> Sequence[FoundBatches]:
+        """See the protocol. Readers that are caught up are answered from memory."""
+        caught_up = []
+        for request in requests:
+            state = self._image.partitions.get(request.partition)
+            if state is None or request.offset != state.high_watermark:
+                break
+            caught_up.append(FoundBatches(state.log_start_offset, state.high_watermark))
+        else:
+            return caught_up
+        located = [(request, self._partition_id(request.partition)) for request in requests]
+        return await self._state.read(
+            partial(
+                find_batches,
+                names=self._names,
+                requests=located,
+                max_bytes=max_bytes,
+                at_least_one=at_least_one,
+            )
+        )
+
+    async def list_offsets(self, requests: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+        """See the protocol: what was answered has been applied, so committed state is enough."""
+        located = [(request, self._partition_id(request.partition)) for request in requests]
+        return await self._state.read(
+            lambda connection: [
+                list_offset(connection, self._names, request, partition_id)
+                for request, partition_id in located
+            ]
+        )
+
+    async def allocate_producer_id(self) -> int:
+        """See the protocol. A block is reserved durably before its first id is given out."""
+        async with self._producer_id_lock:
+            if not self._producer_ids:
+                first = await self._perform(lambda view, _: decide_allocate_producer_ids(view))
+                self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
+            producer_id = self._producer_ids[0]
+            self._producer_ids = self._producer_ids[1:]
+        return producer_id
+
+    # -- operations: segments and files ---------------------------------------------------------
+
+    async def plan_segments(self, *, include_partial: bool = False) -> Sequence[SegmentPlan]:
+        """See the protocol; at most `plans_per_call_max` plans are outstanding at any time."""
+        limit = self._settings.plans_per_call_max
+        room = limit - len(self._image.plans)
+        found = candidates(self._image, self._settings) if room > 0 else ()
+        if found:
+            proposals = await self._state.read(
+                partial(
+                    survey,
+                    partitions=found,
+                    now_ms=self._clock.now_ms(),
+                    include_partial=include_partial,
+                    proposals_max=room,
+                )
+            )
+            if proposals:
+                await self._perform(
+                    lambda view, now_ms: decide_plans(
+                        view, proposals, now_ms, outstanding_max=limit
+                    )
+                )
+        outstanding = []
+        for plan in sorted(self._image.plans.values(), key=lambda plan: plan.object_key):
+            partition_id = self._partition_id(plan.partition)
+            topic = self.topic_by_id(plan.partition.topic_id)
+            if partition_id is not None and topic is not None:
+                outstanding.append((plan, partition_id, topic.name))
+        plans = await self._state.read(
+            lambda connection: [
+                segment_plan(connection, self._names, *planned) for planned in outstanding
+            ]
+        )
+        return [plan for plan in plans if plan is not None]
+
+    async def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
+        """An entry is empty, a duplicate, UnknownPartition or Rejected (is not as planned)."""
+        return await self._perform(
+            lambda view, _: decide_commit_segments(view, segments),
+            object_keys=[segment.object_key for segment in segments],
+        )
+
+    async def deletable_files(
+        self, *, before_ms: int, after: tuple[int, int], limit: int
+    ) -> Sequence[tuple[tuple[int, int], DeletableFile]]:
+        """For the file cleaner: files without live batches since before `before_ms`, by age."""
+        return await self._state.read(
+            partial(deletable_files, before_ms=before_ms, after=after, limit=limit)
+        )
+
+    async def forget_files(self, keys: Sequence[ObjectKey]) -> None:
+        """For the file cleaner: these objects are gone from the store. Raises CommitFailed."""
+        record = FilesDeletedRecord(object_keys=tuple(keys))
+        await self._perform(lambda view, _: Decision((record,), None))
+
+    # -- helpers --------------------------------------------------------------------------------
+
+    def _partition_id(self, partition: TopicIdPartition) -> int | None:
+        state = self._image.partitions.get(partition)
+        return None if state is None else state.id

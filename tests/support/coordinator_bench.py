@@ -1,0 +1,232 @@
+"""A running coordinator over an in-memory metadata log, and short ways to talk to it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from metadata.coordinator import LocalCoordinator
+from metadata.log import MetadataLog, MetadataRecordBatch
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import (
+    BatchCommit,
+    CommitFile,
+    CreateTopic,
+    FindBatches,
+    FoundBatches,
+    TopicDescription,
+)
+from metadata.records import MetadataRecord, decode_record
+from wal.clock import Clock, ManualClock
+from wal.coordinates import (
+    CREATE_TIME,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchExtent,
+    ByteOffset,
+    ObjectKey,
+    TopicIdPartition,
+)
+from wal.errors import CommitFailed, NotCoordinator, OutOfBounds
+from wal.ulid import mint_ulid, wal_object_key
+
+
+class MemoryMetadataLog:
+    """A metadata log in a list. Appends can be held back, and made to fail."""
+
+    def __init__(self) -> None:
+        self.batches: list[MetadataRecordBatch] = []
+        self.append_calls = 0
+        self.failures: list[Exception] = []
+        """Raised by the next appends, first one first."""
+        self.gate = asyncio.Event()
+        """Appends wait here; set unless a test clears it."""
+        self.gate.set()
+        self._closed = False
+
+    @property
+    def start_offset(self) -> int:
+        return 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].next_offset if self.batches else 0
+
+    async def append(
+        self,
+        batches: Sequence[Sequence[bytes]],
+        timestamp_ms: int,
+        *,
+        at_offset: int | None = None,
+    ) -> int:
+        if self._closed:
+            raise NotCoordinator("the log is closed")
+        self.append_calls += 1
+        await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        first = self.end_offset
+        if at_offset is not None and at_offset != first:
+            raise CommitFailed(f"offset {at_offset} wanted, {first} is next")
+        for batch in batches:
+            self.batches.append(MetadataRecordBatch(self.end_offset, timestamp_ms, tuple(batch)))
+        return first
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:
+        if not 0 <= offset <= self.end_offset:
+            raise OutOfBounds(f"{offset} is not within 0..{self.end_offset}")
+        found = []
+        for batch in self.batches:
+            if batch.next_offset > offset:
+                found.append(batch)
+                max_bytes -= sum(map(len, batch.records))
+                if max_bytes <= 0:
+                    break
+        return found
+
+    async def prune(self, before_offset: int) -> int:
+        return 0
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def records(self) -> list[MetadataRecord]:
+        return [decode_record(data) for batch in self.batches for data in batch.records]
+
+
+class CoordinatorBench:
+    """A coordinator in `directory`, its log and its clock; every helper numbers its objects."""
+
+    def __init__(
+        self,
+        coordinator: LocalCoordinator,
+        log: MetadataLog,
+        clock: ManualClock,
+        rng: random.Random,
+    ) -> None:
+        self.coordinator = coordinator
+        self.log = log
+        self.clock = clock
+        self.rng = rng
+
+    async def topic(
+        self, name: str = "flights", partitions: int = 1, **configs: str
+    ) -> TopicDescription:
+        """Create a topic; config names have `_` for `.`."""
+        (created,) = await self.coordinator.create_topics(
+            [
+                CreateTopic(
+                    name=name,
+                    partition_count=partitions,
+                    configs={key.replace("_", "."): value for key, value in configs.items()},
+                )
+            ]
+        )
+        assert isinstance(created, TopicDescription), created
+        return created
+
+    async def partition(self, name: str = "flights") -> TopicIdPartition:
+        """The only partition of a new topic."""
+        return TopicIdPartition((await self.topic(name)).topic_id, 0)
+
+    def key(self) -> ObjectKey:
+        return wal_object_key(mint_ulid(self.clock, self.rng))
+
+    def file(self, *batches: BatchExtent, key: ObjectKey | None = None) -> CommitFile:
+        """A commit request; batches are laid out back to back as they come."""
+        placed = []
+        position = 16
+        for batch in batches:
+            placed.append(batch._replace(byte_offset=ByteOffset(position)))
+            position += batch.length_bytes
+        return CommitFile(
+            object_key=key or self.key(),
+            file_size_bytes=position + 64,
+            uploader_broker_id=0,
+            batches=placed,
+        )
+
+    async def commit(self, *batches: BatchExtent) -> Sequence[BatchCommit]:
+        return await self.coordinator.commit_file(self.file(*batches))
+
+    async def commit_one(self, *args: Any, **fields: Any) -> BatchCommit:
+        (answer,) = await self.commit(batch(*args, **fields))
+        return answer
+
+    async def find(
+        self,
+        partition: TopicIdPartition,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+    ) -> FoundBatches:
+        (found,) = await self.coordinator.find_batches(
+            [FindBatches(partition, offset, max_bytes)], max_bytes=1 << 30
+        )
+        return found
+
+
+def batch(
+    partition: TopicIdPartition,
+    records: int = 1,
+    *,
+    size: int = 100,
+    producer: int = NO_PRODUCER_ID,
+    epoch: int = NO_PRODUCER_EPOCH,
+    sequence: int = NO_SEQUENCE,
+    timestamp_ms: int = 1_000,
+    timestamp_type: int = CREATE_TIME,
+) -> BatchExtent:
+    """A batch of `records` records; its place is set by `CoordinatorBench.file`."""
+    if producer >= 0:
+        epoch = max(epoch, 0)
+        sequence = max(sequence, 0)
+    return BatchExtent(
+        partition=partition,
+        byte_offset=ByteOffset(0),
+        length_bytes=size,
+        record_count=records,
+        crc=0,
+        max_timestamp_ms=timestamp_ms,
+        timestamp_type=timestamp_type,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        request_id=0,
+    )
+
+
+UNKNOWN_PARTITION = TopicIdPartition(UUID(int=7), 0)
+
+
+@asynccontextmanager
+async def running_coordinator(
+    directory: Path,
+    log: MetadataLog,
+    *,
+    clock: Clock | None = None,
+    seed: int = 1,
+    settings: CoordinatorSettings | None = None,
+    on_commit: Any = None,
+) -> AsyncIterator[CoordinatorBench]:
+    """Open and run a coordinator; a failure of its `run` fails the test."""
+    manual = clock if isinstance(clock, ManualClock) else ManualClock()
+    rng = random.Random(seed)
+    coordinator = LocalCoordinator(
+        directory,
+        log,
+        clock=manual,
+        rng=rng,
+        settings=settings or CoordinatorSettings(state_readers=2),
+        on_commit=on_commit,
+    )
+    async with coordinator, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(coordinator.run())
+        try:
+            yield CoordinatorBench(coordinator, log, manual, rng)
+        finally:
+            running.cancel()
