@@ -1,0 +1,242 @@
+"""The job without Spark: plan, roll, commit and what may go wrong between them."""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from fake_broker import FakeBroker, FakeCoordinator
+from tiering_samples import (
+    SampleBatch,
+    SampleRecord,
+    file_store,
+    plan_of,
+    put_wal_object,
+)
+
+from metadata.operations import SegmentPlan
+from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
+from tiering import coordinator_client
+from tiering.coordinator_client import BrokerUnreachable, CoordinatorClient, parse_bootstrap
+from tiering.job import ATTEMPTS_MAX, RollResult, describe, run_once
+from tiering.roll import roll
+from wal import failpoint
+from wal.errors import (
+    CommitFailed,
+    CommitOutcomeUnknown,
+    DisklessError,
+    InvalidSettings,
+    NotCoordinator,
+    Rejected,
+    UnknownTopicId,
+)
+from wal.failpoint import FailpointError
+from wal.file_store import BlockingFileStore
+from wal.object_store import BytesBody
+
+BATCH = SampleBatch([SampleRecord()] * 10)
+
+
+class PlainRoller:
+    """Rolls in this process, one after the other."""
+
+    def __init__(self, store: BlockingFileStore) -> None:
+        self._store = store
+        self.urls: list[str] = []
+
+    def roll(
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
+    ) -> Sequence[RollResult]:
+        self.urls.append(object_store_url)
+        results = []
+        for number, plan in enumerate(plans):
+            try:
+                results.append(RollResult(plan, roll(plan, self._store)))
+            except DisklessError as error:
+                results.append(RollResult(plan, None, describe(error)))
+            done(number + 1)
+        return results
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlockingFileStore:
+    return file_store(tmp_path)
+
+
+def plans_for(store: BlockingFileStore, count: int) -> list[SegmentPlan]:
+    return [
+        plan_of(put_wal_object(store, f"wal/00/{at}", [[BATCH]], base_offset=10 * at))
+        for at in range(count)
+    ]
+
+
+def no_sleep(seconds: float) -> None:
+    pass
+
+
+def test_everything_due_is_rolled_and_committed_in_one_call(store: BlockingFileStore) -> None:
+    coordinator = FakeCoordinator(plans_for(store, 5))
+    roller = PlainRoller(store)
+    with FakeBroker(coordinator, "file:///place") as broker:
+        report = run_once(broker.bootstrap, roller=roller)
+    assert list(coordinator.committed.values()) == report.segments
+    assert (len(report.segments), report.record_count, report.failures) == (5, 50, [])
+    assert report.wal_bytes == 5 * len(BATCH.encoded())
+    assert (coordinator.commit_calls, roller.urls) == (1, ["file:///place"])
+
+
+def test_partial_segments_are_asked_for_once(store: BlockingFileStore) -> None:
+    plans = plans_for(store, 3)
+    coordinator = FakeCoordinator(plans[:1], partial=plans[1:])
+    with FakeBroker(coordinator, "file:///place") as broker:
+        assert len(run_once(broker.bootstrap, roller=PlainRoller(store)).segments) == 1
+        report = run_once(broker.bootstrap, roller=PlainRoller(store), include_partial=True)
+        assert len(report.segments) == 2
+        # Plan, commit, plan that finds nothing more; twice.
+        asked = [PLAN_SEGMENTS_KEY, COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY]
+        assert broker.requests == asked * 2
+
+
+def test_a_plan_that_cannot_be_rolled_fails_alone(store: BlockingFileStore) -> None:
+    plans = plans_for(store, 3)
+    store.delete([plans[1].extents[0].object_key])
+    store.put(plans[1].extents[0].object_key, BytesBody(bytes(300)))
+    coordinator = FakeCoordinator(plans)
+    with FakeBroker(coordinator, "file:///place") as broker:
+        report = run_once(broker.bootstrap, roller=PlainRoller(store))
+    assert [failure.object_key for failure in report.failures] == [plans[1].object_key]
+    assert "CorruptObject: wal/00/1" in report.failures[0].reason
+    assert set(coordinator.committed) == {plans[0].object_key, plans[2].object_key}
+
+
+@pytest.mark.parametrize("point", ["roll.before_commit", "roll.after_commit"])
+def test_a_driver_that_died_around_its_commit_is_finished_by_the_next(
+    store: BlockingFileStore, point: str
+) -> None:
+    coordinator = FakeCoordinator(plans_for(store, 2))
+    with FakeBroker(coordinator, "file:///place") as broker:
+        failpoint.arm(f"{point}=raise")
+        try:
+            with pytest.raises(FailpointError):
+                run_once(broker.bootstrap, roller=PlainRoller(store))
+        finally:
+            failpoint.arm("")
+        run_once(broker.bootstrap, roller=PlainRoller(store))
+    assert len(coordinator.committed) == 2
+    assert not coordinator.plans
+
+
+def test_a_lost_answer_to_a_commit_is_asked_for_again(store: BlockingFileStore) -> None:
+    coordinator = FakeCoordinator(plans_for(store, 2))
+
+    class Losing(PlainRoller):
+        def roll(
+            self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
+        ) -> Sequence[RollResult]:
+            broker.close_instead_of_answering = 2
+            return super().roll(plans, object_store_url, done)
+
+    pauses: list[float] = []
+    with FakeBroker(coordinator, "file:///place") as broker:
+        report = run_once(broker.bootstrap, roller=Losing(store), sleep=pauses.append)
+    assert len(report.segments) == 2
+    assert coordinator.commit_calls == 3
+    assert coordinator.duplicates == 4
+    assert pauses == [0.5, 1.0]
+
+
+def test_a_coordinator_that_moves_is_waited_for(store: BlockingFileStore) -> None:
+    coordinator = FakeCoordinator(plans_for(store, 1))
+    coordinator.raised = [NotCoordinator("elsewhere"), CommitFailed("disk")]
+    with FakeBroker(coordinator, "file:///place") as broker:
+        report = run_once(broker.bootstrap, roller=PlainRoller(store), sleep=no_sleep)
+    assert len(report.segments) == 1
+
+
+def test_a_refusal_is_not_repeated(store: BlockingFileStore) -> None:
+    coordinator = FakeCoordinator(plans_for(store, 1))
+    coordinator.raised = [Rejected("never")]
+    with FakeBroker(coordinator, "file:///place") as broker:
+        with pytest.raises(Rejected, match="never"):
+            run_once(broker.bootstrap, roller=PlainRoller(store), sleep=no_sleep)
+        assert len(broker.requests) == 1
+
+
+def test_segments_of_a_deleted_topic_are_no_failure(store: BlockingFileStore) -> None:
+    plans = plans_for(store, 2)
+    coordinator = FakeCoordinator(plans)
+    coordinator.refused = {plans[0].object_key: UnknownTopicId("deleted")}
+    with FakeBroker(coordinator, "file:///place") as broker:
+        report = run_once(broker.bootstrap, roller=PlainRoller(store))
+    assert (report.withdrawn, report.failures) == ([plans[0].object_key], [])
+    assert [segment.object_key for segment in report.segments] == [plans[1].object_key]
+
+
+def test_an_overriding_url_wins(store: BlockingFileStore) -> None:
+    roller = PlainRoller(store)
+    with FakeBroker(FakeCoordinator(plans_for(store, 1)), "") as broker:
+        with pytest.raises(InvalidSettings, match="names no object store"):
+            run_once(broker.bootstrap, roller=roller)
+        run_once(broker.bootstrap, roller=roller, object_store_url="s3://elsewhere/")
+    assert roller.urls == ["s3://elsewhere/"]
+
+
+def test_no_broker_is_said_after_a_bounded_number_of_attempts(store: BlockingFileStore) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    pauses: list[float] = []
+    with pytest.raises(BrokerUnreachable, match=address):
+        run_once(address, roller=PlainRoller(store), sleep=pauses.append)
+    assert len(pauses) == ATTEMPTS_MAX - 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        struct.pack(">ii", 3, 1),
+        struct.pack(">ii", -1, 1),
+        struct.pack(">ii", coordinator_client.RESPONSE_BYTES_MAX + 1, 1),
+        struct.pack(">ii", 8, 2) + b"none",
+        struct.pack(">ii", 8, 1) + b"\x00\x00\x09\x01",
+        struct.pack(">ii", 100, 1) + b"short",
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error_and_ends_the_connection(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with CoordinatorClient(f"127.0.0.1:{server.getsockname()[1]}") as client:
+            with pytest.raises(BrokerUnreachable):
+                client.plan_segments(include_partial=False, max_plans=1)
+            client._correlation_id = 0
+            with pytest.raises(CommitOutcomeUnknown):
+                client.commit_segments([])
+        thread.join()
+
+
+@pytest.mark.parametrize("bootstrap", ["", "host", "host:", ":9092", "host:x", "host:0", "a:1,b"])
+def test_a_bad_bootstrap_address_is_named(bootstrap: str) -> None:
+    with pytest.raises(InvalidSettings, match="must be host:port"):
+        parse_bootstrap(bootstrap)
+
+
+def test_bootstrap_addresses_are_tried_in_order(store: BlockingFileStore) -> None:
+    assert parse_bootstrap("a:1, [::1]:2") == [("a", 1), ("::1", 2)]
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{closed.getsockname()[1]}"
+    with FakeBroker(FakeCoordinator([]), "file:///place") as broker:
+        report = run_once(f"{dead},{broker.bootstrap}", roller=PlainRoller(store))
+    assert report.segments == []

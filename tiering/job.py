@@ -1,0 +1,245 @@
+"""The tiering job's driver: plan, roll, commit, until nothing more is due.
+
+    coordinator --plans--> Spark tasks --exact results--> one commit for all of them
+
+The command line calls `run_once`. What is committed is what the tasks returned, never what a
+listing of the bucket shows, so that an object which a killed task left is no segment. Any step may
+die and the whole be run again: plans are durable, a roll finds its object written, a commit is
+recognised by its key. Two jobs at once do the work twice and commit it once.
+
+A plan that cannot be rolled, because its WAL object is damaged or its task is killed again and
+again, is reported and left out for the rest of the run; the others go on. A topic that is deleted
+meanwhile takes its segments with it, which is no failure.
+
+This module knows nothing of Spark; tiering/spark_roller.py does, and starts it only when there is
+something to roll.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from metadata.operations import RolledSegment, SegmentPlan
+from tiering.coordinator_client import CoordinatorClient
+from wal.coordinates import ObjectKey
+from wal.errors import (
+    CommitOutcomeUnknown,
+    DisklessError,
+    InvalidSettings,
+    Retriable,
+    UnknownPartition,
+    UnknownTopicId,
+)
+from wal.failpoint import failpoint
+
+PLANS_PER_ROUND: Final = 256
+"""Segments between two commits; what a killed driver may have to find again."""
+
+ROUNDS_MAX: Final = 1000
+"""A job that producers outrun ends nevertheless, and says so."""
+
+ATTEMPTS_MAX: Final = 6
+FIRST_PAUSE_S: Final = 0.5
+"""Doubled after each attempt: a broker that restarts is back within these fifteen seconds."""
+
+
+class RollResult(NamedTuple):
+    """What became of one plan; exactly one of `segment` and `error` is set."""
+
+    plan: SegmentPlan
+    segment: RolledSegment | None
+    error: str = ""
+
+
+class Roller(Protocol):
+    """Rolls many plans at once."""
+
+    def roll(
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
+    ) -> Sequence[RollResult]:
+        """A result for every plan, in any order; `done` is told how many are finished so far."""
+        ...
+
+
+class Progress(Protocol):
+    """Who is told how the job goes on."""
+
+    def planned(self, plans: Sequence[SegmentPlan]) -> None: ...
+
+    def rolled(self, done: int) -> None:
+        """So many of the plans of this round."""
+        ...
+
+    def committed(self, segments: Sequence[RolledSegment]) -> None: ...
+
+    def failed(self, failure: "RollFailure") -> None: ...
+
+
+class RollFailure(NamedTuple):
+    """A segment that was not made, and why."""
+
+    object_key: ObjectKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollReport:
+    """What a run did."""
+
+    segments: Sequence[RolledSegment]
+    """Committed, in this run or by one that died before it heard so."""
+    failures: Sequence[RollFailure]
+    withdrawn: Sequence[ObjectKey]
+    """Rolled for a topic that was deleted meanwhile."""
+    wal_bytes: int
+    """Bytes of the batches that the segments replace."""
+
+    @property
+    def record_count(self) -> int:
+        return sum(segment.record_count for segment in self.segments)
+
+    @property
+    def segment_bytes(self) -> int:
+        return sum(segment.object_bytes for segment in self.segments)
+
+
+class SilentProgress:
+    """Tells nobody."""
+
+    def planned(self, plans: Sequence[SegmentPlan]) -> None:
+        pass
+
+    def rolled(self, done: int) -> None:
+        pass
+
+    def committed(self, segments: Sequence[RolledSegment]) -> None:
+        pass
+
+    def failed(self, failure: RollFailure) -> None:
+        pass
+
+
+def run_once(
+    bootstrap: str,
+    *,
+    roller: Roller,
+    include_partial: bool = False,
+    object_store_url: str | None = None,
+    progress: Progress | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RollReport:
+    """Roll and commit everything that is due, and with `include_partial` every rest, once.
+
+    `object_store_url` replaces the one the broker gives, for tasks that reach the bucket by another
+    name. Blocks. Raises BrokerUnreachable and CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts,
+    Rejected when the broker refuses to plan at all.
+    """
+    run = _Run(bootstrap, roller, object_store_url, progress or SilentProgress(), sleep)
+    with run.client:
+        for round_number in range(ROUNDS_MAX):
+            # Only once: producers add a new rest all the time.
+            if not run.round(include_partial=include_partial and round_number == 0):
+                break
+    return run.report()
+
+
+_Answer = TypeVar("_Answer")
+
+
+class _Run:
+    """One run of the job."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        roller: Roller,
+        object_store_url: str | None,
+        progress: Progress,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.client = CoordinatorClient(bootstrap)
+        self._roller = roller
+        self._object_store_url = object_store_url
+        self._progress = progress
+        self._sleep = sleep
+        self._committed: list[RolledSegment] = []
+        self._failed: dict[ObjectKey, RollFailure] = {}
+        self._withdrawn: list[ObjectKey] = []
+        self._wal_bytes = 0
+
+    def round(self, *, include_partial: bool) -> bool:
+        """One plan, one parallel roll, one commit; says whether there was anything to do."""
+        # Those that failed are planned still, and must not crowd out the others.
+        max_plans = PLANS_PER_ROUND + len(self._failed)
+        planned = self._repeated(
+            lambda: self.client.plan_segments(include_partial=include_partial, max_plans=max_plans)
+        )
+        plans = [plan for plan in planned.plans if plan.object_key not in self._failed]
+        if not plans:
+            return False
+        url = self._object_store_url or planned.object_store_url
+        if not url:
+            raise InvalidSettings("the broker names no object store; give its URL")
+        self._progress.planned(plans)
+        results = self._roller.roll(plans, url, self._progress.rolled)
+        self._fail(
+            RollFailure(result.plan.object_key, result.error)
+            for result in results
+            if result.segment is None
+        )
+        segments = [result.segment for result in results if result.segment is not None]
+        if segments:
+            self._commit(segments, plans)
+        return True
+
+    def report(self) -> RollReport:
+        return RollReport(
+            segments=self._committed,
+            failures=list(self._failed.values()),
+            withdrawn=self._withdrawn,
+            wal_bytes=self._wal_bytes,
+        )
+
+    def _commit(self, segments: Sequence[RolledSegment], plans: Sequence[SegmentPlan]) -> None:
+        failpoint("roll.before_commit")
+        answers = self._repeated(lambda: self.client.commit_segments(segments))
+        failpoint("roll.after_commit")
+        committed = []
+        for segment, answer in zip(segments, answers, strict=True):
+            if answer.error is None:
+                committed.append(segment)
+            elif isinstance(answer.error, UnknownPartition | UnknownTopicId):
+                self._withdrawn.append(segment.object_key)
+            else:
+                self._fail([RollFailure(segment.object_key, f"not committed: {answer.error}")])
+        self._committed += committed
+        keys = {segment.object_key for segment in committed}
+        self._wal_bytes += sum(
+            extent.length_bytes
+            for plan in plans
+            if plan.object_key in keys
+            for extent in plan.extents
+        )
+        self._progress.committed(committed)
+
+    def _fail(self, failures: Iterable[RollFailure]) -> None:
+        for failure in failures:
+            self._failed[failure.object_key] = failure
+            self._progress.failed(failure)
+
+    def _repeated(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask again while that may help; both operations are safe to repeat."""
+        pause_s = FIRST_PAUSE_S
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return ask()
+            except (Retriable, CommitOutcomeUnknown):
+                self._sleep(pause_s)
+                pause_s *= 2
+        return ask()
+
+
+def describe(error: DisklessError) -> str:
+    """An error of a task as one line of the report."""
+    return f"{type(error).__name__}: {error}"
