@@ -23,7 +23,7 @@ waiting Fetch, never an append; no exception of a handler reaches the event loop
 
 import asyncio
 import functools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
@@ -31,7 +31,7 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from diskless.api.registry import Api, ApiRegistry, Deferred, MustClose, Reply, Request
-from diskless.ports import Buffer, ClientInfo, EarlyEnd
+from diskless.ports import Buffer, ClientInfo, EarlyEnd, ServerMetrics
 from diskless.protocol.header import (
     FRAME_BYTES_MIN,
     FRAME_LENGTH_BYTES,
@@ -89,26 +89,6 @@ class ProblemLog:
         self._suppressed = 0
 
 
-class Counters:
-    """What the connections of a server count, since it was made."""
-
-    def __init__(self) -> None:
-        self.refused: Counter[str] = Counter()
-        """By the limit that kept them out, before anything was read."""
-        self.cut: Counter[str] = Counter()
-        """By reason: bad bytes, too slow, a handler that failed."""
-        self.requests: Counter[str] = Counter()
-        self.request_bytes: Counter[str] = Counter()
-        self.response_bytes: Counter[str] = Counter()
-        self.seconds: dict[str, float] = {}
-        """By API: from the last byte of a request to handing its answer to the socket."""
-
-    def answered(self, api: str, response_bytes: int, seconds: float) -> None:
-        self.requests[api] += 1
-        self.response_bytes[api] += response_bytes
-        self.seconds[api] = self.seconds.get(api, 0.0) + seconds
-
-
 class ConnectionOwner(Protocol):
     """The server, as a connection sees it."""
 
@@ -130,7 +110,7 @@ class Shared:
     settings: ServerSettings
     pool: BufferPool
     clock: Clock
-    counters: Counters
+    metrics: ServerMetrics
     budget: RequestBudget
     problems: ProblemLog
     tasks: asyncio.TaskGroup
@@ -215,12 +195,13 @@ class Connection(asyncio.BufferedProtocol):
         self._client = ClientInfo(self._id, "", host)
         refused = self._shared.owner.admit(self, host)
         if refused is not None:
-            self._shared.counters.refused[refused] += 1
+            self._shared.metrics.connection_refused(refused)
             self._is_closed = True
             self._transport.abort()
             return
         self._is_admitted = True
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
+        self._shared.metrics.connection_opened()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._is_closed:
@@ -264,6 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         if was_admitted:
             self._abandon()
             self._count_unsent(0)
+            self._shared.metrics.connection_closed()
             self._shared.owner.lost(self, self._client.host)
 
     # --- called by the server
@@ -387,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
         shared.budget.completed(self._id, size)
         slot = _Slot(api, version, 0, size, self._last_activity)
         self._slots.append(slot)
-        shared.counters.request_bytes[api.name] += size
+        shared.metrics.request_received(api.name, size)
         try:
             reader = Reader(frame.views())
             reader.skip(FRAME_START.size)
@@ -587,7 +569,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(buffers)
         self._last_activity = now
-        shared.counters.answered(slot.api.name, slot.reply_bytes, now - slot.received_at)
+        shared.metrics.request_answered(slot.api.name, slot.reply_bytes, now - slot.received_at)
         shared.budget.answered(slot.frame_bytes)
 
     def _fetch_max_bytes(self) -> int:
@@ -604,7 +586,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close because of something the client (or a handler) did."""
         if self._is_closed:
             return
-        self._shared.counters.cut[reason] += 1
+        self._shared.metrics.connection_cut(reason)
         self._shared.problems.connection_cut(self._client, reason, detail)
         self.close()
 

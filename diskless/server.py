@@ -13,7 +13,6 @@ Every task of a request belongs to the server's task group, so no request outliv
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -21,7 +20,8 @@ from typing import Final, NamedTuple, Self
 import structlog
 
 from diskless.api.registry import ApiRegistry
-from diskless.connection import Connection, Counters, ProblemLog, Shared
+from diskless.connection import Connection, ProblemLog, Shared
+from diskless.ports import ServerMetrics
 from diskless.request_budget import RequestBudget
 from diskless.server_settings import ServerSettings
 from wal.buffer import BufferPool
@@ -35,7 +35,7 @@ _log = structlog.get_logger("diskless.server")
 
 
 class ServerStatistics(NamedTuple):
-    """What the server holds now, and counters since it was made; mappings are by reason or API."""
+    """What the server holds now."""
 
     connections: int
     request_bytes_held: int
@@ -44,14 +44,6 @@ class ServerStatistics(NamedTuple):
     """Not read from because of `queued.max.request.bytes`."""
     unsent_bytes: int
     """Handed to sockets whose clients do not keep up."""
-    refused: Mapping[str, int]
-    cut: Mapping[str, int]
-    requests: Mapping[str, int]
-    """Answered."""
-    request_bytes: Mapping[str, int]
-    response_bytes: Mapping[str, int]
-    request_seconds: Mapping[str, float]
-    """Sum, from the last byte of a request to handing its answer to the socket."""
 
 
 class KafkaServer:
@@ -66,6 +58,7 @@ class KafkaServer:
         settings: ServerSettings,
         pool: BufferPool,
         clock: Clock,
+        metrics: ServerMetrics,
     ) -> None:
         """`port` 0 takes a free one. `apis` may still grow until the server is entered."""
         self._host = host
@@ -74,7 +67,7 @@ class KafkaServer:
         self._settings = settings
         self._pool = pool
         self._clock = clock
-        self._counters = Counters()
+        self._metrics = metrics
         self._budget = RequestBudget(settings.queued_max_request_bytes)
         self._connections: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
@@ -95,7 +88,7 @@ class KafkaServer:
                 settings=self._settings,
                 pool=self._pool,
                 clock=self._clock,
-                counters=self._counters,
+                metrics=self._metrics,
                 budget=self._budget,
                 problems=ProblemLog(self._clock),
                 tasks=tasks,
@@ -126,18 +119,11 @@ class KafkaServer:
         return address[0], address[1]
 
     def statistics(self) -> ServerStatistics:
-        counters = self._counters
         return ServerStatistics(
             connections=len(self._connections),
             request_bytes_held=self._budget.used_bytes,
             connections_waiting=self._budget.waiting,
             unsent_bytes=self._shared.unsent_bytes if self._shared is not None else 0,
-            refused=dict(counters.refused),
-            cut=dict(counters.cut),
-            requests=dict(counters.requests),
-            request_bytes=dict(counters.request_bytes),
-            response_bytes=dict(counters.response_bytes),
-            request_seconds=dict(counters.seconds),
         )
 
     def sweep(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -293,6 +294,35 @@ class FakeConfigs:
         ]
 
 
+class FakeMetrics:
+    """`ServerMetrics` in counters."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.refused: Counter[str] = Counter()
+        self.cut: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+
+    def connection_opened(self) -> None:
+        self.open += 1
+
+    def connection_closed(self) -> None:
+        self.open -= 1
+
+    def connection_refused(self, reason: str) -> None:
+        self.refused[reason] += 1
+
+    def connection_cut(self, reason: str) -> None:
+        self.cut[reason] += 1
+
+    def request_received(self, api: str, size_bytes: int) -> None:
+        self.received[api] += 1
+
+    def request_answered(self, api: str, size_bytes: int, seconds: float) -> None:
+        self.answered[api] += 1
+
+
 @dataclass
 class Broker:
     """A server over fakes."""
@@ -303,6 +333,7 @@ class Broker:
     manager: FakeReplicaManager
     cluster: FakeCluster
     pool: BufferPool
+    metrics: FakeMetrics
 
     @property
     def bootstrap(self) -> str:
@@ -328,6 +359,7 @@ async def running_broker(
     for api in apis or ():
         registry.add(api)
     pool = BufferPool(64 << 20)
+    metrics = FakeMetrics()
     server = KafkaServer(
         host="127.0.0.1",
         port=0,
@@ -335,8 +367,9 @@ async def running_broker(
         settings=ServerSettings(**{"stop_timeout_ms": 2_000, **settings}),
         pool=pool,
         clock=clock or SystemClock(),
+        metrics=metrics,
     )
     async with server:
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
-        yield Broker(server, registry, topics, manager, cluster, pool)
+        yield Broker(server, registry, topics, manager, cluster, pool, metrics)
