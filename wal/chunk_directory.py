@@ -191,30 +191,24 @@ class SealedChunk:
         """The .data file, for a `with` statement. Raises: CorruptChunk, StorageFailed."""
         return self._directory.open_data(self)
 
-    def read_object_range(
-        self, start: int, length: int, into: bytearray | None = None
-    ) -> bytearray:
+    def read_object_range(self, start: int, length: int) -> bytearray:
         """Bytes [start, start + length) of the object, from this chunk; blocks on the disk.
 
-        Appended to `into` if given, and returned. The range must lie within the batches; it need
-        not follow their borders. The bytes are not checked: readers check each batch's CRC, as
-        they do for bytes from anywhere else.
+        The caller owns the answer. The range must lie within the batches; it need not follow their
+        borders. The bytes are not checked: readers check each batch's CRC, as they do for bytes
+        from anywhere else.
         Raises: OutOfBounds, StorageFailed (deleted in the meantime, or unreadable), CorruptChunk
-        (the file is too short).
+        (the file is too short, or missing).
         """
-        target = bytearray() if into is None else into
-        filled = len(target)
-        target += bytes(length)
-        with self._directory.pin(self), self.open_data() as data, memoryview(target) as view:
-            for offset, size in self._extents_of(start, length):
-                try:
-                    count = data.pread_into(view[filled : filled + size], offset)
-                except OSError as error:
-                    raise StorageFailed(f"{self.data_path}: byte {offset}: {error}") from error
-                if count != size:
-                    raise CorruptChunk(f"{self.data_path}: ends at byte {offset + count}")
+        pieces = self._extents_of(start, length)
+        content = bytearray(length)
+        view = memoryview(content)
+        with self._directory.pin(self), self.open_data() as data:
+            filled = 0
+            for offset, size in pieces:
+                self._fill(data, view[filled : filled + size], offset)
                 filled += size
-        return target
+        return content
 
     def forget_plan(self) -> None:
         """Committed: keep what reading needs, drop what only the upload and the commit needed."""
@@ -229,6 +223,14 @@ class SealedChunk:
     def _set_plan(self, plan: WalObjectPlan) -> None:
         self._plan = plan
         self._map = ObjectMap.of(plan)
+
+    def _fill(self, data: FdHandle, view: memoryview, offset: int) -> None:
+        try:
+            count = data.pread_into(view, offset)
+        except OSError as error:
+            raise StorageFailed(f"{self.data_path}: byte {offset}: {error}") from error
+        if count != len(view):
+            raise CorruptChunk(f"{self.data_path}: ends before byte {offset + len(view)}")
 
     def _extents_of(self, start: int, length: int) -> Sequence[tuple[int, int]]:
         """(offset in .data, size) of each piece of an object range, neighbours merged."""

@@ -259,7 +259,7 @@ def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) ->
     except OSError as error:
         raise CorruptChunk(f"{path}: unreadable at byte {offset}: {error}") from error
     if count != len(buffer):
-        raise CorruptChunk(f"{path}: ends at byte {offset + count}, batches lie behind that")
+        raise CorruptChunk(f"{path}: ends before byte {offset + len(buffer)}")
 
 
 def _rotten(path: str, entry: ChunkEntry) -> CorruptChunk:
