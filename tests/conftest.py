@@ -10,6 +10,8 @@ import boto3
 import pytest
 from botocore.client import BaseClient
 
+pytest_plugins = ["tests.support.moto_server", "tests.support.faulty_s3"]
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 _bucket_numbers = itertools.count()

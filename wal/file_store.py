@@ -39,7 +39,6 @@ import random
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -69,6 +68,7 @@ from wal.object_store import (
     check_object_key,
 )
 from wal.settings import setting
+from wal.worker_threads import WorkerThreads
 
 _Result = TypeVar("_Result")
 
@@ -481,8 +481,8 @@ class FileStore:
     ) -> None:
         settings = settings or FileStoreSettings()
         self._blocking = BlockingFileStore(root, clock=clock, rng=rng, sync=sync, settings=settings)
-        self._putting = ThreadPoolExecutor(settings.put_threads, "file-store-put")
-        self._reading = ThreadPoolExecutor(settings.read_threads, "file-store-read")
+        self._putting = WorkerThreads("file-store-put", settings.put_threads)
+        self._reading = WorkerThreads("file-store-read", settings.read_threads)
         self._counters = StoreCounters()
 
     @property
@@ -495,15 +495,10 @@ class FileStore:
     async def put(self, key: ObjectKey, body: ObjectBody) -> None:
         self._counters.puts += 1
         abandoned = threading.Event()
-        running = asyncio.get_running_loop().run_in_executor(
-            self._putting, self._blocking.put, key, body, abandoned.is_set
-        )
         try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            abandoned.set()
-            await _finished(running)
-            raise
+            await self._putting.run_to_end(
+                lambda: self._blocking.put(key, body, abandoned.is_set), abandoned.set
+            )
         except DisklessError:
             self._counters.errors += 1
             raise
@@ -550,27 +545,16 @@ class FileStore:
         traceback: TracebackType | None,
     ) -> None:
         # A read whose caller was cancelled may still be running; its file is closed after it.
-        await asyncio.to_thread(self._putting.shutdown)
-        await asyncio.to_thread(self._reading.shutdown)
+        await self._putting.close()
+        await self._reading.close()
         await asyncio.to_thread(self._blocking.close)
 
     async def _read(self, work: Callable[[], _Result]) -> _Result:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reading, work)
+            return await self._reading.run(work)
         except DisklessError:
             self._counters.errors += 1
             raise
-
-
-async def _finished(running: "asyncio.Future[None]") -> None:
-    """Wait until `running` is done, whatever comes of it, however often we are cancelled."""
-    while not running.done():
-        try:
-            await asyncio.wait((running,))
-        except asyncio.CancelledError:
-            continue  # the caller raises the cancellation it already has
-    if not running.cancelled():
-        running.exception()  # known; the caller was cancelled and is not interested
 
 
 def _gathered(body: ObjectBody) -> Iterator[Sequence[Buffer]]:

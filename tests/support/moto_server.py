@@ -1,0 +1,47 @@
+"""moto's S3 server on a free port of 127.0.0.1, for tests that talk to S3.
+
+Registered as a pytest plugin in `tests/conftest.py`. `moto_endpoint` is one server for the whole
+session, in threads of the test process; `moto_bucket` is a new empty bucket for one test. The
+credentials that moto takes (any) are in the environment while the server runs, where boto3, the
+broker and Spark's tasks look for them.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import boto3
+import pytest
+from botocore.config import Config
+
+_bucket_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    """The URL of a running moto server."""
+    # Imported here: it takes seconds, and most test runs need no S3.
+    from moto.server import ThreadedMotoServer
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "test")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def moto_bucket(moto_endpoint: str) -> str:
+    """A new, empty bucket for one test."""
+    bucket = f"bucket-{next(_bucket_numbers)}"
+    client = boto3.client(
+        "s3", endpoint_url=moto_endpoint, config=Config(retries={"total_max_attempts": 1})
+    )
+    client.create_bucket(Bucket=bucket)
+    client.close()
+    return bucket

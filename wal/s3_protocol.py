@@ -1,0 +1,393 @@
+"""What both S3 clients know of S3: settings, requests, and what an answer means.
+
+`wal.s3_store` (aioboto3, the broker) and `wal.s3_blocking_store` (boto3, Spark tasks) differ in how
+they wait, not in what they decide; the decisions are here, as plain functions.
+
+How a put stays exact although answers get lost:
+
+- `If-None-Match: *` makes S3 refuse (412) when the key exists; a race is decided by S3, sometimes
+  by a 409 that asks for another attempt.
+- Every put carries a random put-id in the object's metadata. After a 412 the stored put-id is
+  looked at: ours means that an earlier attempt of this very put arrived and only its answer was
+  lost. Otherwise the stored bytes are compared: equal ones are a success too (`wal.object_store`).
+- Our CRC32C of the body, computed before the first attempt, goes along as the object's checksum.
+  S3 refuses a body that does not have it, so what a 200 confirms is what we meant to store.
+
+What a failed attempt means (`Failure`) matters only for puts, where "may have been stored" and
+"certainly was not" lead to different errors once the retries are used up. Whatever is not known to
+be harmless counts as possibly stored: a 500, a timeout, a reset connection, a proxy's 503.
+
+botocore's own retries are off: they would hide from us which attempts may have been applied.
+"""
+
+import base64
+import enum
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+    SSLError,
+)
+from crc32c import crc32c
+
+from wal.errors import CorruptObject
+from wal.object_store import ObjectBody
+from wal.retry import RetryLimits
+from wal.settings import setting
+
+PUT_ID_METADATA: Final = "diskless-put-id"
+DELETE_KEYS_MAX: Final = 1000
+"""S3's limit of keys in one DeleteObjects request."""
+
+PIECE_BYTES: Final = 256 * 1024
+"""A body goes to the socket in pieces of this size."""
+
+COMPARE_BYTES: Final = 8 * 1024 * 1024
+"""A stored object is compared with a body in ranges of this size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """Limits of one S3 client."""
+
+    connect_timeout_ms: int = setting(
+        "s3.connect.timeout.ms",
+        3_000,
+        minimum=10,
+        maximum=60_000,
+        why="shorter: fails over a slow network; longer: a dead endpoint is noticed later",
+    )
+    read_timeout_ms: int = setting(
+        "s3.read.timeout.ms",
+        10_000,
+        minimum=10,
+        maximum=300_000,
+        why="the server's longest silence; shorter: gives up busy ones; longer: hangs on dead ones",
+    )
+    attempt_timeout_ms: int = setting(
+        "s3.attempt.timeout.ms",
+        15_000,
+        minimum=10,
+        maximum=600_000,
+        why="one request with its body; shorter: large objects never arrive; longer: a trickling"
+        " answer holds up its reader",
+    )
+    deadline_ms: int = setting(
+        "s3.deadline.ms",
+        30_000,
+        minimum=10,
+        maximum=3_600_000,
+        why="one operation with its retries; shorter: errors in every hiccup; longer: late errors",
+    )
+    attempts_max: int = setting(
+        "s3.attempts.max",
+        8,
+        minimum=1,
+        maximum=1000,
+        why="fewer: errors in every hiccup; more: more load on a store that is in trouble",
+    )
+    retry_first_delay_ms: int = setting(
+        "s3.retry.first.delay.ms",
+        100,
+        minimum=1,
+        maximum=60_000,
+        why="shorter: retries meet the same hiccup; longer: each hiccup costs more latency",
+    )
+    retry_delay_max_ms: int = setting(
+        "s3.retry.delay.max.ms",
+        5_000,
+        minimum=1,
+        maximum=60_000,
+        why="shorter: more load on a store in trouble; longer: goes on later after an outage",
+    )
+    connections_max: int = setting(
+        "s3.connections.max",
+        64,
+        minimum=1,
+        maximum=4096,
+        why="fewer: requests wait for a connection; more: more sockets and memory",
+    )
+    body_threads: int = setting(
+        "s3.body.threads",
+        8,
+        minimum=1,
+        maximum=64,
+        why="bodies read from disk at a time; fewer: uploads wait for each other's reads",
+    )
+    list_page: int = setting(
+        "s3.list.page",
+        1000,
+        minimum=1,
+        maximum=1000,
+        why="keys per LIST request; fewer: more requests; S3 gives at most 1000",
+    )
+
+    def retry_limits(self) -> RetryLimits:
+        return RetryLimits(
+            attempts_max=self.attempts_max,
+            first_delay_ms=self.retry_first_delay_ms,
+            delay_max_ms=self.retry_delay_max_ms,
+            deadline_ms=self.deadline_ms,
+        )
+
+
+class Failure(enum.Enum):
+    """What a failed request means for whoever made it."""
+
+    NOT_FOUND = "no such object"
+    EXISTS = "a conditional put met an object"
+    OUT_OF_RANGE = "the object is shorter than the range asked for"
+    NOT_APPLIED = "certainly had no effect; may work later"
+    MAYBE_APPLIED = "may have had its effect, or may still have it; may work later"
+    REFUSED = "certainly had no effect and will not work later"
+
+
+# Answers by which S3 itself says that nothing happened and that trying again makes sense.
+_NOT_APPLIED_CODES: Final = frozenset(
+    {
+        "BadDigest",
+        "ConditionalRequestConflict",
+        "IncompleteBody",
+        "InvalidDigest",
+        "OperationAborted",
+        "RequestTimeout",
+        "RequestTimeTooSkewed",
+        "ServiceUnavailable",
+        "SlowDown",
+        "ThrottlingException",
+        "TooManyRequests",
+        "XAmzContentChecksumMismatch",
+        "XAmzContentSHA256Mismatch",
+    }
+)
+# Before a connection stood, or before a request could be signed.
+_NEVER_SENT: Final = (
+    ConnectTimeoutError,
+    ProxyConnectionError,
+    SSLError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    NoRegionError,
+)
+TRANSPORT_ERRORS: Final = (
+    ClientError,
+    ConnectionClosedError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+    *_NEVER_SENT,
+)
+"""What a client call may raise; anything else is a bug and is not translated."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What `error`, raised by a client call or by our own timeout around it, means."""
+    if isinstance(error, ClientError):
+        return _failure_of_answer(error.response)
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError, NoRegionError)):
+        return Failure.REFUSED
+    if isinstance(error, _NEVER_SENT):
+        return Failure.NOT_APPLIED
+    return Failure.MAYBE_APPLIED
+
+
+def _failure_of_answer(response: Mapping[str, Any]) -> Failure:
+    code = str(response.get("Error", {}).get("Code", ""))
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code == "NoSuchBucket":
+        return Failure.REFUSED
+    if status == 404:
+        return Failure.NOT_FOUND
+    if status == 412:
+        return Failure.EXISTS
+    if status == 416:
+        return Failure.OUT_OF_RANGE
+    if code in _NOT_APPLIED_CODES or status in (409, 429):
+        return Failure.NOT_APPLIED
+    if status >= 500 and status != 501:
+        return Failure.MAYBE_APPLIED
+    return Failure.REFUSED
+
+
+def client_configuration(settings: S3Settings, *, endpoint_url: str | None) -> dict[str, Any]:
+    """Arguments of botocore's `Config` for an endpoint (None: AWS itself)."""
+    s3: dict[str, object] = {}
+    if endpoint_url is not None and "amazonaws.com" not in endpoint_url:
+        # MinIO, LocalStack and moto have no DNS name per bucket.
+        s3["addressing_style"] = "path"
+    if endpoint_url is None or endpoint_url.startswith("https:"):
+        # TLS and our CRC32C protect the body; hashing it once more for the signature costs more
+        # than half of the CPU time of an 8 MiB put. Without TLS it stays signed.
+        s3["payload_signing_enabled"] = False
+    return {
+        "connect_timeout": settings.connect_timeout_ms / 1000,
+        "read_timeout": settings.read_timeout_ms / 1000,
+        "max_pool_connections": settings.connections_max,
+        "retries": {"total_max_attempts": 1},
+        # Only our own CRC32C; some S3 servers reject the default trailing checksums.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+        "s3": s3,
+    }
+
+
+def new_put_id(rng: random.Random) -> str:
+    return f"{rng.getrandbits(128):032x}"
+
+
+def put_arguments(checksum: str, put_id: str) -> dict[str, Any]:
+    """What makes a PutObject conditional, checked and recognisable."""
+    return {
+        "IfNoneMatch": "*",
+        "ChecksumCRC32C": checksum,
+        "Metadata": {PUT_ID_METADATA: put_id},
+    }
+
+
+def encoded_checksum(checksum: int) -> str:
+    """A CRC32C as S3 writes it: base64 of four big-endian bytes."""
+    return base64.b64encode(checksum.to_bytes(4, "big")).decode()
+
+
+def body_checksum(key: str, body: ObjectBody) -> str:
+    """The body's CRC32C as S3 writes it. Reads the whole body; may block.
+
+    Raises: CorruptObject when the body is not as long as it says, CorruptChunk from the body.
+    """
+    checksum = 0
+    length = 0
+    for fragment in body.fragments():
+        view = memoryview(fragment).cast("B")
+        checksum = crc32c(view, checksum)
+        length += len(view)
+    if length != body.length_bytes:
+        raise CorruptObject(f"{key}: the body says {body.length_bytes} bytes and has {length}")
+    return encoded_checksum(checksum)
+
+
+def full_checksum(response: Mapping[str, Any]) -> str | None:
+    """The CRC32C of a whole object in an answer, if there is one.
+
+    An object that was uploaded in parts has a checksum of checksums, which ends in `-<parts>`.
+    """
+    checksum = response.get("ChecksumCRC32C")
+    return checksum if isinstance(checksum, str) and "-" not in checksum else None
+
+
+def check_stored(key: str, response: Mapping[str, Any], length: int, checksum: str) -> None:
+    """Raise CorruptObject unless a HEAD answer describes what was put."""
+    stored_checksum = full_checksum(response)
+    stored_length = int(response["ContentLength"])
+    if stored_length != length or stored_checksum not in (None, checksum):
+        raise CorruptObject(
+            f"{key}: put {length} bytes with CRC32C {checksum},"
+            f" stored are {stored_length} with {stored_checksum}"
+        )
+
+
+def check_whole(key: str, response: Mapping[str, Any], data: bytes) -> None:
+    """Raise CorruptObject unless `data` is the object that a GET answer announced."""
+    length = int(response["ContentLength"])
+    if len(data) != length:
+        raise CorruptObject(f"{key}: got {len(data)} bytes of {length}")
+    checksum = full_checksum(response)
+    if checksum is not None and checksum != encoded_checksum(crc32c(data)):
+        raise CorruptObject(f"{key}: {length} bytes do not have their CRC32C {checksum}")
+
+
+def check_range(
+    key: str, response: Mapping[str, Any], data: bytes, start: int, length: int
+) -> None:
+    """Raise CorruptObject unless `data` is the range that was asked for.
+
+    A server that does not know ranges answers with the whole object and without Content-Range.
+    """
+    wanted = f"bytes {start}-{start + length - 1}/"
+    content_range = str(response.get("ContentRange", ""))
+    if len(data) != length or not content_range.startswith(wanted):
+        raise CorruptObject(
+            f"{key}: asked for bytes [{start}, {start + length}), got {len(data)}"
+            f" as {content_range or 'no range at all'!r}"
+        )
+
+
+def pieces(body: ObjectBody) -> Iterator[bytes]:
+    """The body as immutable pieces of PIECE_BYTES (the last is shorter). May block.
+
+    Copies: what is handed to a transport stays in its queue after the fragment is no longer valid.
+    """
+    piece = bytearray()
+    for fragment in body.fragments():
+        view = memoryview(fragment).cast("B")
+        while view:
+            taken = view[: PIECE_BYTES - len(piece)]
+            piece += taken
+            view = view[len(taken) :]
+            if len(piece) == PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+class BodyReader:
+    """A body as the seekable file that botocore wants, without joining it.
+
+    botocore asks for its length, reads it through where it must sign it, and seeks back to the
+    start; then the HTTP client reads it again.
+    """
+
+    def __init__(self, body: ObjectBody) -> None:
+        self._body = body
+        self._position = 0
+        self._pieces: Iterator[bytes] = iter(())
+        self._left = b""
+        self.seek(0)
+
+    def __len__(self) -> int:
+        return self._body.length_bytes
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """To the start or to the end: the only places anybody needs."""
+        if (position, whence) == (0, 0):
+            self._pieces = pieces(self._body)
+            self._position = 0
+        elif (position, whence) == (0, 2):
+            self._pieces = iter(())
+            self._position = len(self)
+        else:
+            raise ValueError(f"cannot seek to {position} from {whence}")
+        self._left = b""
+        return self._position
+
+    def read(self, length: int | None = -1) -> bytes:
+        """At most `length` bytes, empty at the end; all that is left when negative or None."""
+        if length is None or length < 0:
+            data = self._left + b"".join(self._pieces)
+            self._left = b""
+        else:
+            if not self._left:
+                self._left = next(self._pieces, b"")
+            data = self._left[:length]
+            self._left = self._left[length:]
+        self._position += len(data)
+        return data
