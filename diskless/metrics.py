@@ -68,9 +68,15 @@ class _StatisticsCollector(Collector):
 class MetricsServer:
     """The `/metrics` endpoint. Serves from a thread of its own until `close`."""
 
-    def __init__(self, sources: Sequence[MetricSource], *, host: str, port: int) -> None:
-        """Raises OSError when the address cannot be bound."""
-        registry = CollectorRegistry()
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        sources: Sequence[MetricSource],
+        *,
+        host: str,
+        port: int,
+    ) -> None:
+        """`registry` holds what counts by itself. Raises OSError when it cannot listen there."""
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         registry.register(_StatisticsCollector(sources))

@@ -1,0 +1,368 @@
+"""A broker: build the parts, wire them, run them until told to stop.
+
+    store ── uploader ── write loop ── replica manager ── server
+      └── object cache ── batch reader ──┘     │
+    metadata log ── coordinator ───────────────┘
+
+Start: the metadata log and SQLite first, then the chunks that an earlier process left (they are
+uploaded and committed again, under their old keys, before anything new), then the listener. Stop is
+the reverse: no new connections, answer what is under way, seal and upload what is queued, close.
+
+Every long-running part is a task of one group: if one dies, the broker stops with its error, and a
+restart recovers. Nothing is served half-alive.
+"""
+
+import asyncio
+import gc
+import random
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from diskless.api import kafka_apis
+from diskless.api.commit_segments import commit_segments_handler
+from diskless.api.plan_segments import plan_segments_handler
+from diskless.api.registry import ApiRegistry
+from diskless.batch_reader import BatchReader
+from diskless.broker_metrics import RequestMetrics, broker_metrics
+from diskless.cluster import ConfiguredValues, CoordinatorTopics, SingleBroker
+from diskless.commit_lane import CommitLane
+from diskless.config import Config
+from diskless.data_directory import DataDirectory
+from diskless.logs import configure_logs
+from diskless.metrics import MetricsServer
+from diskless.ports import LEADER_EPOCH
+from diskless.replica_manager import ReplicaManager, append_failed
+from diskless.server import KafkaServer
+from diskless.timestamp_search import TimestampSearch
+from metadata.coordinator import LocalCoordinator
+from metadata.file_cleaner import FileCleaner
+from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
+from tiering.segment_reader import SegmentReader
+from wal.buffer import BufferPool
+from wal.chunk_directory import ChunkDirectory, SealedChunk
+from wal.clock import Clock, SystemClock
+from wal.coordinates import ObjectKey
+from wal.errors import DisklessError, InvalidSettings
+from wal.failpoint import arm_from_environment
+from wal.fd_cache import FdCache
+from wal.object_cache import ObjectCache
+from wal.object_store import Buffer
+from wal.store_url import open_store
+from wal.uploader import Uploader
+from wal.write_loop import WriteLoop
+
+DIRECTORY_COMMIT_INTERVAL_MS: Final = 10
+"""`wal.commit.interval.ms` where a PUT is a local file; 250 ms is for stores that bill requests."""
+
+_DRAIN_TIMEOUT_S: Final = 30.0
+_READ_THREADS: Final = 4
+
+log = structlog.get_logger(__name__)
+
+
+def serve(config: Config, *, data: Path, listen: str) -> int:
+    """Run a broker in the foreground until SIGTERM or SIGINT; the exit status."""
+    arm_from_environment()
+    configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
+    host, port = parse_address(listen, "--listen")
+    failures: list[DisklessError] = []
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            runner.run(_serve(config, data, host, port))
+        except* DisklessError as group:
+            failures += _leaves(group)
+    for error in failures:
+        log.error("broker stopped", error=f"{type(error).__name__}: {error}")
+    return 1 if failures else 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop, or the standard loop where there is none."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+async def _serve(config: Config, data: Path, host: str, port: int) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(config, data=data, host=host, port=port, clock=SystemClock(), rng=_system_rng())
+    async with broker.running():
+        _print_ready(broker)
+        await stop.wait()
+        log.info("stopping")
+
+
+def _print_ready(broker: "Broker") -> None:
+    """The first lines a user sees: what runs where, and what to type next."""
+    address = f"{broker.host}:{broker.port}"
+    print(f"diskless broker {broker.node_id} of cluster {broker.cluster_id}")
+    print(f"  data         {broker.data.path}")
+    print(f"  object store {broker.store.url}")
+    if broker.metrics is not None:
+        print(f"  metrics      http://{broker.metrics.host}:{broker.metrics.port}/metrics")
+    print(f"ready on {address}", flush=True)
+    print("next:", flush=True)
+    print(f"  kcat -b {address} -L                        what is there")
+    print(f"  kcat -b {address} -t first -P               type lines, ctrl-D sends them")
+    print(f"  kcat -b {address} -t first -C -e            read them back")
+    print(f"  diskless topic list --bootstrap {address}", flush=True)
+
+
+class Broker:
+    """All parts of one broker; `running()` brings them to life and takes them down."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        data: Path,
+        host: str,
+        port: int,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self.config = config
+        self.host = host
+        self.port = port
+        self.clock = clock
+        self.rng = rng
+        self.data = DataDirectory.open(data, node_id=config.broker.node_id, rng=rng)
+        self.metrics: MetricsServer | None = None
+
+    @property
+    def node_id(self) -> int:
+        return self.data.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self.data.cluster_id
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Build, recover, listen; on leaving, stop in reverse. Raises what a part died of."""
+        async with AsyncExitStack() as stack:
+            await self._open_storage(stack)
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            await self._open_coordinator(stack, tasks)
+            recovered = await self._open_chunks(stack)
+            self._build_write_path()
+            self._build_read_path(stack)
+            await self._start_write_path(stack, tasks, recovered)
+            await self._listen(stack)
+            # What was built lives as long as the process: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            yield
+
+    async def _open_storage(self, stack: AsyncExitStack) -> None:
+        config, data = self.config, self.data
+        url = config.broker.object_store_url or f"file://{data.objects}"
+        self.store = await stack.enter_async_context(
+            open_store(url, clock=self.clock, rng=self.rng)
+        )
+        self.wal_settings = config.wal
+        is_remote = url.startswith("s3://")
+        if not is_remote and "wal.commit.interval.ms" not in config.explicit:
+            self.wal_settings = replace(config.wal, commit_interval_ms=DIRECTORY_COMMIT_INTERVAL_MS)
+        self.fd_cache = FdCache(config.read.fd_cache_capacity)
+        stack.callback(self.fd_cache.close)
+        self.pool = BufferPool(self.wal_settings.buffer_pool_max_bytes)
+        self.executor = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
+        stack.callback(self.executor.shutdown)
+
+    async def _open_coordinator(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        self.coordinator = await stack.enter_async_context(
+            await LocalCoordinator.open(
+                self.data.metadata,
+                clock=self.clock,
+                rng=self.rng,
+                settings=self.config.coordinator,
+            )
+        )
+        self._run_until_stop(stack, tasks.create_task(self.coordinator.run(), name="coordinator"))
+        cleaner = FileCleaner(
+            self.coordinator, self.store, settings=self.config.coordinator, clock=self.clock
+        )
+        self._run_until_stop(stack, tasks.create_task(cleaner.run(), name="file-cleaner"))
+
+    @staticmethod
+    def _run_until_stop(stack: AsyncExitStack, task: asyncio.Task[None]) -> None:
+        """End `task`, and see it end, when the stack is unwound to here."""
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        stack.push_async_callback(end)
+
+    async def _open_chunks(self, stack: AsyncExitStack) -> Sequence[SealedChunk]:
+        """Lock the chunk directory; the chunks that an earlier process left uncommitted."""
+        self.directory = ChunkDirectory(
+            self.data.chunks,
+            settings=self.wal_settings,
+            clock=self.clock,
+            rng=self.rng,
+            fd_cache=self.fd_cache,
+            broker_id=self.node_id,
+        )
+        stack.callback(self.directory.close)
+        return await asyncio.to_thread(self.directory.recover)
+
+    def _build_write_path(self) -> None:
+        self.lane = CommitLane(self.coordinator, broker_id=self.node_id, clock=self.clock)
+        self.uploader = Uploader(
+            self.store,
+            self.directory,
+            settings=self.wal_settings,
+            clock=self.clock,
+            rng=self.rng,
+            committer=self.lane,
+        )
+        self.write_loop = WriteLoop(
+            self.directory,
+            settings=self.wal_settings,
+            clock=self.clock,
+            on_sealed=self.uploader.submit,
+            on_failed=append_failed,
+        )
+
+    async def _start_write_path(
+        self, stack: AsyncExitStack, tasks: asyncio.TaskGroup, recovered: Sequence[SealedChunk]
+    ) -> None:
+        self._run_until_stop(stack, tasks.create_task(self.uploader.run(), name="uploader"))
+        stack.push_async_callback(self._drain)
+        for chunk in recovered:
+            await self.uploader.submit(chunk)
+        if recovered:
+            log.info("chunks of an earlier run are being committed", count=len(recovered))
+        writing = tasks.create_task(self.write_loop.run(), name="write-loop")
+
+        async def finish_writing() -> None:
+            self.write_loop.close()
+            await asyncio.wait([writing])
+
+        stack.push_async_callback(finish_writing)
+
+    async def _drain(self) -> None:
+        """What is sealed gets its chance to be committed; the next start recovers the rest."""
+        if not await self.uploader.drain(_DRAIN_TIMEOUT_S):
+            log.warning("chunks left for the next start", **self.uploader.statistics()._asdict())
+
+    def _build_read_path(self, stack: AsyncExitStack) -> None:
+        read = self.config.read
+        self.cache = ObjectCache(
+            self.store,
+            block_bytes=read.object_cache_block_bytes,
+            memory_bytes=read.object_cache_memory_bytes,
+            cold_concurrency=read.cold_concurrency,
+            disk_directory=self.data.cache if read.object_cache_disk_bytes else None,
+            disk_bytes=read.object_cache_disk_bytes,
+        )
+        self.segments = SegmentReader(
+            self._read_segment_range, settings=self.config.segments, leader_epoch=LEADER_EPOCH
+        )
+        stack.push_async_exit(self.segments)
+        self.reader = BatchReader(
+            directory=self.directory,
+            cache=self.cache,
+            segments=self.segments,
+            executor=self.executor,
+            clock=self.clock,
+            cold_after_ms=read.cold_after_ms,
+        )
+        self.replicas = ReplicaManager(
+            coordinator=self.coordinator,
+            write_loop=self.write_loop,
+            reader=self.reader,
+            search=TimestampSearch(
+                reader=self.reader, segments=self.segments, executor=self.executor
+            ),
+            clock=self.clock,
+            fetch_max_bytes=self.config.server.fetch_max_bytes,
+        )
+        stack.callback(self.replicas.close)
+        self.coordinator.subscribe(self.replicas.committed)
+
+    async def _read_segment_range(
+        self, key: ObjectKey, start: int, length: int, object_length: int
+    ) -> Buffer:
+        # Row groups are kept decoded by the segment reader; their bytes need not be kept as well.
+        return await self.store.get_range(key, start, length)
+
+    async def _listen(self, stack: AsyncExitStack) -> None:
+        registry = CollectorRegistry()
+        cluster = SingleBroker(self.cluster_id, self.node_id, self.config.broker.rack)
+        server = KafkaServer(
+            host=self.host,
+            port=self.port,
+            apis=self._apis(cluster),
+            settings=self.config.server,
+            pool=self.pool,
+            clock=self.clock,
+            metrics=RequestMetrics(registry),
+        )
+        await stack.enter_async_context(server)
+        self.host, self.port = server.address
+        advertised = self.config.broker.advertised_listener
+        cluster.advertise(
+            *(parse_address(advertised, "advertised.listener") if advertised else server.address)
+        )
+        if self.config.broker.metrics_listen:
+            host, port = parse_address(self.config.broker.metrics_listen, "metrics.listen")
+            self.metrics = MetricsServer(registry, broker_metrics(self), host=host, port=port)
+            stack.callback(self.metrics.close)
+
+    def _apis(self, cluster: SingleBroker) -> ApiRegistry:
+        apis = kafka_apis(
+            manager=self.replicas,
+            cluster=cluster,
+            topics=CoordinatorTopics(
+                self.coordinator, self.config.broker, on_deleted=self.replicas.forget
+            ),
+            producer_ids=self.coordinator,
+            broker_configs=ConfiguredValues(self.config),
+        )
+        apis.add_raw(
+            PLAN_SEGMENTS_KEY,
+            "PlanSegments",
+            plan_segments_handler(self.coordinator, self.store.url),
+        )
+        apis.add_raw(
+            COMMIT_SEGMENTS_KEY, "CommitSegments", commit_segments_handler(self.coordinator)
+        )
+        return apis
+
+
+def parse_address(text: str, name: str) -> tuple[str, int]:
+    """(host, port) of `HOST:PORT`. Raises InvalidSettings naming `name`."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidSettings(f"{name}={text!r}: must be HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _system_rng() -> random.Random:
+    """Seeded by the operating system: object keys and producer ids must differ between runs."""
+    return random.Random(secrets.randbits(256))
+
+
+def _leaves(group: BaseExceptionGroup[DisklessError]) -> Iterator[DisklessError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -1,0 +1,275 @@
+"""Which metrics a broker has: every name, its meaning, and the statistics it is read from."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from diskless.batch_reader import BatchReader
+from diskless.commit_lane import CommitLane
+from diskless.metrics import NO_LABELS, MetricSource, Samples, plain
+from diskless.replica_manager import ReplicaManager
+from tiering.segment_reader import SegmentReader
+from wal.buffer import BufferPool
+from wal.chunk_directory import ChunkDirectory
+from wal.fd_cache import FdCache
+from wal.object_cache import ObjectCache
+from wal.object_store import ObjectStore
+from wal.uploader import Uploader
+from wal.write_loop import WriteLoop
+
+_LATENCY_BUCKETS_S: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
+
+
+class RequestMetrics:
+    """`diskless.ports.ServerMetrics` on Prometheus's own types: they need a histogram."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._connections = Gauge(
+            "diskless_connections", "Open client connections", registry=registry
+        )
+        self._refused = Counter(
+            "diskless_connections_refused",
+            "Connections closed before anything was read, by limit",
+            ["reason"],
+            registry=registry,
+        )
+        self._cut = Counter(
+            "diskless_connections_cut",
+            "Connections closed by the broker, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self._received = Counter(
+            "diskless_request_bytes", "Bytes of requests, by API", ["api"], registry=registry
+        )
+        self._sent = Counter(
+            "diskless_response_bytes", "Bytes of responses, by API", ["api"], registry=registry
+        )
+        self._seconds = Histogram(
+            "diskless_request_seconds",
+            "From the last byte of a request to its answer, by API",
+            ["api"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=registry,
+        )
+        self._received_by_api: dict[str, Counter] = {}
+        self._answered_by_api: dict[str, tuple[Counter, Histogram]] = {}
+
+    def connection_opened(self) -> None:
+        self._connections.inc()
+
+    def connection_closed(self) -> None:
+        self._connections.dec()
+
+    def connection_refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
+
+    def connection_cut(self, reason: str) -> None:
+        self._cut.labels(reason).inc()
+
+    def request_received(self, api: str, size_bytes: int) -> None:
+        counter = self._received_by_api.get(api)
+        if counter is None:
+            counter = self._received_by_api[api] = self._received.labels(api)
+        counter.inc(size_bytes)
+
+    def request_answered(self, api: str, size_bytes: int, seconds: float) -> None:
+        metrics = self._answered_by_api.get(api)
+        if metrics is None:
+            metrics = (self._sent.labels(api), self._seconds.labels(api))
+            self._answered_by_api[api] = metrics
+        sent, histogram = metrics
+        sent.inc(size_bytes)
+        histogram.observe(seconds)
+
+
+class BrokerParts(Protocol):
+    """The components whose statistics are shown; a running broker has them all."""
+
+    store: ObjectStore
+    pool: BufferPool
+    fd_cache: FdCache
+    cache: ObjectCache
+    segments: SegmentReader
+    directory: ChunkDirectory
+    write_loop: WriteLoop
+    uploader: Uploader
+    lane: CommitLane
+    reader: BatchReader
+    replicas: ReplicaManager
+
+
+def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
+    """Every metric that is read from a component's statistics."""
+    return [
+        MetricSource(
+            "diskless_object_store_requests",
+            "counter",
+            "Requests to the object store, retries included, by operation",
+            ("op",),
+            lambda: _store_requests(parts),
+        ),
+        MetricSource(
+            "diskless_object_store_bytes",
+            "counter",
+            "Bytes of object bodies, by operation",
+            ("op",),
+            lambda: {
+                ("put",): parts.store.statistics().put_bytes,
+                ("get",): parts.store.statistics().get_bytes,
+            },
+        ),
+        _counter(
+            "diskless_object_store_retries",
+            "Requests that repeated a failed one",
+            lambda: parts.store.statistics().retries,
+        ),
+        _counter(
+            "diskless_object_store_errors",
+            "Requests that failed",
+            lambda: parts.store.statistics().errors,
+        ),
+        MetricSource(
+            "diskless_object_cache_requests",
+            "counter",
+            "Block look-ups in the object cache; joined: met a request in flight",
+            ("result",),
+            lambda: {
+                ("hit",): parts.cache.statistics().hits,
+                ("miss",): parts.cache.statistics().misses,
+                ("joined",): parts.cache.statistics().joined,
+            },
+        ),
+        MetricSource(
+            "diskless_fetch_bytes",
+            "counter",
+            "Bytes of batches handed to consumers, by where they came from",
+            ("source",),
+            lambda: {
+                ("chunk",): parts.reader.statistics().chunk_bytes,
+                ("object",): parts.reader.statistics().object_bytes,
+                ("segment",): parts.reader.statistics().segment_bytes,
+            },
+        ),
+        _counter(
+            "diskless_segment_reads",
+            "Reads answered from Parquet segments",
+            lambda: parts.reader.statistics().segment_reads,
+        ),
+        _counter(
+            "diskless_segment_row_groups_decoded",
+            "Row groups turned back into batches",
+            lambda: parts.segments.statistics().row_groups_decoded,
+        ),
+        _counter(
+            "diskless_batches_appended",
+            "Batches accepted into the write queue",
+            lambda: parts.replicas.statistics().batches_appended,
+        ),
+        _counter(
+            "diskless_batches_rejected",
+            "Batches that broke a rule",
+            lambda: parts.replicas.statistics().batches_rejected,
+        ),
+        MetricSource(
+            "diskless_batches_committed",
+            "counter",
+            "Batches by the coordinator's verdict",
+            ("result",),
+            lambda: {
+                ("committed",): parts.lane.batches_committed,
+                ("duplicate",): parts.lane.batches_duplicate,
+                ("refused",): parts.lane.batches_refused,
+            },
+        ),
+        _counter(
+            "diskless_wal_objects_committed",
+            "WAL objects committed",
+            lambda: parts.lane.files_committed,
+        ),
+        plain(
+            "diskless_commit_age_seconds",
+            "gauge",
+            "Since the last commit of a WAL object succeeded; -1 before the first",
+            lambda: parts.lane.last_commit_age_s(),
+        ),
+        plain(
+            "diskless_append_queue_bytes",
+            "gauge",
+            "Bytes waiting for the write loop",
+            lambda: parts.write_loop.statistics().queued_bytes,
+        ),
+        plain(
+            "diskless_chunk_uncommitted_bytes",
+            "gauge",
+            "Bytes in sealed chunks that are not committed",
+            lambda: parts.directory.statistics().uncommitted_bytes,
+        ),
+        plain(
+            "diskless_chunk_cached_bytes",
+            "gauge",
+            "Bytes of committed chunks kept for tail reads",
+            lambda: parts.directory.statistics().cached_bytes,
+        ),
+        _counter(
+            "diskless_chunks_quarantined",
+            "Chunks found damaged",
+            lambda: parts.directory.statistics().quarantined,
+        ),
+        MetricSource(
+            "diskless_fd_cache_requests",
+            "counter",
+            "Look-ups in the FD cache",
+            ("result",),
+            lambda: {
+                ("hit",): parts.fd_cache.statistics().hits,
+                ("miss",): parts.fd_cache.statistics().misses,
+            },
+        ),
+        MetricSource(
+            "diskless_purgatory_operations",
+            "gauge",
+            "Delayed operations waiting now",
+            ("purgatory",),
+            lambda: {
+                ("produce",): parts.replicas.produce_purgatory.statistics().watched,
+                ("fetch",): parts.replicas.fetch_purgatory.statistics().watched,
+            },
+        ),
+        _counter(
+            "diskless_produce_timeouts",
+            "Produce requests whose outcome was not known in time",
+            lambda: parts.replicas.produce_purgatory.statistics().expired,
+        ),
+    ]
+
+
+def _counter(name: str, help_text: str, read: Callable[[], float]) -> MetricSource:
+    return MetricSource(name, "counter", help_text, NO_LABELS, lambda: {NO_LABELS: read()})
+
+
+def _store_requests(parts: BrokerParts) -> Samples:
+    statistics = parts.store.statistics()
+    return {
+        ("put",): statistics.puts,
+        ("get",): statistics.gets,
+        ("head",): statistics.heads,
+        ("list",): statistics.lists,
+        ("delete",): statistics.deletes,
+    }

@@ -1,0 +1,305 @@
+"""The command line: one sub-command, one function.
+
+`serve` runs a broker. `topic` and `tier` are clients of a running one. `verify`, `chunk dump` and
+`wal dump` read what is stored, without a broker. Everything heavy is imported inside the command
+that needs it, so that `diskless --help` is instant and a broker never imports Spark.
+
+Exit status: 0 it worked, 1 it did not (or `verify` found a broken invariant), 2 the command line or
+the configuration does not make sense.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from wal.errors import DisklessError, InvalidSettings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9092"
+
+_EPILOG: Final = """\
+first steps:
+  diskless serve --data ./data                       a broker on 127.0.0.1:9092
+  diskless topic create flights --partitions 6       (or let the first producer create it)
+  kcat -b 127.0.0.1:9092 -t flights -P               type records, ctrl-D to send
+  kcat -b 127.0.0.1:9092 -t flights -C -e            read them back
+  diskless tier --once --all                         roll everything into Parquet (needs Java)
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the `diskless` command."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except InvalidSettings as error:
+        print(f"diskless: {error}", file=sys.stderr)
+        return 2
+    except (DisklessError, OSError) as error:
+        print(f"diskless: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="diskless",
+        description="Kafka-compatible logs whose only durable store is an S3-compatible bucket.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser(
+        "serve",
+        help="run a broker",
+        description="Run a broker in the foreground until SIGTERM or SIGINT.",
+        epilog="`diskless config` lists every configuration key; each can be set in --config, as "
+        "--set KEY=VALUE, or in the environment as DISKLESS_ and the key in capitals.",
+    )
+    serve.add_argument("--data", type=Path, required=True, metavar="DIR", help="data directory")
+    serve.add_argument(
+        "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="default: %(default)s"
+    )
+    serve.add_argument(
+        "--object-store",
+        metavar="URL",
+        help="file:///dir, s3://bucket/prefix[?endpoint_url=...] or memory://name; "
+        "default: DIR/objects",
+    )
+    serve.add_argument("--config", type=Path, metavar="FILE", help="key=value lines")
+    serve.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one configuration key"
+    )
+    serve.set_defaults(run=_serve)
+
+    topic = commands.add_parser("topic", help="create, list, describe or delete topics")
+    topics = topic.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    create = topics.add_parser("create", help="create a topic")
+    create.add_argument("name")
+    create.add_argument("--partitions", type=int, default=-1, help="default: num.partitions")
+    create.add_argument(
+        "--config", action="append", default=[], metavar="KEY=VALUE", help="topic configuration"
+    )
+    create.set_defaults(run=_topic_create)
+    listing = topics.add_parser("list", help="list all topics")
+    listing.set_defaults(run=_topic_list)
+    describe = topics.add_parser("describe", help="partitions, offsets and configuration")
+    describe.add_argument("name")
+    describe.set_defaults(run=_topic_describe)
+    delete = topics.add_parser("delete", help="delete topics and their records")
+    delete.add_argument("name", nargs="+")
+    delete.set_defaults(run=_topic_delete)
+    for command in (create, listing, describe, delete):
+        _add_bootstrap(command)
+
+    tier = commands.add_parser(
+        "tier",
+        help="roll committed batches into Parquet segments with Spark",
+        description="Ask the broker what is due, roll it on Spark, commit the segments. Repeating "
+        "it after a failure converges on the same files.",
+    )
+    _add_bootstrap(tier)
+    tier.add_argument("--once", action="store_true", help="one pass, then exit")
+    tier.add_argument(
+        "--all",
+        action="store_true",
+        help="roll partial segments too, without waiting for segment.bytes or segment.ms",
+    )
+    tier.add_argument("--master", default="local[*]", help="Spark master; default: %(default)s")
+    tier.add_argument(
+        "--interval", type=float, default=60.0, metavar="SECONDS", help="between passes"
+    )
+    tier.add_argument(
+        "--object-store", metavar="URL", help="when Spark reaches the bucket by another URL"
+    )
+    tier.set_defaults(run=_tier)
+
+    verify = commands.add_parser(
+        "verify",
+        help="check every invariant of what is stored",
+        description="Check chunks, metadata log, SQLite state, WAL objects and segments of a "
+        "stopped broker. Exit status 1 and a list when something is broken.",
+    )
+    verify.add_argument("--data", type=Path, required=True, metavar="DIR")
+    verify.add_argument("--object-store", metavar="URL", help="default: DIR/objects")
+    verify.set_defaults(run=_verify)
+
+    chunk = commands.add_parser("chunk", help="look into local chunk files")
+    chunks = chunk.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    chunk_dump = chunks.add_parser("dump", help="print the batches of a chunk")
+    chunk_dump.add_argument("file", type=Path, help="any of the chunk's four files")
+    chunk_dump.set_defaults(run=_chunk_dump)
+
+    wal = commands.add_parser("wal", help="look into WAL objects")
+    wals = wal.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    wal_dump = wals.add_parser("dump", help="print header, footer and batches of a WAL object")
+    wal_dump.add_argument("object", help="a path, or a key together with --object-store")
+    wal_dump.add_argument("--object-store", metavar="URL")
+    wal_dump.set_defaults(run=_wal_dump)
+
+    config = commands.add_parser("config", help="list every configuration key of the broker")
+    config.set_defaults(run=_config)
+    return parser
+
+
+def _add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="default: %(default)s"
+    )
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from diskless.broker import serve
+    from diskless.config import load_config
+
+    overrides = dict(_key_value(pair) for pair in options.set)
+    if options.object_store is not None:
+        overrides["object.store.url"] = options.object_store
+    config = load_config(file=options.config, environment=os.environ, overrides=overrides)
+    return serve(config, data=options.data, listen=options.listen)
+
+
+def _topic_create(options: argparse.Namespace) -> int:
+    from diskless.topic_client import TopicClient
+
+    configs = dict(_key_value(pair) for pair in options.config)
+    with TopicClient(options.bootstrap) as client:
+        client.create(options.name, partitions=options.partitions, configs=configs)
+        print(f"created {options.name}")
+    return 0
+
+
+def _topic_list(options: argparse.Namespace) -> int:
+    from diskless.topic_client import TopicClient
+
+    with TopicClient(options.bootstrap) as client:
+        table = _table("topic", "partitions", "records")
+        for row in client.list():
+            table.add_row(row.name, str(row.partitions), f"{row.records:,}")
+    _print(table)
+    return 0
+
+
+def _topic_describe(options: argparse.Namespace) -> int:
+    from diskless.topic_client import TopicClient
+
+    with TopicClient(options.bootstrap) as client:
+        description = client.describe(options.name)
+    partitions = _table("partition", "leader", "log start offset", "log end offset")
+    for row in description.partitions:
+        partitions.add_row(
+            str(row.partition), str(row.leader), str(row.log_start), str(row.log_end)
+        )
+    configs = _table("configuration", "value", "set by")
+    for name, value, source in description.configs:
+        configs.add_row(name, value, source)
+    _print(partitions, configs)
+    return 0
+
+
+def _topic_delete(options: argparse.Namespace) -> int:
+    from diskless.topic_client import TopicClient
+
+    with TopicClient(options.bootstrap) as client:
+        for name in options.name:
+            client.delete(name)
+            print(f"deleted {name}")
+    return 0
+
+
+def _tier(options: argparse.Namespace) -> int:
+    from tiering.command import tier
+
+    return tier(
+        bootstrap=options.bootstrap,
+        master=options.master,
+        once=options.once,
+        include_partial=options.all,
+        interval_s=options.interval,
+        object_store_url=options.object_store,
+    )
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from diskless.verify import verify
+
+    report = verify(options.data, object_store_url=options.object_store)
+    table = _table("checked", "count")
+    for name, count in report.checked.items():
+        table.add_row(name, f"{count:,}")
+    _print(table)
+    for violation in report.violations:
+        print(f"BROKEN {violation}")
+    print(f"{len(report.violations)} broken" if report.violations else "all invariants hold")
+    return 1 if report.violations else 0
+
+
+def _chunk_dump(options: argparse.Namespace) -> int:
+    from wal.dump import dump_chunk
+
+    return _print_dump(dump_chunk(options.file))
+
+
+def _wal_dump(options: argparse.Namespace) -> int:
+    from diskless.wal_dump import dump_wal_object
+
+    return _print_dump(dump_wal_object(options.object, object_store_url=options.object_store))
+
+
+def _config(options: argparse.Namespace) -> int:
+    from diskless.config import explain_all
+
+    table = _table("key", "default", "why")
+    for key, default, why in explain_all():
+        table.add_row(key, str(default), why)
+    _print(table)
+    return 0
+
+
+def _key_value(pair: str) -> tuple[str, str]:
+    key, separator, value = pair.partition("=")
+    if not separator:
+        raise InvalidSettings(f"{pair!r} is not KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def _table(*columns: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(*renderables: "Table") -> None:
+    from rich.console import Console
+
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def _print_dump(dump: Any) -> int:
+    table = _table(*dump.columns)
+    for row in dump.rows:
+        table.add_row(*map(str, row))
+    facts: Mapping[str, object] = dump.facts
+    for name, value in facts.items():
+        print(f"{name}: {value}")
+    _print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

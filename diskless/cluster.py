@@ -1,0 +1,116 @@
+"""What this broker tells clients about the cluster: itself, its topics, its configuration.
+
+A broker is a cluster of its own as long as nobody else shares its bucket prefix; the protocols in
+`diskless.ports` are what the handlers know, so that membership can come from the metadata log
+without touching them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+from diskless.config import BrokerSettings, Config, explain_all
+from diskless.ports import BrokerConfigEntry, BrokerEndpoint, ClientInfo
+from metadata.operations import Coordinator, CreateTopic, TopicDescription
+from wal.coordinates import TopicIdPartition
+from wal.errors import DisklessError
+
+MAX_PARTITIONS_PER_TOPIC = 10_000
+"""Upper bound of one topic; each partition costs a row and a little memory, used or not."""
+
+
+class SingleBroker:
+    """`diskless.ports.Cluster` of one broker: it leads everything and is its own controller."""
+
+    def __init__(self, cluster_id: str, node_id: int, rack: str) -> None:
+        self._cluster_id = cluster_id
+        self._endpoint = BrokerEndpoint(node_id, "", 0, rack or None)
+
+    def advertise(self, host: str, port: int) -> None:
+        """Where clients reach this broker; known once it listens."""
+        self._endpoint = self._endpoint._replace(host=host, port=port)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self._endpoint.node_id
+
+    @property
+    def controller_id(self) -> int:
+        return self._endpoint.node_id
+
+    def brokers(self) -> Sequence[BrokerEndpoint]:
+        return (self._endpoint,)
+
+    def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
+        return self._endpoint.node_id
+
+
+class CoordinatorTopics:
+    """`diskless.ports.TopicAdmin` on the coordinator."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        settings: BrokerSettings,
+        *,
+        on_deleted: Callable[[Sequence[TopicIdPartition]], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._settings = settings
+        self._on_deleted = on_deleted
+
+    @property
+    def auto_create_enabled(self) -> bool:
+        return self._settings.auto_create_topics
+
+    @property
+    def default_partition_count(self) -> int:
+        return self._settings.default_partitions
+
+    @property
+    def max_partition_count(self) -> int:
+        return MAX_PARTITIONS_PER_TOPIC
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        return self._coordinator.topics()
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        return self._coordinator.topic_by_id(topic_id)
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]:
+        return await self._coordinator.create_topics(topics)
+
+    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
+        """Fetches that wait for a deleted topic are answered at once."""
+        known = {topic_id: self._coordinator.topic_by_id(topic_id) for topic_id in topic_ids}
+        results = await self._coordinator.delete_topics(topic_ids)
+        for topic_id, error in zip(topic_ids, results, strict=True):
+            topic = known[topic_id]
+            if error is None and topic is not None:
+                self._on_deleted(
+                    [TopicIdPartition(topic_id, index) for index in range(topic.partition_count)]
+                )
+        return results
+
+
+class ConfiguredValues:
+    """`diskless.ports.BrokerConfigs` on the broker's configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def entries(self) -> Sequence[BrokerConfigEntry]:
+        values = self._config.values()
+        return [
+            BrokerConfigEntry(key, _text(values[key]), _text(default), why, type(default))
+            for key, default, why in explain_all()
+        ]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

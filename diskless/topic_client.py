@@ -1,0 +1,137 @@
+"""What the `diskless topic` commands ask of a running broker, through a stock Kafka client."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import KafkaError
+
+from wal.errors import DisklessError, Rejected
+
+_REQUEST_TIMEOUT_MS: Final = 30_000
+
+
+class BrokerUnreachable(DisklessError):
+    """No broker answered at the bootstrap address."""
+
+
+class TopicRow(NamedTuple):
+    """One topic in the list; `records` is log end minus log start, over all partitions."""
+
+    name: str
+    partitions: int
+    records: int
+
+
+class PartitionRow(NamedTuple):
+    partition: int
+    leader: int
+    log_start: int
+    log_end: int
+
+
+class TopicDetails(NamedTuple):
+    """`configs`: (name, value, who set it) in name order."""
+
+    partitions: Sequence[PartitionRow]
+    configs: Sequence[tuple[str, str, str]]
+
+
+class TopicClient:
+    """A context manager around a connection to one cluster. Errors are DisklessError."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        with _translated(bootstrap):
+            self._admin = KafkaAdminClient(
+                bootstrap_servers=bootstrap,
+                client_id="diskless-cli",
+                request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._admin.close()
+
+    def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
+        with _translated(self._bootstrap):
+            self._admin.create_topics(
+                {
+                    name: {
+                        "num_partitions": partitions,
+                        "replication_factor": -1,
+                        "configs": dict(configs),
+                    }
+                }
+            )
+
+    def delete(self, name: str) -> None:
+        with _translated(self._bootstrap):
+            self._admin.delete_topics([name])
+
+    def list(self) -> Sequence[TopicRow]:
+        """All topics in name order."""
+        with _translated(self._bootstrap):
+            rows = []
+            for topic in sorted(self._admin.describe_topics(), key=lambda topic: topic["name"]):
+                bounds = self._bounds(topic["name"], topic["partitions"])
+                records = sum(row.log_end - row.log_start for row in bounds)
+                rows.append(TopicRow(topic["name"], len(bounds), records))
+            return rows
+
+    def describe(self, name: str) -> TopicDetails:
+        with _translated(self._bootstrap):
+            (topic,) = self._admin.describe_topics([name])
+            if topic.get("error_code"):
+                raise Rejected(f"no topic {name} at {self._bootstrap}")
+            answer = self._admin.describe_configs(
+                [ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all"
+            )
+            ((_, resources),) = answer.items()
+            configs = [
+                (key, str(entry.get("value")), str(entry.get("config_source", "")))
+                for key, entry in sorted(resources[name].items())
+            ]
+            return TopicDetails(self._bounds(name, topic["partitions"]), configs)
+
+    def _bounds(self, name: str, partitions: Sequence[Mapping[str, int]]) -> Sequence[PartitionRow]:
+        ends: dict[str, Mapping[TopicPartition, int]] = {}
+        for bound, spec in (("start", OffsetSpec.EARLIEST), ("end", OffsetSpec.LATEST)):
+            wanted = {
+                TopicPartition(name, partition["partition_index"]): spec for partition in partitions
+            }
+            listed = self._admin.list_partition_offsets(wanted)
+            ends[bound] = {key: value.offset for key, value in listed.items()}
+        return [
+            PartitionRow(
+                index,
+                leader,
+                ends["start"][TopicPartition(name, index)],
+                ends["end"][TopicPartition(name, index)],
+            )
+            for index, leader in sorted(
+                (partition["partition_index"], partition["leader_id"]) for partition in partitions
+            )
+        ]
+
+
+@contextmanager
+def _translated(bootstrap: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaError as error:
+        if not getattr(error, "errno", None):
+            raise BrokerUnreachable(
+                f"{bootstrap}: {error}; is a broker running there (`diskless serve`)?"
+            ) from error
+        raise Rejected(f"{type(error).__name__}: {error}") from error
