@@ -274,14 +274,10 @@ class SegmentedLog:
         """
         if index > self.highest_index:
             raise self._out_of_bounds(index)
-        pruned = False
         # Oldest first: whenever this stops, what is left has no gap.
         while self._read_segments and self._read_segments[0].next_index <= index:
             self._remove_files(self._read_segments[0].base_index)
             del self._read_segments[0]
-            pruned = True
-        if pruned:
-            self._directory.sync()
         return self.lowest_index
 
     def verify(self) -> int:
@@ -362,7 +358,6 @@ class SegmentedLog:
     def _cut_back(self, index: int) -> None:
         """Make `index` the highest index, durably; whole segments go newest first (I2)."""
         self._durable_index = min(self._durable_index, index)
-        removed = False
         while self._read_segments and self._write_segment.base_index > index:
             newest = self._read_segments[-1]
             reopened = self._open_read_segment(newest.base_index, newest.next_index)
@@ -370,9 +365,6 @@ class SegmentedLog:
             del self._read_segments[-1]
             dropped.close()
             self._remove_files(dropped.base_index)
-            removed = True
-        if removed:
-            self._directory.sync()
         segment = self._write_segment
         if index < segment.next_index:
             segment.cut(self._position(segment, index), index)
@@ -454,10 +446,15 @@ class SegmentedLog:
             raise
 
     def _remove_files(self, base_index: int) -> None:
-        """Remove what there is of a segment: the store first; an index alone is a known remnant."""
+        """Remove what there is of a segment, durably.
+
+        Durably, because removals of several segments that are not synced one by one may reach the
+        disk in any order, and then leave a gap (I2).
+        """
         wanted = {segment_name(base_index, suffix) for suffix in (STORE_SUFFIX, INDEX_SUFFIX)}
         for name in sorted(wanted.intersection(self._directory.names()), reverse=True):
             self._directory.remove(name)
+        self._directory.sync()
 
     def _out_of_bounds(self, index: int) -> OutOfBounds:
         return OutOfBounds(

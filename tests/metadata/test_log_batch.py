@@ -48,7 +48,7 @@ def test_a_batch_is_exactly_these_bytes() -> None:
 @given(offsets, timestamps, values)
 def test_a_batch_comes_back_as_it_was(base_offset: int, now_ms: int, records: list[bytes]) -> None:
     batch = decode_batch(encode_batch(base_offset, now_ms, records))
-    assert batch == (base_offset, now_ms, records)
+    assert batch == MetadataRecordBatch(base_offset, now_ms, records)
     assert batch.next_offset == base_offset + len(records)
 
 

@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.failing_disk import FailingDisk
+from support.power_cut_disk import PowerCut, PowerCutDisk
 
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
 from wal.errors import AppendTooLarge, CorruptLog, OutOfBounds, StorageFailed
@@ -585,6 +586,7 @@ class History:
 
     promised: list[bytes] = field(default_factory=list)
     tried: list[bytes] = field(default_factory=list)
+    durable: int = 0
     pruned_below: int = 0
 
 
@@ -644,7 +646,7 @@ def test_a_segment_that_cannot_be_created_leaves_the_log_as_it_was(tmp_path: Pat
     log.append([b"x" * 300])
     log.sync()
     before = snapshot(tmp_path)
-    for call in ("create", "pwritev", "fsync"):
+    for call in ("create", "pwritev"):
         disk.failing = {call}
         with pytest.raises(StorageFailed, match=call):
             log.append([b"needs a new segment"])
@@ -670,3 +672,58 @@ def test_a_failure_that_cannot_be_taken_back_stops_all_writes(tmp_path: Path) ->
     assert contents(log) == [b"durable"]
     log.close()
     assert recovered(tmp_path) == [b"durable"]
+
+
+# --- a power cut ---------------------------------------------------------------------------------
+
+
+def use_until_the_power_is_cut(
+    path: Path, disk: PowerCutDisk, rng: random.Random, history: History
+) -> None:
+    log = open_log(path, disk)
+    while True:
+        choice = rng.random()
+        if choice < 0.5:
+            group = [rng.randbytes(rng.randrange(70)) for _ in range(rng.randint(1, 4))]
+            history.tried = history.promised + group
+            log.append_many([[record] for record in group])
+            history.promised = history.tried
+        elif choice < 0.8:
+            log.sync()
+            history.durable = len(history.promised)
+        elif choice < 0.9:
+            group = [rng.randbytes(rng.randrange(70)) for _ in range(3)]
+            history.tried = history.promised + group
+            with pytest.raises(AppendTooLarge):
+                log.append_many([*([record] for record in group), [bytes(1000)]])
+            history.tried = history.promised
+        elif choice < 0.95:
+            count = rng.randint(log.lowest_index, len(history.promised))
+            history.durable = min(history.durable, count)
+            history.tried = history.promised
+            log.truncate(count)
+            history.promised = history.tried = history.promised[:count]
+        else:
+            history.pruned_below = rng.randint(log.lowest_index, len(history.promised))
+            history.pruned_below = log.prune(history.pruned_below)
+
+
+@pytest.mark.parametrize("seed", range(0, 400, 50))
+def test_whenever_the_power_is_cut_every_synced_record_is_there_and_no_other_bytes(
+    tmp_path: Path, seed: int
+) -> None:
+    for number in range(seed, seed + 50):
+        rng = random.Random(number)
+        path = tmp_path / f"{number}"
+        path.mkdir()
+        disk = PowerCutDisk(path, rng, cut_at=rng.randint(1, 200))
+        history = History()
+        with pytest.raises(PowerCut):
+            use_until_the_power_is_cut(path, disk, rng, history)
+        disk.cut(tmp_path / f"{number}-after")
+        log = open_log(tmp_path / f"{number}-after", UnsyncedDisk())
+        longest = max(history.promised, history.tried, key=len)
+        assert contents(log) == longest[log.lowest_index : log.highest_index], number
+        assert log.highest_index >= history.durable, number
+        assert log.lowest_index <= history.pruned_below, number
+        log.close()
