@@ -42,6 +42,7 @@ from botocore.exceptions import (
     ResponseStreamingError,
     SSLError,
 )
+from botocore.parsers import ResponseParserError
 from crc32c import crc32c
 
 from wal.errors import CorruptObject
@@ -190,6 +191,7 @@ TRANSPORT_ERRORS: Final = (
     HTTPClientError,
     IncompleteReadError,
     ReadTimeoutError,
+    ResponseParserError,
     ResponseStreamingError,
     *_NEVER_SENT,
 )

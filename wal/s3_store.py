@@ -30,7 +30,7 @@ from aiohttp.client_exceptions import ClientConnectorError
 from aiohttp.client_exceptions import ClientError as AiohttpError
 from aiohttp.payload import Payload
 from botocore.exceptions import EndpointConnectionError
-from botocore.handlers import add_expect_header
+from botocore.handlers import add_expect_header, set_list_objects_encoding_type_url
 
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
@@ -130,6 +130,11 @@ class S3Store:
         # "Expect: 100-continue" before each body would cost a round trip per put, and spares
         # nothing but the rare refused one.
         client.meta.events.unregister("before-call.s3", add_expect_header)
+        # Our keys need no URL encoding in XML, and LocalStack compares StartAfter with the encoded
+        # keys when they are.
+        client.meta.events.unregister(
+            "before-parameter-build.s3.ListObjectsV2", set_list_objects_encoding_type_url
+        )
         self._client = client
         return self
 
@@ -315,19 +320,26 @@ class S3Store:
         return response
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
-        position = {"StartAfter": self._prefix + start_after} if start_after else {}
         while True:
-            page = await self._with_retries(prefix, partial(self._list_page, prefix, position))
-            for entry in page.get("Contents", ()):
+            page = await self._with_retries(prefix, partial(self._list_page, prefix, start_after))
+            entries = page.get("Contents", ())
+            for entry in entries:
                 key = ObjectKey(str(entry["Key"])[len(self._prefix) :])
+                if key <= start_after:
+                    # Going on would never end.
+                    self._counters.errors += 1
+                    raise ObjectStoreUnavailable(
+                        f"{self.url}: LIST after {start_after!r} answered with {key!r}"
+                    )
+                start_after = key
                 yield ObjectStat(key, int(entry["Size"]), _milliseconds(entry))
-            if not page.get("IsTruncated"):
+            if not page.get("IsTruncated") or not entries:
                 return
-            position = {"ContinuationToken": page["NextContinuationToken"]}
 
-    async def _list_page(
-        self, prefix: str, position: Mapping[str, str], retries: Retries
-    ) -> _Answer:
+    async def _list_page(self, prefix: str, start_after: str, retries: Retries) -> _Answer:
+        """One page. By key, not by continuation token: a token cannot be used again by another
+        process, and some servers' tokens go wrong with keys that need encoding."""
+        position = {"StartAfter": self._prefix + start_after} if start_after else {}
         self._counters.lists += 1
         async with self._attempt_timeout(retries):
             page: _Answer = await self._client.list_objects_v2(
