@@ -160,7 +160,7 @@ class Broker:
             await self._open_coordinator(stack, tasks)
             recovered = await self._open_chunks(stack)
             self._build_write_path()
-            self._build_read_path(stack)
+            await self._build_read_path(stack)
             await self._start_write_path(stack, tasks, recovered)
             await self._listen(stack)
             # What was built lives as long as the process: the collector need not look at it again.
@@ -172,7 +172,7 @@ class Broker:
         config, data = self.config, self.data
         url = config.broker.object_store_url or f"file://{data.objects}"
         self.store = await stack.enter_async_context(
-            open_store(url, clock=self.clock, rng=self.rng)
+            open_store(url, clock=self.clock, rng=self.rng, file_settings=config.file_store)
         )
         self.wal_settings = config.wal
         is_remote = url.startswith("s3://")
@@ -262,15 +262,9 @@ class Broker:
         if not await self.uploader.drain(_DRAIN_TIMEOUT_S):
             log.warning("chunks left for the next start", **self.uploader.statistics()._asdict())
 
-    def _build_read_path(self, stack: AsyncExitStack) -> None:
-        read = self.config.read
-        self.cache = ObjectCache(
-            self.store,
-            block_bytes=read.object_cache_block_bytes,
-            memory_bytes=read.object_cache_memory_bytes,
-            cold_concurrency=read.cold_concurrency,
-            disk_directory=self.data.cache if read.object_cache_disk_bytes else None,
-            disk_bytes=read.object_cache_disk_bytes,
+    async def _build_read_path(self, stack: AsyncExitStack) -> None:
+        self.cache = await stack.enter_async_context(
+            ObjectCache(self.store, settings=self.config.cache, disk_directory=str(self.data.cache))
         )
         self.segments = SegmentReader(
             self._read_segment_range, settings=self.config.segments, leader_epoch=LEADER_EPOCH
@@ -282,7 +276,7 @@ class Broker:
             segments=self.segments,
             executor=self.executor,
             clock=self.clock,
-            cold_after_ms=read.cold_after_ms,
+            cold_after_ms=self.config.read.cold_after_ms,
         )
         self.replicas = ReplicaManager(
             coordinator=self.coordinator,

@@ -148,13 +148,9 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         MetricSource(
             "diskless_object_cache_requests",
             "counter",
-            "Block look-ups in the object cache; joined: met a request in flight",
+            "Block look-ups in the object cache; joined: met a request in flight; cold: past it",
             ("result",),
-            lambda: {
-                ("hit",): parts.cache.statistics().hits,
-                ("miss",): parts.cache.statistics().misses,
-                ("joined",): parts.cache.statistics().joined,
-            },
+            lambda: _cache_requests(parts),
         ),
         MetricSource(
             "diskless_fetch_bytes",
@@ -262,6 +258,16 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
 
 def _counter(name: str, help_text: str, read: Callable[[], float]) -> MetricSource:
     return MetricSource(name, "counter", help_text, NO_LABELS, lambda: {NO_LABELS: read()})
+
+
+def _cache_requests(parts: BrokerParts) -> Samples:
+    statistics = parts.cache.statistics()
+    return {
+        ("hit",): statistics.memory_hits + statistics.disk_hits,
+        ("miss",): statistics.misses,
+        ("joined",): statistics.joined,
+        ("cold",): statistics.cold_reads,
+    }
 
 
 def _store_requests(parts: BrokerParts) -> Samples:

@@ -22,6 +22,8 @@ from diskless.server_settings import ServerSettings
 from metadata.metadata_settings import CoordinatorSettings
 from tiering.segment_reader import SegmentReaderSettings
 from wal.errors import InvalidSettings
+from wal.file_store import FileStoreSettings
+from wal.object_cache import ObjectCacheSettings
 from wal.settings import (
     SettingValue,
     as_mapping,
@@ -94,34 +96,6 @@ class ReadSettings:
         maximum=100_000,
         why="smaller: more opens when many chunks are read; larger: more descriptors held",
     )
-    object_cache_memory_bytes: int = setting(
-        "object.cache.memory.bytes",
-        64 << 20,
-        minimum=0,
-        maximum=1 << 40,
-        why="smaller: more GETs; larger: more resident memory",
-    )
-    object_cache_block_bytes: int = setting(
-        "object.cache.block.bytes",
-        16 << 20,
-        minimum=64 << 10,
-        maximum=1 << 30,
-        why="at least the size of a usual object makes one GET an object",
-    )
-    object_cache_disk_bytes: int = setting(
-        "object.cache.disk.bytes",
-        0,
-        minimum=0,
-        maximum=1 << 50,
-        why="0: no disk tier; larger: fewer GETs for readers that lag by hours",
-    )
-    cold_concurrency: int = setting(
-        "fetch.cold.concurrency",
-        16,
-        minimum=1,
-        maximum=1_000,
-        why="fewer: slower catch-up; more: catch-up disturbs readers at the tail",
-    )
     cold_after_ms: int = setting(
         "fetch.cold.after.ms",
         600_000,
@@ -136,7 +110,9 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "broker": BrokerSettings,
     "server": ServerSettings,
     "wal": WalSettings,
+    "file_store": FileStoreSettings,
     "read": ReadSettings,
+    "cache": ObjectCacheSettings,
     "segments": SegmentReaderSettings,
     "coordinator": CoordinatorSettings,
 }
@@ -149,7 +125,9 @@ class Config:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     wal: WalSettings = field(default_factory=WalSettings)
+    file_store: FileStoreSettings = field(default_factory=FileStoreSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
+    cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
     segments: SegmentReaderSettings = field(default_factory=SegmentReaderSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     explicit: frozenset[str] = frozenset()
