@@ -153,6 +153,7 @@ class Uploader:
         self._waiting_bytes = 0
         self._changed = asyncio.Condition()
         self._is_closed = False
+        self._left_behind = 0
         self._uploads = 0
         self._upload_bytes = 0
         self._upload_retries = 0
@@ -187,7 +188,7 @@ class Uploader:
     async def drain(self, timeout_s: float) -> bool:
         """Wait until everything submitted is settled; False when that took too long.
 
-        What is left is not lost: the next start recovers it.
+        False also when `run` ended before. What is left is not lost: the next start recovers it.
         """
         try:
             async with asyncio.timeout(timeout_s), self._changed:
@@ -195,7 +196,7 @@ class Uploader:
                     await self._changed.wait()
         except TimeoutError:
             return False
-        return not self._lane
+        return not self._lane and not self._left_behind
 
     def statistics(self) -> UploaderStatistics:
         return UploaderStatistics(
@@ -357,6 +358,7 @@ class Uploader:
         while self._lane:
             entry = self._lane.popleft()
             if not entry.is_settled:
+                self._left_behind += 1
                 await self._committer.abandon(entry.chunk, error)
         self._waiting_bytes = 0
         async with self._changed:

@@ -1,6 +1,5 @@
 """What the tests of chunks, write loop and uploader share: small batches, and disks that fail."""
 
-import asyncio
 import errno
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -183,7 +182,6 @@ class Outcomes:
         self.of_token: dict[object, list[str]] = {}
         self.committed: list[SealedChunk] = []
         self.abandoned: list[tuple[SealedChunk, DisklessError]] = []
-        self.changed = asyncio.Event()
         self.before_commit: Callable[[SealedChunk], None] = lambda chunk: None
 
     def _tell(self, token: object, outcome: str) -> None:
@@ -199,22 +197,14 @@ class Outcomes:
         for token in chunk.tokens_in(chunk.plan):
             self._tell(token, "committed")
         self.committed.append(chunk)
-        self.changed.set()
 
     async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
         for token in chunk.tokens:
             self._tell(token, type(error).__name__)
         self.abandoned.append((chunk, error))
-        self.changed.set()
 
     async def abandon_batches(
         self, chunk: SealedChunk, positions: Sequence[int], error: DisklessError
     ) -> None:
         for position in positions:
             self._tell(chunk.tokens[position], type(error).__name__)
-
-    async def wait_until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
