@@ -55,8 +55,10 @@ LaminarMQ's segmented log for the append threshold.
 
 import os
 import random
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -190,6 +192,10 @@ class ChunkIdentity:
 
 
 assert len("0" * ULID_CHARS) == 26
+
+
+CHUNK_FILE: Final = re.compile(r"chunk-(\d{6}|[1-9]\d{6,})\.(?:idx|data|meta|desc|committed)")
+"""The names of a chunk's files; group 1 is its number."""
 
 
 class ChunkPaths(NamedTuple):
@@ -413,6 +419,23 @@ def scan_chunk(paths: ChunkPaths, fd_cache: FdCache, *, verify_data: bool) -> Ch
     `verify_data` also reads .data and checks every batch. The caller cuts what is torn.
     Raises: CorruptChunk (damage that is not a torn tail), StorageFailed (cannot be read now).
     """
+    with _scanner(paths, fd_cache, verify_data=verify_data) as scanner:
+        return scanner.scan()
+
+
+def inspect_chunk(
+    paths: ChunkPaths, fd_cache: FdCache
+) -> tuple[ChunkIdentity, Sequence[ChunkEntry | str]]:
+    """The header, and per index record the batch or what is wrong with it: for people to look at.
+
+    Raises: CorruptChunk (without its header or a file nothing can be told), StorageFailed.
+    """
+    with _scanner(paths, fd_cache, verify_data=True) as scanner:
+        return scanner.inspect()
+
+
+@contextmanager
+def _scanner(paths: ChunkPaths, fd_cache: FdCache, *, verify_data: bool) -> Iterator["_Scanner"]:
     try:
         with (
             fd_cache.open(paths.data) as data,
@@ -420,7 +443,7 @@ def scan_chunk(paths: ChunkPaths, fd_cache: FdCache, *, verify_data: bool) -> Ch
             fd_cache.open(paths.desc) as desc,
             fd_cache.open(paths.idx) as index,
         ):
-            scanner = _Scanner(
+            yield _Scanner(
                 paths,
                 data if verify_data else None,
                 data.size(),
@@ -428,7 +451,6 @@ def scan_chunk(paths: ChunkPaths, fd_cache: FdCache, *, verify_data: bool) -> Ch
                 desc.pread(desc.size(), 0),
                 index.pread(index.size(), 0),
             )
-            return scanner.scan()
     except FileNotFoundError as error:
         raise CorruptChunk(f"{error.filename}: this file of the chunk is missing") from error
     except OSError as error:
@@ -491,8 +513,7 @@ class _Scanner:
         if count == 0:
             # Nothing was ever appended in full, so even a torn header costs nothing.
             return None
-        identity = ChunkIdentity.decode(self._meta, self._paths.meta)
-        self._salt_crc = crc32c(SALT.pack(identity.salt))
+        identity = self._read_identity()
         entries: list[ChunkEntry] = []
         data_bytes = 0
         torn = ""
@@ -510,6 +531,16 @@ class _Scanner:
         elif self._has_bytes_behind(count, data_bytes):
             torn = f"{self._paths.idx}: bytes behind record {count - 1} that it does not name"
         return ChunkScan(identity, entries, data_bytes, torn) if entries else None
+
+    def inspect(self) -> tuple[ChunkIdentity, Sequence[ChunkEntry | str]]:
+        identity = self._read_identity()
+        count = len(self._index) // INDEX_RECORD.size
+        return identity, [self._check(sequence, None) for sequence in range(count)]
+
+    def _read_identity(self) -> ChunkIdentity:
+        identity = ChunkIdentity.decode(self._meta, self._paths.meta)
+        self._salt_crc = crc32c(SALT.pack(identity.salt))
+        return identity
 
     def _has_bytes_behind(self, count: int, data_bytes: int) -> bool:
         return (

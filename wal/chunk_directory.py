@@ -45,7 +45,6 @@ Source: Mofka's default partition manager, "Crash recovery and restart", "FD cac
 import fcntl
 import os
 import random
-import re
 import struct
 import threading
 from array import array
@@ -58,6 +57,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from wal.chunk import (
+    CHUNK_FILE,
     ChunkEntry,
     ChunkIdentity,
     ChunkPaths,
@@ -86,7 +86,6 @@ assert COMMITTED_BYTES == 32
 QUARANTINE: Final = "quarantine"
 LOCK_FILE: Final = "lock"
 DAMAGE_KEPT_MAX: Final = 100
-_CHUNK_FILE: Final = re.compile(r"chunk-(\d{6}|[1-9]\d{6,})\.(?:idx|data|meta|desc|committed)")
 
 BATCH_OVERHEAD_BYTES: Final = 1024
 """What a waiting batch is taken to cost in memory (entry, extent, token) when queues are bounded.
@@ -590,7 +589,7 @@ class ChunkDirectory:
 
 def _chunk_numbers(names: Iterable[str]) -> set[int]:
     """The numbers of the chunks that have a file among `names`; other names are left alone."""
-    matches = (_CHUNK_FILE.fullmatch(name) for name in names)
+    matches = (CHUNK_FILE.fullmatch(name) for name in names)
     return {int(match[1]) for match in matches if match is not None}
 
 
