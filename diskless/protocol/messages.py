@@ -1,18 +1,17 @@
 """Control messages: every API but Produce and Fetch, whose hot paths are written by hand.
 
-kio carries Kafka's message schemas as one dataclass per API and version, and reads them natively.
-This module adds what a broker needs on top:
+kio carries Kafka's message schemas, generated, as one dataclass per API and version. This module
+compiles a reader and a writer from such a dataclass. kio has its own, and a test holds ours to them
+for every version served; ours are needed because they face clients:
 
-- Reading tolerates what clients of the future send. kio refuses tagged fields it does not know;
-  here they are cut out of the body first, guided by the schema, and only when kio stumbled (no
-  client in use today sends one in a control request). Bytes after the body are ignored: librdkafka
-  leaves three of them behind an all-topics Metadata request.
-- Whatever goes wrong while reading becomes one ProtocolError.
+- kio's native reader reserves memory for as many items as an array claims to have. Five bytes from
+  a client can thereby abort the process. Ours believes no count and no length.
+- It refuses tagged fields it does not know. Ours skips them, on every level, and ignores bytes
+  after the body: librdkafka leaves three of them behind an all-topics Metadata request.
+- Whatever is wrong with the bytes is one ProtocolError.
 - Writing takes plain values: a response is a mapping of field names, nested ones are mappings in
   sequences. One mapping serves all versions, since fields that a version lacks are left out and
-  missing ones get the schema's default. The bytes are those of kio's own writer (a test compares
-  them for every version served), made by a writer compiled from the same schema: kio's takes only
-  its own number types, and twice the time.
+  missing ones get the schema's default.
 
 Modules of schemas are imported on first use: all of them together take a second.
 """
@@ -27,8 +26,6 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader
-from kio.serial.errors import SerialError
 
 from diskless.protocol.wire import (
     EMPTY_TAGS,
@@ -49,44 +46,13 @@ Fields = Mapping[str, Any]
 _INT8: Final = Struct(">b")
 _FLOAT64: Final = Struct(">d")
 
-_FIXED_BYTES: Final[Mapping[str, int]] = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "error_code": 2,
-    "int32": 4,
-    "uint32": 4,
-    "timedelta_i32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "timedelta_i64": 8,
-    "datetime_i64": 8,
-    "float64": 8,
-    "uuid": 16,
-}
-
-
-def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version uses compact lengths and tagged fields."""
-    return load_request_schema(api_key, version).__flexible__
-
 
 def decode_request(api_key: int, version: int, body: bytes) -> Any:
     """The request as kio's dataclass for this version; Any, for its shape changes with it.
 
     Raises ProtocolError.
     """
-    schema = load_request_schema(api_key, version)
-    read = entity_reader(schema)
-    try:
-        try:
-            return read(body, 0)[0]
-        except KeyError:
-            return read(_without_unknown_tags(schema, body), 0)[0]
-    except (SerialError, ValueError, KeyError, OverflowError) as error:
-        raise ProtocolError(f"{schema.__name__} v{version}: {error}") from error
+    return _message_reader(load_request_schema(api_key, version))(Reader([body]))
 
 
 def encode_response(api_key: int, version: int, values: Fields) -> bytes:
@@ -150,71 +116,112 @@ def _taken_apart(annotation: Any) -> tuple[bool, bool, Any]:
     return False, False, annotation
 
 
-# --- reading: cutting out unknown tagged fields
+# --- reading
+
+_Read = Callable[[Reader], Any]
 
 
-def _without_unknown_tags(schema: type[Any], body: bytes) -> bytes:
-    reader = Reader([body])
-    out: list[bytes] = []
-    _copy_message(schema, reader, body, out)
-    return b"".join(out)
-
-
-def _copy_message(schema: type[Any], reader: Reader, body: bytes, out: list[bytes]) -> None:
-    """Copy one message of a flexible version without the tags that `schema` does not have."""
+@functools.cache
+def _message_reader(schema: Any) -> _Read:
+    """A function that reads one message as an instance of `schema`."""
+    flexible = bool(schema.__flexible__)
+    plain = []
     tagged = {}
     for shape in _shapes(schema):
+        reader_of_field = _field_reader(shape, flexible=flexible)
         if shape.tag is None:
-            _copy_field(shape, reader, body, out)
+            plain.append((shape.name, reader_of_field))
         else:
-            tagged[shape.tag] = shape
-    kept = 0
-    sections: list[bytes] = []
-    for _ in range(reader.unsigned_varint()):
+            tagged[shape.tag] = (shape.name, reader_of_field)
+
+    def read(reader: Reader) -> Any:
+        values = {name: read_field(reader) for name, read_field in plain}
+        if flexible:
+            values.update(_read_tags(reader, tagged))
+        return schema(**values)
+
+    return read
+
+
+def _read_tags(reader: Reader, known: Mapping[int, tuple[str, _Read]]) -> dict[str, Any]:
+    """The tagged fields that are there and known; the dataclass has defaults for the others."""
+    values = {}
+    for _ in range(reader.tag_count()):
         tag = reader.unsigned_varint()
         size = reader.unsigned_varint()
-        start = reader.position
-        if tag not in tagged:
+        if tag not in known:
             reader.skip(size)
             continue
-        value: list[bytes] = []
-        _copy_field(tagged[tag], reader, body, value)
-        if reader.position != start + size:
-            raise ProtocolError(f"tagged field {tag} is not {size} bytes long")
-        content = b"".join(value)
-        sections += (unsigned_varint(tag), unsigned_varint(len(content)), content)
-        kept += 1
-    out.append(unsigned_varint(kept))
-    out += sections
+        end = reader.position + size
+        name, read_field = known[tag]
+        values[name] = read_field(reader)
+        if reader.position != end:
+            raise ProtocolError(f"the tagged field {name} is not {size} bytes long")
+    return values
 
 
-def _copy_field(shape: _FieldShape, reader: Reader, body: bytes, out: list[bytes]) -> None:
-    if not shape.is_array:
-        _copy_item(shape, reader, body, out)
-        return
-    start = reader.position
-    count = reader.array_count(flexible=True, item_bytes_min=1, nullable=True)
-    out.append(body[start : reader.position])
-    for _ in range(count):
-        _copy_item(shape, reader, body, out)
-
-
-def _copy_item(shape: _FieldShape, reader: Reader, body: bytes, out: list[bytes]) -> None:
-    start = reader.position
+def _field_reader(shape: _FieldShape, *, flexible: bool) -> _Read:
+    nullable_item = shape.is_nullable and not shape.is_array
     if shape.nested is not None:
-        if shape.is_nullable and not shape.is_array:
-            marker = reader.int8()
-            out.append(body[start : reader.position])
-            if marker < 0:
-                return
-        _copy_message(shape.nested, reader, body, out)
-        return
-    assert shape.kafka_type is not None
-    if shape.kafka_type in _FIXED_BYTES:
-        reader.skip(_FIXED_BYTES[shape.kafka_type])
+        read_item = _message_reader(shape.nested)
+        if nullable_item:
+            read_item = _nullable_message_reader(read_item)
     else:
-        reader.skip(max(reader.nullable_bytes_length(flexible=True), 0))
-    out.append(body[start : reader.position])
+        assert shape.kafka_type is not None
+        read_item = _scalar_reader(shape.kafka_type, nullable=nullable_item, flexible=flexible)
+    if not shape.is_array:
+        return read_item
+
+    def read_array(reader: Reader) -> Any:
+        count = reader.nullable_array_count(flexible=flexible, item_bytes_min=1)
+        if count >= 0:
+            return tuple([read_item(reader) for _ in range(count)])
+        if shape.is_nullable:
+            return None
+        raise ProtocolError(f"null where {shape.name} must be")
+
+    return read_array
+
+
+def _nullable_message_reader(read_item: _Read) -> _Read:
+    """KIP-893: one byte -1 for null, else 1 and the message."""
+
+    def read(reader: Reader) -> Any:
+        return None if reader.int8() < 0 else read_item(reader)
+
+    return read
+
+
+def _scalar_reader(kafka_type: str, *, nullable: bool, flexible: bool) -> _Read:
+    match kafka_type:
+        case "bool":
+            return _read_bool
+        case "int8":
+            return Reader.int8
+        case "int16":
+            return Reader.int16
+        case "int32":
+            return Reader.int32
+        case "int64":
+            return Reader.int64
+        case "uuid":
+            return Reader.uuid
+        case "timedelta_i32":
+            return _read_milliseconds
+        case "string" if nullable:
+            return functools.partial(Reader.nullable_string, flexible=flexible)
+        case "string":
+            return functools.partial(Reader.string, flexible=flexible)
+        case _:
+            raise NotImplementedError(f"no request we read has a field of type {kafka_type}")
+
+
+def _read_bool(reader: Reader) -> bool:
+    return reader.uint8() != 0
+
+
+def _read_milliseconds(reader: Reader) -> timedelta:
+    return timedelta(milliseconds=reader.int32())
 
 
 # --- writing
@@ -245,7 +252,7 @@ def _message_writer(schema: Any) -> _Write:
             writer(out, value)
         if not flexible:
             return
-        present = [item for item in tagged if values.get(item[1], item[2]) != item[2]]
+        present = [item for item in tagged if _differs(values.get(item[1], item[2]), item[2])]
         if not present:
             out.append(EMPTY_TAGS)
             return
@@ -257,6 +264,11 @@ def _message_writer(schema: Any) -> _Write:
             out += (unsigned_varint(tag), unsigned_varint(size), *content)
 
     return write
+
+
+def _differs(value: Any, default: Any) -> bool:
+    """Whether a tagged field must be written; an empty list is an empty tuple."""
+    return bool((tuple(value) if isinstance(value, list) else value) != default)
 
 
 def _field_writer(shape: _FieldShape, *, flexible: bool) -> _Write:

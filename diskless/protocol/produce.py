@@ -26,10 +26,6 @@ from wal.buffer import FragmentChain
 
 FLEXIBLE_FROM: Final = 9
 
-PARTITIONS_MAX: Final = 100_000
-"""Per request. A partition without records takes five bytes on the wire and twenty times that as
-values; this keeps what a frame unfolds into near the size of the frame."""
-
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 
 # partition, error, base offset, log append time [, log start offset [, no record errors, no text]]
@@ -76,8 +72,6 @@ def decode_request(version: int, frame: FragmentChain, reader: Reader) -> Produc
         for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
             name = reader.string(flexible=flexible)
             count = reader.array_count(flexible=flexible, item_bytes_min=5)
-            if len(batches) + count > PARTITIONS_MAX:
-                raise ProtocolError(f"more than {PARTITIONS_MAX} partitions in one request")
             for _ in range(count):
                 partition = reader.int32()
                 batches.append(

@@ -1,8 +1,7 @@
 """Kafka's primitive types: reading them from untrusted bytes, and writing the few we write by hand.
 
 A `Reader` walks over one or more buffers as if they were one; a scalar that straddles two of them
-is copied, nothing else is. It is used by the request header and by the Produce and Fetch codecs;
-other requests are read by kio (`diskless/protocol/messages.py`).
+is copied, nothing else is.
 
 Invariant: no allocation is larger than the bytes that are really there. Every length and every
 count is compared with what remains before anything is made of it.
@@ -28,6 +27,10 @@ UUID_BYTES: Final = 16
 VARINT_BYTES_MAX: Final = 5
 """An unsigned varint holds 32 bits in groups of seven."""
 
+ITEMS_MAX: Final = 100_000
+"""Array items in one request, over all its arrays. An item may take one byte on the wire and some
+two hundred as values and in the answer, so the bytes of a frame alone do not bound the memory."""
+
 EMPTY_TAGS: Final = b"\x00"
 
 
@@ -41,7 +44,16 @@ class Reader:
     Every method raises ProtocolError when the bytes run out or contradict the type.
     """
 
-    __slots__ = ("_limit", "_next_view", "_passed", "_position", "_view", "_views", "length")
+    __slots__ = (
+        "_items_left",
+        "_limit",
+        "_next_view",
+        "_passed",
+        "_position",
+        "_view",
+        "_views",
+        "length",
+    )
 
     def __init__(self, views: Sequence[memoryview | bytes]) -> None:
         self._views = views
@@ -49,6 +61,7 @@ class Reader:
         self._view: memoryview | bytes = b""
         self._position = 0
         self._limit = 0
+        self._items_left = ITEMS_MAX
         self._passed = 0
         """Bytes in the views before the current one."""
         self.length = sum(map(len, views))
@@ -155,23 +168,36 @@ class Reader:
             self._check(length)
         return length
 
-    def array_count(self, *, flexible: bool, item_bytes_min: int, nullable: bool = False) -> int:
-        """How many items follow; refused when they cannot fit into what is left. 0 for null."""
-        count = self.unsigned_varint() - 1 if flexible else self.int32()
+    def array_count(self, *, flexible: bool, item_bytes_min: int) -> int:
+        """How many items follow; refused when they cannot fit into what is left."""
+        count = self.nullable_array_count(flexible=flexible, item_bytes_min=item_bytes_min)
         if count < 0:
-            if count == -1 and nullable:
-                return 0
+            raise ProtocolError("null where an array must be")
+        return count
+
+    def nullable_array_count(self, *, flexible: bool, item_bytes_min: int) -> int:
+        """As `array_count`; -1 for null."""
+        count = self.unsigned_varint() - 1 if flexible else self.int32()
+        if count < -1:
             raise ProtocolError(f"an array of {count} items")
         if count * item_bytes_min > self.remaining:
             raise ProtocolError(f"an array of {count} items in {self.remaining} bytes")
+        if count > 0:
+            self._items_left -= count
+            if self._items_left < 0:
+                raise ProtocolError(f"more than {ITEMS_MAX} array items in one request")
+        return count
+
+    def tag_count(self) -> int:
+        """How many tagged fields follow, each a tag, a size and that many bytes."""
+        count = self.unsigned_varint()
+        if count * 2 > self.remaining:
+            raise ProtocolError(f"{count} tagged fields in {self.remaining} bytes")
         return count
 
     def skip_tags(self) -> None:
         """Pass over a section of tagged fields."""
-        count = self.unsigned_varint()
-        if count * 2 > self.remaining:
-            raise ProtocolError(f"{count} tagged fields in {self.remaining} bytes")
-        for _ in range(count):
+        for _ in range(self.tag_count()):
             self.unsigned_varint()
             self.skip(self.unsigned_varint())
 
