@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9092"
+_UNLIMITED_WIDTH: Final = 100_000
 
 _EPILOG: Final = """\
 first steps:
@@ -285,7 +286,8 @@ def _table(*columns: str) -> "Table":
 def _print(*renderables: "Table") -> None:
     from rich.console import Console
 
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    # Into a pipe or a file, a row is a line, however long: that is what grep and cut want.
+    console = Console(width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
     for renderable in renderables:
         console.print(renderable)
 

@@ -3,15 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, for_code
 
 from wal.errors import DisklessError, Rejected
 
 _REQUEST_TIMEOUT_MS: Final = 30_000
+_BOOTSTRAP_TIMEOUT_MS: Final = 5_000
 
 
 class BrokerUnreachable(DisklessError):
@@ -50,6 +51,7 @@ class TopicClient:
                 bootstrap_servers=bootstrap,
                 client_id="diskless-cli",
                 request_timeout_ms=_REQUEST_TIMEOUT_MS,
+                bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
             )
 
     def __enter__(self) -> Self:
@@ -65,19 +67,17 @@ class TopicClient:
 
     def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
         with _translated(self._bootstrap):
-            self._admin.create_topics(
-                {
-                    name: {
-                        "num_partitions": partitions,
-                        "replication_factor": -1,
-                        "configs": dict(configs),
-                    }
-                }
-            )
+            wanted = {
+                "num_partitions": partitions,
+                "replication_factor": -1,
+                "configs": dict(configs),
+            }
+            answer = self._admin.create_topics({name: wanted}, raise_errors=False)
+            _check(answer["topics"])
 
     def delete(self, name: str) -> None:
         with _translated(self._bootstrap):
-            self._admin.delete_topics([name])
+            _check(self._admin.delete_topics([name], raise_errors=False)["topics"])
 
     def list(self) -> Sequence[TopicRow]:
         """All topics in name order."""
@@ -123,6 +123,14 @@ class TopicClient:
                 (partition["partition_index"], partition["leader_id"]) for partition in partitions
             )
         ]
+
+
+def _check(results: Sequence[Mapping[str, Any]]) -> None:
+    """Raises Rejected with the broker's own words for the first result that is an error."""
+    for result in results:
+        if result["error_code"]:
+            known = for_code(result["error_code"])
+            raise Rejected(result.get("error_message") or f"{result['name']}: {known.description}")
 
 
 @contextmanager
