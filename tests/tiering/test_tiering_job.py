@@ -1,7 +1,11 @@
 """The job without Spark: plan, roll, commit and what may go wrong between them."""
 
+import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_broker import FakeBroker, FakeCoordinator
 from tiering_samples import (
+    PlainRoller,
     SampleBatch,
     SampleRecord,
     file_store,
@@ -20,44 +25,20 @@ from metadata.operations import SegmentPlan
 from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from tiering import coordinator_client
 from tiering.coordinator_client import BrokerUnreachable, CoordinatorClient, parse_bootstrap
-from tiering.job import ATTEMPTS_MAX, RollResult, describe, run_once
-from tiering.roll import roll
+from tiering.job import ATTEMPTS_MAX, RollResult, run_once
 from wal import failpoint
 from wal.errors import (
     CommitFailed,
     CommitOutcomeUnknown,
-    DisklessError,
     InvalidSettings,
     NotCoordinator,
     Rejected,
     UnknownTopicId,
 )
-from wal.failpoint import FailpointError
 from wal.file_store import BlockingFileStore
 from wal.object_store import BytesBody
 
 BATCH = SampleBatch([SampleRecord()] * 10)
-
-
-class PlainRoller:
-    """Rolls in this process, one after the other."""
-
-    def __init__(self, store: BlockingFileStore) -> None:
-        self._store = store
-        self.urls: list[str] = []
-
-    def roll(
-        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-    ) -> Sequence[RollResult]:
-        self.urls.append(object_store_url)
-        results = []
-        for number, plan in enumerate(plans):
-            try:
-                results.append(RollResult(plan, roll(plan, self._store)))
-            except DisklessError as error:
-                results.append(RollResult(plan, None, describe(error)))
-            done(number + 1)
-        return results
 
 
 @pytest.fixture
@@ -111,21 +92,34 @@ def test_a_plan_that_cannot_be_rolled_fails_alone(store: BlockingFileStore) -> N
     assert set(coordinator.committed) == {plans[0].object_key, plans[2].object_key}
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("point", ["roll.before_commit", "roll.after_commit"])
-def test_a_driver_that_died_around_its_commit_is_finished_by_the_next(
-    store: BlockingFileStore, point: str
+def test_a_driver_killed_around_its_commit_is_finished_by_the_next(
+    store: BlockingFileStore, tmp_path: Path, point: str
 ) -> None:
     coordinator = FakeCoordinator(plans_for(store, 2))
     with FakeBroker(coordinator, "file:///place") as broker:
-        failpoint.arm(f"{point}=raise")
-        try:
-            with pytest.raises(FailpointError):
-                run_once(broker.bootstrap, roller=PlainRoller(store))
-        finally:
-            failpoint.arm("")
+        script = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from tiering_samples import PlainRoller, Path, file_store
+from tiering.job import run_once
+from wal import failpoint
+failpoint.arm_from_environment()
+run_once({broker.bootstrap!r}, roller=PlainRoller(file_store(Path({str(tmp_path)!r}))))
+"""
+        killed = subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {failpoint.ENVIRONMENT_VARIABLE: f"{point}=kill"},
+            check=False,
+            capture_output=True,
+            timeout=60,
+        )
+        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+        assert len(coordinator.committed) == (2 if point == "roll.after_commit" else 0)
         run_once(broker.bootstrap, roller=PlainRoller(store))
     assert len(coordinator.committed) == 2
     assert not coordinator.plans
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
 
 
 def test_a_lost_answer_to_a_commit_is_asked_for_again(store: BlockingFileStore) -> None:

@@ -4,7 +4,7 @@ Batches are built by aiokafka, so that our own encoder is not the judge of itsel
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -12,6 +12,8 @@ from uuid import UUID
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from metadata.operations import RolledSegment, SegmentExtent, SegmentPlan, WalExtent
+from tiering.job import RollResult, describe
+from tiering.roll import roll
 from tiering.segment_format import segment_key
 from wal.clock import SystemClock
 from wal.coordinates import (
@@ -21,6 +23,7 @@ from wal.coordinates import (
     Offset,
     TopicIdPartition,
 )
+from wal.errors import DisklessError
 from wal.file_store import BlockingFileStore
 from wal.object_store import BytesBody
 
@@ -125,7 +128,9 @@ def expected_batches(
 
 def file_store(directory: Path) -> BlockingFileStore:
     """A store in a directory, durable against nothing: tests do not cut the power."""
-    return BlockingFileStore(str(directory), clock=SystemClock(), rng=random.Random(1), sync=False)
+    return BlockingFileStore(
+        str(directory), clock=SystemClock(), rng=random.SystemRandom(), sync=False
+    )
 
 
 def put_wal_object(
@@ -200,3 +205,24 @@ def range_reader(store: Any) -> Any:
 
     read.calls = []  # type: ignore[attr-defined]
     return read
+
+
+class PlainRoller:
+    """Rolls in this process, one after the other."""
+
+    def __init__(self, store: BlockingFileStore) -> None:
+        self._store = store
+        self.urls: list[str] = []
+
+    def roll(
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
+    ) -> Sequence[RollResult]:
+        self.urls.append(object_store_url)
+        results = []
+        for number, plan in enumerate(plans):
+            try:
+                results.append(RollResult(plan, roll(plan, self._store)))
+            except DisklessError as error:
+                results.append(RollResult(plan, None, describe(error)))
+            done(number + 1)
+        return results

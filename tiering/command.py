@@ -1,0 +1,139 @@
+"""`diskless tier`: the job with a progress bar and a summary, once or again and again.
+
+Called by the command line alone. On a terminal the bar shows the segments of the current round; in
+a log file there is one line per round. The exit status is 0 when everything that was due became a
+segment, else 1.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from metadata.operations import RolledSegment, SegmentPlan
+from tiering.job import Roller, RollFailure, RollReport, run_once
+from wal import failpoint
+from wal.clock import Clock, SystemClock
+from wal.errors import InvalidSettings, OutcomeUnknown, Retriable
+
+if TYPE_CHECKING:
+    from tiering.spark_roller import SparkRoller
+
+
+def tier(
+    *,
+    bootstrap: str,
+    master: str = "local[*]",
+    once: bool = True,
+    include_partial: bool = False,
+    interval_s: float = 60.0,
+    object_store_url: str | None = None,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Roll what is due; without `once`, again every `interval_s` seconds until interrupted.
+
+    Returns the exit status. Raises InvalidSettings and Rejected, and with `once` what
+    `tiering.job.run_once` raises when no broker answers; without it the next pass tries again.
+    """
+    failpoint.arm_from_environment()
+    clock = clock or SystemClock()
+    console = Console(highlight=False)
+
+    def one_pass(roller: Roller) -> bool:
+        started = clock.monotonic()
+        with ConsoleProgress(console) as progress:
+            report = run_once(
+                bootstrap,
+                roller=roller,
+                include_partial=include_partial,
+                object_store_url=object_store_url,
+                progress=progress,
+                sleep=sleep,
+            )
+        print_report(console, report, clock.monotonic() - started)
+        return not report.failures
+
+    with _spark_roller_class()(master) as roller:
+        if once:
+            return 0 if one_pass(roller) else 1
+        while True:
+            try:
+                one_pass(roller)
+            except (Retriable, OutcomeUnknown) as error:
+                console.print(f"this pass failed, the next one tries again: {error}")
+            sleep(interval_s)
+
+
+class ConsoleProgress:
+    """A bar on a terminal, lines elsewhere; a `tiering.job.Progress` and a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("rolling segments"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("roll", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def planned(self, plans: Sequence[SegmentPlan]) -> None:
+        self._bar.reset(self._task, total=len(plans))
+        records = sum(plan.last_offset - plan.base_offset + 1 for plan in plans)
+        self._console.print(f"{len(plans):,} segments are due, {records:,} records")
+
+    def rolled(self, done: int) -> None:
+        self._bar.update(self._task, completed=done)
+
+    def committed(self, segments: Sequence[RolledSegment]) -> None:
+        self._bar.update(self._task, completed=len(segments))
+        self._console.print(f"{len(segments):,} segments committed")
+
+    def failed(self, failure: RollFailure) -> None:
+        self._console.print(f"FAILED {failure.object_key}: {failure.reason}", markup=False)
+
+
+def print_report(console: Console, report: RollReport, elapsed_s: float) -> None:
+    """The summary of one pass, as a table of two columns."""
+    table = Table("rolled", "", show_edge=False)
+    table.columns[1].justify = "right"
+    table.add_row("segments", f"{len(report.segments):,}")
+    table.add_row("records", f"{report.record_count:,}")
+    table.add_row("bytes in WAL objects", f"{report.wal_bytes:,}")
+    table.add_row("bytes as Parquet", f"{report.segment_bytes:,}")
+    table.add_row("seconds, with Spark's start", f"{elapsed_s:.1f}")
+    table.add_row("MB/s", f"{report.wal_bytes / 1e6 / max(elapsed_s, 1e-3):.1f}")
+    if report.withdrawn:
+        table.add_row("of topics deleted meanwhile", f"{len(report.withdrawn):,}")
+    table.add_row("failed", f"{len(report.failures):,}")
+    console.print(table)
+
+
+def _spark_roller_class() -> Callable[[str], "SparkRoller"]:
+    """Raises InvalidSettings when PySpark is not installed; it is an extra of this package."""
+    try:
+        from tiering.spark_roller import SparkRoller
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "py4j"):
+            raise
+        raise InvalidSettings("rolling needs PySpark: pip install 'diskless[tiering]'") from error
+    return SparkRoller

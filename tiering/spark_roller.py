@@ -1,0 +1,334 @@
+"""Rolls plans in parallel on Spark: one task per planned segment, through `mapInArrow`.
+
+A plan goes into a task as bytes, the exact result comes out as one row, and `collect` gives the
+driver the rows of the attempts that Spark counted, one per plan. Spark itself reads and writes
+nothing: tasks use the object store through `wal.blocking_store`, so no jar is needed.
+
+Failures are kept apart. What a roll raises is a row that says so. A task that dies without a word
+(killed, out of memory) is started again by Spark, `TASK_ATTEMPTS_MAX` times in all, also on one
+machine, where Spark by itself would not. When that does not help the job is split in halves, down
+to the plan that cannot be rolled, which fails alone; the others find what they wrote.
+
+On a cluster (a master other than `local…`) the packages that a task imports are sent along as a zip
+file. PyArrow and this project's other dependencies must be installed on the workers.
+
+This is the one module that imports PySpark.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext, TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from metadata.operations import RolledSegment, SegmentPlan
+from metadata.segment_messages import decode_plan, encode_plan
+from tiering.job import RollResult, describe
+from tiering.roll import roll
+from wal import failpoint
+from wal.blocking_store import open_blocking_store
+from wal.errors import DisklessError, InvalidSettings
+
+JAVA_VERSION_MIN: Final = 17
+
+TASK_ATTEMPTS_MAX: Final = 4
+"""Spark's own default on a cluster."""
+
+POLL_S: Final = 0.2
+"""How often Spark is asked how many tasks are done."""
+
+_PLAN_SCHEMA: Final = "number int, plan binary"
+_RESULT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("number", pa.int32(), nullable=False),
+        pa.field("object_bytes", pa.int64()),
+        pa.field("crc32c", pa.int64()),
+        pa.field("record_count", pa.int64()),
+        pa.field("max_timestamp_ms", pa.int64()),
+        pa.field("error", pa.string(), nullable=False),
+    ]
+)
+_RESULT_DDL: Final = (
+    "number int, object_bytes long, crc32c long, record_count long, max_timestamp_ms long,"
+    " error string"
+)
+
+_SHIPPED_PACKAGES: Final = ("wal", "metadata", "tiering")
+
+# Spark's chatter at start and its stack traces for what is reported anyway would hide the job's own
+# lines; what remains is what makes Spark stop.
+_LOG4J: Final = """\
+rootLogger.level = {level}
+# PySpark's gateway counts as a shell; of equal level, it prints no hint about log levels.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{{1}}: %m%n
+"""
+
+
+class SparkRoller:
+    """A context manager that starts Spark with the first roll and stops it at the end.
+
+    `spark_settings` come last and win. Raises InvalidSettings when Java is missing or too old.
+    """
+
+    def __init__(
+        self,
+        master: str = "local[*]",
+        *,
+        spark_settings: Mapping[str, str] | None = None,
+        log_level: str = "FATAL",
+    ) -> None:
+        self._master = master
+        self._spark_settings = dict(spark_settings or {})
+        self._log_level = log_level
+        self._session: SparkSession | None = None
+        self._cleanup = ExitStack()
+        self._jobs = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._cleanup.close()
+        self._session = None
+
+    @property
+    def session(self) -> SparkSession:
+        """The session, started when it was not yet. Raises: InvalidSettings."""
+        if self._session is None:
+            self._session = self._start()
+        return self._session
+
+    def roll(
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
+    ) -> Sequence[RollResult]:
+        """See `tiering.job.Roller`."""
+        try:
+            return self._roll_together(plans, object_store_url, done)
+        except (PySparkException, Py4JError) as error:
+            if len(plans) == 1:
+                return [RollResult(plans[0], None, f"its Spark task died: {_reason(error)}")]
+        # One of them kills its worker. The first half counts as done when the second is under way.
+        middle = len(plans) // 2
+        first = self.roll(plans[:middle], object_store_url, done)
+        rest = self.roll(plans[middle:], object_store_url, lambda number: done(middle + number))
+        return [*first, *rest]
+
+    def _roll_together(
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
+    ) -> Sequence[RollResult]:
+        session = self.session
+        rows = [(number, encode_plan(plan)) for number, plan in enumerate(plans)]
+        tasks = session.sparkContext.parallelize(rows, numSlices=len(rows))
+        roll_batches = partial(
+            _roll_batches, object_store_url, os.environ.get(failpoint.ENVIRONMENT_VARIABLE, "")
+        )
+        with warnings.catch_warnings():
+            # PySpark asks for Pandas on the way to Arrow, and fears its version 3; we use none.
+            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+            frame = session.createDataFrame(tasks, _PLAN_SCHEMA)
+            results = frame.mapInArrow(roll_batches, _RESULT_DDL)
+        self._jobs += 1
+        with _told(session.sparkContext, f"diskless-roll-{self._jobs}", done):
+            collected = {row["number"]: row.asDict() for row in results.collect()}
+        return [_result(plan, collected[number]) for number, plan in enumerate(plans)]
+
+    def _start(self) -> SparkSession:
+        require_java()
+        directory = Path(self._cleanup.enter_context(_temporary_directory()))
+        log4j = directory / "log4j2.properties"
+        log4j.write_text(_LOG4J.format(level=self._log_level.lower()))
+        settings = {
+            "spark.app.name": "diskless tier",
+            "spark.master": _with_retries(self._master),
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+            "spark.task.maxFailures": str(TASK_ATTEMPTS_MAX),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        if _is_local(self._master):
+            settings |= {
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.host": "127.0.0.1",
+            }
+        builder = SparkSession.builder
+        for key, value in (settings | self._spark_settings).items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        self._cleanup.callback(session.stop)
+        if _is_local(self._master):
+            # By default tasks run whatever `python3` is on the PATH, without our dependencies.
+            session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        else:
+            session.sparkContext.addPyFile(str(package_zip(directory)))
+        return session
+
+
+def require_java() -> None:
+    """Raise InvalidSettings unless Spark will find Java 17 or newer; says what to install."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    version = _java_version(java) if java else None
+    if version is not None and version >= JAVA_VERSION_MIN:
+        return
+    found = "none was found" if version is None else f"Java {version} was found at {java}"
+    raise InvalidSettings(
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer, {found}. Install one (Debian, Ubuntu:"
+        " apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or point JAVA_HOME"
+        " at it. The broker itself needs no Java."
+    )
+
+
+def package_zip(directory: Path) -> Path:
+    """A zip file in `directory` with the packages that a task imports."""
+    target = directory / "diskless-tiering.zip"
+    root = Path(__file__).resolve().parent.parent
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in _SHIPPED_PACKAGES:
+            for source in sorted((root / package).rglob("*.py")):
+                archive.write(source, source.relative_to(root))
+    return target
+
+
+# --- in the tasks --------------------------------------------------------------------------------
+
+
+def _roll_batches(
+    object_store_url: str, failpoints: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in a Python worker of Spark: a result row for every row with a plan."""
+    context = TaskContext.get()
+    # A crash that a test asks for happens once, or no second attempt could ever show anything.
+    is_first = context is None or context.attemptNumber() == 0
+    failpoint.arm(failpoints if is_first else "")
+    for batch in batches:
+        rows = [
+            _roll_row(object_store_url, row["number"], decode_plan(row["plan"]))
+            for row in batch.to_pylist()
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=_RESULT_SCHEMA)
+
+
+def _roll_row(object_store_url: str, number: int, plan: SegmentPlan) -> dict[str, Any]:
+    try:
+        with open_blocking_store(object_store_url) as store:
+            segment = roll(plan, store)
+    except DisklessError as error:
+        return {"number": number, "error": describe(error)}
+    return {
+        "number": number,
+        "object_bytes": segment.object_bytes,
+        "crc32c": segment.crc32c,
+        "record_count": segment.record_count,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "error": "",
+    }
+
+
+def _result(plan: SegmentPlan, row: Mapping[str, Any]) -> RollResult:
+    if row["error"]:
+        return RollResult(plan, None, row["error"])
+    segment = RolledSegment(
+        partition=plan.partition,
+        object_key=plan.object_key,
+        base_offset=plan.base_offset,
+        last_offset=plan.last_offset,
+        object_bytes=row["object_bytes"],
+        crc32c=row["crc32c"],
+        record_count=row["record_count"],
+        max_timestamp_ms=row["max_timestamp_ms"],
+    )
+    return RollResult(plan, segment)
+
+
+# --- around them ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _told(context: SparkContext, group: str, done: Callable[[int], None]) -> Iterator[None]:
+    """While the block runs Spark jobs, tell `done` from another thread how many tasks are done."""
+    context.setJobGroup(group, "roll segments")
+    finished = Event()
+
+    def poll() -> None:
+        tracker = context.statusTracker()
+        while not finished.wait(POLL_S):
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            done(sum(stage.numCompletedTasks for stage in stages if stage))
+
+    thread = Thread(target=poll, name="roll-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+@contextmanager
+def _temporary_directory() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="diskless-tier-") as directory:
+        yield directory
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def _with_retries(master: str) -> str:
+    """`local[N]` as `local[N,attempts]`: on one machine Spark gives a task one attempt only."""
+    if master == "local":
+        return f"local[1,{TASK_ATTEMPTS_MAX}]"
+    cores = re.fullmatch(r"local\[\s*(\*|\d+)\s*\]", master)
+    return f"local[{cores[1]},{TASK_ATTEMPTS_MAX}]" if cores else master
+
+
+def _java_version(java: str) -> int | None:
+    try:
+        answer = subprocess.run(
+            [java, "-version"], check=False, capture_output=True, text=True, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # `openjdk version "17.0.15"`, and `"1.8.0_392"` before Java 9.
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(version[1]) if version else None
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong in the last line of a Python traceback, without Java's below it."""
+    lines = [
+        line.strip()
+        for line in str(error).splitlines()
+        if line.strip() and not line.lstrip().startswith(("at ", "... ", "Caused by:", "File "))
+    ]
+    return lines[-1] if lines else type(error).__name__
