@@ -59,9 +59,10 @@ class LocalLogSettings:
     segment_bytes: int = setting(
         "metadata.log.segment.bytes",
         64 << 20,
-        minimum=1 << 20,
+        minimum=16 << 20,
         maximum=1 << 30,
-        why="smaller: more files; larger: pruning frees space later, opening reads more",
+        why="smaller: more files, and half of it bounds the record of one commit;"
+        " larger: pruning frees space later, opening reads more",
     )
 
     @property

@@ -318,6 +318,8 @@ class SegmentedLog:
         """Make the write segment a read segment (I4) and start the next one."""
         full = self._write_segment
         self.sync()
+        # From now on the index is believed entry by entry. Without this sync a power cut could
+        # bring back entries from before a truncation: whole, but of records that are gone.
         full.index.sync()
         try:
             self._write_segment = self._create_segment(full.next_index)

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from log_contract import NOW_MS, MetadataLogContract, read_records
 from support.failing_disk import FailingDisk
 
 from metadata.local_log import APPENDS_UNDER_WAY_MAX, LocalLogSettings, LocalMetadataLog
-from wal.disk import SYSTEM_DISK, Disk
+from wal.disk import SYSTEM_DISK, Disk, SystemDisk
 from wal.errors import (
     CommitFailed,
     CommitOutcomeUnknown,
@@ -50,6 +51,10 @@ def oldest_store(path: Path) -> Path:
     return min(path.glob("*.store"))
 
 
+def newest_store(path: Path) -> Path:
+    return max(path.glob("*.store"))
+
+
 class LocalStorage:
     """A log in one directory."""
 
@@ -81,11 +86,22 @@ async def test_a_directory_has_one_log_open_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_opening_lets_go_of_the_directory(tmp_path: Path) -> None:
-    opening = asyncio.ensure_future(open_log(tmp_path))
-    await asyncio.sleep(0)
+    began, proceed = threading.Event(), threading.Event()
+
+    class SlowDisk(SystemDisk):
+        def open(self, path: str, flags: int) -> int:
+            began.set()
+            proceed.wait()
+            return super().open(path, flags)
+
+    opening = asyncio.ensure_future(open_log(tmp_path, SlowDisk()))
+    await asyncio.to_thread(began.wait)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
+    with pytest.raises(NotCoordinator):
+        await open_log(tmp_path)
+    proceed.set()
     async with asyncio.timeout(10):
         while True:
             try:
@@ -120,7 +136,7 @@ async def test_too_many_appends_under_way_are_refused(tmp_path: Path) -> None:
 
 def test_the_segment_size_is_a_setting_with_bounds() -> None:
     key = "metadata.log.segment.bytes"
-    assert section_from(LocalLogSettings, {key: "2097152"}).segment_bytes == 2 << 20
+    assert section_from(LocalLogSettings, {key: "33554432"}).segment_bytes == 32 << 20
     with pytest.raises(InvalidSettings, match=key):
         section_from(LocalLogSettings, {key: "10"})
 
@@ -219,6 +235,26 @@ async def test_an_unreadable_disk_fails_the_opening(tmp_path: Path) -> None:
     (tmp_path / "a file").write_bytes(b"")
     with pytest.raises(StorageFailed):
         await open_log(tmp_path / "a file" / "below it")
+
+
+async def test_pruning_keeps_the_last_batch_even_when_a_new_segment_is_still_empty(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    log = await open_log(tmp_path, disk)
+    for number in range(3):
+        await log.append([[b"%d" % number, bytes(30_000)]], NOW_MS)
+    disk.bytes_free = 60  # the headers of a new segment fit, its first record does not
+    with pytest.raises(CommitFailed):
+        await log.append([[bytes(100)]], NOW_MS)
+    disk.bytes_free = None
+    assert oldest_store(tmp_path) != newest_store(tmp_path)
+    await read_records(log)
+    assert await log.prune(log.end_offset) == log.start_offset <= 4
+    await log.close()
+    log = await open_log(tmp_path)
+    assert log.end_offset == 6
+    await log.close()
 
 
 # --- damage --------------------------------------------------------------------------------------

@@ -546,13 +546,17 @@ def test_a_full_disk_refuses_an_append_and_the_log_is_as_it_was(tmp_path: Path) 
     assert recovered(tmp_path) == [b"kept", b"fits again"]
 
 
-def test_a_failed_sync_is_final_until_the_log_is_opened_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heals", [True, False], ids=["once", "for good"])
+def test_a_failed_sync_is_final_until_the_log_is_opened_again(tmp_path: Path, heals: bool) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk)
     log.append([b"durable"])
     log.sync()
     log.append([b"lost"])
-    disk.failing = {"fdatasync"}
+    if heals:
+        disk.fail_number = disk.count + 1
+    else:
+        disk.failing = {"fdatasync"}
     with pytest.raises(StorageFailed, match="fdatasync"):
         log.sync()
     disk.failing = set()
