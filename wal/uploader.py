@@ -27,7 +27,7 @@ Every token of a chunk has exactly one outcome, all through the `Committer`: `co
 `abandon`, or `abandon_batches`. When `run` ends with chunks left, their producers are told that the
 outcome is unknown: the next start uploads and commits them.
 
-Source: KIP-1164 and the write path of Mofka; invariants W1-W4 in docs/invariants.md.
+Source: KIP-1164 and Mofka's write path; invariants W1, W2, W5 and W7 in docs/invariants.md.
 """
 
 import asyncio

@@ -107,6 +107,8 @@ class WriteLoop:
         self._queue: deque[_Call] = deque()
         self._queued_bytes = 0
         self._queued_batches = 0
+        self._calls_queued = 0
+        self._calls_taken = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -155,6 +157,7 @@ class WriteLoop:
             self._overloaded += 1
             raise Overloaded(f"{self._queued_bytes} bytes wait to be written, {limit} may")
         self._queue.append(_Call(batches, data_bytes, charged))
+        self._calls_queued += 1
         self._queued_bytes += charged
         self._queued_batches += len(batches)
         if self._queued_bytes >= limit // _HIGH_MARK:
@@ -245,9 +248,13 @@ class WriteLoop:
             pass  # The deadline: the next turn seals the chunk.
 
     async def _drain(self, executor: ThreadPoolExecutor) -> None:
-        """Append everything queued, sealing each chunk that gets full on the way."""
+        """Append what is queued by now, sealing each chunk that gets full on the way.
+
+        What is queued meanwhile waits for the next turn, so that a flush ends under any load.
+        """
         settings = self._settings
-        while self._queue:
+        last_call = self._calls_queued
+        while self._calls_taken < last_call:
             group, is_full = self._take_group()
             if group:
                 await self._append(executor, group)
@@ -284,6 +291,7 @@ class WriteLoop:
                 is_full = True
                 break
             self._queue.popleft()
+            self._calls_taken += 1
             group += call.batches
             charged += call.charged_bytes
         self._queued_bytes -= charged

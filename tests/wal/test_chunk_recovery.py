@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +16,17 @@ from write_path import (
     A1,
     B0,
     SETTINGS,
+    FaultyDisk,
     batch_bytes,
     object_bytes,
     open_directory,
+    open_writer,
+    pending,
     sealed,
     write_chunk,
 )
 
+from wal.buffer import BufferPool
 from wal.chunk import (
     CHUNK_HEADER_BYTES,
     DESC_RECORD_BYTES,
@@ -147,6 +152,56 @@ def test_a_tail_torn_at_any_byte_is_cut_and_nothing_else(
         assert scan is not None
         assert (len(scan.entries), scan.torn) == (len(expected), "")
         shutil.rmtree(path)
+
+
+def test_a_process_killed_at_any_system_call_leaves_every_append_that_returned(
+    tmp_path: Path,
+) -> None:
+    """Three appends of two batches; the child dies before its first, second, ... call."""
+    for calls in range(1, 40):
+        path = tmp_path / str(calls)
+        path.mkdir()
+        returned, survived = _append_until_killed(path, calls)
+        directory = open_directory(path)
+        recovered = [data for chunk in directory.recover() for data in batches_of(chunk)]
+        assert not directory.damage
+        directory.close()
+        assert recovered == KILLED_BATCHES[: len(recovered)]
+        assert len(recovered) in (2 * returned, 2 * returned + 2), f"killed at call {calls}"
+        if survived:
+            assert len(recovered) == 6
+            return
+    pytest.fail("the child never got through")
+
+
+KILLED_BATCHES = [batch_bytes(b"%d" % number * 100) for number in range(6)]
+
+
+def _append_until_killed(path: Path, calls: int) -> tuple[int, bool]:
+    """(appends that returned, whether the child got to its end)"""
+
+    def fail(call: str, file: str) -> None:
+        if len(disk.calls) == calls:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    disk = FaultyDisk(fail)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            pool = BufferPool(1 << 20)
+            writer = open_writer(path, disk=disk, sync=True)
+            for first in range(0, 6, 2):
+                writer.append(
+                    [pending(pool, A0, data) for data in KILLED_BATCHES[first : first + 2]]
+                )
+                os.write(writing, b"!")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as reports:
+        returned = len(reports.read())
+    return returned, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_bytes_that_no_index_record_names_are_cut(tmp_path: Path) -> None:

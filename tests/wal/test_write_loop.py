@@ -282,6 +282,21 @@ async def test_a_flush_waits_for_what_was_queued_before_it(tmp_path: Path) -> No
         assert {0, 1, 2} == {token for tokens in rig.sealed_tokens() for token in tokens}
 
 
+async def test_a_flush_ends_although_appends_never_do(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        flush = asyncio.create_task(rig.loop.flush())
+
+        def append_again(batches: Sequence[PendingBatch]) -> None:
+            if not flush.done():
+                rig.loop.append_nowait(rig.batches(1))
+
+        rig.loop._on_appended = append_again
+        rig.loop.append_nowait(rig.batches(1))
+        async with asyncio.timeout(10):
+            await flush
+        assert rig.sealed
+
+
 async def test_closing_seals_what_is_queued_and_takes_no_more(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.loop.append_nowait(rig.batches(3))
