@@ -24,7 +24,8 @@ finds out by replay what became durable. Replay and live operation share `StateT
 An operation without records (an answer that was known, a refusal) still waits its turn behind what
 it was decided on: its answer may rest on something pending.
 
-The broker opens it (`async with`), runs `run()` in its own task group, and closes the log after it.
+The broker opens it (`async with await LocalCoordinator.open(...)`) and runs `run()` in its own task
+group; leaving the context ends `run`.
 Source: KIP-1164, "How operations are performed".
 """
 
@@ -40,6 +41,7 @@ from uuid import UUID
 
 from metadata.commit_rules import Decision, check_commit, decide_commit, producers_of
 from metadata.image import Changes, CommittedImage, ProducerKey
+from metadata.local_log import LocalLogSettings, LocalMetadataLog
 from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
@@ -90,6 +92,8 @@ from wal.errors import (
     StorageFailed,
 )
 from wal.failpoint import failpoint
+
+LOG_DIRECTORY: Final = "log"
 
 GROUPS_DECIDED_MAX: Final = 4
 """Groups decided and not yet appended; more would only deepen what one failure takes along."""
@@ -163,19 +167,14 @@ class LocalCoordinator:
         clock: Clock,
         rng: random.Random,
         settings: CoordinatorSettings,
-        on_commit: CommitListener | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`directory` holds the SQLite state and nothing else of value; `log` is open.
-
-        `on_commit` is called in the event loop with the partitions whose offsets moved, after they
-        are readable and before anybody gets an answer.
-        """
+        """`directory` gets the SQLite state; `log` is open, and is closed with the coordinator."""
         self._log = log
         self._clock = clock
         self._rng = rng
         self._settings = settings
-        self._on_commit = on_commit
+        self._listeners: list[CommitListener] = []
         self._sleep = sleep
         self._state = StateDatabase(directory / STATE_FILE, readers=settings.state_readers)
         self._image = CommittedImage(producers_max=settings.producer_cache_max)
@@ -191,11 +190,30 @@ class LocalCoordinator:
         self._deciding: list[_Operation] = []
         self._maybe_durable: set[int] = set()
         self._stopped: DisklessError | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
         self._last_time_ms = 0
         self._producer_ids = range(0)
         self._producer_id_lock = asyncio.Lock()
 
     # -- life -----------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        settings: CoordinatorSettings,
+        log_settings: LocalLogSettings | None = None,
+    ) -> "LocalCoordinator":
+        """A coordinator on the local metadata log `directory/log`; enter it next.
+
+        Raises: NotCoordinator (another process has the log), CorruptLog, StorageFailed.
+        """
+        log = await LocalMetadataLog.open(directory / LOG_DIRECTORY, rng=rng, settings=log_settings)
+        return cls(directory, log, clock=clock, rng=rng, settings=settings)
 
     async def __aenter__(self) -> Self:
         """Open the state, heal it if there is any doubt, and replay what the log has beyond it.
@@ -206,7 +224,7 @@ class LocalCoordinator:
         try:
             self._image = await open_state(self._state, self._log, self._settings)
         except BaseException:
-            await self._state.__aexit__(None, None, None)
+            await self._close_files()
             raise
         self._view = SpeculativeView(self._image)
         self._last_time_ms = self._image.timestamp_ms
@@ -218,24 +236,49 @@ class LocalCoordinator:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the state; `run` has ended before. The log stays open."""
+        """End `run` and close state and log. An append under way still becomes durable."""
         self._stop(NotCoordinator("the coordinator is closed"))
-        await self._state.__aexit__(error_type, error, traceback)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await self._ended.wait()
+        await self._close_files()
+
+    async def _close_files(self) -> None:
+        try:
+            await self._state.__aexit__(None, None, None)
+        finally:
+            await self._log.close()
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises when it cannot go on; whoever runs it must then restart."""
+        """Serve until closed or cancelled.
+
+        Raises when it cannot go on; it must then be opened anew, which finds out what is durable.
+        """
+        if self._stopped is not None:
+            return  # closed before its task got to run
         stopped: DisklessError = NotCoordinator("the coordinator is stopping")
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._decide_groups(), name="coordinator-decide")
-                tasks.create_task(self._append_groups(), name="coordinator-append")
-                tasks.create_task(self._apply_appended(), name="coordinator-apply")
+                self._tasks = [
+                    tasks.create_task(self._decide_groups(), name="coordinator-decide"),
+                    tasks.create_task(self._append_groups(), name="coordinator-append"),
+                    tasks.create_task(self._apply_appended(), name="coordinator-apply"),
+                ]
         except BaseExceptionGroup as errors:
             if isinstance(first := errors.exceptions[0], NotCoordinator):
                 stopped = first
             raise
         finally:
             self._stop(stopped)
+            self._ended.set()
+
+    def subscribe(self, listener: CommitListener) -> None:
+        """Call `listener` in the event loop with the partitions that changed in any way.
+
+        It is called after the change can be read and before anybody gets an answer.
+        """
+        self._listeners.append(listener)
 
     def _stop(self, reason: DisklessError) -> None:
         """Fail what was not answered: what may be durable differently from what cannot be."""
@@ -412,8 +455,9 @@ class LocalCoordinator:
                 failpoint("commit.after_apply")
                 self._image.merge(changes)
                 self._view.retire(groups[-1].number)
-                if self._on_commit is not None and changes.partitions:
-                    self._on_commit(changes.partitions.keys())
+                if changes.partitions:
+                    for listener in self._listeners:
+                        listener(changes.partitions.keys())
             for group in groups:
                 del self._in_flight[group.number]
                 self._maybe_durable.discard(group.number)

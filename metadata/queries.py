@@ -447,12 +447,14 @@ class DeletableFile(NamedTuple):
 def deletable_files(
     connection: Connection, *, before_ms: int, after: tuple[int, int], limit: int
 ) -> Sequence[tuple[tuple[int, int], DeletableFile]]:
-    """Files deletable since before `before_ms`, oldest first, with the cursor to go on after."""
+    """Files deletable since before `before_ms`, oldest first, with the cursor to go on after.
+
+    Raises CorruptState.
+    """
     columns = FILES.table.c
     since, file_id = after
     rows = connection.execute(
-        select(columns.deletable_since_ms, columns.id, columns.object_key, columns.object_format)
-        .where(
+        FILES.select_all.where(
             columns.deletable_since_ms >= 0,
             columns.deletable_since_ms < before_ms,
             (columns.deletable_since_ms > since)
@@ -461,7 +463,13 @@ def deletable_files(
         .order_by(columns.deletable_since_ms, columns.id)
         .limit(limit)
     ).all()
-    return [((row[0], row[1]), DeletableFile(ObjectKey(row[2]), row[3], row[0])) for row in rows]
+    found = []
+    for row in rows:
+        # Objects are deleted by what stands here: a damaged row must not name a live one.
+        values = checked_row(FILES, row)
+        file = DeletableFile(ObjectKey(values[8]), values[1], values[7])
+        found.append(((file.deletable_since_ms, values[0]), file))
+    return found
 
 
 # -- segment planning -------------------------------------------------------------------------

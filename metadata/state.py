@@ -13,7 +13,7 @@ SQLite here is a cache of the metadata log, never the truth (P8). That decides i
 On open every row is checked against its checksum and all of them against the state hash, and the
 position against the metadata log (the CRC of the last applied record must be that of the log's
 record). Any doubt - another version, a hash that does not match, a file that SQLite refuses, a
-position the log has not - sets the file aside as `state.db.bad-N` and replay builds a new one.
+position the log has not - sets the file aside as `state.sqlite.bad-N` and replay builds a new one.
 
 Blocking calls run in threads of this object: one for the writer, a few for readers.
 """
@@ -51,7 +51,7 @@ from metadata.state_hash import HASH_MODULUS, from_signed
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptState, StorageFailed
 
-STATE_FILE: Final = "state.db"
+STATE_FILE: Final = "state.sqlite"
 
 _WAL_PAGES_MAX: Final = 4_000
 """A checkpoint every 16 MiB: rare enough for its sync, small enough to restart from."""
