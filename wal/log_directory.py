@@ -19,6 +19,10 @@ from wal.errors import StorageFailed
 LOCK_NAME: Final = "lock"
 
 
+class SyncFailed(StorageFailed):
+    """A sync failed: the kernel has given up what it could not write, and will not say so again."""
+
+
 class LogFile:
     """One open file, read and written by position; positions and lengths are in bytes.
 
@@ -60,8 +64,8 @@ class LogFile:
             self._disk.ftruncate(self._fd, size_bytes)
 
     def sync(self) -> None:
-        """Return when content and size are durable. When it fails nothing may be assumed."""
-        with _translated(self.path, "fdatasync"):
+        """Return when content and size are durable. Raises: SyncFailed."""
+        with _translated(self.path, "fdatasync", SyncFailed):
             self._disk.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -111,8 +115,8 @@ class LogDirectory:
             self._disk.unlink(str(path))
 
     def sync(self) -> None:
-        """Return when all creations and removals are durable."""
-        with _translated(self._path, "fsync"):
+        """Return when all creations and removals are durable. Raises: SyncFailed."""
+        with _translated(self._path, "fsync", SyncFailed):
             fd = self._disk.open(str(self._path), os.O_RDONLY | os.O_DIRECTORY)
             try:
                 self._disk.fsync(fd)
@@ -121,11 +125,13 @@ class LogDirectory:
 
 
 @contextmanager
-def _translated(path: Path, operation: str) -> Iterator[None]:
+def _translated(
+    path: Path, operation: str, failure: type[StorageFailed] = StorageFailed
+) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageFailed(f"{operation} {path}: {error.strerror}") from error
+        raise failure(f"{operation} {path}: {error.strerror}") from error
 
 
 class DirectoryLock:

@@ -18,9 +18,10 @@ I4  Every segment but the last is whole: it was synced, index included, before i
 I5  durable_index <= highest_index; records below it survive a loss of power. `sync` moves it.
 I6  A failed call leaves the log as it was: what an append wrote is cut off again, durably, before
     the error is raised. When even that fails the log refuses all further writes.
-I7  A failed sync is final. The kernel marks the pages clean that it could not write, so that the
-    next sync would succeed without them: the log goes back to `durable_index` and refuses writes
-    with StorageFailed until it is opened again.
+I7  A failed sync is final, be it of a store, an index or the directory. The kernel marks the pages
+    clean that it could not write, so that the next sync would succeed without them: what was not
+    durable before is taken back, and the log refuses writes with StorageFailed until it is opened
+    again.
 
 Appends are streams: an append takes an iterable of fragments whose total length nobody knows, and
 is cut off with AppendTooLarge at the smallest of what the caller allows (`append_threshold`) and
@@ -48,7 +49,7 @@ from typing import Final, NamedTuple
 
 from wal.crc import Buffer
 from wal.errors import CorruptLog, OutOfBounds, StorageFailed
-from wal.log_directory import LogDirectory
+from wal.log_directory import LogDirectory, SyncFailed
 from wal.segment_index import INDEX_SUFFIX, SegmentIndex
 from wal.segment_store import (
     SCAN_BYTES,
@@ -200,7 +201,10 @@ class SegmentedLog:
         try:
             for fragments in records:
                 self._append_one(fragments, append_threshold)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, SyncFailed):
+                self._fail(str(error))
+                first_index = min(first_index, self._durable_index)
             self._take_back(first_index)
             raise
         return first_index
@@ -270,14 +274,18 @@ class SegmentedLog:
 
         The write segment stays, whatever `index` is.
         Raises: OutOfBounds (above the highest index), StorageFailed (some may be removed, some
-        not; the log is whole).
+        not; the log is whole, and takes further writes unless it was a sync that failed).
         """
         if index > self.highest_index:
             raise self._out_of_bounds(index)
         # Oldest first: whenever this stops, what is left has no gap.
-        while self._read_segments and self._read_segments[0].next_index <= index:
-            self._remove_files(self._read_segments[0].base_index)
-            del self._read_segments[0]
+        try:
+            while self._read_segments and self._read_segments[0].next_index <= index:
+                self._remove_files(self._read_segments[0].base_index)
+                del self._read_segments[0]
+        except SyncFailed as error:
+            self._fail(str(error))
+            raise
         return self.lowest_index
 
     def verify(self) -> int:

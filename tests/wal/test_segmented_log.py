@@ -662,6 +662,24 @@ def test_a_segment_that_cannot_be_created_leaves_the_log_as_it_was(tmp_path: Pat
     log.close()
 
 
+@pytest.mark.parametrize(("call", "which"), [("fdatasync", 1), ("fdatasync", 2), ("fsync", 1)])
+def test_a_sync_that_fails_while_a_segment_is_created_is_final_too(
+    tmp_path: Path, call: str, which: int
+) -> None:
+    disk = FailingDisk(calls=(call,))
+    log = open_log(tmp_path, disk)
+    log.append([b"x" * 300])
+    log.sync()
+    disk.fail_number = disk.count + which
+    with pytest.raises(StorageFailed, match=call):
+        log.append([b"needs a new segment"])
+    assert contents(log) == [b"x" * 300]
+    with pytest.raises(StorageFailed, match="until the log is opened again"):
+        log.append([b"more"])
+    log.close()
+    assert recovered(tmp_path) == [b"x" * 300]
+
+
 def test_a_failure_that_cannot_be_taken_back_stops_all_writes(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk)
