@@ -33,6 +33,7 @@ from wal.chunk import (
     INDEX_RECORD,
     META_RECORD_BYTES,
     ChunkPaths,
+    cut_tail,
     scan_chunk,
 )
 from wal.chunk_directory import QUARANTINE, SealedChunk
@@ -365,6 +366,27 @@ def test_a_committed_chunk_is_never_cut(tmp_path: Path) -> None:
     assert again.recover() == []
     assert again.locate(chunk.object_key) is None
     assert "committed" in str(again.damage[0])
+    again.close()
+
+
+def test_a_committed_chunk_that_is_another_by_now_is_not_read(tmp_path: Path) -> None:
+    """Valid to the last byte, but without its last batch."""
+    directory = open_directory(tmp_path)
+    directory.recover()
+    chunk = sealed(directory, BATCHES)
+    directory.mark_committed(chunk)
+    directory.close()
+    scan = scan_chunk(chunk.paths, FdCache(8), verify_data=True)
+    assert scan is not None
+    kept = scan.entries[:LAST]
+    cut_tail(
+        chunk.paths,
+        scan._replace(entries=kept, data_bytes=sum(entry.length_bytes for entry in kept)),
+    )
+    again = open_directory(tmp_path)
+    assert again.recover() == []
+    assert again.locate(chunk.object_key) is None
+    assert "not the batches that were committed" in str(again.damage[0])
     again.close()
 
 
