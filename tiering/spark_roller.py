@@ -69,6 +69,10 @@ _RESULT_DDL: Final = (
     " error string"
 )
 
+# The JVM moves plans and results and is gone soon: the optimising compiler and a parallel collector
+# would take the cores from the Python workers, and twice the time to start.
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 _SHIPPED_PACKAGES: Final = ("wal", "metadata", "tiering")
 
 # Spark's chatter at start and its stack traces for what is reported anyway would hide the job's own
@@ -168,7 +172,9 @@ class SparkRoller:
         settings = {
             "spark.app.name": "diskless tier",
             "spark.master": _with_retries(self._master),
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+            "spark.driver.extraJavaOptions": (
+                f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}"
+            ),
             "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
             "spark.task.maxFailures": str(TASK_ATTEMPTS_MAX),
             "spark.ui.enabled": "false",
