@@ -43,6 +43,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
+from urllib.parse import quote
 
 from crc32c import crc32c
 
@@ -142,7 +143,7 @@ class BlockingFileStore:
 
     @property
     def url(self) -> str:
-        return f"file://{self._root}"
+        return f"file://{quote(self._root)}"
 
     def open(self) -> None:
         """Make the root directory and remove what crashed writers left unfinished.
@@ -270,7 +271,6 @@ class BlockingFileStore:
             try:
                 path = self._path(key)
                 os.unlink(path)
-                touched.setdefault(os.path.dirname(path), []).append(key)
             except (FileNotFoundError, NotADirectoryError):
                 pass  # absent is what was asked for
             except Rejected:
@@ -279,10 +279,14 @@ class BlockingFileStore:
                 failure = error
                 continue
             self._files.invalidate(path)
+            # Also where nothing was there: an earlier unlink may not have been made durable.
+            touched.setdefault(os.path.dirname(path), []).append(key)
             gone[key] = key
         for directory, unlinked in touched.items():
             try:
                 self._sync_directory(directory)
+            except (FileNotFoundError, NotADirectoryError):
+                pass  # nor is there a directory that could bring anything back
             except OSError as error:
                 # Unlinked, but a power cut may bring them back: not confirmed.
                 failure = error
