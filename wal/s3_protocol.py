@@ -1,7 +1,6 @@
-"""What both S3 clients know of S3: settings, requests, and what an answer means.
+"""What the S3 store knows of S3: its settings, its requests, and what an answer means.
 
-`wal.s3_store` (aioboto3, the broker) and `wal.s3_blocking_store` (boto3, Spark tasks) differ in how
-they wait, not in what they decide; the decisions are here, as plain functions.
+`wal.s3_store` does the waiting and nothing else; the decisions are here, as plain functions.
 
 How a put stays exact although answers get lost:
 
@@ -257,6 +256,7 @@ def put_arguments(checksum: str, put_id: str) -> dict[str, Any]:
     """What makes a PutObject conditional, checked and recognisable."""
     return {
         "IfNoneMatch": "*",
+        "ChecksumAlgorithm": "CRC32C",
         "ChecksumCRC32C": checksum,
         "Metadata": {PUT_ID_METADATA: put_id},
     }
@@ -393,3 +393,13 @@ class BodyReader:
             self._left = self._left[length:]
         self._position += len(data)
         return data
+
+    def continues_with(self, expected: bytes) -> bool:
+        """Whether the next bytes are `expected`; the position is behind them if so. May block."""
+        position = 0
+        while position < len(expected):
+            piece = self.read(len(expected) - position)
+            if not piece or not expected.startswith(piece, position):
+                return False
+            position += len(piece)
+        return True

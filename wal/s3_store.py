@@ -16,12 +16,12 @@ Without TLS the signature covers the body, and botocore hashes it on the event l
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import aioboto3
 from aiobotocore.config import AioConfig
@@ -76,6 +76,7 @@ _Answer = Mapping[str, Any]
 
 # aiohttp's own errors come through while a response body is read, botocore's at any other time.
 _ATTEMPT_ERRORS: Final = (*TRANSPORT_ERRORS, AiohttpError, TimeoutError, OSError)
+_WORTH_REPEATING: Final = (Failure.NOT_APPLIED, Failure.MAYBE_APPLIED)
 
 
 class S3Store:
@@ -111,7 +112,8 @@ class S3Store:
     def url(self) -> str:
         options = {"endpoint_url": self._endpoint_url, "region": self._region}
         query = urlencode({name: value for name, value in options.items() if value})
-        return f"s3://{self._bucket}/{self._prefix.rstrip('/')}{'?' if query else ''}{query}"
+        path = quote(self._prefix.rstrip("/"))
+        return f"s3://{self._bucket}/{path}{'?' if query else ''}{query}"
 
     def statistics(self) -> StoreStatistics:
         return self._counters.snapshot()
@@ -161,11 +163,8 @@ class S3Store:
 
     async def put(self, key: ObjectKey, body: ObjectBody) -> None:
         check_object_key(key)
-        try:
+        with self._counting_errors():
             await self._put(key, body)
-        except DisklessError:
-            self._counters.errors += 1
-            raise
         self._counters.put_bytes += body.length_bytes
 
     async def _put(self, key: ObjectKey, body: ObjectBody) -> None:
@@ -174,91 +173,105 @@ class S3Store:
         retries = self._retries()
         maybe_applied = False
         while True:
+            cause: BaseException | None = None
+            payload = _BodyPayload(body, self._threads)
             try:
-                if await self._put_once(key, body, checksum, put_id, retries):
-                    return
-                failure, cause = Failure.NOT_APPLIED, None
+                response = await self._send(key, payload, put_arguments(checksum, put_id), retries)
+                failure = None
             except _ATTEMPT_ERRORS as error:
                 failure, cause = _failure(error), error
-            if failure is Failure.MAYBE_APPLIED:
-                maybe_applied = True
-            retry = failure in (Failure.MAYBE_APPLIED, Failure.NOT_APPLIED)
-            delay_s = retries.next_delay_s() if retry else None
+            # aiohttp sends a PUT again by itself when a kept connection turns out to be closed.
+            maybe_applied |= payload.times_sent > 1
+            self._counters.retries += max(0, payload.times_sent - 1)
+            try:
+                if failure is None:
+                    maybe_applied = True
+                    await self._verify(key, response, body.length_bytes, checksum, retries)
+                    return
+                if failure is Failure.EXISTS:
+                    if await self._is_ours(key, body, checksum, put_id, retries):
+                        return
+                    failure = Failure.NOT_APPLIED  # what stood in the way is gone again
+            except ObjectStoreUnavailable as error:
+                if maybe_applied:
+                    raise UploadOutcomeUnknown(str(error)) from error
+                raise
+            maybe_applied |= failure is Failure.MAYBE_APPLIED
+            delay_s = retries.next_delay_s() if failure in _WORTH_REPEATING else None
             if delay_s is None:
-                raise _gave_up(key, maybe_applied, retries, cause) from cause
+                reason = _reason(key, retries, cause)
+                if maybe_applied:
+                    raise UploadOutcomeUnknown(reason) from cause
+                raise ObjectStoreUnavailable(reason) from cause
             self._counters.retries += 1
             await asyncio.sleep(delay_s)
 
-    async def _put_once(
-        self, key: ObjectKey, body: ObjectBody, checksum: str, put_id: str, retries: Retries
-    ) -> bool:
-        """One attempt; False when the object that stood in the way is gone again.
-
-        Raises: ObjectExists, CorruptObject, CorruptChunk (from the body), a client's error.
-        """
-        payload = _BodyPayload(body, self._threads)
-        self._counters.puts += 1
+    async def _send(
+        self,
+        key: ObjectKey,
+        payload: "_BodyPayload",
+        arguments: Mapping[str, Any],
+        retries: Retries,
+    ) -> _Answer:
+        """One PutObject. Raises: a client's error, CorruptChunk (from the body)."""
         try:
             async with self._attempt_timeout(retries):
                 response: _Answer = await self._client.put_object(
-                    Bucket=self._bucket,
-                    Key=self._prefix + key,
-                    Body=payload,
-                    **put_arguments(checksum, put_id),
+                    Bucket=self._bucket, Key=self._prefix + key, Body=payload, **arguments
                 )
         except _ATTEMPT_ERRORS as error:
             if payload.failure is not None:
                 raise payload.failure from error
-            if _failure(error) is not Failure.EXISTS:
-                raise
-            return await self._resolve_existing(key, body, checksum, put_id, retries)
+            raise
         finally:
             await payload.settled()
-        if full_checksum(response) != checksum:
-            # Servers that do not echo the checksum are asked for what they have.
-            check_stored(key, await self._head(key, retries), body.length_bytes, checksum)
-        return True
+            self._counters.puts += max(1, payload.times_sent)
+        return response
 
-    async def _resolve_existing(
+    async def _verify(
+        self, key: ObjectKey, response: _Answer, length: int, checksum: str, retries: Retries
+    ) -> None:
+        """After a 200. Raises: CorruptObject, ObjectStoreUnavailable (not known)."""
+        if full_checksum(response) == checksum:
+            return
+        # This server does not tell in its answer what it has stored.
+        try:
+            stored = await self._with_retries(key, partial(self._head, key), retries)
+        except ObjectNotFound as error:
+            raise ObjectStoreUnavailable(f"{key}: put, and not there") from error
+        check_stored(key, stored, length, checksum)
+
+    async def _is_ours(
         self, key: ObjectKey, body: ObjectBody, checksum: str, put_id: str, retries: Retries
     ) -> bool:
-        """After a 412: True when the object is ours, False when it is gone, else ObjectExists."""
+        """After a 412: True when the object is what we put, False when it is gone again.
+
+        Raises: ObjectExists, CorruptObject, ObjectStoreUnavailable (not known).
+        """
         try:
-            stored = await self._head(key, retries)
+            stored = await self._with_retries(key, partial(self._head, key), retries)
             if stored.get("Metadata", {}).get(PUT_ID_METADATA) == put_id:
                 check_stored(key, stored, body.length_bytes, checksum)
                 return True
-            if full_checksum(stored) in (None, checksum) and await self._is_stored(
-                key, int(stored["ContentLength"]), body, retries
+            if (
+                int(stored["ContentLength"]) == body.length_bytes
+                and full_checksum(stored) in (None, checksum)
+                and await self._has_content(key, body, retries)
             ):
                 return True
-        except _ATTEMPT_ERRORS as error:
-            if _failure(error) is Failure.NOT_FOUND:
-                return False
-            raise
+        except ObjectNotFound:
+            return False
         raise ObjectExists(f"{self.url}: {key}")
 
-    async def _is_stored(
-        self, key: ObjectKey, stored_length: int, body: ObjectBody, retries: Retries
-    ) -> bool:
-        """Whether the stored object has exactly the body's bytes."""
-        if stored_length != body.length_bytes:
-            return False
+    async def _has_content(self, key: ObjectKey, body: ObjectBody, retries: Retries) -> bool:
+        """Whether the stored object, which is as long as the body, has the body's bytes."""
         reader = BodyReader(body)
-        for start in range(0, stored_length, COMPARE_BYTES):
-            length = min(COMPARE_BYTES, stored_length - start)
-            stored = await self._get_range_once(key, start, length, retries)
-
-            def differs(stored: bytes = stored) -> bool:
-                position = 0
-                while position < len(stored):
-                    piece = reader.read(len(stored) - position)
-                    if not piece or stored[position : position + len(piece)] != piece:
-                        return True
-                    position += len(piece)
-                return False
-
-            if await self._threads.run_to_end(differs):
+        for start in range(0, body.length_bytes, COMPARE_BYTES):
+            length = min(COMPARE_BYTES, body.length_bytes - start)
+            stored = await self._with_retries(
+                key, partial(self._get_range_once, key, start, length), retries
+            )
+            if not await self._threads.run_to_end(partial(reader.continues_with, stored)):
                 return False
         return True
 
@@ -275,21 +288,23 @@ class S3Store:
             check_whole(key, response, data)
             return data
 
-        data = await self._with_retries(key, attempt)
+        with self._counting_errors():
+            data = await self._with_retries(key, attempt)
         self._counters.get_bytes += len(data)
         return data
 
     async def get_range(self, key: ObjectKey, start: int, length: int) -> bytes:
-        if start < 0 or length <= 0:
-            # HTTP has no empty range.
-            size = (await self.head(key)).length_bytes
-            if start < 0 or length < 0 or start > size:
-                self._counters.errors += 1
-                raise CorruptObject(f"{key}: no bytes [{start}, {start + length}): it has {size}")
-            return b""
-        data = await self._with_retries(
-            key, lambda retries: self._get_range_once(key, start, length, retries)
-        )
+        with self._counting_errors():
+            if start < 0 or length <= 0:
+                # HTTP has no empty range.
+                stored = await self._with_retries(key, partial(self._head, key))
+                size = int(stored["ContentLength"])
+                if start < 0 or length < 0 or start > size:
+                    raise CorruptObject(
+                        f"{key}: no bytes [{start}, {start + length}): it has {size}"
+                    )
+                return b""
+            data = await self._with_retries(key, partial(self._get_range_once, key, start, length))
         self._counters.get_bytes += length
         return data
 
@@ -308,7 +323,8 @@ class S3Store:
         return data
 
     async def head(self, key: ObjectKey) -> ObjectStat:
-        response = await self._with_retries(key, lambda retries: self._head(key, retries))
+        with self._counting_errors():
+            response = await self._with_retries(key, partial(self._head, key))
         return ObjectStat(key, int(response["ContentLength"]), _milliseconds(response))
 
     async def _head(self, key: ObjectKey, retries: Retries) -> _Answer:
@@ -321,20 +337,28 @@ class S3Store:
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
         while True:
-            page = await self._with_retries(prefix, partial(self._list_page, prefix, start_after))
-            entries = page.get("Contents", ())
-            for entry in entries:
-                key = ObjectKey(str(entry["Key"])[len(self._prefix) :])
-                if key <= start_after:
-                    # Going on would never end.
-                    self._counters.errors += 1
-                    raise ObjectStoreUnavailable(
-                        f"{self.url}: LIST after {start_after!r} answered with {key!r}"
+            with self._counting_errors():
+                page = await self._with_retries(
+                    prefix, partial(self._list_page, prefix, start_after)
+                )
+                stats = [
+                    ObjectStat(
+                        ObjectKey(str(entry["Key"])[len(self._prefix) :]),
+                        int(entry["Size"]),
+                        _milliseconds(entry),
                     )
-                start_after = key
-                yield ObjectStat(key, int(entry["Size"]), _milliseconds(entry))
-            if not page.get("IsTruncated") or not entries:
+                    for entry in page.get("Contents", ())
+                ]
+                if stats and stats[0].key <= start_after:
+                    # A server that does not look at StartAfter: going on would never end.
+                    raise ObjectStoreUnavailable(
+                        f"{self.url}: LIST after {start_after!r} answered {stats[0].key!r}"
+                    )
+            for stat in stats:
+                yield stat
+            if not page.get("IsTruncated") or not stats:
                 return
+            start_after = stats[-1].key
 
     async def _list_page(self, prefix: str, start_after: str, retries: Retries) -> _Answer:
         """One page. By key, not by continuation token: a token cannot be used again by another
@@ -361,8 +385,10 @@ class S3Store:
                 gone.update(dict.fromkeys(await self._delete_some(some)))
             except ObjectStoreUnavailable as error:
                 failure = error
-        if failure is not None and not gone:
-            raise failure
+        if failure is not None:
+            self._counters.errors += 1
+            if not gone:
+                raise failure
         return tuple(gone)
 
     async def _delete_some(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:
@@ -393,45 +419,48 @@ class S3Store:
         return asyncio.timeout(min(self._settings.attempt_timeout_ms / 1000, retries.remaining_s()))
 
     async def _with_retries(
-        self, key: str, attempt: Callable[[Retries], Awaitable[_Result]]
+        self,
+        key: str,
+        attempt: Callable[[Retries], Awaitable[_Result]],
+        retries: Retries | None = None,
     ) -> _Result:
-        """The first success of an operation that may be repeated freely.
+        """The first success of an attempt that may be repeated freely.
 
-        Wrong bytes are asked for once more, then they are what the store has: CorruptObject.
+        Wrong bytes are asked for once more; then they are what the store has: CorruptObject.
+        Raises: ObjectNotFound, CorruptObject, ObjectStoreUnavailable.
         """
-        retries = self._retries()
+        retries = retries or self._retries()
         refetched = False
         while True:
+            delay_s = None
             try:
                 return await attempt(retries)
             except CorruptObject:
-                if refetched:
-                    self._counters.errors += 1
-                    raise
-                refetched = True
-                delay_s = retries.next_delay_s()
+                if not refetched:
+                    refetched = True
+                    delay_s = retries.next_delay_s()
                 if delay_s is None:
-                    self._counters.errors += 1
                     raise
             except _ATTEMPT_ERRORS as error:
-                delay_s = self._delay_after(key, error, retries)
+                failure = _failure(error)
+                if failure is Failure.NOT_FOUND:
+                    raise ObjectNotFound(f"{self.url}: {key}") from error
+                if failure is Failure.OUT_OF_RANGE:
+                    raise CorruptObject(f"{key}: shorter than the range asked for") from error
+                if failure in _WORTH_REPEATING:
+                    delay_s = retries.next_delay_s()
+                if delay_s is None:
+                    raise ObjectStoreUnavailable(_reason(key, retries, error)) from error
             self._counters.retries += 1
             await asyncio.sleep(delay_s)
 
-    def _delay_after(self, key: str, error: Exception, retries: Retries) -> float:
-        """Seconds until the next attempt; raises what the error means when there is none."""
-        failure = _failure(error)
-        delay_s = None
-        if failure in (Failure.NOT_APPLIED, Failure.MAYBE_APPLIED):
-            delay_s = retries.next_delay_s()
-        if delay_s is not None:
-            return delay_s
-        self._counters.errors += 1
-        if failure is Failure.NOT_FOUND:
-            raise ObjectNotFound(f"{self.url}: {key}") from error
-        if failure is Failure.OUT_OF_RANGE:
-            raise CorruptObject(f"{key}: shorter than the range asked for") from error
-        raise _gave_up(key, False, retries, error) from error
+    @contextmanager
+    def _counting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DisklessError:
+            self._counters.errors += 1
+            raise
 
 
 class _BodyPayload(BodyReader, Payload):
@@ -449,9 +478,11 @@ class _BodyPayload(BodyReader, Payload):
         self._size = body.length_bytes
         self._threads = threads
         self._writing: asyncio.Task[None] | None = None
+        self.times_sent = 0
         self.failure: DisklessError | None = None
 
     async def write(self, writer: AbstractStreamWriter) -> None:
+        self.times_sent += 1
         self._writing = asyncio.create_task(self._write(writer), name="s3-body")
         try:
             await self._writing
@@ -504,8 +535,5 @@ def _failure(error: BaseException) -> Failure:
     return failure_of(error)
 
 
-def _gave_up(
-    key: str, maybe_applied: bool, retries: Retries, cause: BaseException | None
-) -> DisklessError:
-    reason = f"{key}: {cause or 'conflicting puts'} (attempt {retries.attempts})"
-    return UploadOutcomeUnknown(reason) if maybe_applied else ObjectStoreUnavailable(reason)
+def _reason(key: str, retries: Retries, cause: BaseException | None) -> str:
+    return f"{key}: {cause or 'conflicting puts'!r} (attempt {retries.attempts})"

@@ -20,6 +20,7 @@ is drawn from the proxy's own seeded generator.
 | `truncate` | half of the answer's body, then the connection is closed |
 | `shorten` | half of the answer's body, with a Content-Length that fits it |
 | `corrupt` | one byte in the middle of the answer's body is flipped |
+| `hide_checksum` | the answer loses its checksum headers, as from servers that know none |
 | `trickle` | a byte of the answer's body now and then, until the proxy is closed |
 
 Requests pass unchanged, Host header included, so that their signatures hold. Fixture:
@@ -28,7 +29,7 @@ Requests pass unchanged, Host header included, so that their signatures hold. Fi
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 from urllib.parse import unquote
@@ -46,6 +47,7 @@ Action = Literal[
     "truncate",
     "shorten",
     "corrupt",
+    "hide_checksum",
     "trickle",
 ]
 
@@ -83,6 +85,9 @@ class FaultyS3:
         self._closing = asyncio.Event()
         self.requests: list[tuple[str, str]] = []
         """(method, key) of every request, in order of arrival."""
+        self._arrived = asyncio.Condition()
+        self.alter_body: Callable[[bytes], bytes] | None = None
+        """Applied to the body of every PUT before it is passed on: damage on the way."""
         self.url = ""
 
     def add(self, fault: Fault) -> Fault:
@@ -97,6 +102,11 @@ class FaultyS3:
 
     def hits(self, action: Action) -> int:
         return sum(fault.hits for fault in self._faults if fault.action == action)
+
+    async def until_requests(self, count: int) -> None:
+        """Wait until that many requests have arrived, bodies included."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.requests) >= count)
 
     async def __aenter__(self) -> Self:
         self._client = aiohttp.ClientSession(auto_decompress=False)
@@ -117,10 +127,14 @@ class FaultyS3:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         _, _, key = unquote(request.path.lstrip("/")).partition("/")
-        self.requests.append((request.method, key))
         fault = self._fault_for(request.method, key)
         action = fault.action if fault is not None else ""
         body = await request.read()
+        self.requests.append((request.method, key))
+        async with self._arrived:
+            self._arrived.notify_all()
+        if self.alter_body is not None and request.method == "PUT":
+            body = self.alter_body(body)
         if fault is not None and action == "status":
             return _error(fault)
         if action == "drop":
@@ -134,6 +148,8 @@ class FaultyS3:
         if action == "hang_after":
             await self._closing.wait()
             return _cut(request)
+        if action == "hide_checksum":
+            headers = {k: v for k, v in headers.items() if "checksum" not in k.lower()}
         if action == "shorten":
             answer = answer[: len(answer) // 2]
         if action == "corrupt" and answer:
