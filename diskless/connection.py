@@ -367,22 +367,18 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_since = None
         shared = self._shared
         shared.budget.completed(self._id, size)
-        slot = _Slot(api, version, 0, size, self._last_activity)
-        self._slots.append(slot)
         shared.metrics.request_received(api.name, size)
         try:
             reader = Reader(frame.views())
-            reader.skip(FRAME_START.size)
-            # Above the versions we know not even the header's form is known; ApiVersions answers
-            # with what stands in front of it.
-            is_known = version <= api.max_version
-            slot.correlation_id, client_id = (
-                read_request_header(reader, flexible=api.is_flexible(version))
-                if is_known
-                else (reader.int32(), "")
-            )
+            try:
+                correlation_id, client_id = _read_header(reader, api, version)
+            except ProtocolError:
+                shared.budget.answered(size)
+                raise
             if client_id != self._client.client_id:
                 self._client = self._client._replace(client_id=client_id)
+            slot = _Slot(api, version, correlation_id, size, self._last_activity)
+            self._slots.append(slot)
             request = Request(
                 version=version,
                 client=self._client,
@@ -393,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
             if api.reads_frame:
                 request.frame = frame
                 request.reader = reader
-            elif is_known:
+            else:
                 request.body = frame.copy_bytes(reader.position, reader.remaining)
             if api.starts_in_turn:
                 slot.request = request
@@ -609,6 +605,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._shared.budget.answered(slot.frame_bytes)
             elif slot.api.starts_in_turn and slot.task is not None:
                 slot.task.cancel()
+
+
+def _read_header(reader: Reader, api: Api, version: int) -> tuple[int, str]:
+    """Correlation id and client id. Raises ProtocolError."""
+    reader.skip(FRAME_START.size)
+    if version > api.max_version:
+        # Not even the form of its header is known; only what stands in front of it is.
+        return reader.int32(), ""
+    return read_request_header(reader, flexible=api.is_flexible(version))
 
 
 def _refusal(deferred: Deferred, error: DisklessError) -> Reply:

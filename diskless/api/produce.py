@@ -51,13 +51,16 @@ def api(manager: ReplicaManager) -> Api:
         if refusal is not None:
             release(asked.batches)
             return refuse(refusal)
-        answer = manager.append(
-            asked.batches,
-            acks=asked.acks,
-            timeout_ms=asked.timeout_ms,
-            produce_version=request.version,
-            client=request.client,
-        )
+        try:
+            answer = manager.append(
+                asked.batches,
+                acks=asked.acks,
+                timeout_ms=asked.timeout_ms,
+                produce_version=request.version,
+                client=request.client,
+            )
+        except DisklessError as error:
+            return refuse(error)
         return Deferred(answer, encode, refuse)
 
     return Api(
