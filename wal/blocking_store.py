@@ -12,18 +12,15 @@ import random
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from wal.clock import Clock, SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import InvalidSettings
 from wal.file_store import BlockingFileStore
 from wal.object_store import ObjectBody, ObjectStat, ObjectStore
+from wal.s3_settings import S3Settings
 from wal.store_url import open_store, parse_store_url
-
-if TYPE_CHECKING:
-    from wal.s3_protocol import S3Settings
-
 
 _Result = TypeVar("_Result")
 
@@ -68,7 +65,7 @@ def open_blocking_store(
     endpoint_url: str | None = None,
     region: str | None = None,
     sync: bool = True,
-    s3_settings: "S3Settings | None" = None,
+    s3_settings: S3Settings | None = None,
 ) -> BlockingStore:
     """The store that `url` names; enter it with `with` before use.
 

@@ -57,7 +57,6 @@ from wal.s3_protocol import (
     TRANSPORT_ERRORS,
     BodyReader,
     Failure,
-    S3Settings,
     body_checksum,
     check_range,
     check_stored,
@@ -69,6 +68,7 @@ from wal.s3_protocol import (
     pieces,
     put_arguments,
 )
+from wal.s3_settings import S3Settings
 from wal.worker_threads import WorkerThreads, wait_ended
 
 _Result = TypeVar("_Result")

@@ -9,12 +9,12 @@
 Credentials never are in a URL; they come from the usual AWS settings (environment, shared files,
 instance role), and so do endpoint and region unless the URL or an argument gives them.
 
-aioboto3 takes a second to import, so that only an `s3://` URL does it.
+aioboto3 takes a third of a second to import, so only an `s3://` URL does it.
 """
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from wal.clock import Clock
@@ -22,9 +22,7 @@ from wal.errors import InvalidSettings
 from wal.file_store import FileStore, FileStoreSettings
 from wal.memory_store import MemoryStore
 from wal.object_store import ObjectStore
-
-if TYPE_CHECKING:
-    from wal.s3_protocol import S3Settings
+from wal.s3_settings import S3Settings
 
 ALLOWED: Final = "allowed are file:///dir, s3://bucket/prefix and memory://name"
 
@@ -91,7 +89,7 @@ def open_store(
     region: str | None = None,
     sync: bool = True,
     file_settings: FileStoreSettings | None = None,
-    s3_settings: "S3Settings | None" = None,
+    s3_settings: S3Settings | None = None,
 ) -> ObjectStore:
     """The store that `url` names; enter it with `async with` before use.
 

@@ -19,7 +19,7 @@ from wal.errors import CorruptChunk, CorruptObject, ObjectExists, ObjectNotFound
 from wal.file_store import FileStore
 from wal.memory_store import MemoryStore, forget_bucket
 from wal.object_store import Buffer, BytesBody, ObjectStore
-from wal.s3_protocol import S3Settings
+from wal.s3_settings import S3Settings
 from wal.s3_store import S3Store
 
 OpenStore = Callable[[], AbstractAsyncContextManager[ObjectStore]]

@@ -18,7 +18,8 @@ from wal.errors import (
     UploadOutcomeUnknown,
 )
 from wal.object_store import Buffer, BytesBody
-from wal.s3_protocol import PIECE_BYTES, BodyReader, S3Settings, client_configuration, pieces
+from wal.s3_protocol import PIECE_BYTES, BodyReader, client_configuration, pieces
+from wal.s3_settings import S3Settings
 from wal.s3_store import S3Store
 
 KEY = ObjectKey("wal/3f/01HZZZZZZZZZZZZZZZZZZZZZZZ")
