@@ -27,7 +27,7 @@ PACKAGES := diskless tiering metadata wal demo $(if $(wildcard bench/__main__.py
 help:
 	@echo 'Diskless: Kafka-compatible logs whose only durable store is an S3-compatible bucket.'
 	@echo
-	@echo '  make demo             the whole story on real data: produce, crash, roll to Parquet, compare (4 min)'
+	@echo '  make demo             the whole story on real data: produce, crash, roll to Parquet, compare (2 min)'
 	@echo '  make run              a broker in the foreground on $(LISTEN), data in $(DATA)'
 	@echo '  make test             format check, lint, types, layers, all tests (under 15 min)'
 	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
