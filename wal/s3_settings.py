@@ -1,4 +1,4 @@
-"""Limits of the S3 client, apart from its code: reading the configuration must not import botocore."""
+"""Limits of the S3 client, apart from its code: a configuration needs no botocore to be read."""
 
 from dataclasses import dataclass
 
