@@ -206,10 +206,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._is_closed:
             return memoryview(bytearray(_READ_BYTES_MIN))
-        wanted = self._read_bytes
-        if self._announced is not None:
-            wanted = max(wanted, self._announced[2] - self._builder.received_bytes)
-        return self._builder.writable(wanted)
+        return self._builder.writable(self._read_bytes)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closed:
@@ -315,16 +312,24 @@ class Connection(asyncio.BufferedProtocol):
             self._is_processing = False
         if self._is_closed:
             return
-        if (
-            self._is_full()
-            or self._is_finishing
-            or self._shared.budget.must_wait(
-                self._id, self._process, is_partial=self._builder.received_bytes > 0
-            )
-        ):
+        if self._is_full() or self._is_finishing or self._is_over_budget():
             self._pause_reading()
         else:
             self._resume_reading()
+
+    def _is_over_budget(self) -> bool:
+        """Whether the whole broker holds too much; then we are called again when it does not."""
+        must_wait = self._shared.budget.must_wait(
+            self._id, self._process_soon, is_partial=self._builder.received_bytes > 0
+        )
+        if must_wait:
+            # All who wait go on at once, so each begins with little.
+            self._read_bytes = _READ_BYTES_MIN
+        return must_wait
+
+    def _process_soon(self) -> None:
+        # Not at once: answers given there may let the next one go on, and so on, level by level.
+        asyncio.get_running_loop().call_soon(self._process)
 
     def _is_full(self) -> bool:
         return (

@@ -257,7 +257,7 @@ def _append_rows(
 ) -> list[bytes]:
     """As `_append_compact_rows`, for the versions before 12."""
     for partition, error_code, high_watermark, log_start_offset, records in rows:
-        length = sum(map(len, records))
+        length = sum(map(len, records)) if records else 0
         start = (partition, error_code, high_watermark, high_watermark)
         if version >= 11:
             pending.append(_ROW_11.pack(*start, log_start_offset, aborted, -1, length))

@@ -565,6 +565,28 @@ async def test_a_sender_that_stalls_with_the_budget_in_hand_is_cut_off_and_the_n
 
 
 @on_both_loops
+async def test_hundreds_that_wait_for_the_budget_go_on_when_it_is_free_again():
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        large = await connect(broker)
+        await large.send(produce_frame(1, [a_batch(2 << 20)]))
+        await until(lambda: bool(broker.manager.held))
+        clients = [await connect(broker) for _ in range(300)]
+        for client in clients:
+            await client.send(API_VERSIONS_0[:5])
+        await until(lambda: broker.server.statistics().connections_waiting >= 300)
+        for client in clients:
+            await client.send(API_VERSIONS_0[5:])
+        broker.manager.release_held()
+        assert [(await client.receive())[0] for client in clients] == [1] * 300
+        assert (await large.receive())[0] == 1
+        assert broker.server.statistics().request_bytes_held == 0
+        for client in (large, *clients):
+            await client.close()
+
+
+@on_both_loops
 async def test_one_connection_too_many_is_closed_and_a_free_place_is_used_again():
     async with running_broker(max_connections=2) as broker:
         first, second = await connect(broker), await connect(broker)
