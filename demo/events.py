@@ -166,7 +166,12 @@ def _python_values(column: "pd.Series[Any]") -> list[Any]:
 
 
 def _read_csv(name: str, limit: int) -> pd.DataFrame:
-    return pd.read_csv(_data_directory() / name, nrows=limit, dtype_backend="numpy_nullable")
+    return pd.read_csv(
+        _data_directory() / name,
+        nrows=limit,
+        dtype_backend="numpy_nullable",
+        float_precision="round_trip",  # the default of pandas 2 loses last digits
+    )
 
 
 def _data_directory() -> Path:
