@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -51,11 +51,13 @@ from wal.buffer import BufferPool
 from wal.chunk_directory import ChunkDirectory, SealedChunk
 from wal.clock import Clock, SystemClock
 from wal.coordinates import ObjectKey
+from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import DisklessError, InvalidSettings
 from wal.failpoint import arm_from_environment
 from wal.fd_cache import FdCache
+from wal.file_store import FileStoreSettings
 from wal.object_cache import ObjectCache
-from wal.object_store import Buffer
+from wal.object_store import Buffer, ObjectStore
 from wal.store_url import open_store
 from wal.uploader import Uploader
 from wal.write_loop import WriteLoop
@@ -67,6 +69,14 @@ _DRAIN_TIMEOUT_S: Final = 30.0
 _READ_THREADS: Final = 4
 
 log = structlog.get_logger(__name__)
+
+
+class StoreOpener(Protocol):
+    """`wal.store_url.open_store`, or a test's that injects faults into what it opens."""
+
+    def __call__(
+        self, url: str, *, clock: Clock, rng: random.Random, file_settings: FileStoreSettings
+    ) -> ObjectStore: ...
 
 
 def serve(config: Config, *, data: Path, listen: str) -> int:
@@ -134,12 +144,17 @@ class Broker:
         port: int,
         clock: Clock,
         rng: random.Random,
+        disk: Disk = SYSTEM_DISK,
+        opener: StoreOpener = open_store,
     ) -> None:
+        """`disk` is the chunks' alone; metadata log and SQLite write to the machine's."""
         self.config = config
         self.host = host
         self.port = port
         self.clock = clock
         self.rng = rng
+        self.disk = disk
+        self.opener = opener
         self.data = DataDirectory.open(data, node_id=config.broker.node_id, rng=rng)
         self.metrics: MetricsServer | None = None
 
@@ -172,7 +187,7 @@ class Broker:
         config, data = self.config, self.data
         url = config.broker.object_store_url or f"file://{data.objects}"
         self.store = await stack.enter_async_context(
-            open_store(url, clock=self.clock, rng=self.rng, file_settings=config.file_store)
+            self.opener(url, clock=self.clock, rng=self.rng, file_settings=config.file_store)
         )
         self.wal_settings = config.wal
         is_remote = url.startswith("s3://")
@@ -218,6 +233,7 @@ class Broker:
             rng=self.rng,
             fd_cache=self.fd_cache,
             broker_id=self.node_id,
+            disk=self.disk,
         )
         stack.callback(self.directory.close)
         return await asyncio.to_thread(self.directory.recover)

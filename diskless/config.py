@@ -24,6 +24,7 @@ from tiering.segment_reader import SegmentReaderSettings
 from wal.errors import InvalidSettings
 from wal.file_store import FileStoreSettings
 from wal.object_cache import ObjectCacheSettings
+from wal.s3_settings import S3Settings
 from wal.settings import (
     SettingValue,
     as_mapping,
@@ -111,6 +112,7 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "server": ServerSettings,
     "wal": WalSettings,
     "file_store": FileStoreSettings,
+    "s3": S3Settings,
     "read": ReadSettings,
     "cache": ObjectCacheSettings,
     "segments": SegmentReaderSettings,
@@ -126,6 +128,7 @@ class Config:
     server: ServerSettings = field(default_factory=ServerSettings)
     wal: WalSettings = field(default_factory=WalSettings)
     file_store: FileStoreSettings = field(default_factory=FileStoreSettings)
+    s3: S3Settings = field(default_factory=S3Settings)
     read: ReadSettings = field(default_factory=ReadSettings)
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
     segments: SegmentReaderSettings = field(default_factory=SegmentReaderSettings)
