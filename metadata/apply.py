@@ -29,7 +29,7 @@ from metadata.image import (
     StoredTopic,
 )
 from metadata.log import MetadataRecordBatch
-from metadata.operations import PARQUET_SEGMENT, TopicDescription
+from metadata.operations import PARQUET_SEGMENT, WRITE_AHEAD_MULTI_SEGMENT, TopicDescription
 from metadata.producer_state import (
     ProducerBatch,
     ProducerState,
@@ -74,6 +74,7 @@ from metadata.state_hash import HASH_MODULUS, to_signed
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptState
+from wal.ulid import minted_ms
 
 COALESCED_BYTES_MAX: Final = 1 << 20
 """Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
@@ -108,6 +109,7 @@ class StateTransaction:
             timestamp_ms=image.timestamp_ms,
             state_hash=image.state_hash,
             next_producer_id=image.next_producer_id,
+            forgotten_until_ms=image.forgotten_until_ms,
         )
         self._last_record = b""
         self._new_batches: list[Row] = []
@@ -544,7 +546,9 @@ class StateTransaction:
         files = FILES.table.c
         for key in record.object_keys:
             row = self._connection.execute(
-                select(files.id, files.live_rows).where(files.object_key == key)
+                select(files.id, files.live_rows, files.object_format).where(
+                    files.object_key == key
+                )
             ).one_or_none()
             if row is None or row.live_rows:
                 raise CorruptState(
@@ -552,6 +556,10 @@ class StateTransaction:
                 )
             self._delete_where(FILES, files.id == row.id)
             self._delete_where(FILE_ANSWERS, FILE_ANSWERS.table.c.file == row.id)
+            if row.object_format == WRITE_AHEAD_MULTI_SEGMENT:
+                self._changes.forgotten_until_ms = max(
+                    self._changes.forgotten_until_ms, minted_ms(key)
+                )
 
     def _drop_batches(self, which: ColumnElement[bool], timestamp_ms: int) -> int:
         """Delete batch rows and release their files; returns their bytes."""
@@ -725,6 +733,7 @@ def write_applied(connection: Connection, changes: Changes, *, last_record_crc: 
         changes.next_offset,
         last_record_crc,
         changes.timestamp_ms,
+        changes.forgotten_until_ms,
         to_signed(changes.state_hash),
     )
     connection.exec_driver_sql(_UPSERT_APPLIED, (*values, APPLIED_CHECKSUM(values)))

@@ -37,7 +37,7 @@ from wal.coordinates import (
 )
 from wal.errors import ObjectExpired, Rejected, UnknownPartition
 from wal.object_store import check_object_key
-from wal.ulid import ulid_timestamp_ms
+from wal.ulid import minted_ms
 
 MAGIC: Final = 2
 """The only RecordBatch magic there is here."""
@@ -77,7 +77,7 @@ def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedC
     key = request.object_key
     check_object_key(key)
     try:
-        minted_ms = ulid_timestamp_ms(key.rpartition("/")[2])
+        minted = minted_ms(key)
     except ValueError as error:
         raise Rejected(f"{key} is not named by a ULID") from error
     if request.object_format != WRITE_AHEAD_MULTI_SEGMENT:
@@ -93,7 +93,7 @@ def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedC
         if not -_INT32_MAX <= number <= _INT32_MAX:
             raise Rejected(f"{key}: {number} is not a broker or coordinator id")
     _check_extents(request)
-    return CheckedCommit(request, _digest(request), minted_ms)
+    return CheckedCommit(request, _digest(request), minted)
 
 
 def _check_extents(request: CommitFile) -> None:
@@ -163,9 +163,17 @@ def producers_of(request: CommitFile, view: SpeculativeView) -> set[ProducerKey]
 
 
 def decide_commit(
-    view: SpeculativeView, commit: CheckedCommit, now_ms: int, settings: CoordinatorSettings
+    view: SpeculativeView,
+    commit: CheckedCommit,
+    *,
+    now_ms: int,
+    wall_ms: int,
+    settings: CoordinatorSettings,
 ) -> Decision[Sequence[BatchCommit]]:
     """Assign offsets; the view has the effect afterwards.
+
+    `now_ms` becomes the append time and never goes back; `wall_ms` does, and keys are judged by it:
+    after a clock was set back, new keys look old to a time that only goes forward.
 
     Raises (and leaves the view alone): Rejected (other content was committed under this key),
     ObjectExpired.
@@ -177,9 +185,13 @@ def decide_commit(
         if known.request_digest != commit.digest:
             raise Rejected(f"{key} was committed with other content")
         return Decision((), unpack_answer(known.answer, request.batches))
-    if now_ms - commit.minted_ms > settings.max_commit_age_ms:
-        # Whoever looks for orphans may delete such an object, and trusts that it stays unknown.
-        raise ObjectExpired(f"{key} is older than {settings.max_commit_age_ms} ms")
+    if (
+        wall_ms - commit.minted_ms > settings.max_commit_age_ms
+        or commit.minted_ms <= view.forgotten_until_ms
+    ):
+        # Nobody remembers any more whether it was committed before, and whoever looks for orphans
+        # may delete it, trusting that it stays unknown.
+        raise ObjectExpired(f"{key} is older than {settings.max_commit_age_ms} ms or was forgotten")
 
     accepted: list[CommittedBatch] = []
     refused: list[RefusedBatch] = []

@@ -520,7 +520,13 @@ class LocalCoordinator:
         """See the protocol. Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown."""
         commit = check_commit(request, self._settings)
         return await self._perform(
-            lambda view, now_ms: decide_commit(view, commit, now_ms, self._settings),
+            lambda view, now_ms: decide_commit(
+                view,
+                commit,
+                now_ms=now_ms,
+                wall_ms=self._clock.now_ms(),
+                settings=self._settings,
+            ),
             object_keys=(request.object_key,),
             producers=partial(producers_of, request),
         )

@@ -29,7 +29,7 @@ from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.errors import OutcomeUnknown, Retriable
 from wal.object_store import ObjectStore
-from wal.ulid import ulid_timestamp_ms
+from wal.ulid import minted_ms
 
 DELETED_REMEMBERED_MAX: Final = 100_000
 """Objects known to be deleted but not forgotten; beyond it they are deleted again every round."""
@@ -126,5 +126,4 @@ class FileCleaner:
     def _may_be_forgotten(self, file: DeletableFile, now_ms: int) -> bool:
         if file.object_format == PARQUET_SEGMENT:
             return True
-        minted_ms = ulid_timestamp_ms(file.object_key.rpartition("/")[2])
-        return now_ms - minted_ms > self._settings.max_commit_age_ms
+        return now_ms - minted_ms(file.object_key) > self._settings.max_commit_age_ms

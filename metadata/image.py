@@ -64,6 +64,7 @@ class Changes:
     timestamp_ms: int
     state_hash: int
     next_producer_id: int
+    forgotten_until_ms: int
     topics: dict[UUID, StoredTopic | None] = field(default_factory=dict)
     partitions: dict[TopicIdPartition, PartitionState | None] = field(default_factory=dict)
     plans: dict[ObjectKey, PlannedSegment | None] = field(default_factory=dict)
@@ -79,6 +80,8 @@ class CommittedImage:
         self.timestamp_ms = 0
         self.state_hash = 0
         self.next_producer_id = 0
+        self.forgotten_until_ms = -1
+        """The latest time at which a key that was forgotten had been minted."""
         self.topics: dict[UUID, StoredTopic] = {}
         self.topics_by_name: dict[str, TopicDescription] = {}
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
@@ -91,6 +94,7 @@ class CommittedImage:
         self.timestamp_ms = changes.timestamp_ms
         self.state_hash = changes.state_hash
         self.next_producer_id = changes.next_producer_id
+        self.forgotten_until_ms = changes.forgotten_until_ms
         for topic_id, topic in changes.topics.items():
             before = self.topics.pop(topic_id, None)
             # A name may have been deleted and created again within one transaction.

@@ -278,7 +278,8 @@ APPLIED: Final = Table(
     Column("next_offset", Integer, nullable=False),
     Column("last_record_crc", Integer, nullable=False),
     Column("timestamp_ms", Integer, nullable=False),
+    Column("forgotten_until_ms", Integer, nullable=False),
     Column("state_hash", Integer, nullable=False),
     Column("checksum", Integer, nullable=False),
 )
-APPLIED_CHECKSUM: Final = RowChecksum(100, 6)
+APPLIED_CHECKSUM: Final = RowChecksum(100, 7)

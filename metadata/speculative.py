@@ -206,6 +206,11 @@ class SpeculativeView:
         self._next_producer_id = next_producer_id
         self._producer_ids_written_by = self.group
 
+    @property
+    def forgotten_until_ms(self) -> int:
+        """Keys minted up to then may have been committed, cleaned up and forgotten."""
+        return self._image.forgotten_until_ms
+
     # -- files ----------------------------------------------------------------------------------
 
     def file(self, key: ObjectKey) -> KnownFile | None:

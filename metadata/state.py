@@ -69,6 +69,7 @@ class Applied(NamedTuple):
     next_offset: int
     last_record_crc: int
     timestamp_ms: int
+    forgotten_until_ms: int
     state_hash: int
 
 
@@ -228,7 +229,11 @@ def read_applied(connection: Connection) -> Applied | None:
     if row.state_version != STATE_VERSION:
         raise CorruptState(f"state version {row.state_version}, this release has {STATE_VERSION}")
     return Applied(
-        row.next_offset, row.last_record_crc, row.timestamp_ms, from_signed(row.state_hash)
+        row.next_offset,
+        row.last_record_crc,
+        row.timestamp_ms,
+        row.forgotten_until_ms,
+        from_signed(row.state_hash),
     )
 
 
@@ -269,6 +274,7 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
     if applied is not None:
         image.next_offset = applied.next_offset
         image.timestamp_ms = applied.timestamp_ms
+        image.forgotten_until_ms = applied.forgotten_until_ms
         image.state_hash = applied.state_hash
 
     def rows(table: StateTable) -> list[tuple[Any, ...]]:

@@ -54,7 +54,7 @@ async def _open_and_catch_up(
 ) -> CommittedImage:
     image = CommittedImage(producers_max=settings.producer_cache_max)
     if not await state.open_or_create():
-        applied = await state.read(_verified)
+        applied = await state.read(verified_position)
         if applied is not None:
             await _check_position(applied, log)
             await state.read(partial(load_image, image=image))
@@ -62,7 +62,7 @@ async def _open_and_catch_up(
     return image
 
 
-def _verified(connection: Connection) -> Applied | None:
+def verified_position(connection: Connection) -> Applied | None:
     """How far the state is, after everything in it was checked."""
     check_integrity(connection)
     applied = read_applied(connection)

@@ -32,6 +32,11 @@ def ulid_timestamp_ms(ulid: str) -> int:
     return value
 
 
+def minted_ms(key: str) -> int:
+    """When the ULID that ends `key` was minted. Raises ValueError when none does."""
+    return ulid_timestamp_ms(key.rpartition("/")[2])
+
+
 def wal_object_key(ulid: str) -> ObjectKey:
     """`wal/<2 hex>/<ULID>`; the hex digits are the last eight random bits."""
     low = _ALPHABET.index(ulid[-1]) | _ALPHABET.index(ulid[-2]) << 5

@@ -46,6 +46,8 @@ class MemoryMetadataLog:
         self.gate = asyncio.Event()
         """Appends wait here; set unless a test clears it."""
         self.gate.set()
+        self.entered = asyncio.Event()
+        """Set by every append when it is called."""
 
     @property
     def start_offset(self) -> int:
@@ -63,6 +65,7 @@ class MemoryMetadataLog:
         at_offset: int | None = None,
     ) -> int:
         self.append_calls += 1
+        self.entered.set()
         await self.gate.wait()
         if self.failures:
             raise self.failures.pop(0)
