@@ -42,7 +42,8 @@ class StalledError(Exception):
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """Create the topic and wait for the answer. Raises KafkaException."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    # Errors only: closing this client would tell of events nobody asked for.
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     answers = admin.create_topics(
         [NewTopic(topic, num_partitions=partitions, replication_factor=1)],
         operation_timeout=ADMIN_TIMEOUT_S,
