@@ -177,7 +177,7 @@ def test_an_extent_larger_than_one_read_is_read_in_pieces(
     assert rows.column("offset").to_pylist() == list(range(50))
 
 
-def test_a_large_compressed_batch_among_small_ones_is_decoded_alone(
+def test_a_large_compressed_batch_among_small_ones_is_decoded_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(roll_module, "GROUP_INFLATED_BYTES_MAX", 100_000)
