@@ -7,7 +7,10 @@ An object is a file whose path below the root is its key. `BlockingFileStore` do
 How a put is atomic, durable and put-if-absent, step by step:
 
 1. the body is written to a new file in `<root>/.diskless-puts/<owner>/`, its CRC32C computed on
-   the way; the file is read back and must have the same length and CRC32C; `fdatasync`
+   the way; the file is read back and must have the same length and CRC32C; `fdatasync` makes it
+   durable. Then its pages leave the page cache: its writer has the bytes locally, and pages that
+   stay mean new ones for every object. Where free memory was never touched before, as on a young
+   virtual machine, that alone made a put of 8 MiB cost 10 to 20 ms of CPU instead of 3
 2. `link` gives it its name: the kernel refuses when the name is taken, so of several writers one
    wins, and readers see the whole file or nothing
 3. `fsync` of the directory, and of the parents of directories made for it, makes the name durable
@@ -76,9 +79,11 @@ _Result = TypeVar("_Result")
 _BUFFERS_PER_WRITE_MAX: Final = 1024  # IOV_MAX of Linux and macOS
 # Below this, copying a fragment is cheaper than a system call of its own.
 _SMALL_FRAGMENT_BYTES: Final = 16 * 1024
-_READ_BACK_BYTES: Final = 1024 * 1024
+_READ_BACK_BYTES: Final = 256 * 1024
 _KNOWN_DIRECTORIES_MAX: Final = 4096
 _LIST_PAGE: Final = 256
+
+_thread = threading.local()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,6 +344,7 @@ class BlockingFileStore:
                     )
                 if self._sync:
                     os.fdatasync(fd)
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             except OSError as error:
                 raise _unavailable(key, error) from error
 
@@ -604,14 +610,21 @@ def _write_fully(fd: int, buffers: Sequence[Buffer]) -> None:
 
 def _checksum_file(fd: int) -> tuple[int, int]:
     """(length, CRC32C) of the whole file, read in pieces. Raises: OSError."""
-    buffer = bytearray(_READ_BACK_BYTES)
-    view = memoryview(buffer)
+    view = _read_back_buffer()
     length = 0
     checksum = 0
-    while count := os.preadv(fd, [buffer], length):
+    while count := os.preadv(fd, [view], length):
         checksum = crc32c(view[:count], checksum)
         length += count
     return length, checksum
+
+
+def _read_back_buffer() -> memoryview:
+    """This thread's buffer; it stays in the core's cache, and its pages are touched only once."""
+    buffer: memoryview | None = getattr(_thread, "read_back", None)
+    if buffer is None:
+        buffer = _thread.read_back = memoryview(bytearray(_READ_BACK_BYTES))
+    return buffer
 
 
 def _same_content(key: str, path: str, other_path: str) -> bool:
