@@ -65,7 +65,8 @@ def tier(
             try:
                 one_pass(roller)
             except (Retriable, OutcomeUnknown) as error:
-                console.print(f"this pass failed, the next one tries again: {error}")
+                line = f"this pass failed, the next one tries again: {error}"
+                console.print(line, markup=False, soft_wrap=True)
             sleep(interval_s)
 
 
@@ -109,7 +110,8 @@ class ConsoleProgress:
         self._console.print(f"{len(segments):,} segments committed")
 
     def failed(self, failure: RollFailure) -> None:
-        self._console.print(f"FAILED {failure.object_key}: {failure.reason}", markup=False)
+        line = f"FAILED {failure.object_key}: {failure.reason}"
+        self._console.print(line, markup=False, soft_wrap=True)
 
 
 def print_report(console: Console, report: RollReport, elapsed_s: float) -> None:
