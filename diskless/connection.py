@@ -178,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self._done = 0
         self._ready_bytes = 0
         self._is_flushing = False
+        self._is_flush_due = False
         self._is_write_blocked = False
         self._unsent_bytes = 0
 
@@ -234,7 +235,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_blocked = False
         self._count_unsent(0)
         self._last_activity = self._shared.clock.monotonic()
-        self._flush()
+        if self._flush() and not self._is_reading:
+            self._process()
 
     def connection_lost(self, exc: Exception | None) -> None:
         was_admitted, self._is_admitted = self._is_admitted, False
@@ -274,7 +276,6 @@ class Connection(asyncio.BufferedProtocol):
         for slot in self._slots:
             slot.wake.set()
         self._flush()
-        self._close_if_finished()
 
     def close(self) -> None:
         """End the connection now; what was handed to the socket is still sent if it fits."""
@@ -301,11 +302,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_processing = True
         try:
-            while not self._is_closed and not self._is_full():
-                frame = self._next_frame()
-                if frame is None:
-                    break
-                self._dispatch(frame)
+            # An answer that can be given at once makes room for another request.
+            self._start_requests()
+            while self._flush():
+                self._start_requests()
         except ProtocolError as error:
             self._cut("bad request", str(error))
         finally:
@@ -316,6 +316,14 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading()
         else:
             self._resume_reading()
+
+    def _start_requests(self) -> None:
+        """Raises ProtocolError."""
+        while not (self._is_closed or self._is_finishing or self._is_full()):
+            frame = self._next_frame()
+            if frame is None:
+                return
+            self._dispatch(frame)
 
     def _is_over_budget(self) -> bool:
         """Whether the whole broker holds too much; then we are called again when it does not."""
@@ -398,7 +406,6 @@ class Connection(asyncio.BufferedProtocol):
                 request.body = frame.copy_bytes(reader.position, reader.remaining)
             if api.starts_in_turn:
                 slot.request = request
-                self._flush()
             else:
                 self._start(slot, request)
         finally:
@@ -490,7 +497,11 @@ class Connection(asyncio.BufferedProtocol):
         head = self._slots[0]
         if head is not slot and head.api.starts_in_turn:
             head.wake.set()
-        self._flush()
+        # A commit answers many requests of a connection, each through a callback of its own; they
+        # leave in one write. While requests are being read, that ends with a flush anyway.
+        if not self._is_processing and not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush_due)
 
     def _failed(self, slot: _Slot, error: Exception | None) -> None:
         """`error` is None when the handler was cancelled."""
@@ -523,19 +534,32 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- answering
 
-    def _flush(self) -> None:
-        """Send what is ready from the head of the queue; start what waits for its turn there."""
+    def _flush_due(self) -> None:
+        self._is_flush_due = False
+        if self._flush() and not self._is_reading:
+            self._process()
+
+    def _flush(self) -> bool:
+        """Send what is ready from the head of the queue; start what waits for its turn there.
+
+        Gives whether anything was answered, and so whether there may be room for more requests.
+        """
         if self._is_flushing:
-            return
+            return False
         self._is_flushing = True
         answered = False
+        buffers: list[Buffer] = []
+        size = 0
         try:
             while self._slots and not self._is_write_blocked and not self._is_closed:
                 head = self._slots[0]
                 if head.is_done:
                     self._slots.popleft()
-                    self._send(head)
+                    size += self._answer(head, buffers)
                     answered = True
+                    if size > _JOINED_BYTES_MAX:
+                        self._write(buffers, size)
+                        buffers, size = [], 0
                 elif head.request is not None:
                     request, head.request = head.request, None
                     request.response_max_bytes = self._fetch_max_bytes()
@@ -544,19 +568,16 @@ class Connection(asyncio.BufferedProtocol):
                     self._start(head, request)
                 else:
                     break
+            if buffers:
+                self._write(buffers, size)
         finally:
             self._is_flushing = False
-        if answered and not self._is_closed:
-            self._close_if_finished()
-            if not self._is_reading and not self._is_finishing:
-                self._process()
+        self._close_if_finished()
+        return answered and not self._is_closed
 
-    def _send(self, slot: _Slot) -> None:
-        assert self._transport is not None
-        self._done -= 1
-        self._ready_bytes -= slot.reply_bytes
-        shared = self._shared
-        now = shared.clock.monotonic()
+    def _answer(self, slot: _Slot, buffers: list[Buffer]) -> int:
+        """Append the answer with its header to `buffers`; gives how many bytes that are."""
+        size = 0
         if slot.reply is not None:
             api = slot.api
             start = response_start(
@@ -564,14 +585,24 @@ class Connection(asyncio.BufferedProtocol):
                 slot.reply_bytes,
                 flexible=api.has_flexible_response_header and api.is_flexible(slot.version),
             )
-            buffers: list[Buffer] = [start, *slot.reply]
-            if slot.reply_bytes <= _JOINED_BYTES_MAX:
-                self._transport.write(b"".join(buffers))
-            else:
-                self._transport.writelines(buffers)
-        self._last_activity = now
+            buffers.append(start)
+            buffers += slot.reply
+            size = len(start) + slot.reply_bytes
+        self._done -= 1
+        self._ready_bytes -= slot.reply_bytes
+        shared = self._shared
+        self._last_activity = now = shared.clock.monotonic()
         shared.metrics.request_answered(slot.api.name, slot.reply_bytes, now - slot.received_at)
         shared.budget.answered(slot.frame_bytes)
+        return size
+
+    def _write(self, buffers: list[Buffer], size: int) -> None:
+        if self._transport is None:
+            return
+        if size <= _JOINED_BYTES_MAX:
+            self._transport.write(b"".join(buffers))
+        else:
+            self._transport.writelines(buffers)
 
     def _fetch_max_bytes(self) -> int:
         left = self._settings.fetched_max_bytes - self._shared.unsent_bytes

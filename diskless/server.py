@@ -26,6 +26,7 @@ from diskless.request_budget import RequestBudget
 from diskless.server_settings import ServerSettings
 from wal.buffer import BufferPool
 from wal.clock import Clock
+from wal.errors import InvalidSettings
 
 __all__ = ("KafkaServer", "ServerSettings")
 
@@ -80,7 +81,10 @@ class KafkaServer:
         self._listener: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
+        """Raises InvalidSettings when the address cannot be listened on."""
+        listener = await self._bind()
         async with AsyncExitStack() as stack:
+            stack.callback(listener.close)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             self._shared = Shared(
                 owner=self,
@@ -93,13 +97,11 @@ class KafkaServer:
                 problems=ProblemLog(self._clock),
                 tasks=tasks,
             )
-            loop = asyncio.get_running_loop()
-            self._listener = await loop.create_server(
-                self._accept, self._host, self._port, backlog=self._settings.backlog
-            )
             sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
             stack.callback(sweeper.cancel)
             stack.push_async_callback(self._stop)
+            self._listener = listener
+            await listener.start_serving()
             self._stack = stack.pop_all()
         return self
 
@@ -155,6 +157,20 @@ class KafkaServer:
             self._all_gone.set()
 
     # --- own work
+
+    async def _bind(self) -> asyncio.Server:
+        try:
+            return await asyncio.get_running_loop().create_server(
+                self._accept,
+                self._host,
+                self._port,
+                backlog=self._settings.backlog,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise InvalidSettings(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}"
+            ) from error
 
     def _accept(self) -> Connection:
         assert self._shared is not None

@@ -20,8 +20,9 @@ from kafka_raw_client import (
 )
 
 from diskless.api.registry import Api, ApiRegistry, Request
+from diskless.server import KafkaServer, ServerSettings
 from wal.clock import ManualClock
-from wal.errors import InvalidRecord, ObjectStoreUnavailable
+from wal.errors import InvalidRecord, InvalidSettings, ObjectStoreUnavailable
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 
@@ -612,6 +613,23 @@ async def test_one_address_may_not_take_all_connections():
         assert broker.metrics.refused == {"max.connections.per.ip": 1}
         await first.close()
         await second.close()
+
+
+@on_both_loops
+async def test_an_address_in_use_is_a_setting_that_cannot_be():
+    async with running_broker() as broker:
+        host, port = broker.server.address
+        second = KafkaServer(
+            host=host,
+            port=port,
+            apis=broker.apis,
+            settings=ServerSettings(),
+            pool=broker.pool,
+            clock=ManualClock(),
+            metrics=broker.metrics,
+        )
+        with pytest.raises(InvalidSettings, match=f"{host}:{port}"):
+            await second.__aenter__()
 
 
 # --- stopping
