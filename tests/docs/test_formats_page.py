@@ -1,0 +1,571 @@
+"""docs/formats.md against the code: sizes, fields, magics, versions, records, tables, keys."""
+
+import importlib
+import random
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import pytest
+
+from diskless.data_directory import DataDirectory
+from metadata.coordinator import LOG_DIRECTORY
+from metadata.operations import RolledSegment, SegmentPlan, TopicDescription, WalExtent
+from metadata.record_codec import FieldReader
+from metadata.records import (
+    COMMITTED_BATCH,
+    REFUSED_BATCH,
+    CommittedBatch,
+    FileCommittedRecord,
+    FilesDeletedRecord,
+    MetadataRecord,
+    PartitionCreatedRecord,
+    ProducerIdsAllocatedRecord,
+    RecordsDeletedRecord,
+    RefusedBatch,
+    SegmentCommittedRecord,
+    SegmentPlannedRecord,
+    TopicConfigsRecord,
+    TopicDeletedRecord,
+    encode_record,
+)
+from metadata.schema import APPLIED, STATE_TABLES, STATE_VERSION
+from metadata.segment_messages import (
+    COMMIT_SEGMENTS_KEY,
+    PLAN_SEGMENTS_KEY,
+    CommitSegmentsResponse,
+    CommitSegmentsResult,
+    PlanSegmentsRequest,
+    PlanSegmentsResponse,
+    encode_commit_request,
+    encode_commit_response,
+    encode_plan_request,
+    encode_plan_response,
+)
+from metadata.segments import segment_key
+from metadata.state import STATE_FILE
+from wal.clock import SystemClock
+from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.ulid import mint_ulid, wal_object_key
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+
+# --- byte tables ----------------------------------------------------------------------------------
+
+_STRUCT_CODES: Final = {
+    "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
+    "i8": "b", "i16": "h", "i32": "i", "i64": "q",
+}  # fmt: skip
+
+_TITLE: Final = re.compile(
+    r"^\*\*(?P<title>.+?)\*\*, (?P<size>\d+) bytes[^(\n]*"
+    r"\((?P<structs>`\w+`(?:, `\w+`)*) in `(?P<path>[\w/]+)\.py`\)\n\n"
+    r"\| at \| field \| type \| \|\n\|---\|---\|---\|---\|\n(?P<rows>(?:\|.*\n)+)",
+    re.MULTILINE,
+)
+
+
+class Row(NamedTuple):
+    at: int
+    field: str
+    type: str
+    note: str
+
+
+class ByteTable(NamedTuple):
+    title: str
+    size: int
+    path: str
+    structs: Sequence[str]
+    rows: Sequence[Row]
+
+    @property
+    def module(self) -> Any:
+        return importlib.import_module(self.path.replace("/", "."))
+
+
+def byte_tables() -> Iterator[ByteTable]:
+    for match in _TITLE.finditer(PAGE):
+        rows = [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in match["rows"].splitlines()
+        ]
+        yield ByteTable(
+            match["title"],
+            int(match["size"]),
+            match["path"],
+            re.findall(r"\w+", match["structs"]),
+            [Row(int(at), field, kind, note) for at, field, kind, note in rows],
+        )
+
+
+TABLES: Final = list(byte_tables())
+
+
+def struct_codes(form: str) -> list[str]:
+    """`>I16sx` as [`I`, `16s`, `x`]."""
+    return re.findall(r"\d+s|[a-zA-Z]", form.removeprefix(">"))
+
+
+def table_name(table: ByteTable) -> str:
+    return f"{table.path}:{'+'.join(table.structs)}"
+
+
+def test_every_byte_table_of_the_page_is_understood() -> None:
+    assert len(TABLES) == PAGE.count("| at | field | type | |")
+    assert {table_name(table) for table in TABLES} == {
+        "wal/record_batch:HEADER",
+        "wal/chunk:CHUNK_HEADER+CHUNK_HEADER_CRC",
+        "wal/chunk:RECORD_CRC+META_CONTENT",
+        "wal/chunk:RECORD_CRC+DESC_CONTENT",
+        "wal/chunk:INDEX_RECORD",
+        "wal/chunk_directory:COMMITTED+COMMITTED_CRC",
+        "wal/wal_object:OBJECT_HEADER+_CRC",
+        "wal/wal_object:INDEX_ENTRY",
+        "wal/wal_object:TRAILER+TRAILER_END",
+        "wal/segment_store:FILE_HEADER",
+        "wal/segment_store:RECORD_HEADER",
+        "wal/segment_index:INDEX_ENTRY",
+        "wal/object_cache:_BLOCK_HEADER",
+    }
+
+
+@pytest.mark.parametrize("table", TABLES, ids=table_name)
+def test_a_byte_table_is_the_struct_it_names(table: ByteTable) -> None:
+    structs = [getattr(table.module, name) for name in table.structs]
+    coded = [code for item in structs for code in struct_codes(item.format)]
+    told = [
+        "x" if code == "x" and row.field.startswith("zero") and row.type == "u8"
+        else _STRUCT_CODES.get(row.type, row.type)
+        for row, code in zip(table.rows, coded, strict=True)
+    ]  # fmt: skip
+    assert told == coded
+    assert table.size == sum(item.size for item in structs)
+    starts = [struct.calcsize(">" + "".join(coded[:number])) for number in range(len(coded))]
+    assert [row.at for row in table.rows] == starts
+
+
+def test_magics_and_versions_are_those_of_the_code() -> None:
+    told = {
+        (table.path, text)
+        for table in TABLES
+        for row in table.rows
+        if row.field == "magic"
+        for text in re.findall(r"`(\w+)`", row.note)
+    }
+    coded = set()
+    for path, names in {
+        "wal/chunk": ["MAGIC"],
+        "wal/chunk_directory": ["COMMITTED_MAGIC"],
+        "wal/wal_object": ["MAGIC", "TRAILER_MAGIC"],
+        "wal/segment_store": ["_STORE_MAGIC"],
+        "wal/object_cache": ["_BLOCK_MAGIC"],
+    }.items():
+        module = importlib.import_module(path.replace("/", "."))
+        coded |= {(path, getattr(module, name).decode()) for name in names}
+    index_magic = importlib.import_module("wal.segment_index")._INDEX_MAGIC.decode()
+    assert told == coded | {("wal/segment_store", index_magic)}
+
+    versions = [
+        (table.title, row.note, table.module.FORMAT_VERSION)
+        for table in TABLES
+        for row in table.rows
+        if row.field == "version"
+    ]
+    assert len(versions) == 4
+    assert all(note == str(coded_version) for _, note, coded_version in versions)
+
+
+# --- records and messages, by a reader that knows nothing but the page ----------------------------
+
+
+class Field(NamedTuple):
+    name: str
+    type: str
+    tag: int | None
+    children: Sequence["Field"]
+
+
+_FIELD: Final = re.compile(r"^( *)(?:tag (\d+) )?(\w+) (\S+)$")
+
+
+def parse_fields(lines: Sequence[str], indent: int) -> list[Field]:
+    """The fields that start at `indent`, with what is indented below each."""
+    fields: list[Field] = []
+    number = 0
+    while number < len(lines):
+        match = _FIELD.match(lines[number])
+        assert match is not None, lines[number]
+        assert len(match[1]) == indent, lines[number]
+        end = number + 1
+        while end < len(lines) and lines[end].startswith(" " * (indent + 2)):
+            end += 1
+        children = parse_fields(lines[number + 1 : end], indent + 2)
+        fields.append(Field(match[3], match[4], int(match[2]) if match[2] else None, children))
+        number = end
+    return fields
+
+
+def layouts() -> dict[str, list[Field]]:
+    """`100 PartitionCreated` and its like, with their fields."""
+    found = {}
+    for block in re.findall(r"```text\n(\d.*?)```", PAGE, re.DOTALL):
+        for layout in block.strip("\n").split("\n\n"):
+            title, *lines = layout.split("\n")
+            found[title] = parse_fields(lines, 2)
+    return found
+
+
+LAYOUTS: Final = layouts()
+
+_READ: Final[dict[str, Callable[[FieldReader], Any]]] = {
+    "int8": FieldReader.int8,
+    "int16": FieldReader.int16,
+    "int32": FieldReader.int32,
+    "int64": FieldReader.int64,
+    "uint32": FieldReader.uint32,
+    "uuid": FieldReader.uuid,
+    "string": FieldReader.compact_string,
+    "16s": lambda reader: reader.raw(16),
+}
+
+
+def read_value(reader: FieldReader, field: Field) -> Any:
+    if field.type == "[]":
+        return [read_structure(reader, field.children) for _ in range(reader.array_count())]
+    if field.type.startswith("[]"):
+        read = _READ[field.type.removeprefix("[]")]
+        return [read(reader) for _ in range(reader.array_count())]
+    return _READ[field.type](reader)
+
+
+def read_structure(reader: FieldReader, fields: Sequence[Field]) -> dict[str, Any]:
+    values = {field.name: read_value(reader, field) for field in fields if field.tag is None}
+    by_tag = {field.tag: field for field in fields}
+    for tag, content in reader.tags():
+        field = by_tag[tag]  # A tag that the page does not have is a KeyError.
+        values[field.name] = read_value(content, field)
+        content.finish()
+    return values
+
+
+def read_as_told(title: str, data: bytes) -> dict[str, Any]:
+    reader = FieldReader(data, title)
+    values = read_structure(reader, LAYOUTS[title])
+    reader.finish()
+    return values
+
+
+TOPIC: Final = UUID(int=0x1234 << 64 | 7)
+PLACE: Final = TopicIdPartition(TOPIC, 3)
+
+RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
+    "100 PartitionCreated": (
+        PartitionCreatedRecord(topic_id=TOPIC, name="flights", partition=3),
+        {"TopicId": TOPIC, "Name": "flights", "PartitionIndex": 3},
+    ),
+    "101 TopicDeleted": (TopicDeletedRecord(topic_id=TOPIC), {"TopicId": TOPIC}),
+    "102 FileCommitted": (
+        FileCommittedRecord(
+            object_key=ObjectKey("wal/00/X"),
+            object_format=1,
+            file_size=2,
+            uploader_broker_id=4,
+            owner_ids=(5, 6),
+            committed_at_ms=7,
+            batches=(
+                CommittedBatch(
+                    PLACE, 1, 2, ByteOffset(8), 9, Offset(10), Offset(11), 12, 13, 1, 14, 15, 16, 17
+                ),
+            ),
+            refused=(RefusedBatch(0, 45, 18, 19, 20),),
+            request_digest=bytes(range(16)),
+        ),
+        {
+            "ObjectKey": "wal/00/X",
+            "ObjectFormat": 1,
+            "FileSize": 2,
+            "UploaderBrokerId": 4,
+            "OwnerIds": [5, 6],
+            "Topics": [
+                {
+                    "TopicId": TOPIC,
+                    "Partitions": [
+                        {
+                            "PartitionIndex": 3,
+                            "Batches": [
+                                {
+                                    "Magic": 2,
+                                    "ByteOffset": 8,
+                                    "ByteSize": 9,
+                                    "AssignedBaseOffset": 10,
+                                    "AssignedLastOffset": 11,
+                                    "LogAppendTimestamp": 12,
+                                    "BatchMaxTimestamp": 13,
+                                    "TimestampType": 1,
+                                    "ProducerId": 14,
+                                    "ProducerEpoch": 15,
+                                    "BaseSequence": 16,
+                                    "LastSequence": 17,
+                                }
+                            ],
+                        }
+                    ],
+                }
+            ],
+            "CommittedAt": 7,
+            "Positions": [1],
+            "Refused": [
+                {
+                    "Position": 0,
+                    "ErrorCode": 45,
+                    "BaseOffset": 18,
+                    "LogAppendTimestamp": 19,
+                    "LogStartOffset": 20,
+                }
+            ],
+            "RequestDigest": bytes(range(16)),
+        },
+    ),
+    "103 RecordsDeleted": (
+        RecordsDeletedRecord(partition=PLACE, new_log_start_offset=9),
+        {"TopicId": TOPIC, "PartitionIndex": 3, "NewLogStartOffset": 9},
+    ),
+    "1000 TopicConfigs": (
+        TopicConfigsRecord(topic_id=TOPIC, configs={"b": "2", "a": "1"}),
+        {
+            "TopicId": TOPIC,
+            "Configs": [{"Name": "a", "Value": "1"}, {"Name": "b", "Value": "2"}],
+        },
+    ),
+    "1001 ProducerIdsAllocated": (
+        ProducerIdsAllocatedRecord(next_producer_id=1000),
+        {"NextProducerId": 1000},
+    ),
+    "1002 SegmentPlanned": (
+        SegmentPlannedRecord(
+            partition=PLACE,
+            base_offset=1,
+            last_offset=2,
+            object_key=ObjectKey("s"),
+            planned_at_ms=4,
+        ),
+        {
+            "TopicId": TOPIC,
+            "PartitionIndex": 3,
+            "BaseOffset": 1,
+            "LastOffset": 2,
+            "ObjectKey": "s",
+            "PlannedAt": 4,
+        },
+    ),
+    "1003 SegmentCommitted": (
+        SegmentCommittedRecord(
+            partition=PLACE,
+            base_offset=1,
+            last_offset=2,
+            object_key=ObjectKey("s"),
+            object_bytes=4,
+            crc32c=0xFFFFFFFF,
+            record_count=6,
+            max_timestamp_ms=7,
+        ),
+        {
+            "TopicId": TOPIC,
+            "PartitionIndex": 3,
+            "BaseOffset": 1,
+            "LastOffset": 2,
+            "ObjectKey": "s",
+            "ObjectSize": 4,
+            "Crc32c": 0xFFFFFFFF,
+            "RecordCount": 6,
+            "MaxTimestamp": 7,
+        },
+    ),
+    "1004 FilesDeleted": (
+        FilesDeletedRecord(object_keys=(ObjectKey("a"), ObjectKey("b"))),
+        {"ObjectKeys": ["a", "b"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("title", RECORDS)
+def test_a_metadata_record_reads_back_by_the_page_alone(title: str) -> None:
+    record, expected = RECORDS[title]
+    frame = FieldReader(encode_record(record), title)
+    assert [frame.uvarint() for _ in range(3)] == [1, int(title.split()[0]), 0]
+    assert type(record).__name__ == title.split()[1] + "Record"
+    assert read_as_told(title, frame.raw(frame.end - frame.position)) == expected
+
+
+def test_the_page_has_every_metadata_record_and_its_sizes() -> None:
+    kinds = {type(record) for record, _ in RECORDS.values()}
+    assert kinds == set(MetadataRecord.__args__)
+    assert set(RECORDS) <= set(LAYOUTS)
+    assert f"A batch takes {COMMITTED_BATCH.size} bytes, a refused one {REFUSED_BATCH.size}." in (
+        PAGE.replace("\n  ", " ")
+    )
+
+
+PLAN: Final = SegmentPlan(
+    partition=PLACE,
+    topic_name="flights",
+    object_key=ObjectKey("s"),
+    base_offset=Offset(1),
+    last_offset=Offset(2),
+    extents=[
+        WalExtent(
+            object_key=ObjectKey("w"),
+            byte_offset=ByteOffset(64),
+            length_bytes=5,
+            base_offset=Offset(1),
+            last_offset=Offset(2),
+            log_append_time_ms=6,
+            max_timestamp_ms=7,
+            timestamp_type=1,
+            object_bytes=8,
+        )
+    ],
+)
+SEGMENT: Final = RolledSegment(
+    partition=PLACE,
+    object_key=ObjectKey("s"),
+    base_offset=Offset(1),
+    last_offset=Offset(2),
+    object_bytes=4,
+    crc32c=5,
+    record_count=2,
+    max_timestamp_ms=7,
+)
+MESSAGES: Final[dict[str, tuple[bytes, dict[str, Any]]]] = {
+    f"{PLAN_SEGMENTS_KEY} PlanSegments request": (
+        encode_plan_request(PlanSegmentsRequest(True, 9)),
+        {"IncludePartial": 1, "MaxPlans": 9},
+    ),
+    f"{PLAN_SEGMENTS_KEY} PlanSegments response": (
+        encode_plan_response(PlanSegmentsResponse(3, "why", "file:///x", [PLAN])),
+        {
+            "ErrorCode": 3,
+            "ErrorMessage": "why",
+            "ObjectStoreUrl": "file:///x",
+            "Plans": [
+                {
+                    "TopicName": "flights",
+                    "TopicId": TOPIC,
+                    "Partition": 3,
+                    "ObjectKey": "s",
+                    "BaseOffset": 1,
+                    "LastOffset": 2,
+                    "Extents": [
+                        {
+                            "ObjectKey": "w",
+                            "ByteOffset": 64,
+                            "Length": 5,
+                            "BaseOffset": 1,
+                            "LastOffset": 2,
+                            "LogAppendTime": 6,
+                            "MaxTimestamp": 7,
+                            "TimestampType": 1,
+                            "ObjectBytes": 8,
+                        }
+                    ],
+                }
+            ],
+        },
+    ),
+    f"{COMMIT_SEGMENTS_KEY} CommitSegments request": (
+        encode_commit_request([SEGMENT]),
+        {
+            "Segments": [
+                {
+                    "TopicId": TOPIC,
+                    "Partition": 3,
+                    "ObjectKey": "s",
+                    "BaseOffset": 1,
+                    "LastOffset": 2,
+                    "ObjectBytes": 4,
+                    "Crc32c": 5,
+                    "RecordCount": 2,
+                    "MaxTimestamp": 7,
+                }
+            ]
+        },
+    ),
+    f"{COMMIT_SEGMENTS_KEY} CommitSegments response": (
+        encode_commit_response(
+            CommitSegmentsResponse(0, "", [CommitSegmentsResult(3, "no", True)])
+        ),
+        {
+            "ErrorCode": 0,
+            "ErrorMessage": "",
+            "Results": [{"ErrorCode": 3, "ErrorMessage": "no", "IsDuplicate": 1}],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("title", MESSAGES)
+def test_a_private_operation_reads_back_by_the_page_alone(title: str) -> None:
+    data, expected = MESSAGES[title]
+    assert read_as_told(title, data) == expected
+
+
+def test_every_layout_of_the_page_is_checked() -> None:
+    assert set(LAYOUTS) == set(RECORDS) | set(MESSAGES)
+
+
+# --- tables, keys, directories --------------------------------------------------------------------
+
+
+def test_the_state_tables_have_these_columns() -> None:
+    section = PAGE.split("## SQLite state")[1].split("\n## ")[0]
+    told = {
+        name: re.findall(r"`(\w+)`", columns)
+        for name, columns in re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
+    }
+    coded = {table.name: list(table.columns) for table in STATE_TABLES}
+    coded["applied"] = list(APPLIED.columns.keys())
+    assert all(columns[-1] == "checksum" for columns in coded.values())
+    assert told == {name: columns[:-1] for name, columns in coded.items()}
+    assert f"`state_version` (now {STATE_VERSION})" in section
+
+
+_KEY_PARTS: Final = {
+    "<2 hex>": r"[0-9a-f]{2}",
+    "<ULID>": r"[0-9A-HJKMNP-TV-Z]{26}",
+    "<topic>": r"[\w.-]+",
+    "<topic id>": r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    "<n>": r"\d+",
+    "<base offset>": r"\d{20}",
+    "<last offset>": r"\d{20}",
+}
+
+
+def key_pattern(prefix: str) -> re.Pattern[str]:
+    (key,) = re.findall(rf"^\| `({prefix}/.+?)` \|", PAGE, re.MULTILINE)
+    parts = re.split(r"(<.+?>)", key)
+    return re.compile("".join(_KEY_PARTS.get(part, re.escape(part)) for part in parts))
+
+
+def test_objects_are_named_as_the_page_says() -> None:
+    ulid = mint_ulid(SystemClock(), random.Random(1))
+    assert key_pattern("wal").fullmatch(wal_object_key(ulid))
+    topic = TopicDescription(topic_id=TOPIC, name="a.b-c_d", partition_count=1)
+    assert key_pattern("segments").fullmatch(segment_key(topic, 12, 3, 4))
+
+
+def test_the_data_directory_is_laid_out_as_the_page_says(tmp_path: Path) -> None:
+    directory = DataDirectory.open(tmp_path, node_id=7, rng=random.Random(1))
+    told = re.findall(r"^DIR/(.+?)  ", PAGE, re.MULTILINE)
+    assert [tmp_path / name.replace("<node id>", "7") for name in told] == [
+        tmp_path / "meta.properties",
+        directory.metadata / LOG_DIRECTORY,
+        directory.metadata / STATE_FILE,
+        directory.chunks,
+        directory.cache,
+        directory.objects,
+    ]
+    assert (tmp_path / "meta.properties").is_file()
