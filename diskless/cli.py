@@ -232,9 +232,17 @@ def _tier(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from rich.progress import Progress
+
     from diskless.verify import verify
 
-    report = verify(options.data, object_store_url=options.object_store)
+    with Progress(transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("objects", total=None)
+        report = verify(
+            options.data,
+            object_store_url=options.object_store,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
     table = _table("checked", "count")
     for name, count in report.checked.items():
         table.add_row(name, f"{count:,}")
