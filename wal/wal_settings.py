@@ -56,7 +56,7 @@ class WalSettings:
         64 * MIB,
         minimum=1 * MIB,
         maximum=4 * GIB,
-        why="smaller: connections stop reading earlier; larger: more memory in a store outage",
+        why="smaller: appends are refused (retriably) earlier; larger: more memory in an outage",
     )
     buffer_pool_max_bytes: int = setting(
         "wal.buffer.pool.max.bytes",
