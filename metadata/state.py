@@ -49,7 +49,7 @@ from metadata.schema import (
 )
 from metadata.state_hash import HASH_MODULUS, from_signed
 from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.errors import CorruptState, StorageFailed
+from wal.errors import CorruptState, NotCoordinator, StorageFailed
 
 STATE_FILE: Final = "state.sqlite"
 
@@ -81,6 +81,7 @@ class StateDatabase:
         self._readers = readers
         self._writer_engine: Engine | None = None
         self._reader_engine: Engine | None = None
+        self._is_closed = False
         self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="state-writer")
         self._reader_threads = ThreadPoolExecutor(readers, thread_name_prefix="state-reader")
 
@@ -93,6 +94,7 @@ class StateDatabase:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._is_closed = True
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
@@ -104,17 +106,23 @@ class StateDatabase:
         """Run `work` in a write transaction in the writer thread; committed on return.
 
         Raises: what `work` raises (rolled back); StorageFailed (the disk refused; rolled back),
-        CorruptState (SQLite found its file damaged).
+        CorruptState (SQLite found its file damaged), NotCoordinator (it is closed).
         """
+        self._refuse_when_closed()
         return await asyncio.get_running_loop().run_in_executor(
             self._writer_thread, self._write, work
         )
 
     async def read(self, work: Callable[[Connection], _Result]) -> _Result:
         """Run `work` in a reader thread on one committed state. Raises like `write`."""
+        self._refuse_when_closed()
         return await asyncio.get_running_loop().run_in_executor(
             self._reader_threads, self._read, work
         )
+
+    def _refuse_when_closed(self) -> None:
+        if self._is_closed:
+            raise NotCoordinator("the coordinator's state is closed")
 
     async def open_or_create(self) -> bool:
         """Open the file, creating it when there is none; True when it is new (nothing applied)."""
@@ -164,7 +172,7 @@ class StateDatabase:
 
 def _run(engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
     if engine is None:
-        raise StorageFailed("the coordinator's state is closed")
+        raise NotCoordinator("the coordinator's state is not open")
     try:
         with engine.begin() as connection:
             return work(connection)

@@ -13,7 +13,6 @@ from metadata.operations import (
     MAX_TIMESTAMP,
     DeleteRecords,
     ListOffsets,
-    RolledSegment,
     SegmentExtent,
     SegmentPlan,
 )
@@ -21,6 +20,7 @@ from tests.support.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
     batch,
+    rolled,
     running_coordinator,
 )
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -37,19 +37,6 @@ async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[Coordin
     settings = CoordinatorSettings(segment_bytes=1_000)
     async with running_coordinator(tmp_path, log, settings=settings) as running:
         yield running
-
-
-def rolled(plan: SegmentPlan, *, max_timestamp_ms: int = 1_000) -> RolledSegment:
-    return RolledSegment(
-        partition=plan.partition,
-        object_key=plan.object_key,
-        base_offset=plan.base_offset,
-        last_offset=plan.last_offset,
-        object_bytes=500,
-        crc32c=7,
-        record_count=plan.last_offset - plan.base_offset + 1,
-        max_timestamp_ms=max_timestamp_ms,
-    )
 
 
 def spans(plans: Sequence[SegmentPlan | SegmentExtent]) -> list[tuple[int, int]]:

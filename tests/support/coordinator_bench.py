@@ -17,6 +17,8 @@ from metadata.operations import (
     CreateTopic,
     FindBatches,
     FoundBatches,
+    RolledSegment,
+    SegmentPlan,
     TopicDescription,
 )
 from metadata.records import MetadataRecord, decode_record
@@ -197,6 +199,20 @@ def batch(
         producer_epoch=epoch,
         base_sequence=sequence,
         request_id=0,
+    )
+
+
+def rolled(plan: SegmentPlan, *, max_timestamp_ms: int = 1_000) -> RolledSegment:
+    """What a task that did its work reports for `plan`."""
+    return RolledSegment(
+        partition=plan.partition,
+        object_key=plan.object_key,
+        base_offset=plan.base_offset,
+        last_offset=plan.last_offset,
+        object_bytes=500,
+        crc32c=7,
+        record_count=plan.last_offset - plan.base_offset + 1,
+        max_timestamp_ms=max_timestamp_ms,
     )
 
 
