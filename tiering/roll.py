@@ -89,9 +89,10 @@ class SegmentStore(Protocol):
 class RollSettings:
     """How segments are written."""
 
-    row_group_bytes: int = 8 << 20
-    """Arrow bytes after which a row group ends, at the next end of a batch. A consumer's fetch
-    reads whole row groups; every row group costs some kilobytes of footer."""
+    row_group_bytes: int = 4 << 20
+    """Arrow bytes after which a row group ends, at the next end of a batch. A broker decodes whole
+    row groups and keeps one for every partition that a consumer goes through in turn, a megabyte
+    each time; every row group costs a kilobyte of footer."""
 
 
 def roll(

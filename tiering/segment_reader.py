@@ -7,10 +7,13 @@ is an async context manager and owns the loads it starts.
         -> one ranged read of exactly its bytes -> CRC32C, Parquet, RecordBatches in a worker thread
         -> cached encoded, because a consumer comes back to the same row group several times
 
-What is cached is what is costly to make: the encoded batches of a row group, least recently used
-out first, by bytes. Equal loads at the same time are one load, and it goes on when the fetch that
-asked for it is cancelled, for the client will ask again. A reader that comes to a row group from
-the one before gets the next one loaded ahead.
+What is cached is what is costly to make: the encoded batches of a row group, by bytes. A consumer
+takes several fetches to get through one, and a client goes through many partitions in turn, which
+a plain LRU answers by throwing out each row group just before it is asked for again. So a row group
+whose last batch was served goes first, then the least recently used. Equal loads at the same time
+are one load, and it goes on when the fetch that asked for it is cancelled, for the client will ask
+again. A reader that comes to a row group from the one before gets the next one loaded ahead, as
+long as that throws out nothing that is still wanted.
 
 Served batches equal the originals in offsets, producer fields, timestamps, keys, values and headers
 (invariant I13). They are not compressed, and carry the leader epoch of this broker.
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 _TAIL_GUESS_BYTES: Final = 64 << 10
 """Holds the footer of a segment of 128 MiB and its page index's end; a longer one costs a read."""
 
+_LOADS_PER_DECODER: Final = 4
+"""Row groups being read or waiting for a decoder: hides the store's latency, bounds memory."""
+
 _FOLLOWED_READERS_MAX: Final = 1024
 """Positions remembered to recognise sequential readers."""
 
@@ -63,10 +69,11 @@ class SegmentReaderSettings:
 
     cache_bytes: int = setting(
         "segment.cache.max.bytes",
-        64 << 20,
+        128 << 20,
         minimum=0,
         maximum=1 << 40,
-        why="smaller: consumers in one row group decode it again; larger: memory",
+        why="smaller: consumers decode a row group (4 MiB) several times; each partition that is "
+        "read at the same time wants two; larger: memory",
     )
     footer_entries: int = setting(
         "segment.footer.cache.capacity",
@@ -122,6 +129,7 @@ class SegmentReader:
         self._read_range = read_range
         self._leader_epoch = leader_epoch
         self._decoders = asyncio.Semaphore(settings.decode_concurrency)
+        self._loads = asyncio.Semaphore(settings.decode_concurrency * _LOADS_PER_DECODER)
         self._footers: _LoadingCache[ObjectKey, SegmentFooter] = _LoadingCache(
             settings.footer_entries, weigh=lambda _: 1
         )
@@ -175,6 +183,8 @@ class SegmentReader:
                     break
                 taken.append(batch)
                 left_bytes -= len(batch.data)
+            if taken[-1].last_offset == footer.row_groups[index].last_offset:
+                self._row_groups.finish((extent.object_key, index))
             if left_bytes <= 0:
                 break
             index += 1
@@ -209,11 +219,12 @@ class SegmentReader:
         self, extent: SegmentExtent, footer: SegmentFooter, index: int, timestamp_ms: int
     ) -> TimestampPosition:
         group = footer.row_groups[index]
-        async with self._decoders:
+        async with self._loads:
             data = await self._read_exactly(extent, group.byte_offset, group.length_bytes)
-            return await asyncio.to_thread(
-                _first_at_or_after, extent.object_key, footer, index, data, timestamp_ms
-            )
+            async with self._decoders:
+                return await asyncio.to_thread(
+                    _first_at_or_after, extent.object_key, footer, index, data, timestamp_ms
+                )
 
     def _follow(
         self, extent: SegmentExtent, footer: SegmentFooter, next_offset: int, *, is_sequential: bool
@@ -229,14 +240,11 @@ class SegmentReader:
         index = _row_group_of(footer.row_groups, next_offset)
         if next_offset != footer.row_groups[index].base_offset:
             index += 1
-        key = (extent.object_key, index)
-        # Only where a decoder is idle: loading ahead must not delay those who need data now.
-        if (
-            index < len(footer.row_groups)
-            and not self._decoders.locked()
-            and self._row_groups.prefetch(key, lambda: self._load(extent, footer, index))
-        ):
-            self._prefetches += 1
+        # Loading ahead must not delay those who need data now.
+        if index < len(footer.row_groups) and not self._loads.locked():
+            key = (extent.object_key, index)
+            if self._row_groups.prefetch(key, lambda: self._load(extent, footer, index)):
+                self._prefetches += 1
 
     async def _footer(self, extent: SegmentExtent) -> SegmentFooter:
         footer = await self._footers.get(extent.object_key, lambda: self._load_footer(extent))
@@ -269,11 +277,12 @@ class SegmentReader:
         self, extent: SegmentExtent, footer: SegmentFooter, index: int
     ) -> _EncodedRowGroup:
         group = footer.row_groups[index]
-        async with self._decoders:
+        async with self._loads:
             data = await self._read_exactly(extent, group.byte_offset, group.length_bytes)
-            return await asyncio.to_thread(
-                _encoded, extent.object_key, footer, index, data, self._leader_epoch
-            )
+            async with self._decoders:
+                return await asyncio.to_thread(
+                    _encoded, extent.object_key, footer, index, data, self._leader_epoch
+                )
 
     async def _read_exactly(self, extent: SegmentExtent, start: int, length: int) -> Buffer:
         try:
@@ -343,30 +352,55 @@ _Value = TypeVar("_Value")
 
 
 class _LoadingCache(Generic[_Key, _Value]):
-    """Values by key, least recently used out first; equal loads at one time are one load.
+    """Values by key up to a capacity; equal loads at one time are one load.
 
-    A load is a task of this cache: it outlives a cancelled caller and ends at `close`.
+    What is finished goes first, then the least recently used. A load is a task of this cache: it
+    outlives a cancelled caller and ends at `close`.
     """
 
     def __init__(self, capacity: int, weigh: Callable[[_Value], int]) -> None:
         self._capacity = capacity
         self._weigh = weigh
-        self._values: OrderedDict[_Key, _Value] = OrderedDict()
-        self._weight = 0
+        self._wanted: OrderedDict[_Key, _Value] = OrderedDict()
+        self._finished: OrderedDict[_Key, _Value] = OrderedDict()
+        self._wanted_weight = 0
+        self._finished_weight = 0
+        self._last_weight = 0
         self._loading: dict[_Key, asyncio.Task[_Value]] = {}
         self.loads = 0
         self.hits = 0
 
     async def get(self, key: _Key, load: Callable[[], Coroutine[None, None, _Value]]) -> _Value:
-        if key in self._values:
+        if key in self._finished:
+            # Somebody else comes the same way, a little later.
+            value = self._finished.pop(key)
+            self._finished_weight -= self._weigh(value)
+            self._want(key, value)
+        if key in self._wanted:
             self.hits += 1
-            self._values.move_to_end(key)
-            return self._values[key]
+            self._wanted.move_to_end(key)
+            return self._wanted[key]
         return await asyncio.shield(self._load(key, load))
 
+    def finish(self, key: _Key) -> None:
+        """Nobody is known to want this value any more; it stays while there is room."""
+        value = self._wanted.pop(key, None)
+        if value is None:
+            return
+        weight = self._weigh(value)
+        self._wanted_weight -= weight
+        self._finished[key] = value
+        self._finished_weight += weight
+
     def prefetch(self, key: _Key, load: Callable[[], Coroutine[None, None, _Value]]) -> bool:
-        """Start loading unless it is there or on its way; says whether it did."""
-        if key in self._values or key in self._loading:
+        """Start loading if it is neither there nor on its way, and throws out nothing wanted.
+
+        Says whether it did. Takes what is being loaded to be as large as what was loaded last.
+        """
+        if key in self._wanted or key in self._finished or key in self._loading:
+            return False
+        coming = (len(self._loading) + 1) * self._last_weight
+        if self._wanted_weight + coming > self._capacity:
             return False
         self._load(key, load)
         return True
@@ -394,15 +428,18 @@ class _LoadingCache(Generic[_Key, _Value]):
         finally:
             del self._loading[key]
         self.loads += 1
-        self._keep(key, value)
+        self._last_weight = self._weigh(value)
+        if self._last_weight <= self._capacity:
+            self._want(key, value)
         return value
 
-    def _keep(self, key: _Key, value: _Value) -> None:
-        weight = self._weigh(value)
-        if weight > self._capacity:
-            return
-        self._values[key] = value
-        self._weight += weight
-        while self._weight > self._capacity:
-            _, oldest = self._values.popitem(last=False)
-            self._weight -= self._weigh(oldest)
+    def _want(self, key: _Key, value: _Value) -> None:
+        self._wanted[key] = value
+        self._wanted_weight += self._weigh(value)
+        while self._wanted_weight + self._finished_weight > self._capacity:
+            if self._finished:
+                _, oldest = self._finished.popitem(last=False)
+                self._finished_weight -= self._weigh(oldest)
+            else:
+                _, oldest = self._wanted.popitem(last=False)
+                self._wanted_weight -= self._weigh(oldest)

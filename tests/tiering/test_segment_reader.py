@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,51 @@ async def test_what_does_not_fit_the_cache_is_served_and_forgotten(memory: Memor
         assert reader.statistics().row_groups_decoded == 3
 
 
+async def test_partitions_read_in_turn_do_not_throw_each_other_out(
+    rolled: tuple[bytes, SegmentExtent],
+) -> None:
+    content, extent = rolled
+    # The cache has room for one row group, of about 10 kB, of each segment and no more.
+    extents = [extent._replace(object_key=ObjectKey(f"{at}")) for at in range(8)]
+
+    async def read(key: ObjectKey, start: int, length: int, object_length: int) -> bytes:
+        return content[start : start + length]
+
+    async with SegmentReader(read) as reader:
+        await reader.read(extent, 0, max_bytes=1 << 30)
+        row_groups = reader.statistics().row_groups_decoded
+    settings = SegmentReaderSettings(cache_bytes=80_000)
+    async with SegmentReader(read, settings=settings) as reader:
+        offsets = dict.fromkeys(extents, 0)
+        while min(offsets.values()) < 400:
+            for one, offset in offsets.items():
+                taken = await reader.read(one, offset, max_bytes=1)
+                offsets[one] = taken[-1].last_offset + 1
+        assert reader.statistics().row_groups_decoded == 8 * row_groups
+
+
+async def test_a_row_group_that_was_served_to_its_end_goes_before_one_that_was_not(
+    rolled: tuple[bytes, SegmentExtent],
+) -> None:
+    content, first = rolled
+    second = first._replace(object_key=ObjectKey("second"))
+    reads: list[tuple[ObjectKey, int]] = []
+
+    async def read(key: ObjectKey, start: int, length: int, object_length: int) -> bytes:
+        reads.append((key, start))
+        return content[start : start + length]
+
+    # Room for two row groups of about 10 kB.
+    async with SegmentReader(read, settings=SegmentReaderSettings(cache_bytes=25_000)) as reader:
+        await reader.read(second, 0, max_bytes=1)
+        offset = 0
+        while offset < 150:  # into the second row group
+            taken = await reader.read(first, offset, max_bytes=1)
+            offset = taken[-1].last_offset + 1
+        await reader.read(second, 10, max_bytes=1)
+        assert reads.count((second.object_key, 4)) == 1
+
+
 async def test_a_cancelled_read_leaves_the_load_to_the_others(memory: Memory) -> None:
     async with SegmentReader(memory.read) as reader:
         memory.gate.clear()
@@ -155,6 +202,15 @@ async def test_closing_ends_what_is_being_loaded(memory: Memory) -> None:
         await memory.asked.wait()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+def test_the_reader_is_imported_without_pyarrow_and_numpy() -> None:
+    heavy = "{'pyarrow', 'numpy', 'pyspark'}"
+    script = f"import sys, tiering.segment_reader; print({heavy} & set(sys.modules))"
+    imported = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert imported.stdout == "set()\n"
 
 
 async def test_a_failed_load_is_not_remembered(memory: Memory) -> None:
