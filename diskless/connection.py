@@ -132,8 +132,8 @@ class _Slot:
         "reply",
         "reply_bytes",
         "request",
-        "task",
         "version",
+        "waits_for",
         "wake",
     )
 
@@ -148,7 +148,8 @@ class _Slot:
         self.request: Request | None = None
         """Kept only while a request waits for its turn to start."""
         self.wake = EarlyEnd()
-        self.task: asyncio.Task[None] | None = None
+        self.waits_for: asyncio.Future[Any] | None = None
+        """What to cancel when the client goes; None where nothing may be cancelled."""
         self.is_done = False
         self.reply: Reply = None
         self.reply_bytes = 0
@@ -443,14 +444,18 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not isinstance(outcome, Deferred):
             outcome = Deferred(outcome, _as_it_is, None)
+        waits_for: asyncio.Future[Any]
         if isinstance(outcome.awaitable, asyncio.Future):
-            outcome.awaitable.add_done_callback(functools.partial(self._future_done, slot, outcome))
-            return
-        slot.task = self._shared.tasks.create_task(
-            self._run(slot, outcome), name=f"{slot.api.name}-{self._id}"
-        )
-        self._shared.running.add(slot.task)
-        slot.task.add_done_callback(functools.partial(self._task_done, slot, outcome.awaitable))
+            waits_for = outcome.awaitable
+            waits_for.add_done_callback(functools.partial(self._future_done, slot, outcome))
+        else:
+            waits_for = task = self._shared.tasks.create_task(
+                self._run(slot, outcome), name=f"{slot.api.name}-{self._id}"
+            )
+            self._shared.running.add(task)
+            task.add_done_callback(functools.partial(self._task_done, slot, outcome.awaitable))
+        if slot.api.starts_in_turn:
+            slot.waits_for = waits_for
 
     async def _run(self, slot: _Slot, deferred: Deferred) -> None:
         """The task of one request; raises only its own cancellation, for the group's sake."""
@@ -639,8 +644,8 @@ class Connection(asyncio.BufferedProtocol):
                 slot.reply = None
                 slot.is_done = True
                 self._shared.budget.answered(slot.frame_bytes)
-            elif slot.api.starts_in_turn and slot.task is not None:
-                slot.task.cancel()
+            elif slot.waits_for is not None:
+                slot.waits_for.cancel()
 
 
 def _read_header(reader: Reader, api: Api, version: int) -> tuple[int, str]:

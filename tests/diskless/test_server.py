@@ -19,7 +19,7 @@ from kafka_raw_client import (
     request_body,
 )
 
-from diskless.api.registry import Api, ApiRegistry, Request
+from diskless.api.registry import Api, ApiRegistry, MustClose, Request
 from diskless.server import KafkaServer, ServerSettings
 from wal.clock import ManualClock
 from wal.errors import InvalidRecord, InvalidSettings, ObjectStoreUnavailable
@@ -309,7 +309,52 @@ async def test_a_raw_api_maps_bytes_to_bytes_and_is_not_advertised():
         await client.close()
 
 
+@on_both_loops
+async def test_a_raw_api_can_refuse_by_closing():
+    async def refuse(body: bytes) -> bytes:
+        raise MustClose("these bytes say nothing")
+
+    registry = ApiRegistry()
+    registry.add_raw(10_000, "Refuse", refuse)
+    async with running_broker(apis=registry) as broker:
+        client = await connect(broker)
+        header = struct.pack(">hhih", 10_000, 0, 9, -1)
+        await client.send(struct.pack(">i", len(header)) + header)
+        assert await client.is_closed_by_server()
+        assert broker.metrics.cut == {"no answer possible": 1}
+        await client.close()
+
+
+def test_two_apis_may_not_share_a_key():
+    async def handle(body: bytes) -> bytes:
+        return body
+
+    registry = ApiRegistry()
+    registry.add_raw(10_000, "First", handle)
+    with pytest.raises(ValueError, match="First"):
+        registry.add_raw(10_000, "Second", handle)
+
+
 # --- clients that go away
+
+
+@on_both_loops
+async def test_a_client_that_goes_cancels_a_fetch_that_waits_for_a_future():
+    asked: list[asyncio.Future[Any]] = []
+
+    def fetch(requests: Any, **_: Any) -> asyncio.Future[Any]:
+        asked.append(asyncio.get_running_loop().create_future())
+        return asked[0]
+
+    async with running_broker() as broker:
+        broker.manager.fetch = fetch  # type: ignore[method-assign,assignment]
+        client = await connect(broker)
+        await client.send(fetch_frame(1, max_wait_ms=3_600_000))
+        await until(lambda: bool(asked))
+        await client.close()
+        await until(lambda: broker.metrics.open == 0)
+        assert asked[0].cancelled()
+        await until(lambda: broker.server.statistics().request_bytes_held == 0)
 
 
 @on_both_loops
