@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from metadata.operations import RolledSegment, SegmentPlan
 from tiering.coordinator_client import CoordinatorClient
-from wal.coordinates import ObjectKey
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
     CommitOutcomeUnknown,
     DisklessError,
@@ -129,18 +129,26 @@ def run_once(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RollReport:
-    """Roll and commit everything that is due, and with `include_partial` every rest, once.
+    """Roll and commit everything that is due, and with `include_partial` the rests as well.
 
     `object_store_url` replaces the one the broker gives, for tasks that reach the bucket by another
     name. Blocks. Raises BrokerUnreachable and CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts,
     Rejected when the broker refuses to plan at all.
     """
     run = _Run(bootstrap, roller, object_store_url, progress or SilentProgress(), sleep)
+    seen: set[TopicIdPartition] = set()
     with run.client:
-        for round_number in range(ROUNDS_MAX):
-            # Only once: producers add a new rest all the time.
-            if not run.round(include_partial=include_partial and round_number == 0):
+        for _ in range(ROUNDS_MAX):
+            plans = run.round(include_partial=include_partial)
+            if not plans:
                 break
+            # The coordinator gives some plans at a time, so the rests of all partitions may take
+            # several rounds. But producers add new rests all the time: when all partitions of a
+            # round had their turn before, and none of them has a backlog, what comes is new.
+            partitions = {plan.partition for plan in plans}
+            if partitions <= seen and len(plans) == len(partitions):
+                include_partial = False
+            seen |= partitions
     return run.report()
 
 
@@ -168,8 +176,8 @@ class _Run:
         self._withdrawn: list[ObjectKey] = []
         self._wal_bytes = 0
 
-    def round(self, *, include_partial: bool) -> bool:
-        """One plan, one parallel roll, one commit; says whether there was anything to do."""
+    def round(self, *, include_partial: bool) -> Sequence[SegmentPlan]:
+        """One plan, one parallel roll, one commit; returns what was planned, rolled or not."""
         # Those that failed are planned still, and must not crowd out the others.
         max_plans = PLANS_PER_ROUND + len(self._failed)
         planned = self._repeated(
@@ -177,7 +185,7 @@ class _Run:
         )
         plans = [plan for plan in planned.plans if plan.object_key not in self._failed]
         if not plans:
-            return False
+            return ()
         url = self._object_store_url or planned.object_store_url
         if not url:
             raise InvalidSettings("the broker names no object store; give its URL")
@@ -191,7 +199,7 @@ class _Run:
         segments = [result.segment for result in results if result.segment is not None]
         if segments:
             self._commit(segments, plans)
-        return True
+        return plans
 
     def report(self) -> RollReport:
         return RollReport(

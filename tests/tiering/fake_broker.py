@@ -5,6 +5,7 @@ a segment is committed once, and again with equal content is a duplicate.
 """
 
 import asyncio
+import itertools
 import struct
 import threading
 from collections.abc import Iterable, Sequence
@@ -22,9 +23,16 @@ from wal.errors import DisklessError, Rejected
 class FakeCoordinator:
     """Plans to give out, segments that were committed."""
 
-    def __init__(self, plans: Iterable[SegmentPlan], partial: Iterable[SegmentPlan] = ()) -> None:
+    def __init__(
+        self,
+        plans: Iterable[SegmentPlan],
+        partial: Iterable[SegmentPlan] = (),
+        outstanding_max: int = 1000,
+    ) -> None:
         self.plans = {plan.object_key: plan for plan in plans}
-        self.partial = {plan.object_key: plan for plan in partial}
+        self.partial = iter(partial)
+        """Planned only when rests are asked for, each when there is room; may never end."""
+        self._outstanding_max = outstanding_max
         self.committed: dict[ObjectKey, RolledSegment] = {}
         self.commit_calls = 0
         self.duplicates = 0
@@ -35,8 +43,8 @@ class FakeCoordinator:
     async def plan_segments(self, *, include_partial: bool = False) -> Sequence[SegmentPlan]:
         self._raise()
         if include_partial:
-            self.plans |= self.partial
-            self.partial = {}
+            room = self._outstanding_max - len(self.plans)
+            self.plans |= {plan.object_key: plan for plan in itertools.islice(self.partial, room)}
         return list(self.plans.values())
 
     async def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:

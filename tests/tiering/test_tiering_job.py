@@ -1,5 +1,6 @@
 """The job without Spark: plan, roll, commit and what may go wrong between them."""
 
+import itertools
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from fake_broker import FakeBroker, FakeCoordinator
 from tiering_samples import (
+    TOPIC_ID,
     PlainRoller,
     SampleBatch,
     SampleRecord,
@@ -27,6 +29,7 @@ from tiering import coordinator_client
 from tiering.coordinator_client import BrokerUnreachable, CoordinatorClient, parse_bootstrap
 from tiering.job import ATTEMPTS_MAX, RollResult, run_once
 from wal import failpoint
+from wal.coordinates import TopicIdPartition
 from wal.errors import (
     CommitFailed,
     CommitOutcomeUnknown,
@@ -78,6 +81,35 @@ def test_partial_segments_are_asked_for_once(store: BlockingFileStore) -> None:
         # Plan, commit, plan that finds nothing more; twice.
         asked = [PLAN_SEGMENTS_KEY, COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY]
         assert broker.requests == asked * 2
+
+
+def partition_plan(store: BlockingFileStore, number: int, base: int = 0) -> SegmentPlan:
+    key = f"wal/{number:02x}/{base}"
+    partition = TopicIdPartition(TOPIC_ID, number)
+    return plan_of(put_wal_object(store, key, [[BATCH]], base_offset=base), partition=partition)
+
+
+def test_the_rests_of_more_partitions_than_are_planned_at_a_time_are_all_rolled(
+    store: BlockingFileStore,
+) -> None:
+    rests = [partition_plan(store, number) for number in range(7)]
+    rests.insert(4, partition_plan(store, 3, base=10))
+    coordinator = FakeCoordinator([], partial=rests, outstanding_max=3)
+    with FakeBroker(coordinator, "file:///place") as broker:
+        report = run_once(broker.bootstrap, roller=PlainRoller(store), include_partial=True)
+    assert len(report.segments) == 8
+
+
+def test_producers_that_go_on_do_not_keep_the_job_going(store: BlockingFileStore) -> None:
+    endless = (
+        partition_plan(store, number, base=10 * batch)
+        for batch in itertools.count()
+        for number in range(2)
+    )
+    coordinator = FakeCoordinator([], partial=endless, outstanding_max=2)
+    with FakeBroker(coordinator, "file:///place") as broker:
+        report = run_once(broker.bootstrap, roller=PlainRoller(store), include_partial=True)
+    assert len(report.segments) == 4
 
 
 def test_a_plan_that_cannot_be_rolled_fails_alone(store: BlockingFileStore) -> None:
