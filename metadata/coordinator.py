@@ -349,9 +349,10 @@ class LocalCoordinator:
         keys = [key for operation in operations for key in operation.object_keys]
         while True:
             await self._steady.wait()
+            # First, so that what an earlier look-up found does not count as known: it may be stale.
+            view.start_look_up()
             wanted = self._producers_wanted(operations)
             missing = [key for key in wanted if not view.knows_producer(key)]
-            view.start_look_up()
             if keys or missing:
                 found = await self._state.read(partial(look_up, keys=keys, producers=missing))
                 view.finish_look_up(found.files, found.producers)

@@ -233,6 +233,19 @@ class TestProducers:
             answers = await bench.commit(*everyone)
             assert all(answer.is_duplicate for answer in answers)
 
+    async def test_a_producer_that_was_looked_up_before_is_looked_up_again(
+        self, tmp_path: Path, log: MemoryMetadataLog
+    ) -> None:
+        settings = CoordinatorSettings(producer_cache_max=1)
+        async with running_coordinator(tmp_path, log, settings=settings) as bench:
+            partition = await bench.partition()
+            first, second, third = (batch(partition, producer=number) for number in range(3))
+            await bench.commit(first, second, third)
+            assert (await bench.commit(first))[0].is_duplicate
+            async with asyncio.timeout(10):
+                answers = await bench.commit(first, second)
+            assert all(answer.is_duplicate for answer in answers)
+
     async def test_batches_without_a_producer_are_never_duplicates(
         self, bench: CoordinatorBench
     ) -> None:
