@@ -91,6 +91,7 @@ _SELECT_PRODUCER: Final = compiled(
     )
 )
 _ALL_BITS: Final = 0xFFFFFFFF
+_UNCHANGED: Final = PartitionState(-1, -1, -1)
 
 
 class StateTransaction:
@@ -115,8 +116,8 @@ class StateTransaction:
         self._new_batches: list[Row] = []
         self._new_files: list[Row] = []
         self._new_answers: list[Row] = []
-        self._written_partitions: dict[TopicIdPartition, None] = {}
-        self._written_producers: dict[ProducerKey, None] = {}
+        self._written_partitions: dict[int, PartitionState] = {}
+        self._written_producers: dict[ProducerKey, ProducerState] = {}
         self._producer_checksums: dict[ProducerKey, int] = {}
 
     def apply(self, batch: MetadataRecordBatch) -> None:
@@ -259,6 +260,7 @@ class StateTransaction:
         self._add_run(state.id, file_id, run, previous, run_bytes, run_count, run_max_timestamp)
         self._put_partition(
             partition,
+            state,
             state._replace(
                 high_watermark=high_watermark,
                 unplanned_bytes=state.unplanned_bytes + total_bytes,
@@ -293,16 +295,18 @@ class StateTransaction:
         )
 
     def _append_to_producer(self, key: ProducerKey, batch: CommittedBatch) -> None:
-        producers = self._changes.producers
-        if key in producers:
-            stored = producers[key]
-        else:
-            stored = self._image.producers.get(key) or self._load_producer(key)
-            # The checksum to take out of the hash is that of the row before this transaction.
+        written = self._written_producers
+        state = written.get(key)
+        if state is None:
+            if key in self._changes.producers:
+                stored = self._changes.producers[key]
+            else:
+                stored = self._image.producers.get(key) or self._load_producer(key)
             if stored is not None:
+                state = stored.state
                 self._producer_checksums[key] = stored.checksum
-        state = with_batch(
-            None if stored is None else stored.state,
+        written[key] = with_batch(
+            state,
             batch.producer_epoch,
             ProducerBatch(
                 batch.base_sequence,
@@ -311,8 +315,6 @@ class StateTransaction:
                 batch.log_append_time_ms,
             ),
         )
-        producers[key] = StoredProducer(state, 0)
-        self._written_producers[key] = None
 
     def _load_producer(self, key: ProducerKey) -> StoredProducer | None:
         row = self._connection.exec_driver_sql(_SELECT_PRODUCER, key).one_or_none()
@@ -346,8 +348,8 @@ class StateTransaction:
                 configs=configs,
             ),
         )
-        state = PartitionState(offset)
-        self._insert(PARTITIONS, offset, topic_row_id, record.partition, *state[1:])
+        state = PartitionState(offset, topic_row_id, record.partition)
+        self._insert(PARTITIONS, *state)
         self._changes.partitions[TopicIdPartition(record.topic_id, record.partition)] = state
 
     def _set_configs(self, record: TopicConfigsRecord) -> None:
@@ -431,6 +433,7 @@ class StateTransaction:
             planned_end = state.high_watermark if first is None else first
         self._put_partition(
             record.partition,
+            state,
             state._replace(
                 log_start_offset=start,
                 planned_end_offset=planned_end,
@@ -482,6 +485,7 @@ class StateTransaction:
         )
         self._put_partition(
             record.partition,
+            state,
             state._replace(
                 planned_end_offset=record.last_offset + 1,
                 unplanned_bytes=state.unplanned_bytes - size,
@@ -612,28 +616,23 @@ class StateTransaction:
         return self._image.topics.get(topic_id)
 
     def _partition(self, partition: TopicIdPartition) -> PartitionState:
-        state = (
-            self._changes.partitions[partition]
-            if partition in self._changes.partitions
-            else self._image.partitions.get(partition)
-        )
+        # One look-up per dictionary: hashing a UUID is Python code.
+        state = self._changes.partitions.get(partition, _UNCHANGED)
+        if state is _UNCHANGED:
+            state = self._image.partitions.get(partition)
         if state is None:
             raise CorruptState(f"a record names the unknown partition {partition}")
         return state
 
-    def _put_partition(self, partition: TopicIdPartition, state: PartitionState) -> None:
+    def _put_partition(
+        self, partition: TopicIdPartition, before: PartitionState, after: PartitionState
+    ) -> None:
         """Collected: a partition is usually written by several files of one transaction."""
-        if partition not in self._written_partitions:
+        if after.id not in self._written_partitions:
             # Out with the row as it was; `_flush` puts in what it has become.
-            self._hash -= self._partition_row(partition, self._partition(partition))[-1]
-            self._written_partitions[partition] = None
-        self._changes.partitions[partition] = state
-
-    def _partition_row(self, partition: TopicIdPartition, state: PartitionState) -> Row:
-        topic = self._topic(partition.topic_id)
-        if topic is None:
-            raise CorruptState(f"{partition} belongs to no topic")
-        return PARTITIONS.row(state.id, topic.id, partition.partition, *state[1:])
+            self._hash -= PARTITIONS.checksum(before)
+        self._written_partitions[after.id] = after
+        self._changes.partitions[partition] = after
 
     def _plans(self) -> list[PlannedSegment]:
         merged = {**self._image.plans, **self._changes.plans}
@@ -689,27 +688,26 @@ class StateTransaction:
 
     def _flush_partitions(self) -> None:
         updates = []
-        for partition in self._written_partitions:
-            state = self._partition(partition)
-            checksum = self._partition_row(partition, state)[-1]
+        for state in self._written_partitions.values():
+            checksum = PARTITIONS.checksum(state)
             self._hash += checksum
-            updates.append((*state[1:], checksum, state.id))
+            updates.append((*state[3:], checksum, state.id))
         self._connection.exec_driver_sql(_UPDATE_PARTITION, updates)
         self._written_partitions.clear()
 
     def _flush_producers(self) -> None:
         rows = []
-        for key in self._written_producers:
-            stored = self._changes.producers[key]
-            assert stored is not None
-            row = producer_row(key, stored.state)
+        changed = self._changes.producers
+        replaced = self._producer_checksums
+        for key, state in self._written_producers.items():
+            row = producer_row(key, state)
             checksum = row[-1]
-            self._hash += checksum - self._producer_checksums.get(key, 0)
-            self._producer_checksums[key] = checksum
-            self._changes.producers[key] = StoredProducer(stored.state, checksum)
+            self._hash += checksum - replaced.get(key, 0)
+            changed[key] = StoredProducer(state, checksum)
             rows.append(row)
         self._connection.exec_driver_sql(_UPSERT_PRODUCER, rows)
         self._written_producers.clear()
+        replaced.clear()
 
 
 def producer_row(key: ProducerKey, state: ProducerState) -> Row:

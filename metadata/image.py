@@ -16,10 +16,13 @@ from wal.coordinates import ObjectKey, TopicIdPartition
 
 
 class PartitionState(NamedTuple):
-    """One partition; offsets as in Kafka."""
+    """One partition, in the order of its row's columns; offsets as in Kafka."""
 
     id: int
     """Offset of the metadata record that created it."""
+    topic: int
+    """Surrogate key of its topic."""
+    partition: int
     log_start_offset: int = 0
     high_watermark: int = 0
     planned_end_offset: int = 0

@@ -21,6 +21,7 @@ never has more than five batches in flight per partition.
 """
 
 import struct
+from itertools import chain
 from typing import Final, NamedTuple
 
 from wal.errors import CorruptState, OutOfOrderSequence, Rejected, StaleProducerEpoch
@@ -104,7 +105,7 @@ def pack_batches(batches: tuple[ProducerBatch, ...]) -> bytes:
     """The window as 24 bytes per batch, oldest first, little-endian."""
     if len(batches) == 1:
         return _ENTRY.pack(*batches[0])
-    return _WINDOW[len(batches)].pack(*[value for batch in batches for value in batch])
+    return _WINDOW[len(batches)].pack(*chain.from_iterable(batches))
 
 
 def unpack_batches(data: bytes) -> tuple[ProducerBatch, ...]:

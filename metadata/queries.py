@@ -243,7 +243,7 @@ def _partition(connection: Connection, partition_id: int | None) -> PartitionSta
     row = connection.exec_driver_sql(_PARTITION, (partition_id,)).one_or_none()
     if row is None:
         return None
-    return PartitionState(partition_id, *checked_row(PARTITIONS, row)[3:-1])
+    return PartitionState._make(checked_row(PARTITIONS, row)[:-1])
 
 
 def wal_extent(row: BatchRow, file: FileName) -> WalExtent:

@@ -307,7 +307,7 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
     for row_id, topic, index, *offsets, _ in rows(PARTITIONS):
         partition = TopicIdPartition(topic_ids[topic], index)
         partitions[row_id] = partition
-        image.partitions[partition] = PartitionState(row_id, *offsets)
+        image.partitions[partition] = PartitionState(row_id, topic, index, *offsets)
     for partition_id, last_offset, base_offset, planned_at_ms, key, _ in rows(SEGMENT_PLANS):
         image.plans[ObjectKey(key)] = PlannedSegment(
             partitions[partition_id], base_offset, last_offset, ObjectKey(key), planned_at_ms

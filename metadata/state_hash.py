@@ -19,30 +19,24 @@ from typing import Final
 
 HASH_MODULUS: Final = 1 << 64
 _SIGN: Final = 1 << 63
-_FROM_DIGEST: Final = struct.Struct("<q")
 
 
 class RowChecksum:
     """The checksum of one table's rows: its integer columns first, then its blobs and texts."""
 
-    __slots__ = ("_pack", "integers")
+    __slots__ = ("_pack", "_tag")
 
     def __init__(self, tag: int, integers: int) -> None:
         """`tag` tells tables apart, so that equal rows of two tables do not cancel."""
-        self.integers = integers
-        layout = struct.Struct(f"<{integers + 1}q")
-
-        def pack(values: Sequence[int]) -> bytes:
-            return layout.pack(tag, *values)
-
-        self._pack = pack
+        self._tag = tag
+        self._pack = struct.Struct(f"<{integers + 1}q").pack
 
     def __call__(self, integers: Sequence[int], blobs: Sequence[bytes] = ()) -> int:
         """A signed 64-bit number, as SQLite stores integers."""
-        data = self._pack(integers)
+        data = self._pack(self._tag, *integers)
         for blob in blobs:
             data += len(blob).to_bytes(4, "little") + blob
-        return int(_FROM_DIGEST.unpack(blake2b(data, digest_size=8).digest())[0])
+        return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
 
 
 def to_signed(state_hash: int) -> int:

@@ -61,7 +61,8 @@ def decide_create_topics(
                 PartitionCreatedRecord(topic_id=topic_id, name=topic.name, partition=index)
             )
             view.put_partition(
-                TopicIdPartition(topic_id, index), PartitionState(first_offset + index)
+                TopicIdPartition(topic_id, index),
+                PartitionState(first_offset + index, first_offset, index),
             )
         if topic.configs:
             records.append(TopicConfigsRecord(topic_id=topic_id, configs=dict(topic.configs)))
