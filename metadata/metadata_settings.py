@@ -79,7 +79,8 @@ class CoordinatorSettings:
         1_000,
         minimum=1,
         maximum=100_000,
-        why="new plans made by one call; bounds the size of the answer, not of the backlog",
+        why="plans outstanding at any time, and so the size of the answer; lower: more calls for "
+        "a backlog; plans that cannot be rolled count until their topic is deleted",
     )
     file_delete_grace_ms: int = setting(
         "diskless.file.delete.grace.ms",
