@@ -30,11 +30,10 @@ from metadata.image import (
 )
 from metadata.log import MetadataRecordBatch
 from metadata.operations import PARQUET_SEGMENT, WRITE_AHEAD_MULTI_SEGMENT, TopicDescription
+from metadata.producer_rows import load_producers, producer_row
 from metadata.producer_state import (
     ProducerBatch,
     ProducerState,
-    pack_batches,
-    unpack_batches,
     with_batch,
 )
 from metadata.records import (
@@ -85,11 +84,6 @@ _UPDATE_PARTITION: Final = PARTITIONS.update_sql(
 _UPDATE_FILE: Final = FILES.update_sql("live_rows", "live_bytes", "deletable_since_ms")
 _UPSERT_PRODUCER: Final = PRODUCER_STATES.upsert_sql()
 _UPSERT_PRODUCER_IDS: Final = PRODUCER_IDS.upsert_sql()
-_SELECT_PRODUCER: Final = compiled(
-    select(PRODUCER_STATES.table).where(
-        (PRODUCER_STATES.table.c.partition == 0) & (PRODUCER_STATES.table.c.producer_id == 0)
-    )
-)
 _ALL_BITS: Final = 0xFFFFFFFF
 _UNCHANGED: Final = PartitionState(-1, -1, -1)
 
@@ -169,6 +163,7 @@ class StateTransaction:
         live_rows = live_bytes = 0
         position = 0
         batches = record.batches
+        self._load_missing_producers(batches)
         while position < len(batches):
             partition = batches[position].partition
             end = position + 1
@@ -298,10 +293,8 @@ class StateTransaction:
         written = self._written_producers
         state = written.get(key)
         if state is None:
-            if key in self._changes.producers:
-                stored = self._changes.producers[key]
-            else:
-                stored = self._image.producers.get(key) or self._load_producer(key)
+            changed = self._changes.producers
+            stored = changed[key] if key in changed else self._image.producers[key]
             if stored is not None:
                 state = stored.state
                 self._producer_checksums[key] = stored.checksum
@@ -316,9 +309,25 @@ class StateTransaction:
             ),
         )
 
-    def _load_producer(self, key: ProducerKey) -> StoredProducer | None:
-        row = self._connection.exec_driver_sql(_SELECT_PRODUCER, key).one_or_none()
-        return None if row is None else stored_producer(row)
+    def _load_missing_producers(self, batches: Sequence[CommittedBatch]) -> None:
+        """Bring what `batches` need, and memory has not, into this transaction with one query."""
+        changed, cached = self._changes.producers, self._image.producers
+        missing: set[ProducerKey] = set()
+        partition: TopicIdPartition | None = None
+        partition_id = -1
+        for batch in batches:
+            if batch.producer_id < 0:
+                continue
+            if batch.partition is not partition:
+                partition = batch.partition
+                partition_id = self._partition(partition).id
+            key = (partition_id, batch.producer_id)
+            if key not in cached and key not in changed and key not in self._written_producers:
+                missing.add(key)
+        if missing:
+            found = load_producers(self._connection, sorted(missing))
+            for key in missing:
+                changed[key] = found.get(key)
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -708,19 +717,6 @@ class StateTransaction:
         self._connection.exec_driver_sql(_UPSERT_PRODUCER, rows)
         self._written_producers.clear()
         replaced.clear()
-
-
-def producer_row(key: ProducerKey, state: ProducerState) -> Row:
-    """The row of one producer on one partition."""
-    return PRODUCER_STATES.row(*key, state.epoch, state.last_append_ms, pack_batches(state.batches))
-
-
-def stored_producer(row: Sequence[Any]) -> StoredProducer:
-    """The inverse of `producer_row`. Raises CorruptState when the row fails its checksum."""
-    values = tuple(row)
-    if PRODUCER_STATES.checksum(values[:-1]) != values[-1]:
-        raise CorruptState(f"producer {values[1]} of partition {values[0]} fails its checksum")
-    return StoredProducer(ProducerState(values[2], unpack_batches(values[4])), values[-1])
 
 
 def write_applied(connection: Connection, changes: Changes, *, last_record_crc: int) -> None:

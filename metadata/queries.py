@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Select, case, func, select
 
-from metadata.apply import stored_producer
 from metadata.image import PartitionState, PlannedSegment, ProducerKey
 from metadata.operations import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -28,13 +27,13 @@ from metadata.operations import (
     SegmentPlan,
     WalExtent,
 )
+from metadata.producer_rows import load_producers
 from metadata.producer_state import ProducerState
 from metadata.schema import (
     BATCHES,
     FILE_ANSWERS,
     FILES,
     PARTITIONS,
-    PRODUCER_STATES,
     SEGMENTS,
     compiled,
 )
@@ -66,11 +65,6 @@ _SEGMENTS_FROM: Final = compiled(
 )
 _PARTITION: Final = compiled(select(PARTITIONS.table).where(PARTITIONS.table.c.id == 0))
 _FILE: Final = compiled(select(FILES.table).where(FILES.table.c.id == 0))
-_PRODUCER: Final = compiled(
-    select(PRODUCER_STATES.table).where(
-        PRODUCER_STATES.table.c.partition == 0, PRODUCER_STATES.table.c.producer_id == 0
-    )
-)
 
 
 class FileName(NamedTuple):
@@ -429,10 +423,9 @@ def look_up(
             raise CorruptState(f"{key} has no stored answer")
         _, digest, stored, _ = checked_row(FILE_ANSWERS, answer)
         files[key] = KnownFile(digest, stored)
-    states: dict[ProducerKey, ProducerState | None] = {}
-    for producer in producers:
-        row = connection.exec_driver_sql(_PRODUCER, producer).one_or_none()
-        states[producer] = None if row is None else stored_producer(row).state
+    states: dict[ProducerKey, ProducerState | None] = dict.fromkeys(producers)
+    for producer, stored in load_producers(connection, producers).items():
+        states[producer] = stored.state
     return LookUp(files, states)
 
 
