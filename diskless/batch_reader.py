@@ -31,7 +31,7 @@ from metadata.operations import Extent, SegmentExtent, WalExtent
 from wal.chunk_directory import ChunkDirectory, SealedChunk
 from wal.clock import Clock
 from wal.coordinates import LOG_APPEND_TIME, ObjectKey, TopicIdPartition
-from wal.errors import CorruptBatch, CorruptData, CorruptObject, DisklessError, StorageFailed
+from wal.errors import CorruptBatch, CorruptObject, DisklessError, StorageFailed
 from wal.record_batch import assign_log_append_time, assign_offsets, iterate_headers, verify_crc
 
 log = structlog.get_logger(__name__)
@@ -156,12 +156,15 @@ class BatchReader:
 
     async def read_extent(self, extent: WalExtent) -> bytearray:
         """All batches of one extent, checked but not stamped. Raises what reading can raise."""
-        pieces = (await self._fetch([ReadRequest(_NOWHERE, extent.base_offset, 0, [extent])]))[0]
-        piece = pieces[0]
-        if piece.error is not None:
-            raise piece.error
-        for position, header in iterate_headers(piece.buffer):
-            verify_crc(memoryview(piece.buffer)[position : position + header.length_bytes])
+        piece = (await self._fetch([ReadRequest(_NOWHERE, extent.base_offset, 0, [extent])]))[0][0]
+        if piece.error is None:
+            damage = _damage_of(extent, piece.buffer)
+            if damage is None:
+                return piece.buffer
+            piece = await self._fetch_anew(extent, damage)
+        error = piece.error or _damage_of(extent, piece.buffer)
+        if error is not None:
+            raise error
         return piece.buffer
 
     async def _fetch(self, requests: Sequence[ReadRequest]) -> list[list[_Piece]]:
@@ -228,6 +231,12 @@ class BatchReader:
             position += len(view)
         return _Piece(extent, OBJECT, buffer)
 
+    async def _fetch_anew(self, extent: WalExtent, damage: DisklessError) -> _Piece:
+        """What the store has, past the chunk or the cached block that turned out damaged."""
+        log.warning("damaged batch, asking the store again", error=str(damage))
+        await self._cache.invalidate(extent.object_key)
+        return await self._fetch_object(extent)
+
     async def _in_thread(
         self,
         function: "Callable[[Sequence[tuple[SealedChunk, WalExtent]]], list[_Piece]]",
@@ -262,10 +271,11 @@ class BatchReader:
         taken = _take_stamped(extent, piece.buffer, room)
         if taken.error is None:
             return taken
-        log.warning("damaged batch, asking the store again", error=str(taken.error))
-        await self._cache.invalidate(extent.object_key)
-        fresh = await self._fetch_object(extent)
-        return taken if fresh.error is not None else _take_stamped(extent, fresh.buffer, room)
+        fresh = await self._fetch_anew(extent, taken.error)
+        if fresh.error is not None:
+            # The chunk is damaged and the object out of reach: that is not known damage of the log.
+            return taken._replace(error=fresh.error)
+        return _take_stamped(extent, fresh.buffer, room)
 
 
 class _Room(NamedTuple):
@@ -292,7 +302,7 @@ def _read_chunks(jobs: Sequence[tuple[SealedChunk, WalExtent]]) -> list[_Piece]:
         except OSError as error:
             failed = StorageFailed(f"chunk of {extent.object_key}: {error}")
             pieces.append(_Piece(extent, CHUNK, error=failed))
-        except (CorruptData, StorageFailed) as error:
+        except DisklessError as error:
             pieces.append(_Piece(extent, CHUNK, error=error))
     return pieces
 
@@ -312,6 +322,8 @@ def _take_stamped(extent: WalExtent, buffer: bytearray, room: _Room) -> _Taken:
             next_offset = base_offset + header.last_offset_delta + 1
             batch_end = position + header.length_bytes
             if next_offset <= room.offset:
+                # A skipped batch counts too: what follows gets its offsets from this one's header.
+                verify_crc(view[position:batch_end])
                 start = end = batch_end
                 base_offset = next_offset
                 continue
@@ -330,12 +342,25 @@ def _take_stamped(extent: WalExtent, buffer: bytearray, room: _Room) -> _Taken:
         if not full and base_offset != extent.last_offset + 1:
             raise CorruptBatch(f"the batches end at {base_offset - 1}")
     except CorruptBatch as damage:
-        error = CorruptObject(
-            f"{extent.object_key}, bytes {extent.byte_offset} to "
-            f"{extent.byte_offset + extent.length_bytes}, offsets {extent.base_offset} to "
-            f"{extent.last_offset}: {damage}"
-        )
+        error = _corrupt(extent, damage)
     return _Taken([view[start:end]] if end > start else [], full, error)
+
+
+def _damage_of(extent: WalExtent, buffer: bytearray) -> CorruptObject | None:
+    try:
+        for position, header in iterate_headers(buffer):
+            verify_crc(memoryview(buffer)[position : position + header.length_bytes])
+    except CorruptBatch as damage:
+        return _corrupt(extent, damage)
+    return None
+
+
+def _corrupt(extent: WalExtent, damage: CorruptBatch) -> CorruptObject:
+    return CorruptObject(
+        f"{extent.object_key}, bytes {extent.byte_offset} to "
+        f"{extent.byte_offset + extent.length_bytes}, offsets {extent.base_offset} to "
+        f"{extent.last_offset}: {damage}"
+    )
 
 
 def _take_encoded(batches: Sequence[EncodedBatch], room: _Room) -> _Taken:
