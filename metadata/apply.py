@@ -383,6 +383,7 @@ class StateTransaction:
         topic = self._topic(record.topic_id)
         if topic is None:
             raise CorruptState(f"the unknown topic {record.topic_id} was deleted")
+        partition_ids: set[int] = set()
         for index in range(topic.description.partition_count):
             partition = TopicIdPartition(record.topic_id, index)
             state = self._partition(partition)
@@ -390,21 +391,18 @@ class StateTransaction:
             self._drop_segments(SEGMENTS.table.c.partition == state.id, timestamp_ms)
             for table in (SEGMENT_PLANS, PRODUCER_STATES):
                 self._delete_where(table, table.table.c.partition == state.id)
-            self._forget_producers_of(state.id)
+            partition_ids.add(state.id)
             self._delete_where(PARTITIONS, PARTITIONS.table.c.id == state.id)
             self._changes.partitions[partition] = None
         self._delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
         self._delete_where(TOPICS, TOPICS.table.c.id == topic.id)
         self._changes.topics[record.topic_id] = None
+        for key in [*self._image.producers, *self._changes.producers]:
+            if key[0] in partition_ids:
+                self._changes.producers[key] = None
         for plan in self._plans():
             if plan.partition.topic_id == record.topic_id:
                 self._changes.plans[plan.object_key] = None
-
-    def _forget_producers_of(self, partition_id: int) -> None:
-        known = [*self._image.producers, *self._changes.producers]
-        for key in known:
-            if key[0] == partition_id:
-                self._changes.producers[key] = None
 
     # -- data -----------------------------------------------------------------------------------
 

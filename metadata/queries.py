@@ -158,7 +158,10 @@ def _find_one(
     limit: int,
     at_least_one: bool,
 ) -> FoundBatches:
-    state = _partition(connection, partition_id)
+    try:
+        state = _partition(connection, partition_id)
+    except CorruptState as error:
+        return FoundBatches(error=error)
     if state is None:
         return FoundBatches(error=UnknownPartition(f"no partition {request.partition}"))
     log_start, high_watermark = state.log_start_offset, state.high_watermark
@@ -279,7 +282,10 @@ def list_offset(
     connection: Connection, names: FileNames, request: ListOffsets, partition_id: int | None
 ) -> ListedOffset:
     """One look-up; a timestamp walks the partition's rows, everything else is O(1)."""
-    state = _partition(connection, partition_id)
+    try:
+        state = _partition(connection, partition_id)
+    except CorruptState as error:
+        return ListedOffset(error=error)
     if state is None:
         return ListedOffset(error=UnknownPartition(f"no partition {request.partition}"))
     log_start = state.log_start_offset

@@ -84,7 +84,10 @@ class Overlay(Generic[_Key, _Value]):
 
 
 class SpeculativeView:
-    """What the rules of deciding read and write. Only the coordinator's deciding task uses it."""
+    """What the rules of deciding read and write.
+
+    It belongs to the event loop: the deciding task writes it, the applying task retires from it.
+    """
 
     def __init__(self, image: CommittedImage) -> None:
         self._image = image

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metadata.log import MetadataRecordBatch
-from metadata.operations import FindBatches
+from metadata.operations import FindBatches, ListOffsets
 from metadata.schema import STATE_TABLES
 from metadata.verify import verify_metadata
 from tests.support.coordinator_bench import (
@@ -163,16 +163,24 @@ async def test_a_flipped_bit_heals_or_makes_no_difference(tmp_path: Path, seed: 
         assert bench.coordinator.state_hash == state_hash
 
 
-async def test_a_row_damaged_while_it_serves_is_an_error_of_its_partition(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE batches SET byte_offset = byte_offset + 1 WHERE partition = ?",
+        "UPDATE partitions SET log_start_offset = 1 WHERE id = ?",
+        "DELETE FROM batches WHERE partition = ?",
+    ],
+)
+async def test_a_row_damaged_while_it_serves_is_an_error_of_its_partition(
+    tmp_path: Path, damage: str
+) -> None:
     async with running_coordinator(tmp_path, MemoryMetadataLog()) as bench:
         partition = await bench.partition()
         other = await bench.partition("weather")
         await bench.commit(batch(partition, 3), batch(other, 3))
         database = sqlite3.connect(tmp_path / STATE)
         identity = bench.coordinator._partition_id(partition)
-        database.execute(
-            "UPDATE batches SET byte_offset = byte_offset + 1 WHERE partition = ?", (identity,)
-        )
+        database.execute(damage, (identity,))
         database.commit()
         database.close()
         answers = await bench.coordinator.find_batches(
@@ -180,6 +188,8 @@ async def test_a_row_damaged_while_it_serves_is_an_error_of_its_partition(tmp_pa
         )
         assert isinstance(answers[0].error, CorruptState)
         assert not answers[0].extents
+        (listed,) = await bench.coordinator.list_offsets([ListOffsets(partition, 0)])
+        assert isinstance(listed.error, CorruptState) or listed.extent is None
         assert answers[1].error is None
         assert len(answers[1].extents) == 1
 
