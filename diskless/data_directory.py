@@ -8,6 +8,7 @@ DIR/cache/                   disk tier of the object cache
 DIR/objects/                 the object store, unless another one is configured
 """
 
+import os
 import random
 import uuid
 from dataclasses import dataclass
@@ -35,16 +36,18 @@ class DataDirectory:
         Raises InvalidSettings when it is another node's, or of a version we do not know.
         """
         path = path.resolve()
-        path.mkdir(parents=True, exist_ok=True)
+        _make_durable(path)
         properties = path / _PROPERTIES
         if not properties.exists():
             cluster_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
-            temporary = properties.with_suffix(".tmp")
-            temporary.write_text(
-                f"version={LAYOUT_VERSION}\nnode.id={node_id}\ncluster.id={cluster_id}\n"
+            directory = cls(path=path, node_id=node_id, cluster_id=cluster_id)
+            # The log's directory first: once there are properties, there is a place for the truth.
+            _make_durable(directory.metadata_log)
+            _write_durable(
+                properties,
+                f"version={LAYOUT_VERSION}\nnode.id={node_id}\ncluster.id={cluster_id}\n",
             )
-            temporary.rename(properties)
-            return cls(path=path, node_id=node_id, cluster_id=cluster_id)
+            return directory
         known = read_properties(path)
         if known["node.id"] != str(node_id):
             raise InvalidSettings(
@@ -57,6 +60,10 @@ class DataDirectory:
         return self.path / "metadata" / "0"
 
     @property
+    def metadata_log(self) -> Path:
+        return self.metadata / "log"
+
+    @property
     def chunks(self) -> Path:
         return self.path / "wal" / str(self.node_id)
 
@@ -67,6 +74,34 @@ class DataDirectory:
     @property
     def objects(self) -> Path:
         return self.path / "objects"
+
+
+def _make_durable(path: Path) -> None:
+    """Make a directory and its parents, each with its name synced: a power cut keeps them."""
+    if path.is_dir():
+        return
+    _make_durable(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync(path.parent)
+
+
+def _write_durable(path: Path, text: str) -> None:
+    """All of the file or, after a crash at any point, no file of this name."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """A data directory belongs to one node and one layout version."""
 
+import os
 import random
 from pathlib import Path
 
@@ -33,3 +34,27 @@ def test_a_directory_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
 def test_a_directory_without_properties_is_no_data_directory(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="is no data directory"):
         read_properties(tmp_path)
+
+
+def test_the_names_of_a_new_directory_are_synced_before_its_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    data = DataDirectory.open(tmp_path / "new" / "data", node_id=1, rng=random.Random(1))
+    assert data.metadata_log.is_dir()
+    assert synced == [
+        tmp_path,
+        tmp_path / "new",
+        data.path,
+        data.path / "metadata",
+        data.metadata,
+        data.path / "meta.tmp",
+        data.path,
+    ]
