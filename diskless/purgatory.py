@@ -132,9 +132,10 @@ class Purgatory(Generic[K]):
 
     def expire_all(self) -> None:
         """Expire whatever still waits; for a clean stop."""
-        for watchers in tuple(self._watchers.values()):
-            for operation in tuple(watchers):
-                self._expire(operation)
+        # The timers and not the watchers: an operation that watches no key waits as well.
+        timers, self._timers = self._timers, []
+        for _, _, operation in timers:
+            self._expire(operation)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

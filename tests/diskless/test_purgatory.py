@@ -74,6 +74,20 @@ async def test_a_deadline_expires_an_operation_once() -> None:
     assert purgatory.statistics() == (0, 1, 1)
 
 
+async def test_a_clean_stop_also_expires_what_watches_no_key() -> None:
+    purgatory: Purgatory[str] = Purgatory("test")
+    watching, keyless, done = Wait(), Wait(), Wait()
+    purgatory.try_complete_else_watch(watching, ["a"], 10)
+    purgatory.try_complete_else_watch(keyless, [], 10)
+    purgatory.try_complete_else_watch(done, [], 10)
+    done.force_complete()
+    purgatory.expire_all()
+    purgatory.expire_all()
+    assert [op.completions for op in (watching, keyless, done)] == [1, 1, 1]
+    assert [op.expirations for op in (watching, keyless, done)] == [1, 1, 0]
+    assert purgatory.statistics() == (0, 3, 2)
+
+
 async def test_no_time_left_expires_at_once() -> None:
     purgatory: Purgatory[str] = Purgatory("test")
     operation = Wait()
