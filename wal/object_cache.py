@@ -10,6 +10,9 @@ Single flight: the GET of a block belongs to the cache, not to the reader that c
 that is cancelled leaves it to the others; when the last one leaves, it is cancelled too. A failed
 GET is told to all who wait for it and not remembered: the next reader tries again.
 
+At most `fetch.hot.concurrency` blocks are being loaded at a time: a block in flight is memory that
+no LRU counts yet, and one fetch may reach for dozens of objects.
+
 Cold reads (`cold=True`: catch-up far behind the tail) use the blocks that are there, without making
 them look recently used, but admit none; they fetch exactly the bytes they ask for, under a
 semaphore of their own. Reading a topic from its start neither evicts the tail nor takes its
@@ -65,7 +68,7 @@ class ObjectCacheSettings:
     )
     memory_bytes: int = setting(
         "object.cache.memory.bytes",
-        256 << 20,
+        128 << 20,
         minimum=0,
         maximum=1 << 40,
         why="smaller: more GETs; larger: more memory, and a block is only as old as it is useful",
@@ -76,6 +79,14 @@ class ObjectCacheSettings:
         minimum=0,
         maximum=1 << 50,
         why="what memory evicts, if there is a directory for it; 0: none",
+    )
+    hot_concurrency: int = setting(
+        "fetch.hot.concurrency",
+        8,
+        minimum=1,
+        maximum=1024,
+        why="blocks loaded at a time; fewer: the tail waits for the store's latency; more: each "
+        "is object.cache.block.bytes of memory beyond object.cache.memory.bytes",
     )
     cold_concurrency: int = setting(
         "fetch.cold.concurrency",
@@ -154,6 +165,7 @@ class ObjectCache:
         self._memory: OrderedDict[BlockId, bytes] = OrderedDict()
         self._memory_bytes = 0
         self._flights: dict[BlockId, _Flight] = {}
+        self._hot = asyncio.Semaphore(self._settings.hot_concurrency)
         self._cold = asyncio.Semaphore(self._settings.cold_concurrency)
         self._disk: _DiskTier | None = None
         if disk_directory is not None and self._settings.disk_bytes:
@@ -316,13 +328,14 @@ class ObjectCache:
                 flight.task.cancel()
 
     async def _load(self, block: BlockId, object_length: int) -> bytes:
-        content = await self._read_disk(block)
-        if content is not None:
-            return content
-        self._misses += 1
-        start = block.number * self._block_bytes
-        length = min(self._block_bytes, object_length - start)
-        return await self._store.get_range(block.key, start, length)
+        async with self._hot:
+            content = await self._read_disk(block)
+            if content is not None:
+                return content
+            self._misses += 1
+            start = block.number * self._block_bytes
+            length = min(self._block_bytes, object_length - start)
+            return await self._store.get_range(block.key, start, length)
 
     def _land(self, block: BlockId, flight: _Flight) -> None:
         """A fetch has ended: its result becomes a block unless it failed or is unwanted."""

@@ -57,11 +57,14 @@ class Source:
             await self.arrived.wait_for(lambda: self.active == count)
 
 
-def settings(blocks: int = 4, disk_blocks: int = 0, cold: int = 16) -> ObjectCacheSettings:
+def settings(
+    blocks: int = 4, disk_blocks: int = 0, cold: int = 16, hot: int = 8
+) -> ObjectCacheSettings:
     return ObjectCacheSettings(
         block_bytes=BLOCK,
         memory_bytes=blocks * BLOCK,
         disk_bytes=disk_blocks * (BLOCK + 100),
+        hot_concurrency=hot,
         cold_concurrency=cold,
         disk_threads=1,
     )
@@ -237,6 +240,24 @@ async def test_cold_reads_are_limited_apart_from_the_others() -> None:
         source.gate.set()
         await asyncio.gather(tail, *cold)
         assert source.active_max == 3
+
+
+async def test_no_more_blocks_are_in_flight_than_allowed_and_a_reader_that_leaves_makes_room() -> (
+    None
+):
+    source = Source()
+    source.gate.clear()
+    async with ObjectCache(source, settings=settings(blocks=10, hot=2)) as cache:
+        readers = [asyncio.create_task(read(cache, source, block * BLOCK, 1)) for block in range(8)]
+        await source.until_active(2)
+        for leaving in (readers[0], readers[5]):
+            leaving.cancel()
+        await asyncio.wait((readers[0], readers[5]))
+        source.gate.set()
+        stayed = [reader for reader in readers if not reader.cancelled()]
+        assert len(await asyncio.gather(*stayed)) == 6
+        assert source.active_max == 2
+        assert cache.statistics().misses == 7, "who left the queue was never asked for"
 
 
 async def test_an_invalidated_object_is_fetched_again_even_when_it_was_in_flight() -> None:
