@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from bench.broker import fresh_directory
 from bench.report import Report
 from metadata.operations import SegmentPlan, WalExtent
+from metadata.segments import segment_key
 from tiering.roll import RollSettings, roll, row_groups
-from tiering.segment_format import segment_key
 from wal.blocking_store import BlockingStore, open_blocking_store
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.object_store import BytesBody

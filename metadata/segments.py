@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 from metadata.commit_rules import Decision
 from metadata.image import CommittedImage, PartitionState, PlannedSegment
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import RolledSegment, SegmentCommit, TopicDescription
+from metadata.operations import RolledSegment, SegmentCommit
 from metadata.queries import unplanned_rows
 from metadata.records import MetadataRecord, SegmentCommittedRecord, SegmentPlannedRecord
 from metadata.segment_identity import segment_digest
@@ -32,6 +32,10 @@ from wal.errors import DisklessError, Rejected, UnknownPartition
 
 SEGMENT_BYTES_CONFIG: Final = "segment.bytes"
 SEGMENT_MS_CONFIG: Final = "segment.ms"
+
+KEY_TOPIC_NAME_MAX: Final = 200
+"""Kafka allows names of 249 characters; with a topic id behind them they would exceed the 255 bytes
+that file systems, and so `file://` stores, allow a name."""
 
 _INT32_MAX: Final = 2**31 - 1
 
@@ -53,10 +57,17 @@ class Proposal(NamedTuple):
     last_offset: int
 
 
-def segment_key(topic: TopicDescription, partition: int, base: int, last: int) -> ObjectKey:
-    """The object key of a segment; see docs/formats.md."""
+def segment_key(
+    topic_name: str, partition: TopicIdPartition, base_offset: int, last_offset: int
+) -> ObjectKey:
+    """`segments/<topic>-<topic id>/partition=<n>/<base>-<last>.parquet`, offsets of 20 digits.
+
+    Twenty digits sort by offset in a listing; `partition=` is what Spark turns into a column. The
+    topic's name is there for people and is cut to KEY_TOPIC_NAME_MAX; its id makes the key unique.
+    """
     return ObjectKey(
-        f"segments/{topic.name}-{topic.topic_id}/partition={partition}/{base:020d}-{last:020d}.parquet"
+        f"segments/{topic_name[:KEY_TOPIC_NAME_MAX]}-{partition.topic_id}"
+        f"/partition={partition.partition}/{base_offset:020d}-{last_offset:020d}.parquet"
     )
 
 
@@ -137,7 +148,7 @@ def decide_plans(
             or view.planned_end(partition) != base
         ):
             continue
-        key = segment_key(topic, partition.partition, base, last)
+        key = segment_key(topic.name, partition, base, last)
         view.put_plan(PlannedSegment(partition, base, last, key, now_ms))
         records.append(
             SegmentPlannedRecord(

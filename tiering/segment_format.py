@@ -1,4 +1,4 @@
-"""What a Parquet segment is called and what its footer says: names, key-value metadata, checks.
+"""What the footer of a Parquet segment says: key-value metadata, checksums, checks.
 
 A segment holds the records `base_offset` .. `last_offset` of one partition, one row per record in
 offset order. Any Parquet reader reads it; docs/segment-format.md is the page for those. What only
@@ -22,9 +22,9 @@ then written over them, which leaves the footer as long as it was.
 
     PAR1 | row group 0 | row group 1 | … | page index | footer | footer length (u32 LE) | PAR1
 
-This module names and checks; tiering/segment_writer.py writes, tiering/segment_reader.py reads,
-tiering/segment_columns.py knows the columns. PyArrow is imported on first use only: the broker
-starts without it.
+This module knows the footer; metadata/segments.py names the object, tiering/segment_writer.py
+writes, tiering/segment_reader.py reads, tiering/segment_columns.py knows the columns. PyArrow is
+imported on first use only: the broker starts without it.
 
 Failure cases: CorruptSegment naming the key for everything that does not hold.
 """
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.coordinates import TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptSegment
 
@@ -109,19 +109,6 @@ class SegmentFooter:
     @property
     def max_timestamp_ms(self) -> int:
         return max(group.max_timestamp_ms for group in self.row_groups)
-
-
-def segment_key(
-    topic_name: str, partition: TopicIdPartition, base_offset: int, last_offset: int
-) -> ObjectKey:
-    """`segments/<topic>-<topic id>/partition=<n>/<base>-<last>.parquet`, offsets of 20 digits.
-
-    Twenty digits sort by offset in a listing; `partition=` is what Spark turns into a column.
-    """
-    return ObjectKey(
-        f"segments/{topic_name}-{partition.topic_id}/partition={partition.partition}"
-        f"/{base_offset:020d}-{last_offset:020d}.parquet"
-    )
 
 
 def footer_metadata(identity: SegmentIdentity, row_groups: Sequence[RowGroup]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 
 from diskless.data_directory import DataDirectory
 from metadata.coordinator import LOG_DIRECTORY
-from metadata.operations import RolledSegment, SegmentPlan, TopicDescription, WalExtent
+from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.record_codec import FieldReader
 from metadata.records import (
     COMMITTED_BATCH,
@@ -553,8 +553,8 @@ def key_pattern(prefix: str) -> re.Pattern[str]:
 def test_objects_are_named_as_the_page_says() -> None:
     ulid = mint_ulid(SystemClock(), random.Random(1))
     assert key_pattern("wal").fullmatch(wal_object_key(ulid))
-    topic = TopicDescription(topic_id=TOPIC, name="a.b-c_d", partition_count=1)
-    assert key_pattern("segments").fullmatch(segment_key(topic, 12, 3, 4))
+    partition = TopicIdPartition(TOPIC, 12)
+    assert key_pattern("segments").fullmatch(segment_key("a.b-c_d", partition, 3, 4))
 
 
 def test_the_data_directory_is_laid_out_as_the_page_says(tmp_path: Path) -> None:

@@ -229,6 +229,15 @@ def test_an_extent_that_does_not_hold_what_is_planned_is_corrupt(
             roll(plan_of([extent]), store)
 
 
+def test_the_longest_topic_name_fits_into_a_file_systems_names(tmp_path: Path) -> None:
+    name = "n" * 249
+    with file_store(tmp_path) as store:
+        segment = roll(plan_of(put_wal_object(store, "wal/00/object", [BATCHES]), name), store)
+        identity = verify_segment(store, segment.object_key).identity
+    assert identity.topic_name == name
+    assert segment.object_key.split("/")[1] == f"{name[:200]}-{identity.partition.topic_id}"
+
+
 def test_a_plan_with_a_hole_is_refused(tmp_path: Path) -> None:
     with file_store(tmp_path) as store:
         (first,) = put_wal_object(store, "wal/00/one", [BATCHES[:1]])

@@ -12,9 +12,9 @@ from uuid import UUID
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from metadata.operations import RolledSegment, SegmentExtent, SegmentPlan, WalExtent
+from metadata.segments import segment_key
 from tiering.job import RollResult, describe
 from tiering.roll import roll
-from tiering.segment_format import segment_key
 from wal.clock import SystemClock
 from wal.coordinates import (
     LOG_APPEND_TIME,
