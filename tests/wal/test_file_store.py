@@ -76,7 +76,7 @@ class GatedBody:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("name", ["writev", "preadv", "fdatasync", "link", "mkdir"])
+@pytest.mark.parametrize("name", ["writev", "fdatasync", "link", "mkdir"])
 def test_a_put_that_failed_before_it_had_a_name_stored_nothing_and_may_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: int
 ) -> None:
@@ -148,20 +148,20 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert store.get(KEY) == b"".join(fragments)
 
 
-def test_bytes_that_did_not_reach_the_file_are_noticed(
+def test_a_file_that_is_shorter_than_what_was_written_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.writev
 
     def lying(fd: int, buffers: list[memoryview]) -> int:
-        damaged = bytearray(b"".join(buffers))
-        damaged[len(damaged) // 2] ^= 1
-        return real(fd, [damaged])
+        joined = b"".join(buffers)
+        real(fd, [joined[:-1]])
+        return len(joined)
 
     with blocking_store(tmp_path) as store:
         with monkeypatch.context() as patched:
             patched.setattr(os, "writev", lying)
-            with pytest.raises(ObjectStoreUnavailable, match="read back"):
+            with pytest.raises(ObjectStoreUnavailable, match="wrote 1000 bytes, it has 999"):
                 store.put(KEY, BytesBody(bytes(1000)))
         store.put(KEY, BytesBody(bytes(1000)))
 
