@@ -206,6 +206,7 @@ class Broker:
                 clock=self.clock,
                 rng=self.rng,
                 settings=self.config.coordinator,
+                log_settings=self.config.metadata_log,
             )
         )
         self._run_until_stop(stack, tasks.create_task(self.coordinator.run(), name="coordinator"))

@@ -10,17 +10,20 @@ later wins:
    (`DISKLESS_WAL_COMMIT_INTERVAL_MS=100`),
 4. the command line.
 
-An unknown key, a value out of bounds and a line that is not `key=value` fail at start, by name.
+An unknown key, a value out of bounds and a line that is not `key=value` fail at start, by name. So
+do two values that do not go together: what one part may make, the next part must be able to take.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from diskless.server_settings import ServerSettings
+from metadata.local_log import LocalLogSettings
 from metadata.metadata_settings import CoordinatorSettings
 from tiering.segment_reader import SegmentReaderSettings
+from wal.chunk_directory import BATCH_OVERHEAD_BYTES
 from wal.errors import InvalidSettings
 from wal.file_store import FileStoreSettings
 from wal.object_cache import ObjectCacheSettings
@@ -37,6 +40,13 @@ from wal.wal_settings import WalSettings
 
 ENVIRONMENT_PREFIX: Final = "DISKLESS_"
 _NOT_SETTINGS: Final = frozenset({"DISKLESS_FAILPOINTS"})
+
+_OBJECT_BYTES_MAX: Final = 2**31 - 1
+"""A commit states the size of its object in an int32."""
+
+_BATCH_DESCRIPTION_BYTES_MAX: Final = 128
+"""What a batch takes in its object's footer (72), or in the record of its commit when it is the
+only one of its topic there (61, its position, and topic and partition in front)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +127,7 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "cache": ObjectCacheSettings,
     "segments": SegmentReaderSettings,
     "coordinator": CoordinatorSettings,
+    "metadata_log": LocalLogSettings,
 }
 
 
@@ -133,6 +144,7 @@ class Config:
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
     segments: SegmentReaderSettings = field(default_factory=SegmentReaderSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    metadata_log: LocalLogSettings = field(default_factory=LocalLogSettings)
     explicit: frozenset[str] = frozenset()
 
     def values(self) -> Mapping[str, SettingValue]:
@@ -162,7 +174,69 @@ def load_config(
         raise InvalidSettings(
             f"unknown configuration: {unknown}; `diskless config` lists what there is"
         )
-    return Config(**sections, explicit=explicit)
+    config = Config(**sections, explicit=explicit)
+    for limit in _limits_across(config):
+        if limit.needed > limit.allowed:
+            raise InvalidSettings(
+                f"{limit.needed_by} needs {limit.needed}, {limit.allowed_by} allows "
+                f"{limit.allowed}: {limit.why}"
+            )
+    return config
+
+
+class _Limit(NamedTuple):
+    """What some keys make necessary, and what others make possible."""
+
+    needed_by: str
+    needed: int
+    allowed_by: str
+    allowed: int
+    why: str
+
+
+def _limits_across(config: Config) -> Iterator[_Limit]:
+    """Where the value of one key must leave room for that of another."""
+    wal, server, coordinator = config.wal, config.server, config.coordinator
+    chunk_bytes = wal.chunk_max_bytes + wal.chunk_overflow_bytes
+    yield _Limit(
+        "wal.chunk.max.batches",
+        wal.chunk_max_batches,
+        "diskless.coordinator.commit.batches.max",
+        coordinator.commit_batches_max,
+        "a full chunk is one commit",
+    )
+    yield _Limit(
+        "diskless.coordinator.commit.batches.max",
+        coordinator.commit_batches_max * _BATCH_DESCRIPTION_BYTES_MAX,
+        "metadata.log.segment.bytes",
+        config.metadata_log.batch_max_bytes,
+        f"a commit is one record, {_BATCH_DESCRIPTION_BYTES_MAX} bytes a batch, in half a segment",
+    )
+    yield _Limit(
+        "wal.chunk.max.bytes + wal.chunk.overflow.bytes + wal.chunk.max.batches",
+        chunk_bytes + wal.chunk_max_batches * _BATCH_DESCRIPTION_BYTES_MAX,
+        "the WAL object format",
+        _OBJECT_BYTES_MAX,
+        "an object with its footer is smaller than 2 GiB",
+    )
+    yield _Limit(
+        "socket.request.max.bytes",
+        server.request_max_bytes,
+        "wal.chunk.max.bytes + wal.chunk.overflow.bytes",
+        chunk_bytes,
+        "the batches of one request share a chunk",
+    )
+    # Were the queue full before connections stop reading, the first batch of a new idempotent
+    # producer could be refused and a later one taken, which would start it at a wrong sequence.
+    yield _Limit(
+        "queued.max.request.bytes + socket.request.max.bytes + wal.chunk.max.batches",
+        server.queued_max_request_bytes
+        + server.request_max_bytes
+        + wal.chunk_max_batches * BATCH_OVERHEAD_BYTES,
+        "wal.append.queue.max.bytes",
+        wal.append_queue_max_bytes,
+        "connections must stop reading before the write queue is full",
+    )
 
 
 def explain_all() -> Iterator[tuple[str, SettingValue, str]]:

@@ -53,10 +53,11 @@ class WalSettings:
     )
     append_queue_max_bytes: int = setting(
         "wal.append.queue.max.bytes",
-        64 * MIB,
+        256 * MIB,
         minimum=1 * MIB,
-        maximum=4 * GIB,
-        why="smaller: appends are refused (retriably) earlier; larger: more memory in an outage",
+        maximum=64 * GIB,
+        why="a net below queued.max.request.bytes, which connections meet first and which must be "
+        "smaller; past it appends are refused (retriably)",
     )
     buffer_pool_max_bytes: int = setting(
         "wal.buffer.pool.max.bytes",

@@ -61,3 +61,49 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_an_unknown_environment_variable_is_named() -> None:
     with pytest.raises(InvalidSettings, match="DISKLESS_NUM_PARTITION "):
         load_config(environment={"DISKLESS_NUM_PARTITION": "1"})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        (
+            {"wal.chunk.max.batches": "50001"},
+            ("wal.chunk.max.batches", "diskless.coordinator.commit.batches.max"),
+        ),
+        (
+            {"diskless.coordinator.commit.batches.max": "300000"},
+            ("diskless.coordinator.commit.batches.max", "metadata.log.segment.bytes"),
+        ),
+        (
+            {"wal.chunk.max.bytes": str(1 << 30), "wal.chunk.overflow.bytes": str(1 << 30)},
+            ("wal.chunk.max.bytes", "wal.chunk.overflow.bytes"),
+        ),
+        (
+            {"socket.request.max.bytes": str(137 << 20)},
+            ("socket.request.max.bytes", "wal.chunk.overflow.bytes"),
+        ),
+        (
+            {"queued.max.request.bytes": str(200 << 20)},
+            ("queued.max.request.bytes", "wal.append.queue.max.bytes"),
+        ),
+    ],
+)
+def test_limits_that_do_not_go_together_are_refused_and_both_are_named(
+    overrides: dict[str, str], names: tuple[str, str]
+) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        load_config(overrides=overrides)
+    for name in names:
+        assert name in str(refused.value)
+
+
+def test_limits_that_were_raised_together_are_taken() -> None:
+    config = load_config(
+        overrides={
+            "diskless.coordinator.commit.batches.max": "300000",
+            "metadata.log.segment.bytes": str(128 << 20),
+            "queued.max.request.bytes": str(200 << 20),
+            "wal.append.queue.max.bytes": str(512 << 20),
+        }
+    )
+    assert config.metadata_log.batch_max_bytes == 64 << 20
