@@ -5,7 +5,9 @@ its TaskGroup. Per turn the loop drains what is queued into one grouped append (
 in its own thread), releases the buffers, and seals the chunk when it is full, has enough batches,
 or when the commit interval since its first batch is over. A sealed chunk is handed to `on_sealed`,
 the uploader's `submit`, which waits while the uploader has its fill: that is the back pressure.
-Appends are still accepted meanwhile, up to `wal.append.queue.max.bytes`.
+Appends are still accepted meanwhile; what the queue then holds are the fragments it was given, so
+who lends these out (the server, up to `queued.max.request.bytes`) stops long before the queue is
+full. Past `wal.append.queue.max.bytes` an append is refused, which no broker should ever see.
 
 Invariants:
 
@@ -29,7 +31,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -54,11 +56,6 @@ log = structlog.get_logger(__name__)
 OnSealed = Callable[[SealedChunk], Awaitable[None]]
 OnAppended = Callable[[Sequence[PendingBatch]], None]
 OnFailed = Callable[[Sequence[PendingBatch], DisklessError], None]
-
-# Producers stop being read at half of the queue, and resume at a quarter: what they have in flight
-# by then still fits.
-_HIGH_MARK: Final = 2
-_LOW_MARK: Final = 4
 
 
 class WriteLoopStatistics(NamedTuple):
@@ -110,8 +107,6 @@ class WriteLoop:
         self._calls_queued = 0
         self._calls_taken = 0
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._is_closing = False
         self._is_closed = False
         self._flushes: list[asyncio.Future[None]] = []
@@ -130,8 +125,8 @@ class WriteLoop:
     def append_nowait(self, batches: Sequence[PendingBatch]) -> None:
         """Queue the batches of one request, which all land in one chunk; takes their payloads over.
 
-        Raises, leaving the payloads with the caller: Overloaded (the queue is full; wait for room),
-        AppendTooLarge (more than a chunk may ever hold, or than its header announced),
+        Raises, leaving the payloads with the caller: Overloaded (the queue is full), AppendTooLarge
+        (more bytes or batches than a chunk may ever hold, or more bytes than its header announced),
         CorruptBatch (less than its header announced), StorageFailed (the loop has ended).
         """
         if self._is_closing or self._is_closed:
@@ -151,6 +146,11 @@ class WriteLoop:
         threshold = settings.chunk_max_bytes + settings.chunk_overflow_bytes
         if data_bytes > threshold:
             raise AppendTooLarge(f"{data_bytes} bytes in one append, {threshold} are allowed")
+        if len(batches) > settings.chunk_max_batches:
+            # A commit of them all might be more than the coordinator takes.
+            raise AppendTooLarge(
+                f"{len(batches)} batches in one append, {settings.chunk_max_batches} are allowed"
+            )
         charged = data_bytes + BATCH_OVERHEAD_BYTES * len(batches)
         limit = settings.append_queue_max_bytes
         if self._queued_bytes and self._queued_bytes + charged > limit:
@@ -160,22 +160,7 @@ class WriteLoop:
         self._calls_queued += 1
         self._queued_bytes += charged
         self._queued_batches += len(batches)
-        if self._queued_bytes >= limit // _HIGH_MARK:
-            self._room.clear()
         self._wake.set()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether connections should go on reading; turns back only well below the limit."""
-        return self._room.is_set()
-
-    async def wait_for_room(self) -> None:
-        """Return when `has_room` is true, at once if it is."""
-        await self._room.wait()
-
-    def pressure(self) -> float:
-        """How full the queue is: 0 empty, 1 at its limit."""
-        return self._queued_bytes / self._settings.append_queue_max_bytes
 
     async def flush(self) -> None:
         """Return when everything queued before this call is in a chunk that `on_sealed` took.
@@ -296,8 +281,6 @@ class WriteLoop:
             charged += call.charged_bytes
         self._queued_bytes -= charged
         self._queued_batches -= len(group)
-        if self._queued_bytes <= settings.append_queue_max_bytes // _LOW_MARK:
-            self._room.set()
         return group, is_full
 
     async def _append(self, executor: ThreadPoolExecutor, group: list[PendingBatch]) -> None:
@@ -361,7 +344,6 @@ class WriteLoop:
 
     def _abandon_all(self) -> None:
         """The loop ends: everything it still holds gets its outcome."""
-        self._room.set()
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -211,25 +211,36 @@ async def test_a_payload_that_is_not_what_its_header_says_is_refused(
         item.payload.release()
 
 
-async def test_a_full_queue_refuses_and_room_is_told(tmp_path: Path) -> None:
+async def test_a_full_queue_refuses_until_it_is_drained(tmp_path: Path) -> None:
     charge = len(BATCH) + BATCH_OVERHEAD_BYTES
     settings = replace(SETTINGS, append_queue_max_bytes=8 * charge, chunk_max_batches=1)
     async with running(Rig(tmp_path, settings=settings)) as rig:
         # Nothing is drained as long as this test does not wait.
-        assert rig.loop.pressure() == 0
-        for queued in range(8):
-            assert rig.loop.has_room == (queued < 4)
+        for _ in range(8):
             rig.loop.append_nowait(rig.batches(1))
-        assert rig.loop.pressure() == 1
         refused = rig.batches(1)
         with pytest.raises(Overloaded):
             rig.loop.append_nowait(refused)
         refused[0].payload.release()
         rig.tokens.pop()
         assert rig.loop.statistics().overloaded == 1
-        async with asyncio.timeout(10):
-            await rig.loop.wait_for_room()
-        assert rig.loop.pressure() <= 1 / 4
+        assert rig.loop.statistics().queued_bytes == 8 * charge
+        await rig.loop.flush()
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.loop.flush()
+
+
+async def test_a_call_of_more_batches_than_a_commit_may_hold_is_refused(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, chunk_max_batches=3)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        refused = rig.batches(4)
+        with pytest.raises(AppendTooLarge):
+            rig.loop.append_nowait(refused)
+        for batch in refused:
+            batch.payload.release()
+        rig.tokens.clear()
+        rig.loop.append_nowait(rig.batches(3))
+        await rig.loop.flush()
 
 
 async def test_a_call_larger_than_the_queue_is_taken_when_the_queue_is_empty(
@@ -262,7 +273,6 @@ async def test_appends_are_accepted_while_the_uploader_is_full(tmp_path: Path) -
                 await asyncio.sleep(0)
         # One batch is in the chunk that the uploader does not take, the others are queued.
         assert accepted == 5
-        assert not rig.loop.has_room
         assert rig.pool.statistics().in_use_bytes > 0
         rig.gate.set()
         await rig.loop.flush()
