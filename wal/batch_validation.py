@@ -13,23 +13,28 @@ Order matters to clients, which act on the first error they get. It is Apache Ka
     CRC                                 CorruptBatch
     count, control bit, sequence        InvalidRecord
     timestamp type and bounds           InvalidTimestamp
+    count that its bytes can hold       InvalidRecord
+    count that readers can hold         RecordTooLarge
     keys, on compacted topics           InvalidRecord
 
 Only the header is read and the bytes under the CRC are summed: 4 µs, and 45 µs per MiB. Records are
 opened (and inflated, under a cap) in two cases only: the topic is compacted, or it bounds how old a
 timestamp may be, because the header tells the largest timestamp of its batch but not the smallest.
 So a batch whose records contradict its header is not found here but by whoever opens it later; the
-producer vouched for those bytes with the CRC.
+producer vouched for those bytes with the CRC. Consumers get it as it was sent, and tiering keeps it
+as it is (tiering/raw_batches.py). What such a batch costs the others is bounded by its record
+count, for each record takes an offset and a row; so a count is refused that the bytes cannot hold.
 
 Where this differs from Apache Kafka: transactional batches are refused with InvalidRecord as long
-as there is no transaction coordinator, bytes after the batch are refused rather than ignored, and
-so is the delete-horizon bit, which only a log cleaner may set.
+as there is no transaction coordinator, bytes after the batch are refused rather than ignored, so is
+the delete-horizon bit, which only a log cleaner may set, and so is a batch of more than
+RECORDS_PER_BATCH_MAX records.
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from wal.compression import CODEC_NAMES, ZSTD
+from wal.compression import CODEC_NAMES, NONE, ZSTD
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from wal.crc import Buffer
 from wal.errors import (
@@ -43,6 +48,7 @@ from wal.record_batch import (
     HEADER_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
+    RECORD_BYTES_MIN,
     BatchHeader,
     header_bytes,
     parse_header,
@@ -56,6 +62,13 @@ INFLATION_MAX: Final = 64
 """A batch that must be opened may inflate to this many times the topic's max.message.bytes."""
 INFLATED_BYTES_CEILING: Final = 256 * 1024 * 1024
 """... and never to more than this."""
+RECORDS_PER_COMPRESSED_BYTE_MAX: Final = 8
+"""Each record has an offset delta that no other record of the batch has, which takes a codec more
+than a bit. Measured on records that hold nothing else: zstd 1.8 records a byte at most, the others
+0.8, whatever their level."""
+RECORDS_PER_BATCH_MAX: Final = 1_000_000
+"""What librdkafka can be configured to send at most. Records of 7 bytes stay far below what a batch
+may inflate to, but each takes some 200 bytes in columns while it is decoded."""
 
 
 class TopicRules(NamedTuple):
@@ -119,6 +132,7 @@ def validate_batch(
     if rules.timestamp_type == CREATE_TIME:
         _check_timestamp(header.base_timestamp_ms, rules, now_ms)
         _check_timestamp(header.max_timestamp_ms, rules, now_ms)
+    _check_count(header)
     if rules.compacted or _bounds_age(rules):
         _check_records(payload, rules, now_ms)
     return header
@@ -155,6 +169,25 @@ def _check_timestamp(timestamp_ms: int, rules: TopicRules, now_ms: int) -> None:
         raise InvalidTimestamp(f"timestamp {timestamp_ms} lies too far after now, {now_ms}")
     if now_ms - timestamp_ms > rules.timestamp_before_max_ms:
         raise InvalidTimestamp(f"timestamp {timestamp_ms} lies too far before now, {now_ms}")
+
+
+def _check_count(header: BatchHeader) -> None:
+    """Refuse a count that cannot be true, or is too large to open; looks at nothing but numbers."""
+    records_bytes = header.length_bytes - HEADER_BYTES
+    if header.codec == NONE:
+        count_max = records_bytes // RECORD_BYTES_MIN
+    else:
+        count_max = records_bytes * RECORDS_PER_COMPRESSED_BYTE_MAX
+    if header.record_count > count_max:
+        raise InvalidRecord(
+            f"{header.record_count} records in {records_bytes} bytes of"
+            f" {CODEC_NAMES[header.codec]} data"
+        )
+    if header.record_count > RECORDS_PER_BATCH_MAX:
+        # Kafka's producers take this error as the advice to split the batch and send its parts.
+        raise RecordTooLarge(
+            f"batch of {header.record_count} records, {RECORDS_PER_BATCH_MAX} allowed"
+        )
 
 
 def _check_records(payload: Sequence[memoryview], rules: TopicRules, now_ms: int) -> None:

@@ -42,6 +42,8 @@ assert HEADER.size == 61
 HEADER_BYTES: Final = HEADER.size
 LENGTH_PREFIX_BYTES: Final = 12
 """Base offset and length: the bytes that the length field does not count."""
+RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, timestamp delta, offset delta, key length, value length, header count."""
 CRC_START: Final = 21
 """First byte under the CRC."""
 MAGIC_V2: Final = 2

@@ -45,6 +45,7 @@ from wal.record_batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC_V2,
+    RECORD_BYTES_MIN,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     parse_header,
@@ -72,8 +73,6 @@ SLICE_BYTES: Final = 8 * 1024 * 1024
 every byte column below the 2 GiB that Arrow's 32-bit offsets reach."""
 
 _INFLATED_BYTES_LIMIT: Final = 1024**3
-_RECORD_BYTES_MIN: Final = 7
-"""Length, attributes, timestamp delta, offset delta, key length, value length, header count."""
 _BODY_BYTES_MIN: Final = 6
 _HEADER_BYTES_MIN: Final = 2
 
@@ -284,7 +283,7 @@ def _open_batch(batch: LocatedBatch, inflated_bytes_max: int) -> tuple[BatchHead
         raise CorruptBatch(f"batch at offset {batch.base_offset}: {error}") from error
     except RecordTooLarge as error:
         raise RecordTooLarge(f"batch at offset {batch.base_offset}: {error}") from error
-    least_bytes = header.record_count * _RECORD_BYTES_MIN
+    least_bytes = header.record_count * RECORD_BYTES_MIN
     if not 0 <= least_bytes <= len(payload) or (header.record_count == 0 and len(payload)):
         raise CorruptBatch(
             f"batch at offset {batch.base_offset}: {header.record_count} records"

@@ -211,6 +211,58 @@ def test_records_that_contradict_their_header_are_corrupt_where_they_are_opened(
         validate(batch, compacted=True)
 
 
+MINIMAL = [Row(timestamp=NOW, key=None, value=None)] * 64  # 7 bytes each
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_uncompressed_records_take_seven_bytes_each(count: int) -> None:
+    batch = build_batch(MINIMAL[:count])
+    assert len(batch) == 61 + 7 * count
+    assert validate(batch).record_count == count
+    with pytest.raises(InvalidRecord, match=f"{count + 1} records in {7 * count} bytes of none"):
+        validate(build_batch(MINIMAL[:count], record_count=count + 1))
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_a_compressed_count_is_bounded_by_the_compressed_bytes(codec: int) -> None:
+    payload = build_batch(MINIMAL, codec=codec)[61:]
+    for count, is_plausible in ((8 * len(payload), True), (8 * len(payload) + 1, False)):
+        lying = seal(payload, codec=codec, compress=False, record_count=count, base_timestamp=NOW)
+        if is_plausible:
+            assert validate(lying).record_count == count
+        else:
+            with pytest.raises(InvalidRecord, match=f"{count} records in {len(payload)} bytes"):
+                validate(lying)
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_the_most_compressible_records_are_far_from_implausible(codec: int) -> None:
+    batch = build_batch([MINIMAL[0]] * 20_000, codec=codec)
+    assert validate(batch).record_count == 20_000
+    assert 20_000 / (len(batch) - 61) < 8 / 4
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_million_records_are_as_many_as_a_batch_may_have(codec: int) -> None:
+    payload = bytes(7_000_007)
+    rules = DEFAULTS._replace(max_message_bytes=8_000_000)
+    for count in (1_000_000, 1_000_001):
+        batch = seal(payload, codec=codec, compress=False, record_count=count, base_timestamp=NOW)
+        if count == 1_000_000:
+            assert validate(batch, rules).record_count == count
+        else:
+            # Kafka's producers answer this error by splitting the batch.
+            with pytest.raises(RecordTooLarge, match="1000001 records, 1000000 allowed"):
+                validate(batch, rules)
+
+
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("count", [2**31 - 1, 2**28 // 7 + 1])
+def test_a_count_that_no_reader_could_inflate_is_refused(codec: int, count: int) -> None:
+    with pytest.raises(InvalidRecord, match=f"{count} records in "):
+        validate(build_batch(ROWS, codec=codec, record_count=count))
+
+
 def test_a_batch_that_breaks_two_rules_gets_kafkas_earlier_error() -> None:
     broken = [
         ({"magic": 1}, InvalidRecord, "magic"),
@@ -222,11 +274,15 @@ def test_a_batch_that_breaks_two_rules_gets_kafkas_earlier_error() -> None:
         ({"attributes": 0x20}, InvalidRecord, "control"),
         ({"producer_id": 3}, InvalidRecord, "sequence"),
         ({"max_timestamp": NOW + 2 * HOUR}, InvalidTimestamp, "after now"),
+        ({"crowd": 1}, InvalidRecord, "bytes of none data"),
         ({"keyless": 1}, InvalidRecord, "no key"),
     ]
     for (earlier, error, words), (later, _, _) in combinations(broken, 2):
         fields = {"last_offset_delta": len(ROWS) - 1, **earlier, **later}
-        size, crc, keyless = (fields.pop(name, 0) for name in ("size", "crc", "keyless"))
+        names = ("size", "crc", "keyless", "crowd")
+        size, crc, keyless, crowd = (fields.pop(name, 0) for name in names)
+        if crowd:
+            fields = {"record_count": 1000, **fields, "last_offset_delta": 999}
         rows = [row._replace(key=None) for row in ROWS] if keyless else ROWS
         batch = bytearray(build_batch(rows, **fields))
         batch[20] ^= crc
