@@ -67,6 +67,7 @@ from uuid import UUID
 import structlog
 
 from wal.buffer import FragmentChain
+from wal.chunk_spares import SpareFiles
 from wal.clock import Clock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
@@ -239,8 +240,12 @@ class ChunkWriter:
         overflow_bytes: int,
         sync: bool = False,
         disk: Disk = SYSTEM_DISK,
+        spare: SpareFiles | None = None,
     ) -> None:
-        """Create the files; none may exist. Raises StorageFailed, leaving none behind."""
+        """Create the files, or make them out of `spare`; none may exist.
+
+        Raises StorageFailed, leaving none behind; what is left of `spare` stays the caller's.
+        """
         self.paths = paths
         self.identity = identity
         self.entries: list[ChunkEntry] = []
@@ -252,15 +257,31 @@ class ChunkWriter:
         self._disk = disk
         self._salt_crc = crc32c(SALT.pack(identity.salt))
         self._fds: list[int] = []
+        self._has_stale_data = False
         try:
             # .idx last: files without an index are what an interrupted creation leaves.
-            for path in (paths.data, paths.desc, paths.meta, paths.idx):
-                self._fds.append(disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            if spare is None:
+                for path in (paths.data, paths.desc, paths.meta, paths.idx):
+                    self._fds.append(disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            else:
+                self._use_again(spare)
             write_vectors(disk, self._fds[2], [identity.encode()], 0)
         except OSError as error:
             self.close()
             remove_files(disk, paths)
             raise StorageFailed(f"{paths.idx}: cannot open a chunk: {error}") from error
+
+    def _use_again(self, spare: SpareFiles) -> None:
+        """All but .data are emptied; of that, `close` cuts what lies behind the last append."""
+        disk, paths = self._disk, self.paths
+        self._fds.append(disk.open(spare.data, os.O_RDWR))
+        for path in (spare.desc, spare.meta, spare.idx):
+            self._fds.append(disk.open(path, os.O_RDWR | os.O_TRUNC))
+        self._has_stale_data = True
+        disk.rename(spare.data, paths.data)
+        disk.rename(spare.desc, paths.desc)
+        disk.rename(spare.meta, paths.meta)
+        disk.rename(spare.idx, paths.idx)
 
     @property
     def append_threshold(self) -> int:
@@ -342,6 +363,13 @@ class ChunkWriter:
     def close(self) -> None:
         """Close the files; no append may follow. Closing twice is harmless."""
         self.is_appendable = False
+        if self._has_stale_data and self._fds:
+            self._has_stale_data = False
+            try:
+                self._disk.ftruncate(self._fds[0], self.data_bytes)
+            except OSError as error:
+                # Readers never go there, and recovery cuts it as a torn tail.
+                log.warning("stale bytes not cut", path=self.paths.data, error=str(error))
         while self._fds:
             self._disk.close(self._fds.pop())
 

@@ -32,7 +32,8 @@ What `recover` does with each chunk, in the order of their numbers:
     28  CRC          u32  over bytes 0 .. 27
 
 Committed chunks are kept up to `wal.cache.max.bytes`, quarantined ones up to
-`wal.quarantine.max.bytes`; the oldest go first, and no chunk goes while somebody reads it.
+`wal.quarantine.max.bytes`; the oldest go first, and no chunk goes while somebody reads it. The
+files of a few that went are used again (`wal.chunk_spares`).
 
 An exclusive lock on the directory keeps two brokers from sharing it.
 
@@ -66,6 +67,7 @@ from wal.chunk import (
     remove_files,
     scan_chunk,
 )
+from wal.chunk_spares import SpareChunks, SpareFiles
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
@@ -74,6 +76,8 @@ from wal.errors import CorruptChunk, OutOfBounds, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
 from wal.wal_object import WalObjectPlan, plan_wal_object
 from wal.wal_settings import WalSettings
+
+_MARKER_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 log = structlog.get_logger(__name__)
 
@@ -322,6 +326,7 @@ class ChunkDirectory:
         self._cached_bytes = 0
         self._next_number = 0
         self._lock_fd = -1
+        self._spares = SpareChunks(path, disk)
 
     def recover(self) -> list[SealedChunk]:
         """Take the directory; returns the chunks to upload and commit, oldest first. Blocks.
@@ -331,6 +336,7 @@ class ChunkDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
+            self._spares.clear()
             names = os.listdir(self.path)
             quarantine = self.path / QUARANTINE
             quarantined = os.listdir(quarantine) if quarantine.exists() else []
@@ -371,6 +377,16 @@ class ChunkDirectory:
 
     def open_chunk(self) -> ChunkWriter:
         """A new chunk with a new object key; blocks. Raises: StorageFailed."""
+        spare = self._spares.take()
+        if spare is not None:
+            try:
+                return self._new_writer(spare)
+            except StorageFailed as error:
+                log.warning("spare files not used", error=str(error))
+                self._spares.delete(spare.files)
+        return self._new_writer(None)
+
+    def _new_writer(self, spare: SpareFiles | None) -> ChunkWriter:
         with self._lock:
             number = self._next_number
             self._next_number += 1
@@ -381,6 +397,7 @@ class ChunkDirectory:
             overflow_bytes=self._settings.chunk_overflow_bytes,
             sync=self._settings.chunk_sync,
             disk=self._disk,
+            spare=spare,
         )
 
     def seal(self, writer: ChunkWriter, tokens: Sequence[Any]) -> SealedChunk | None:
@@ -424,12 +441,16 @@ class ChunkDirectory:
             plan.object_bytes,
             bytes(4),
         )
+        # A spare marker gets its content under its old name: under the new one it is believed.
+        marker = self._spares.take_marker()
         try:
-            fd = self._disk.open(chunk.paths.committed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            fd = self._disk.open(marker or chunk.paths.committed, _MARKER_FLAGS)
             try:
                 self._disk.pwritev(fd, [content + COMMITTED_CRC.pack(crc32c(content))], 0)
             finally:
                 self._disk.close(fd)
+            if marker is not None:
+                self._disk.rename(marker, chunk.paths.committed)
         except OSError as error:
             log.warning("commit not noted", path=chunk.paths.committed, error=str(error))
         chunk.forget_plan()
@@ -556,7 +577,16 @@ class ChunkDirectory:
                 if excess <= 0:
                     break
         for chunk in victims:
-            self.discard(chunk)
+            self._retire(chunk)
+
+    def _retire(self, chunk: SealedChunk) -> None:
+        """A committed chunk that is not kept any longer: its files serve again, or go."""
+        is_usual = chunk.data_bytes <= self._settings.chunk_max_bytes * 2
+        self._forget(chunk)
+        self._fd_cache.invalidate(chunk.data_path)
+        files = chunk.paths.files
+        if not (is_usual and self._spares.keep(files[:-1], files[-1])):
+            remove_files(self._disk, chunk.paths)
 
     def _quarantine(self, paths: ChunkPaths, error: CorruptChunk) -> None:
         log.error("chunk quarantined", number=paths.number, error=str(error))

@@ -171,6 +171,14 @@ class FaultyDisk(SystemDisk):
         self._enter("ftruncate", self._paths[fd])
         super().ftruncate(fd, length_bytes)
 
+    def rename(self, source: str, target: str) -> None:
+        self._enter("rename", source)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._enter("unlink", path)
+        super().unlink(path)
+
 
 class Outcomes:
     """A committer, and the ends of everything a write loop may tell: each token's outcomes.
