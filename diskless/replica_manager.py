@@ -19,7 +19,7 @@ Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's Rep
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -208,6 +208,7 @@ class ReplicaManager:
         self._bytes_appended = 0
         self._batches_rejected = 0
         self._fetches = 0
+        self._is_closing = False
 
     def statistics(self) -> ReplicaStatistics:
         return ReplicaStatistics(
@@ -215,7 +216,8 @@ class ReplicaManager:
         )
 
     def close(self) -> None:
-        """Answer whatever still waits; for a clean stop."""
+        """Answer whatever still waits, and let nothing wait any more; for a clean stop."""
+        self._is_closing = True
         self.produce_purgatory.expire_all()
         self.fetch_purgatory.expire_all()
 
@@ -304,15 +306,17 @@ class ReplicaManager:
         isolation: int,
         client: ClientInfo,
         wake: EarlyEnd,
+        reserve: Callable[[int], int],
     ) -> Sequence[FetchResult]:
         """See `diskless.ports.ReplicaManager.fetch`."""
         self._fetches += 1
         max_bytes = min(max_bytes, self._fetch_max_bytes)
         min_bytes = min(min_bytes, max_bytes)
-        resolved = [self._resolve_fetch(request) for request in requests]
-        keys = [target for target in resolved if isinstance(target, TopicIdPartition)]
         deadline = self._loop.time() + max_wait_ms / 1000
         while True:
+            # Anew each time: the topic may have been deleted while this waited.
+            resolved = [self._resolve_fetch(request) for request in requests]
+            keys = [target for target in resolved if isinstance(target, TopicIdPartition)]
             looked_at = self._commits.now
             found = await self._find(requests, resolved, max_bytes)
             left_s = deadline - self._loop.time()
@@ -320,10 +324,12 @@ class ReplicaManager:
                 left_s <= 0
                 or not keys
                 or wake.is_set()
+                or self._is_closing
                 or any(batches.error is not None for batches in found)
                 or _size_bytes(found) >= min_bytes
             ):
-                return await self._read(requests, resolved, found, max_bytes)
+                granted = reserve(min(max_bytes, _bytes_to_read(requests, found)))
+                return await self._read(requests, resolved, found, granted)
             await self._wait_for_commit(keys, looked_at, left_s, wake)
 
     def committed(self, partitions: Collection[TopicIdPartition]) -> None:
@@ -490,6 +496,18 @@ def _size_bytes(found: Sequence[FoundBatches]) -> int:
         for batches in found
         for extent in batches.extents
     )
+
+
+def _bytes_to_read(requests: Sequence[FetchPartition], found: Sequence[FoundBatches]) -> int:
+    """What an answer from these extents takes; of a segment as much as the client wants decoded."""
+    total = 0
+    for request, batches in zip(requests, found, strict=True):
+        for extent in batches.extents:
+            if not isinstance(extent, WalExtent):
+                total += request.max_bytes
+                break
+            total += extent.length_bytes
+    return total
 
 
 def _fetch_result(found: FoundBatches, read: ReadResult | None) -> FetchResult:
