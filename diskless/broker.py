@@ -67,6 +67,7 @@ DIRECTORY_COMMIT_INTERVAL_MS: Final = 10
 
 _DRAIN_TIMEOUT_S: Final = 30.0
 _READ_THREADS: Final = 4
+_GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 log = structlog.get_logger(__name__)
 
@@ -178,9 +179,7 @@ class Broker:
             await self._build_read_path(stack)
             await self._start_write_path(stack, tasks, recovered)
             await self._listen(stack)
-            # What was built lives as long as the process: the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
+            _settle_garbage_collector()
             yield
 
     async def _open_storage(self, stack: AsyncExitStack) -> None:
@@ -364,6 +363,17 @@ def parse_address(text: str, name: str) -> tuple[str, int]:
     if not separator or not host or not port.isdecimal() or int(port) > 65_535:
         raise InvalidSettings(f"{name}={text!r}: must be HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def _settle_garbage_collector() -> None:
+    """What was built lives as long as the process: the collector need not look at it again.
+
+    Requests leave next to no cycles, but many values that live until their commit; looking for
+    cycles among them every 700 allocations took a tenth of the event loop's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def _system_rng() -> random.Random:
