@@ -4,8 +4,8 @@ Every layer that writes or reads bytes calls this. It takes any buffer without c
 continues over the fragments of a chain, because nobody should join 128 KiB fragments just for a
 checksum.
 
-The `crc32c` package is used rather than `google-crc32c` because it accepts a memoryview; both run at
-more than 20 GB/s from 16 KiB on. By itself it gives the interpreter away from 32 KiB on; but a
+The `crc32c` package is used rather than `google-crc32c` because it accepts a memoryview; both run
+at more than 20 GB/s from 16 KiB on. By itself it gives the interpreter away from 32 KiB on; but a
 fragment takes 6 µs, and getting the interpreter back from another thread takes far longer, so here
 it is kept up to `GIL_KEPT_BELOW_BYTES`.
 """
