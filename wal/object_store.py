@@ -1,7 +1,8 @@
 """What this project asks of an object store: six operations, one contract.
 
 Implementations: `wal.file_store` (a directory), `wal.memory_store` (tests), `wal.s3_store`. All
-pass `tests/wal/test_object_store_contract.py`. `wal.store_url.open_store` picks one by URL.
+pass `tests/wal/test_object_store_contract.py`. `wal.store_url.open_store` picks one by URL. What of
+it a Spark task needs, `wal.blocking_store` offers without an event loop.
 
 Rules every implementation keeps:
 

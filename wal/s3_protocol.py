@@ -1,6 +1,7 @@
-"""What the S3 store knows of S3: its requests, and what an answer means.
+"""What the S3 stores know of S3: its requests, and what an answer means.
 
-`wal.s3_store` does the waiting and nothing else; the decisions are here, as plain functions.
+Plain functions of single requests and answers; `wal.s3_operations` puts them together, and the two
+clients, `wal.s3_store` (aioboto3) and `wal.blocking_s3_store` (boto3), send and wait.
 
 How a put stays exact although answers get lost:
 
@@ -23,7 +24,9 @@ import base64
 import enum
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode
 
 from botocore.exceptions import (
     ClientError,
@@ -40,9 +43,11 @@ from botocore.exceptions import (
     ResponseStreamingError,
     SSLError,
 )
+from botocore.handlers import add_expect_header, set_list_objects_encoding_type_url
 from botocore.parsers import ResponseParserError
 from crc32c import crc32c
 
+from wal.coordinates import ObjectKey
 from wal.errors import CorruptObject
 from wal.object_store import ObjectBody
 from wal.s3_settings import S3Settings
@@ -56,6 +61,38 @@ PIECE_BYTES: Final = 256 * 1024
 
 COMPARE_BYTES: Final = 8 * 1024 * 1024
 """A stored object is compared with a body in ranges of this size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Location:
+    """A prefix of a bucket, and where to reach it. Make it with `of`."""
+
+    bucket: str
+    prefix: str
+    """Before each key: empty, or with a slash at its end only."""
+    endpoint_url: str | None
+    region: str | None
+
+    @classmethod
+    def of(cls, bucket: str, prefix: str, endpoint_url: str | None, region: str | None) -> Self:
+        below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        return cls(bucket=bucket, prefix=below, endpoint_url=endpoint_url, region=region)
+
+    @property
+    def url(self) -> str:
+        """The URL that opens the same store again."""
+        options = {"endpoint_url": self.endpoint_url, "region": self.region}
+        query = urlencode({name: value for name, value in options.items() if value})
+        path = quote(self.prefix.rstrip("/"))
+        return f"s3://{self.bucket}/{path}{'?' if query else ''}{query}"
+
+    def name_of(self, key: str) -> str:
+        """What the bucket calls the object `key`, or the keys that start so."""
+        return self.prefix + key
+
+    def key_of(self, entry: Mapping[str, Any]) -> ObjectKey:
+        """The key of an object that an answer tells of."""
+        return ObjectKey(str(entry["Key"])[len(self.prefix) :])
 
 
 class Failure(enum.Enum):
@@ -161,6 +198,29 @@ def client_configuration(settings: S3Settings, *, endpoint_url: str | None) -> d
     }
 
 
+def endpoint_to_reopen_with(client: Any, settings: S3Settings) -> str | None:
+    """For a client made without an endpoint: where it goes, when it has the wrong options for that.
+
+    Only botocore knows where its settings point to; when that is not AWS, the client needs other
+    options, which cannot be changed afterwards. None: keep the client.
+    """
+    resolved = str(client.meta.endpoint_url)
+    configured = client_configuration(settings, endpoint_url=resolved)
+    return None if configured == client_configuration(settings, endpoint_url=None) else resolved
+
+
+def drop_unwanted_handlers(client: Any) -> None:
+    """Turn off what botocore would do to requests besides what it was asked for."""
+    # "Expect: 100-continue" before each body would cost a round trip per put, and spares
+    # nothing but the rare refused one.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    # Our keys need no URL encoding in XML, and LocalStack compares StartAfter with the encoded
+    # keys when they are.
+    client.meta.events.unregister(
+        "before-parameter-build.s3.ListObjectsV2", set_list_objects_encoding_type_url
+    )
+
+
 def new_put_id(rng: random.Random) -> str:
     return f"{rng.getrandbits(128):032x}"
 
@@ -242,6 +302,10 @@ def check_range(
         )
 
 
+def last_modified_ms(response: Mapping[str, Any]) -> int:
+    return int(response["LastModified"].timestamp() * 1000)
+
+
 def pieces(body: ObjectBody) -> Iterator[bytes]:
     """The body as immutable pieces of PIECE_BYTES (the last is shorter). May block.
 
@@ -272,7 +336,8 @@ class BodyReader:
         self._body = body
         self._position = 0
         self._pieces: Iterator[bytes] = iter(())
-        self._left = b""
+        self._piece = b""
+        self._taken = 0
         self.seek(0)
 
     def __len__(self) -> int:
@@ -291,19 +356,23 @@ class BodyReader:
             self._position = len(self)
         else:
             raise ValueError(f"cannot seek to {position} from {whence}")
-        self._left = b""
+        self._piece = b""
+        self._taken = 0
         return self._position
 
     def read(self, length: int | None = -1) -> bytes:
         """At most `length` bytes, empty at the end; all that is left when negative or None."""
         if length is None or length < 0:
-            data = self._left + b"".join(self._pieces)
-            self._left = b""
+            data = self._piece[self._taken :] + b"".join(self._pieces)
+            self._piece = b""
+            self._taken = 0
         else:
-            if not self._left:
-                self._left = next(self._pieces, b"")
-            data = self._left[:length]
-            self._left = self._left[length:]
+            if self._taken == len(self._piece):
+                self._piece = next(self._pieces, b"")
+                self._taken = 0
+            # urllib3 reads 16 KiB at a time: only those are copied, not what is left of the piece.
+            data = self._piece[self._taken : self._taken + length]
+            self._taken += len(data)
         self._position += len(data)
         return data
 

@@ -1,7 +1,8 @@
 """What every object store promises: `wal.object_store`, one test suite for all implementations.
 
 A new implementation adds an `open_*` function to `STORES`: it takes pytest's request (for fixtures)
-and yields a factory that opens a fresh handle on one and the same empty store.
+and yields a factory that opens a fresh handle on one and the same empty store. A store for threads
+goes in as `BlockingInThreads`.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.blocking_in_threads import BlockingInThreads
+from wal.blocking_s3_store import BlockingS3Store
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptChunk, CorruptObject, ObjectExists, ObjectNotFound, Rejected
@@ -23,6 +26,7 @@ from wal.s3_settings import S3Settings
 from wal.s3_store import S3Store
 
 OpenStore = Callable[[], AbstractAsyncContextManager[ObjectStore]]
+PREFIX: Final = "a prefix/of ours"
 KEY: Final = ObjectKey("wal/3f/01HZZZZZZZZZZZZZZZZZZZZZZZ")
 
 
@@ -46,16 +50,36 @@ def open_s3_on_localstack(request: pytest.FixtureRequest) -> Iterator[OpenStore]
     yield s3_opener(endpoint, request.getfixturevalue("localstack_bucket"))
 
 
-def s3_opener(endpoint: str, bucket: str) -> OpenStore:
+def open_blocking_s3_on_moto(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
+    endpoint = request.getfixturevalue("moto_endpoint")
+    yield blocking_s3_opener(endpoint, request.getfixturevalue("moto_bucket"))
+
+
+def open_blocking_s3_on_localstack(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
+    endpoint = request.getfixturevalue("localstack_endpoint")
+    yield blocking_s3_opener(endpoint, request.getfixturevalue("localstack_bucket"))
+
+
+def s3_opener(endpoint: str, bucket: str) -> Callable[[], S3Store]:
     # Small pages, so that listing a few hundred keys crosses several of them.
     settings = S3Settings(list_page=100)
     return lambda: S3Store(
         bucket,
-        "a prefix/of ours",
+        PREFIX,
         endpoint_url=endpoint,
         clock=SystemClock(),
         rng=random.Random(),
         settings=settings,
+    )
+
+
+def blocking_s3_opener(endpoint: str, bucket: str) -> OpenStore:
+    open_broker = s3_opener(endpoint, bucket)
+    return lambda: BlockingInThreads(
+        open_broker(),
+        BlockingS3Store(
+            bucket, PREFIX, endpoint_url=endpoint, clock=SystemClock(), rng=random.Random()
+        ),
     )
 
 
@@ -64,6 +88,12 @@ STORES: Final = [
     pytest.param(open_memory, id="memory"),
     pytest.param(open_s3_on_moto, id="s3-on-moto"),
     pytest.param(open_s3_on_localstack, id="s3-on-localstack", marks=pytest.mark.localstack),
+    pytest.param(open_blocking_s3_on_moto, id="blocking-s3-on-moto"),
+    pytest.param(
+        open_blocking_s3_on_localstack,
+        id="blocking-s3-on-localstack",
+        marks=pytest.mark.localstack,
+    ),
 ]
 
 

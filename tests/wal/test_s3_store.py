@@ -1,13 +1,20 @@
-"""The S3 store against moto behind a proxy that loses, delays and damages what passes."""
+"""The S3 stores against moto behind a proxy that loses, delays and damages what passes.
+
+What holds for the broker's store and for a task's is tested with both: the fixtures `store` and
+`open_s3`. Only the broker's lists, deletes, counts and is cancelled.
+"""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+from tests.support.blocking_in_threads import BlockingInThreads
 from tests.support.faulty_s3 import Fault, FaultyS3
-from wal.clock import SystemClock
+from wal.blocking_s3_store import BlockingS3Store
+from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import (
     CorruptChunk,
@@ -17,7 +24,7 @@ from wal.errors import (
     ObjectStoreUnavailable,
     UploadOutcomeUnknown,
 )
-from wal.object_store import Buffer, BytesBody
+from wal.object_store import Buffer, BytesBody, ObjectStore
 from wal.s3_protocol import PIECE_BYTES, BodyReader, client_configuration, pieces
 from wal.s3_settings import S3Settings
 from wal.s3_store import S3Store
@@ -48,8 +55,38 @@ def s3_store(bucket: str, endpoint: str, settings: S3Settings = FAST) -> S3Store
     )
 
 
+def task_s3_store(bucket: str, endpoint: str, settings: S3Settings = FAST) -> BlockingInThreads:
+    blocking = BlockingS3Store(
+        bucket,
+        "prefix",
+        endpoint_url=endpoint,
+        clock=SystemClock(),
+        rng=random.Random(),
+        settings=settings,
+    )
+    return BlockingInThreads(s3_store(bucket, endpoint, settings), blocking)
+
+
+OpenS3 = Callable[[str, str], AbstractAsyncContextManager[ObjectStore]]
+
+
+@pytest.fixture(params=[s3_store, task_s3_store], ids=["broker", "task"])
+def open_s3(request: pytest.FixtureRequest) -> OpenS3:
+    """Opens one or the other store by bucket and endpoint, with the settings FAST."""
+    opener: OpenS3 = request.param
+    return opener
+
+
 @pytest.fixture
-async def store(faulty_s3: FaultyS3, moto_bucket: str) -> AsyncIterator[S3Store]:
+async def store(
+    open_s3: OpenS3, faulty_s3: FaultyS3, moto_bucket: str
+) -> AsyncIterator[ObjectStore]:
+    async with open_s3(moto_bucket, faulty_s3.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def broker(faulty_s3: FaultyS3, moto_bucket: str) -> AsyncIterator[S3Store]:
     async with s3_store(moto_bucket, faulty_s3.url) as opened:
         yield opened
 
@@ -77,19 +114,26 @@ class DiskBody:
 
 
 async def test_a_put_whose_answer_was_lost_is_recognised_by_its_put_id(
-    store: S3Store, faulty_s3: FaultyS3
+    store: ObjectStore, faulty_s3: FaultyS3
 ) -> None:
     faulty_s3.add(Fault("lose_response", method="PUT"))
     await store.put(KEY, BytesBody(CONTENT))
     assert [method for method, _ in faulty_s3.requests] == ["PUT", "PUT", "HEAD"]
-    assert store.statistics().puts == 2
     assert await store.get(KEY) == CONTENT
-    assert store.statistics().retries == 1
-    assert store.statistics().errors == 0
+
+
+async def test_every_attempt_is_counted(broker: S3Store, faulty_s3: FaultyS3) -> None:
+    faulty_s3.add(Fault("lose_response", method="PUT"))
+    faulty_s3.add(Fault("status", method="GET"))
+    await broker.put(KEY, BytesBody(CONTENT))
+    assert await broker.get(KEY) == CONTENT
+    counted = broker.statistics()
+    assert (counted.puts, counted.heads, counted.gets) == (2, 1, 2)
+    assert (counted.retries, counted.errors) == (2, 0)
 
 
 async def test_a_lost_answer_does_not_make_somebody_elses_object_ours(
-    store: S3Store, faulty_s3: FaultyS3, moto_bucket: str, moto_endpoint: str
+    store: ObjectStore, faulty_s3: FaultyS3, moto_bucket: str, moto_endpoint: str
 ) -> None:
     async with s3_store(moto_bucket, moto_endpoint) as other:
         await other.put(KEY, BytesBody(CONTENT[::-1]))
@@ -100,16 +144,16 @@ async def test_a_lost_answer_does_not_make_somebody_elses_object_ours(
 
 
 async def test_a_body_is_read_from_its_start_for_every_attempt(
-    store: S3Store, faulty_s3: FaultyS3
+    store: ObjectStore, faulty_s3: FaultyS3
 ) -> None:
     faulty_s3.add(Fault("drop", method="PUT", count=2))
     body = DiskBody(CONTENT)
     await store.put(KEY, body)
+    assert [method for method, _ in faulty_s3.requests] == ["PUT"] * 3
     assert await store.get(KEY) == CONTENT
-    assert store.statistics().puts == 3
 
 
-async def test_a_body_that_is_damaged_when_it_is_sent_is_not_stored(store: S3Store) -> None:
+async def test_a_body_that_is_damaged_when_it_is_sent_is_not_stored(store: ObjectStore) -> None:
     # The first pass computes the checksum and the second the signature; the third is sent.
     body = DiskBody(CONTENT, fail_in_pass=3)
     with pytest.raises(CorruptChunk):
@@ -130,17 +174,17 @@ async def test_a_body_that_is_damaged_when_it_is_sent_is_not_stored(store: S3Sto
     ],
 )
 async def test_a_passing_error_is_waited_out(
-    store: S3Store, faulty_s3: FaultyS3, status: int, code: str
+    store: ObjectStore, faulty_s3: FaultyS3, status: int, code: str
 ) -> None:
     faulty_s3.add(Fault("status", status=status, code=code, count=2))
     await store.put(KEY, BytesBody(CONTENT))
     faulty_s3.add(Fault("status", status=status, code=code, count=3))
     assert await store.get(KEY) == CONTENT
-    assert store.statistics().retries == 5
+    assert [method for method, _ in faulty_s3.requests] == ["PUT"] * 3 + ["GET"] * 4
 
 
 async def test_a_store_that_refuses_every_attempt_is_unavailable(
-    store: S3Store, faulty_s3: FaultyS3
+    store: ObjectStore, faulty_s3: FaultyS3
 ) -> None:
     faulty_s3.add(Fault("status", count=None))
     with pytest.raises(ObjectStoreUnavailable):
@@ -149,22 +193,31 @@ async def test_a_store_that_refuses_every_attempt_is_unavailable(
     for operation in (store.get(KEY), store.head(KEY), store.get_range(KEY, 0, 1)):
         with pytest.raises(ObjectStoreUnavailable):
             await operation
-    with pytest.raises(ObjectStoreUnavailable):
-        await store.delete([KEY])
-    with pytest.raises(ObjectStoreUnavailable):
-        _ = [stat async for stat in store.list("")]
-    assert store.statistics().errors == 6
 
 
-async def test_what_cannot_work_later_is_not_repeated(store: S3Store, faulty_s3: FaultyS3) -> None:
+async def test_a_listing_and_a_delete_meet_the_same_outage(
+    broker: S3Store, faulty_s3: FaultyS3
+) -> None:
+    faulty_s3.add(Fault("status", count=None))
+    with pytest.raises(ObjectStoreUnavailable):
+        await broker.delete([KEY])
+    with pytest.raises(ObjectStoreUnavailable):
+        _ = [stat async for stat in broker.list("")]
+    assert broker.statistics().errors == 2
+    assert broker.statistics().retries == 2 * (FAST.attempts_max - 1)
+
+
+async def test_what_cannot_work_later_is_not_repeated(
+    store: ObjectStore, faulty_s3: FaultyS3
+) -> None:
     faulty_s3.add(Fault("status", status=403, code="AccessDenied", count=None))
     with pytest.raises(ObjectStoreUnavailable, match="AccessDenied"):
         await store.put(KEY, BytesBody(CONTENT))
     assert len(faulty_s3.requests) == 1
 
 
-async def test_a_missing_bucket_is_no_missing_object(moto_endpoint: str) -> None:
-    async with s3_store("no-such-bucket", moto_endpoint) as store:
+async def test_a_missing_bucket_is_no_missing_object(moto_endpoint: str, open_s3: OpenS3) -> None:
+    async with open_s3("no-such-bucket", moto_endpoint) as store:
         with pytest.raises(ObjectStoreUnavailable, match="NoSuchBucket"):
             await store.get(KEY)
         with pytest.raises(ObjectStoreUnavailable, match="NoSuchBucket"):
@@ -172,17 +225,16 @@ async def test_a_missing_bucket_is_no_missing_object(moto_endpoint: str) -> None
 
 
 async def test_nobody_listening_is_unavailable_and_not_an_unknown_outcome(
-    moto_bucket: str, unused_tcp_port: int
+    moto_bucket: str, unused_tcp_port: int, open_s3: OpenS3
 ) -> None:
-    async with s3_store(moto_bucket, f"http://127.0.0.1:{unused_tcp_port}") as store:
-        with pytest.raises(ObjectStoreUnavailable):
+    async with open_s3(moto_bucket, f"http://127.0.0.1:{unused_tcp_port}") as store:
+        with pytest.raises(ObjectStoreUnavailable, match=f"attempt {FAST.attempts_max}"):
             await store.put(KEY, BytesBody(CONTENT))
-        assert store.statistics().puts == FAST.attempts_max
 
 
 @pytest.mark.parametrize("action", ["hang", "drop"])
 async def test_an_outage_during_a_put_leaves_its_outcome_unknown_within_the_deadline(
-    store: S3Store, faulty_s3: FaultyS3, action: str
+    store: ObjectStore, faulty_s3: FaultyS3, action: str
 ) -> None:
     faulty_s3.add(Fault("hang" if action == "hang" else "drop", count=None))
     clock = SystemClock()
@@ -196,7 +248,7 @@ async def test_an_outage_during_a_put_leaves_its_outcome_unknown_within_the_dead
 
 
 async def test_a_put_repeated_after_an_unknown_outcome_finds_its_own_bytes(
-    store: S3Store, faulty_s3: FaultyS3
+    store: ObjectStore, faulty_s3: FaultyS3
 ) -> None:
     faulty_s3.add(Fault("hang_after", method="PUT", count=1))
     faulty_s3.add(Fault("status", count=None))
@@ -209,7 +261,7 @@ async def test_a_put_repeated_after_an_unknown_outcome_finds_its_own_bytes(
 
 
 async def test_a_server_that_tells_no_checksum_is_asked_what_it_has(
-    store: S3Store, faulty_s3: FaultyS3
+    store: ObjectStore, faulty_s3: FaultyS3
 ) -> None:
     faulty_s3.add(Fault("hide_checksum", count=None))
     await store.put(KEY, BytesBody(CONTENT))
@@ -218,7 +270,7 @@ async def test_a_server_that_tells_no_checksum_is_asked_what_it_has(
 
 
 async def test_a_put_that_could_not_be_verified_has_an_unknown_outcome(
-    store: S3Store, faulty_s3: FaultyS3
+    store: ObjectStore, faulty_s3: FaultyS3
 ) -> None:
     faulty_s3.add(Fault("hide_checksum", method="PUT"))
     faulty_s3.add(Fault("status", method="HEAD", count=None))
@@ -227,7 +279,7 @@ async def test_a_put_that_could_not_be_verified_has_an_unknown_outcome(
 
 
 async def test_an_object_stored_shorter_than_it_was_sent_is_noticed(
-    store: S3Store, faulty_s3: FaultyS3
+    store: ObjectStore, faulty_s3: FaultyS3
 ) -> None:
     faulty_s3.add(Fault("hide_checksum", count=None))
     faulty_s3.alter_body = lambda body: body[:-1]
@@ -237,13 +289,12 @@ async def test_an_object_stored_shorter_than_it_was_sent_is_noticed(
 
 @pytest.mark.localstack
 async def test_a_body_damaged_on_its_way_is_not_stored(
-    localstack_endpoint: str, localstack_bucket: str
+    localstack_endpoint: str, localstack_bucket: str, open_s3: OpenS3
 ) -> None:
     # moto believes every checksum it is told; LocalStack refuses, though with a 500.
-    settings = S3Settings(attempts_max=2, retry_first_delay_ms=1)
     async with (
         FaultyS3(localstack_endpoint) as proxy,
-        s3_store(localstack_bucket, proxy.url, settings) as store,
+        open_s3(localstack_bucket, proxy.url) as store,
     ):
         proxy.alter_body = lambda body: body[:-1] + b"?"
         with pytest.raises((ObjectStoreUnavailable, UploadOutcomeUnknown)):
@@ -255,20 +306,20 @@ async def test_a_body_damaged_on_its_way_is_not_stored(
         assert await store.get(KEY) == CONTENT
 
 
-async def test_cancelling_a_put_leaves_the_body_alone(store: S3Store, faulty_s3: FaultyS3) -> None:
+async def test_cancelling_a_put_leaves_the_body_alone(broker: S3Store, faulty_s3: FaultyS3) -> None:
     faulty_s3.add(Fault("hang", method="PUT"))
     body = DiskBody(CONTENT)
-    putting = asyncio.create_task(store.put(KEY, body))
+    putting = asyncio.create_task(broker.put(KEY, body))
     await faulty_s3.until_requests(1)
     putting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await putting
     passes = body.passes
-    await store.put(ObjectKey("wal/00/next"), BytesBody(b"next"))
+    await broker.put(ObjectKey("wal/00/next"), BytesBody(b"next"))
     assert body.passes == passes
 
 
-async def test_a_cut_off_answer_is_asked_for_again(store: S3Store, faulty_s3: FaultyS3) -> None:
+async def test_a_cut_off_answer_is_asked_for_again(store: ObjectStore, faulty_s3: FaultyS3) -> None:
     await store.put(KEY, BytesBody(CONTENT))
     faulty_s3.add(Fault("truncate", method="GET", count=1))
     assert await store.get_range(KEY, 0, 100_000) == CONTENT[:100_000]
@@ -279,7 +330,7 @@ async def test_a_cut_off_answer_is_asked_for_again(store: S3Store, faulty_s3: Fa
 
 @pytest.mark.parametrize("action", ["shorten", "corrupt"])
 async def test_wrong_bytes_are_asked_for_once_more_and_then_an_error(
-    store: S3Store, faulty_s3: FaultyS3, action: str
+    store: ObjectStore, faulty_s3: FaultyS3, action: str
 ) -> None:
     await store.put(KEY, BytesBody(CONTENT))
     fault = Fault("shorten" if action == "shorten" else "corrupt", method="GET", count=1)
@@ -290,11 +341,13 @@ async def test_wrong_bytes_are_asked_for_once_more_and_then_an_error(
         await store.get(KEY)
 
 
-async def test_a_trickling_answer_does_not_outlive_the_deadline(
-    store: S3Store, faulty_s3: FaultyS3
+@pytest.mark.parametrize("action", ["trickle", "hang"])
+async def test_an_answer_that_trickles_or_never_comes_does_not_outlive_the_deadline(
+    store: ObjectStore, faulty_s3: FaultyS3, action: str
 ) -> None:
     await store.put(KEY, BytesBody(CONTENT))
-    faulty_s3.add(Fault("trickle", method="GET", count=None))
+    fault = Fault("trickle" if action == "trickle" else "hang", method="GET", count=None)
+    faulty_s3.add(fault)
     clock = SystemClock()
     started = clock.monotonic()
     with pytest.raises(ObjectStoreUnavailable):
@@ -302,13 +355,13 @@ async def test_a_trickling_answer_does_not_outlive_the_deadline(
     assert clock.monotonic() - started < FAST.deadline_ms / 1000 + 1
 
 
-async def test_a_listing_goes_on_after_a_failed_page(store: S3Store, faulty_s3: FaultyS3) -> None:
+async def test_a_listing_goes_on_after_a_failed_page(broker: S3Store, faulty_s3: FaultyS3) -> None:
     names = [f"wal/{number:02x}" for number in range(10)]
     for name in names:
-        await store.put(ObjectKey(name), BytesBody(b"x"))
+        await broker.put(ObjectKey(name), BytesBody(b"x"))
     faulty_s3.add(Fault("status", method="GET", nth=2))
-    assert [stat.key async for stat in store.list("wal/")] == names
-    assert store.statistics().lists == 5
+    assert [stat.key async for stat in broker.list("wal/")] == names
+    assert broker.statistics().lists == 5
 
 
 async def test_two_prefixes_of_one_bucket_do_not_see_each_other(
@@ -336,10 +389,82 @@ async def test_the_endpoint_of_the_aws_settings_is_used(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto_endpoint)
     store = S3Store(moto_bucket, clock=SystemClock(), rng=random.Random(), settings=FAST)
+    task = BlockingS3Store(moto_bucket, clock=SystemClock(), rng=random.Random(), settings=FAST)
     async with store:
         await store.put(KEY, BytesBody(b"there"))
-        assert await store.get(KEY) == b"there"
-    assert store.url == f"s3://{moto_bucket}/"
+        with task:
+            assert task.get(KEY) == b"there"
+    assert store.url == task.url == f"s3://{moto_bucket}/"
+
+
+async def test_a_task_waits_between_attempts_as_it_is_told(
+    faulty_s3: FaultyS3, moto_bucket: str
+) -> None:
+    faulty_s3.add(Fault("status", count=3))
+    waits: list[float] = []
+    task = BlockingS3Store(
+        moto_bucket,
+        endpoint_url=faulty_s3.url,
+        clock=SystemClock(),
+        rng=random.Random(1),
+        sleep=waits.append,
+    )
+    with task:
+        await asyncio.to_thread(task.put, KEY, BytesBody(CONTENT))
+        assert await asyncio.to_thread(task.get, KEY) == CONTENT
+    for wait, least in zip(waits, (0.05, 0.1, 0.2), strict=True):
+        assert least <= wait <= 2 * least
+
+
+class SlowBody:
+    """Takes ten seconds of `clock` for each of its pieces, from the third pass on."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.length_bytes = 4 * PIECE_BYTES
+        self.pieces_sent = 0
+        self._passes = 0
+        self._clock = clock
+
+    def fragments(self) -> Iterable[Buffer]:
+        return self._read()
+
+    def _read(self) -> Iterator[Buffer]:
+        self._passes += 1
+        sending = self._passes > 2  # the first computes the checksum, the second the signature
+        for _ in range(4):
+            if sending:
+                self._clock.advance(10)
+                self.pieces_sent += 1
+            yield bytes(PIECE_BYTES)
+
+
+async def test_a_body_that_takes_too_long_is_not_sent_on(
+    faulty_s3: FaultyS3, moto_bucket: str
+) -> None:
+    clock = ManualClock()
+    settings = S3Settings(attempt_timeout_ms=15_000, deadline_ms=15_000)
+    task = BlockingS3Store(
+        moto_bucket, endpoint_url=faulty_s3.url, clock=clock, rng=random.Random(), settings=settings
+    )
+    body = SlowBody(clock)
+    with task:
+        with pytest.raises(UploadOutcomeUnknown, match="took too long"):
+            await asyncio.to_thread(task.put, KEY, body)
+        assert body.pieces_sent == 2
+        with pytest.raises(ObjectNotFound):
+            await asyncio.to_thread(task.head, KEY)
+
+
+def test_a_task_store_is_used_within_with_only(moto_bucket: str, moto_endpoint: str) -> None:
+    task = BlockingS3Store(
+        moto_bucket, endpoint_url=moto_endpoint, clock=SystemClock(), rng=random.Random()
+    )
+    with pytest.raises(ValueError, match="not open"):
+        task.get(KEY)
+    with task, pytest.raises(ObjectNotFound):
+        task.get(KEY)
+    with pytest.raises(ValueError, match="not open"):
+        task.get(KEY)
 
 
 def test_only_tls_goes_without_a_signed_body() -> None:

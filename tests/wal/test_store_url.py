@@ -1,4 +1,6 @@
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,3 +137,16 @@ def test_a_task_meets_the_same_errors(blocking: BlockingStore) -> None:
 def test_a_task_cannot_open_the_brokers_memory() -> None:
     with pytest.raises(InvalidSettings, match="memory"):
         open_blocking_store("memory://test")
+
+
+@pytest.mark.parametrize(
+    ("url", "loaded"), [("file:///nowhere", []), ("s3://bucket/prefix", ["boto3", "botocore"])]
+)
+def test_a_task_loads_the_client_it_needs_and_not_the_brokers(url: str, loaded: list[str]) -> None:
+    clients = {"aioboto3", "aiobotocore", "aiohttp", "boto3", "botocore"}
+    code = (
+        "import sys; from wal.blocking_store import open_blocking_store;"
+        f"open_blocking_store({url!r}); print(sorted({clients!r} & sys.modules.keys()))"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (child.stdout, child.stderr) == (f"{loaded!r}\n", "")
