@@ -14,11 +14,16 @@ does not read holds one answer and no more. When another answer becomes ready be
 the Fetch is told to end early, for it would hold that answer up.
 
 Back pressure, each a reason to stop reading until it has passed: too many requests unanswered, too
-many answers unsent, too many request bytes in the whole broker (`RequestBudget`).
+many answers unsent, too much memory held by requests in the whole broker (`RequestBudget`): receive
+buffers until their last owner let go, the rest of a request until it is answered.
 
-Invariants: one answer per request (none for acks=0), in request order; a request's bytes count
-against the budget until it is answered or its handler is done; a client that goes away cancels its
-waiting Fetch, never an append; no exception of a handler reaches the event loop.
+Answers share `queued.max.response.bytes`: a Fetch reserves what it is about to read when it knows
+how much that is, and not while it waits for data; with little left it is granted little. What it
+did not use goes back when its answer is built, the rest when the socket has taken it.
+
+Invariants: one answer per request (none for acks=0), in request order; what a request was charged
+and has reserved goes back once, when it is answered or its handler is done; a client that goes away
+cancels its waiting Fetch, never an append; no exception of a handler reaches the event loop.
 """
 
 import asyncio
@@ -43,6 +48,7 @@ from diskless.protocol.wire import ProtocolError, Reader
 from diskless.request_budget import RequestBudget
 from diskless.server_settings import ServerSettings
 from wal.buffer import BufferPool, ChainBuilder, FragmentChain
+from wal.chunk_directory import BATCH_OVERHEAD_BYTES
 from wal.clock import Clock
 from wal.errors import DisklessError
 
@@ -53,7 +59,10 @@ _JOINED_BYTES_MAX: Final = 16 << 10
 """Answers up to this size are joined: one small copy is cheaper than a vectored write."""
 
 _FETCH_BYTES_MIN: Final = 64 << 10
-"""What a Fetch may bring even when the broker holds too many unsent answers."""
+"""What a Fetch may bring even when the broker holds too many answers."""
+
+_REQUEST_OVERHEAD_BYTES: Final = 2 << 10
+"""What an unanswered request keeps besides its bytes: its slot, its future, its place in queues."""
 
 _MIB: Final = 1 << 20
 
@@ -118,6 +127,8 @@ class Shared:
     """Those of `tasks` that run handlers."""
     unsent_bytes: int = 0
     """Answers handed to sockets whose clients do not keep up."""
+    reserved_bytes: int = 0
+    """Answers that wait to be handed to their sockets, and what may be read for those to come."""
 
 
 class _Slot:
@@ -125,25 +136,29 @@ class _Slot:
 
     __slots__ = (
         "api",
+        "charged_bytes",
         "correlation_id",
-        "frame_bytes",
         "is_done",
         "received_at",
         "reply",
         "reply_bytes",
         "request",
+        "reserved_bytes",
         "version",
         "waits_for",
         "wake",
     )
 
     def __init__(
-        self, api: Api, version: int, correlation_id: int, frame_bytes: int, received_at: float
+        self, api: Api, version: int, correlation_id: int, charged_bytes: int, received_at: float
     ) -> None:
         self.api = api
         self.version = version
         self.correlation_id = correlation_id
-        self.frame_bytes = frame_bytes
+        self.charged_bytes = charged_bytes
+        """Counted by the budget of requests until this slot is done with."""
+        self.reserved_bytes = 0
+        """This slot's part of `Shared.reserved_bytes`."""
         self.received_at = received_at
         self.request: Request | None = None
         """Kept only while a request waits for its turn to start."""
@@ -208,7 +223,10 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._is_closed:
             return memoryview(bytearray(_READ_BYTES_MIN))
-        return self._builder.writable(self._read_bytes)
+        wanted = self._read_bytes
+        if self._shared.budget.is_spent_for(self._id):
+            wanted = _READ_BYTES_MIN
+        return self._builder.writable(wanted)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closed:
@@ -220,7 +238,6 @@ class Connection(asyncio.BufferedProtocol):
         elif nbytes < self._read_bytes // 4:
             self._read_bytes = max(self._read_bytes // 2, _READ_BYTES_MIN)
         self._builder.commit(nbytes)
-        self._shared.budget.received(nbytes)
         self._last_activity = self._shared.clock.monotonic()
         self._process()
 
@@ -258,6 +275,9 @@ class Connection(asyncio.BufferedProtocol):
             if now - self._last_activity > self._settings.request_receive_timeout_ms / 1000:
                 self.abort()
             return
+        if not self._builder.received_bytes:
+            # A read that found nothing leaves its buffer behind; idle clients shall hold none.
+            self._builder.release()
         if self._partial_since is not None:
             announced = self._announced[2] if self._announced is not None else 0
             allowed_s = (1 + announced // _MIB) * self._settings.request_receive_timeout_ms / 1000
@@ -380,25 +400,24 @@ class Connection(asyncio.BufferedProtocol):
         self._announced = None
         self._partial_since = None
         shared = self._shared
-        shared.budget.completed(self._id, size)
+        shared.budget.completed(self._id)
         shared.metrics.request_received(api.name, size)
         try:
             reader = Reader(frame.views())
-            try:
-                correlation_id, client_id = _read_header(reader, api, version)
-            except ProtocolError:
-                shared.budget.answered(size)
-                raise
+            correlation_id, client_id = _read_header(reader, api, version)
             if client_id != self._client.client_id:
                 self._client = self._client._replace(client_id=client_id)
-            slot = _Slot(api, version, correlation_id, size, self._last_activity)
+            # Who reads from the frame keeps its buffers, which are counted where they are lent out.
+            charged = _REQUEST_OVERHEAD_BYTES + (0 if api.reads_frame else reader.remaining)
+            slot = _Slot(api, version, correlation_id, charged, self._last_activity)
             self._slots.append(slot)
+            shared.budget.charge(charged)
             request = Request(
                 version=version,
                 client=self._client,
                 body=b"",
                 wake=slot.wake,
-                response_max_bytes=0,
+                reserve=functools.partial(self._reserve, slot),
             )
             if api.reads_frame:
                 request.frame = frame
@@ -414,6 +433,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pause_reading(self) -> None:
         self._partial_since = None
+        if not self._builder.received_bytes:
+            self._builder.release()
         if self._is_reading and self._transport is not None:
             self._is_reading = False
             self._transport.pause_reading()
@@ -439,6 +460,10 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._failed(slot, error)
             return
+        if request.batch_count:
+            charged = request.batch_count * BATCH_OVERHEAD_BYTES
+            slot.charged_bytes += charged
+            self._shared.budget.charge(charged)
         if outcome is None or isinstance(outcome, list):
             self._succeeded(slot, outcome)
             return
@@ -499,6 +524,7 @@ class Connection(asyncio.BufferedProtocol):
         slot.reply_bytes = sum(map(len, reply)) if reply is not None else 0
         self._done += 1
         self._ready_bytes += slot.reply_bytes
+        self._set_reserved(slot, slot.reply_bytes)
         head = self._slots[0]
         if head is not slot and head.api.starts_in_turn:
             head.wake.set()
@@ -529,12 +555,12 @@ class Connection(asyncio.BufferedProtocol):
         self._finish_abandoned(slot)
 
     def _finish_abandoned(self, slot: _Slot) -> bool:
-        """Whether nobody waits for this answer any more; its bytes are given back then."""
+        """Whether nobody waits for this answer any more; what it holds is given back then."""
         if not self._is_closed and self._transport is not None:
             return False
         if not slot.is_done:
             slot.is_done = True
-            self._shared.budget.answered(slot.frame_bytes)
+            self._give_back(slot)
         return True
 
     # --- answering
@@ -567,7 +593,6 @@ class Connection(asyncio.BufferedProtocol):
                         buffers, size = [], 0
                 elif head.request is not None:
                     request, head.request = head.request, None
-                    request.response_max_bytes = self._fetch_max_bytes()
                     if self._done:
                         head.wake.set()
                     self._start(head, request)
@@ -598,7 +623,7 @@ class Connection(asyncio.BufferedProtocol):
         shared = self._shared
         self._last_activity = now = shared.clock.monotonic()
         shared.metrics.request_answered(slot.api.name, slot.reply_bytes, now - slot.received_at)
-        shared.budget.answered(slot.frame_bytes)
+        self._give_back(slot)
         return size
 
     def _write(self, buffers: list[Buffer], size: int) -> None:
@@ -609,9 +634,23 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(buffers)
 
-    def _fetch_max_bytes(self) -> int:
-        left = self._settings.fetched_max_bytes - self._shared.unsent_bytes
-        return max(min(left, self._settings.fetch_max_bytes), _FETCH_BYTES_MIN)
+    def _reserve(self, slot: _Slot, wanted_bytes: int) -> int:
+        """How much of `wanted_bytes` may be read for this answer; see `Request.reserve`."""
+        shared = self._shared
+        held = shared.unsent_bytes + shared.reserved_bytes - slot.reserved_bytes
+        granted = min(wanted_bytes, max(self._settings.fetched_max_bytes - held, _FETCH_BYTES_MIN))
+        if not slot.is_done:
+            self._set_reserved(slot, granted)
+        return granted
+
+    def _set_reserved(self, slot: _Slot, count: int) -> None:
+        self._shared.reserved_bytes += count - slot.reserved_bytes
+        slot.reserved_bytes = count
+
+    def _give_back(self, slot: _Slot) -> None:
+        self._set_reserved(slot, 0)
+        charged, slot.charged_bytes = slot.charged_bytes, 0
+        self._shared.budget.answered(charged)
 
     def _count_unsent(self, size: int) -> None:
         self._shared.unsent_bytes += size - self._unsent_bytes
@@ -634,8 +673,8 @@ class Connection(asyncio.BufferedProtocol):
     def _abandon(self) -> None:
         """Nobody reads an answer any more: cancel what only waits, let the rest run its course."""
         self._is_closed = True
-        self._shared.budget.abandoned(self._id, self._builder.received_bytes)
         self._builder.release()
+        self._shared.budget.abandoned(self._id)
         self._partial_since = None
         while self._slots:
             slot = self._slots.popleft()
@@ -643,7 +682,7 @@ class Connection(asyncio.BufferedProtocol):
                 slot.request = None
                 slot.reply = None
                 slot.is_done = True
-                self._shared.budget.answered(slot.frame_bytes)
+                self._give_back(slot)
             elif slot.waits_for is not None:
                 slot.waits_for.cancel()
 

@@ -171,10 +171,12 @@ class ReplicaManager(Protocol):
         isolation: int,
         client: ClientInfo,
         wake: EarlyEnd,
+        reserve: Callable[[int], int],
     ) -> Awaitable[Sequence[FetchResult]]:
         """Read partitions in request order, waiting for `min_bytes` until `max_wait_ms` or `wake`.
 
-        The first non-empty partition gives at least one whole batch, whatever the limits.
+        Asks `reserve` before it reads, with how much there is to read, and reads as much as that
+        gives. The first non-empty partition gives at least one whole batch, whatever the limits.
         Cancelled when the client is gone; leaves no watch behind then.
         """
         ...

@@ -1,87 +1,125 @@
-"""How many bytes of requests the whole broker holds, and who has to wait when it is too many.
+"""How much memory requests hold in the whole broker, and who has to wait when it is too much.
 
-Counted is what was really received, not what a length field announces: an announcement costs its
-sender nothing, and must cost others nothing.
+Counted is what is really held: the receive buffers that are lent out, whole, and what each request
+keeps beside them until it is answered (`charge`). The bytes of a Produce request go back when they
+are in the chunk file, long before its answer. What a length field announces is not counted: an
+announcement costs its sender nothing, and must cost others nothing.
 
-Past the limit connections stop reading, in the middle of a frame if need be. That could lock up:
-when all the bytes belong to unfinished frames, no answer will ever free any. So when no finished
-request is left, the one in the middle of a frame that has waited longest may go on beyond the limit
-until that frame is complete. A client that stalls in that position runs into its receive deadline,
-and the next one gets its turn.
+At the limit connections stop reading, in the middle of a frame if need be, and go on when a quarter
+of the limit is free again, so that a broker at its limit does not stop and start for every buffer.
+Buffers that come back and requests that are answered end the wait; nobody polls.
+
+That could lock up: when most of the memory belongs to unfinished frames, nothing that is released
+will ever be enough. So when no buffer is left but such ones, the connection in the middle of a
+frame that has waited longest may go on beyond the limit until that frame is complete, then the
+next. A client that stalls in that position runs into its receive deadline, and loses its turn.
+Buffers of complete frames forbid that: in an outage of the store memory shall not grow by a frame
+for every connection.
 """
 
 from collections.abc import Callable
+from typing import Final
+
+from wal.buffer import BufferPool
+
+_LOW_MARK_QUARTERS: Final = 3
 
 
 class RequestBudget:
-    """Bytes received and not answered, over all connections of a server."""
+    """Memory of requests, over all connections of a server; the pool lends to nobody else."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, pool: BufferPool) -> None:
         self._limit_bytes = limit_bytes
-        self._partial_bytes = 0
-        self._complete_bytes = 0
+        self._low_mark_bytes = limit_bytes * _LOW_MARK_QUARTERS // 4
+        self._pool = pool
+        self._charged_bytes = 0
+        self._is_draining = False
+        """The limit was reached, and what is held has not fallen to the mark since."""
         self._waiting: dict[int, Callable[[], None]] = {}
         self._waiting_partial: dict[int, None] = {}
         """Those of `_waiting` that are in the middle of a frame, in the same order."""
         self._favoured: int | None = None
+        pool.listen(self._resume)
 
     @property
     def used_bytes(self) -> int:
-        return self._partial_bytes + self._complete_bytes
+        return self._pool.in_use_bytes + self._charged_bytes
 
     @property
     def waiting(self) -> int:
         """Connections that do not read because of the limit."""
         return len(self._waiting)
 
-    def received(self, count: int) -> None:
-        """`count` bytes came in that belong to no complete request yet."""
-        self._partial_bytes += count
-
-    def completed(self, connection: int, count: int) -> None:
-        """`count` of the received bytes turned out to be a complete request."""
-        self._partial_bytes -= count
-        self._complete_bytes += count
-        if self._favoured == connection:
-            self._favoured = None
+    def charge(self, count: int) -> None:
+        """A request keeps `count` bytes besides its receive buffers, until `answered`."""
+        self._charged_bytes += count
 
     def answered(self, count: int) -> None:
-        """A complete request of `count` bytes is done with."""
-        self._complete_bytes -= count
+        """A request for which `count` bytes were charged is done with."""
+        self._charged_bytes -= count
         self._resume()
 
-    def abandoned(self, connection: int, count: int) -> None:
-        """A connection ends with `count` bytes that belong to no complete request."""
-        self._partial_bytes -= count
-        self._forget(connection)
+    def completed(self, connection: int) -> None:
+        """A frame was received to its end."""
         if self._favoured == connection:
             self._favoured = None
+
+    def abandoned(self, connection: int) -> None:
+        """A connection ends; what it had received was released before."""
+        self._forget(connection)
+        self.completed(connection)
         self._resume()
+
+    def is_spent_for(self, connection: int) -> bool:
+        """Whether this connection will have to wait once it has read what it is about to read."""
+        return self._favoured != connection and self.used_bytes >= self._limit_bytes
 
     def must_wait(self, connection: int, resume: Callable[[], None], *, is_partial: bool) -> bool:
         """Whether this connection may not read now; if so, `resume` is called once it may.
 
         `is_partial`: it has received the beginning of a frame.
         """
-        if self.used_bytes < self._limit_bytes or self._favoured == connection:
-            return False
-        if is_partial and self._is_stuck():
-            self._favoured = connection
+        if self._favoured == connection or not self._is_full():
+            self._forget(connection)
             return False
         self._waiting[connection] = resume
         if is_partial:
             self._waiting_partial[connection] = None
+            if self._is_stuck():
+                # In turn: somebody whose last frame was let through queues up again behind others.
+                self._favoured = next(iter(self._waiting_partial))
+                resume_favoured = self._forget(self._favoured)
+                if self._favoured == connection:
+                    return False
+                resume_favoured()
         return True
 
+    def _is_full(self) -> bool:
+        if self.used_bytes >= self._limit_bytes:
+            self._is_draining = True
+        elif self._is_draining:
+            # Unfinished frames above the mark would keep it from ever being reached.
+            is_reachable = self._pool.receiving_bytes < self._low_mark_bytes
+            mark = self._low_mark_bytes if is_reachable else self._limit_bytes
+            self._is_draining = self.used_bytes >= mark
+        return self._is_draining
+
     def _is_stuck(self) -> bool:
-        """No answer will free anything, and nobody has been let go on."""
-        return self._complete_bytes <= 0 and self._favoured is None
+        """Nothing that is released can make enough room, and nobody has been let go on."""
+        unfinished = self._pool.receiving_bytes
+        return (
+            self._favoured is None
+            and unfinished >= self._low_mark_bytes
+            and unfinished == self._pool.in_use_bytes
+        )
 
     def _resume(self) -> None:
-        while self._waiting and self.used_bytes < self._limit_bytes:
-            connection = next(iter(self._waiting))
-            self._forget(connection)()
-        if self._waiting_partial and self._is_stuck():
+        if not self._waiting:
+            return
+        if not self._is_full():
+            while self._waiting:
+                self._forget(next(iter(self._waiting)))()
+        elif self._waiting_partial and self._is_stuck():
             self._favoured = next(iter(self._waiting_partial))
             self._forget(self._favoured)()
 

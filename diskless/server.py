@@ -40,11 +40,13 @@ class ServerStatistics(NamedTuple):
 
     connections: int
     request_bytes_held: int
-    """Received and not answered."""
+    """Receive buffers lent out, and what unanswered requests keep besides them."""
     connections_waiting: int
     """Not read from because of `queued.max.request.bytes`."""
     unsent_bytes: int
     """Handed to sockets whose clients do not keep up."""
+    reserved_bytes: int
+    """Answers on their way to their sockets, and what is being read for others."""
 
 
 class KafkaServer:
@@ -61,7 +63,10 @@ class KafkaServer:
         clock: Clock,
         metrics: ServerMetrics,
     ) -> None:
-        """`port` 0 takes a free one. `apis` may still grow until the server is entered."""
+        """`port` 0 takes a free one. `apis` may still grow until the server is entered.
+
+        `pool` is the server's alone: what it lends is the memory of requests.
+        """
         self._host = host
         self._port = port
         self._apis = apis
@@ -69,7 +74,7 @@ class KafkaServer:
         self._pool = pool
         self._clock = clock
         self._metrics = metrics
-        self._budget = RequestBudget(settings.queued_max_request_bytes)
+        self._budget = RequestBudget(settings.queued_max_request_bytes, pool)
         self._connections: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
         self._is_stopping = False
@@ -126,6 +131,7 @@ class KafkaServer:
             request_bytes_held=self._budget.used_bytes,
             connections_waiting=self._budget.waiting,
             unsent_bytes=self._shared.unsent_bytes if self._shared is not None else 0,
+            reserved_bytes=self._shared.reserved_bytes if self._shared is not None else 0,
         )
 
     def sweep(self) -> None:

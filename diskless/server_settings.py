@@ -27,8 +27,8 @@ class ServerSettings:
         "queued.max.request.bytes",
         64 << 20,
         minimum=1 << 20,
-        why="received and unanswered, over all connections; smaller: throughput is at most this "
-        "per commit; larger: more memory while the store is slow",
+        why="memory of requests that are not in a chunk yet or not answered, over all connections; "
+        "smaller: connections wait for each other; larger: more memory while the store is slow",
     )
     queued_max_requests: int = setting(
         "connection.queued.max.requests",
@@ -57,9 +57,10 @@ class ServerSettings:
     )
     fetched_max_bytes: int = setting(
         "queued.max.response.bytes",
-        64 << 20,
+        128 << 20,
         minimum=1 << 20,
-        why="unsent answers over all connections; past this a Fetch is answered with little",
+        why="answers being read and not sent yet, over all connections; past this a Fetch is "
+        "answered with little",
     )
     max_connections: int = setting(
         "max.connections", 10_000, minimum=1, why="one more is closed before anything is read"

@@ -25,7 +25,9 @@ of a chain for as long as its owner waits for them.
 
 A pool is tiered by size class and capped over all classes: at the cap it first drops free buffers
 of other classes, then grows beyond it, counts that, and drops such a buffer on its return.
-A request never fails because a pool is small.
+A request never fails because a pool is small. Who wants less memory to be lent asks for less: the
+pool counts what it has lent (`in_use_bytes`), how much of that still waits for the rest of a frame
+(`receiving_bytes`), and tells its listener whenever a buffer comes back.
 
 Source: Redpanda, "Thread-per-core buffer management" (size classes, reference-counted sharing);
 Mofka, "Caches and buffer pools" (tiers, preallocation, growth on demand).
@@ -33,7 +35,7 @@ Mofka, "Caches and buffer pools" (tiers, preallocation, growth on demand).
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 SIZE_MIN: Final = 512
@@ -116,6 +118,9 @@ class BufferPool:
         self._free: list[list[memoryview]] = [[] for _ in SIZE_CLASSES]
         self._free_bytes = 0
         self._in_use_bytes = 0
+        self._on_returned: Callable[[], None] | None = None
+        self.receiving_bytes = 0
+        """Of those in use, the buffers that a ChainBuilder owns: releasing chains frees none."""
         self._reused = 0
         self._allocated = 0
         self._grown = 0
@@ -149,6 +154,15 @@ class BufferPool:
             self._grown += 1
         return Fragment(self, size_class, memoryview(bytearray(size)), pooled)
 
+    @property
+    def in_use_bytes(self) -> int:
+        """Capacity of all buffers that are lent out."""
+        return self._in_use_bytes
+
+    def listen(self, on_returned: Callable[[], None] | None) -> None:
+        """Call this whenever a buffer came back, in place of what was called before."""
+        self._on_returned = on_returned
+
     def statistics(self) -> BufferPoolStatistics:
         return BufferPoolStatistics(
             in_use_bytes=self._in_use_bytes,
@@ -164,6 +178,8 @@ class BufferPool:
         if fragment._pooled:
             self._free[fragment._size_class].append(fragment.view)
             self._free_bytes += size
+        if self._on_returned is not None:
+            self._on_returned()
 
     def _drop_free(self, excess_bytes: int) -> None:
         """Give up free buffers of the largest classes first, as fewest are lost that way."""
@@ -290,6 +306,7 @@ class ChainBuilder:
                 return filling.view[self._filled :]
             self._put_aside(filling)
         self._filling = filling = self._pool.get(wanted_bytes)
+        self._pool.receiving_bytes += filling.capacity
         return filling.view
 
     def commit(self, received_bytes: int) -> None:
@@ -339,6 +356,7 @@ class ChainBuilder:
             if end - start <= length:
                 # The builder's reference goes over to the chain.
                 self._pieces.popleft()
+                self._pool.receiving_bytes -= fragment.capacity
             else:
                 end = start + length
                 self._pieces[0] = (fragment, end, self._pieces[0][2])
@@ -359,10 +377,10 @@ class ChainBuilder:
     def release(self) -> None:
         """Forget what was received and not taken; calling it again does nothing."""
         for fragment, _, _ in self._pieces:
-            fragment.release()
+            self._let_go(fragment)
         self._pieces.clear()
         if self._filling is not None:
-            self._filling.release()
+            self._let_go(self._filling)
             self._filling = None
         self._start = self._filled = 0
         self.received_bytes = 0
@@ -371,9 +389,13 @@ class ChainBuilder:
         if self._filled > self._start:
             self._pieces.append((filling, self._start, self._filled))
         else:
-            filling.release()
+            self._let_go(filling)
         self._filling = None
         self._start = self._filled = 0
+
+    def _let_go(self, fragment: Fragment) -> None:
+        self._pool.receiving_bytes -= fragment.capacity
+        fragment.release()
 
     def _all_pieces(self) -> list[tuple[Fragment, int, int]]:
         pieces = list(self._pieces)

@@ -42,7 +42,7 @@ def api(manager: ReplicaManager) -> Api:
         def refuse(error: DisklessError) -> Reply:
             return encode([FetchResult(error=error)] * len(asked.partitions))
 
-        max_bytes = min(max(asked.max_bytes, 0), request.response_max_bytes)
+        max_bytes = max(asked.max_bytes, 0)
         answer = manager.fetch(
             asked.partitions,
             max_wait_ms=max(asked.max_wait_ms, 0),
@@ -51,6 +51,7 @@ def api(manager: ReplicaManager) -> Api:
             isolation=asked.isolation,
             client=request.client,
             wake=request.wake,
+            reserve=request.reserve,
         )
         return Deferred(answer, encode, refuse)
 

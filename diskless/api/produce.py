@@ -40,6 +40,7 @@ def api(manager: ReplicaManager) -> Api:
         assert request.frame is not None
         assert request.reader is not None
         asked = decode_request(request.version, request.frame, request.reader)
+        request.batch_count = len(asked.batches)
 
         def encode(results: Sequence[AppendResult]) -> Reply:
             return _reply(request.version, asked, results)

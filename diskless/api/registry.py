@@ -40,8 +40,11 @@ class Request:
     """What follows the header; empty for an API that reads from the frame."""
     wake: EarlyEnd
     """Set when another answer waits behind this one."""
-    response_max_bytes: int
-    """The most bytes of records this broker wants to answer with at present."""
+    reserve: Callable[[int], int]
+    """To be called with how many bytes are about to be read for the answer; gives how many may be,
+    which is less where many answers are under way, but always enough to go on with."""
+    batch_count: int = 0
+    """Set by a handler that hands on batches: memory is kept for each until the answer leaves."""
     frame: FragmentChain | None = None
     """The whole received frame without its length, for an API that `reads_frame`; valid until the
     handler returns (not until its answer comes)."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ from diskless.ports import (
 )
 from diskless.server import KafkaServer, ServerSettings
 from metadata.operations import CreateTopic, TopicDescription
-from wal.buffer import BufferPool
+from wal.buffer import BufferPool, FragmentChain
 from wal.clock import Clock, SystemClock
 from wal.errors import (
     DisklessError,
@@ -116,13 +116,20 @@ class FakeReplicaManager:
         self.appended: list[bytes] = []
         self.hold = False
         self.held: list[asyncio.Future[Sequence[AppendResult]]] = []
+        self.keeps_memory = False
+        """Whether a held append also holds its records, as a full write queue does."""
+        self.kept: deque[FragmentChain] = deque()
         self.raises: Exception | None = None
         self.append_error: DisklessError | None = None
         self.clients: list[ClientInfo] = []
         self.fetches_running = 0
         self.fetches_cancelled = 0
         self.fetch_records: Sequence[bytes] | None = None
-        """When set, every Fetch gives these."""
+        """When set, every Fetch gives these, once `fetch_gate` is open."""
+        self.fetch_gate = asyncio.Event()
+        self.fetch_gate.set()
+        self.fetches_granted: list[tuple[int, int]] = []
+        """What each of them wanted to read, and how much of it was granted."""
         self._arrived = asyncio.Event()
 
     def append(
@@ -152,6 +159,8 @@ class FakeReplicaManager:
 
     def release_held(self, index: int = 0) -> None:
         future = self.held.pop(index)
+        if self.kept:
+            self.kept.popleft().release()
         future.set_result(future.results)  # type: ignore[attr-defined]
 
     def _append_one(self, batch: AppendBatch) -> AppendResult:
@@ -163,7 +172,10 @@ class FakeReplicaManager:
         if records is None:
             return AppendResult(error=InvalidRecord("null"))
         data = b"".join(records.views())
-        records.release()
+        if self.hold and self.keeps_memory:
+            self.kept.append(records)
+        else:
+            records.release()
         self.appended.append(data)
         topic = self._topics.known.get(batch.topic_name)
         if topic is None or not 0 <= batch.partition < topic.partition_count:
@@ -187,10 +199,14 @@ class FakeReplicaManager:
         isolation: int,
         client: ClientInfo,
         wake: EarlyEnd,
+        reserve: Callable[[int], int],
     ) -> Sequence[FetchResult]:
         if self.raises is not None:
             raise self.raises
         if self.fetch_records is not None:
+            wanted = min(max_bytes, sum(map(len, self.fetch_records)) * len(requests))
+            self.fetches_granted.append((wanted, reserve(wanted)))
+            await self.fetch_gate.wait()
             return [FetchResult(None, 5, 0, self.fetch_records) for _ in requests]
         self.fetches_running += 1
         ended = asyncio.Event()

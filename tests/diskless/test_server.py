@@ -203,7 +203,7 @@ async def test_a_large_announcement_allocates_nothing():
     async with running_broker() as broker:
         client = await connect(broker)
         await client.send(_announcing(100 << 20, key=0, version=9))
-        await until(lambda: broker.server.statistics().request_bytes_held == 8)
+        await until(lambda: broker.server.statistics().request_bytes_held > 0)
         assert broker.pool.statistics().in_use_bytes <= 128 << 10
         await client.close()
 
@@ -399,12 +399,14 @@ async def test_a_request_that_trickles_in_is_cut_off_at_its_deadline():
     clock = ManualClock()
     async with running_broker(clock=clock) as broker:
         slow = await connect(broker)
+        await until(lambda: broker.metrics.open == 1)
+        (connection,) = broker.server._connections
         started = frame(3, 9, 1, b"\x00\x01\x00\x00\x00")
         sent = 0
         while not broker.metrics.cut:
             await slow.send(started[sent : sent + 1])
             sent += 1
-            await until(lambda sent=sent: broker.server.statistics().request_bytes_held == sent)
+            await until(lambda sent=sent: connection._builder.received_bytes == sent)
             clock.advance(2)
             broker.server.sweep()
         assert await slow.is_closed_by_server()
@@ -494,7 +496,7 @@ async def test_a_client_that_asks_and_asks_and_never_reads_is_not_read_any_more(
             pass
         answered = broker.metrics.answered["Metadata"]
         assert answered < sent
-        assert broker.server.statistics().request_bytes_held < 1 << 20
+        assert broker.server.statistics().request_bytes_held < 2 << 20
         client.writer.transport.abort()
         await until(lambda: broker.metrics.open == 0)
         assert broker.server.statistics().request_bytes_held == 0
@@ -516,6 +518,75 @@ async def test_answers_that_are_never_read_are_given_up_after_the_idle_time():
         assert broker.metrics.cut == {"slow reader": 1}
         assert broker.server.statistics().unsent_bytes == 0
         client.writer.transport.abort()
+
+
+@on_both_loops
+async def test_fetches_that_start_together_share_the_room_for_answers():
+    mib = 1 << 20
+    async with running_broker(fetched_max_bytes=4 * mib) as broker:
+        broker.topics.add("t")
+        manager = broker.manager
+        manager.fetch_records = [bytes(3 * mib)]
+        manager.fetch_gate.clear()
+        clients = [await connect(broker) for _ in range(4)]
+        for number, client in enumerate(clients):
+            await client.send(fetch_frame(number, max_bytes=3 * mib))
+            await until(lambda number=number: len(manager.fetches_granted) == number + 1)
+        little = 64 << 10
+        assert manager.fetches_granted == [
+            (3 * mib, granted) for granted in (3 * mib, mib, little, little)
+        ]
+        assert broker.server.statistics().reserved_bytes == 4 * mib + 2 * little
+        manager.fetch_records = [bytes(5)]
+        manager.fetch_gate.set()
+        for client in clients:
+            await client.receive()
+        assert broker.server.statistics().reserved_bytes == 0
+        await clients[0].send(fetch_frame(9, max_bytes=3 * mib))
+        await clients[0].receive()
+        assert manager.fetches_granted[-1] == (5, 5)
+        for client in clients:
+            await client.close()
+
+
+@on_both_loops
+async def test_an_answer_that_is_not_read_leaves_less_to_others_until_it_is():
+    mib = 1 << 20
+    async with running_broker(fetched_max_bytes=8 * mib) as broker:
+        broker.topics.add("t")
+        manager = broker.manager
+        manager.fetch_records = [bytes(8 * mib)]
+        greedy, other = await connect(broker), await connect(broker)
+        greedy.writer.transport.pause_reading()
+        await greedy.send(fetch_frame(1, max_bytes=8 * mib))
+        await until(lambda: broker.server.statistics().unsent_bytes > mib)
+        assert broker.server.statistics().reserved_bytes == 0, "counted once, where it is now"
+        unsent = broker.server.statistics().unsent_bytes
+        await other.send(fetch_frame(2, max_bytes=8 * mib))
+        await other.receive()
+        assert manager.fetches_granted[-1] == (8 * mib, max(8 * mib - unsent, 64 << 10))
+        greedy.writer.transport.resume_reading()
+        await greedy.receive()
+        await until(lambda: broker.server.statistics().unsent_bytes == 0)
+        await other.send(fetch_frame(3, max_bytes=8 * mib))
+        await other.receive()
+        assert manager.fetches_granted[-1] == (8 * mib, 8 * mib)
+        await greedy.close()
+        await other.close()
+
+
+@on_both_loops
+async def test_a_client_that_goes_gives_back_what_was_reserved_for_it():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.fetch_records = [bytes(1 << 20)]
+        broker.manager.fetch_gate.clear()
+        client = await connect(broker)
+        await client.send(fetch_frame(1), fetch_frame(2))
+        await until(lambda: broker.server.statistics().reserved_bytes == 1 << 20)
+        client.writer.transport.abort()
+        await until(lambda: broker.server.statistics().reserved_bytes == 0)
+        assert broker.server.statistics().request_bytes_held == 0
 
 
 # --- limits
@@ -541,10 +612,10 @@ async def test_no_more_requests_are_read_than_one_connection_may_have_unanswered
 
 
 @on_both_loops
-async def test_past_the_budget_of_request_bytes_nobody_is_read_until_answers_free_some():
+async def test_past_the_budget_of_request_memory_nobody_is_read_until_some_is_written():
     async with running_broker(queued_max_request_bytes=1 << 20) as broker:
         broker.topics.add("t")
-        broker.manager.hold = True
+        broker.manager.hold = broker.manager.keeps_memory = True
         first = await connect(broker)
         second = await connect(broker)
         frames = [produce_frame(i, [a_batch(300_000)]) for i in range(20)]
@@ -560,8 +631,64 @@ async def test_past_the_budget_of_request_bytes_nobody_is_read_until_answers_fre
         await asyncio.gather(sending, other)
         assert [(await first.receive())[0] for _ in range(10)] == list(range(10))
         assert [(await second.receive())[0] for _ in range(10)] == list(range(10, 20))
+        assert broker.server.statistics().request_bytes_held == 0
         await first.close()
         await second.close()
+
+
+@on_both_loops
+async def test_what_is_written_makes_room_long_before_it_is_answered():
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        client = await connect(broker)
+        await client.send(*(produce_frame(i, [a_batch(300_000)]) for i in range(20)))
+        await until(lambda: len(broker.manager.held) == 20)
+        assert broker.server.statistics().request_bytes_held < 20 * 4096
+        for number in range(20):
+            broker.manager.release_held()
+            assert (await client.receive())[0] == number
+        assert broker.server.statistics().request_bytes_held == 0
+        await client.close()
+
+
+@on_both_loops
+async def test_unanswered_requests_are_memory_although_their_bytes_are_written():
+    """Small ones keep more than their bytes: an outage shall not pile them up without end."""
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        clients = [await connect(broker) for _ in range(3)]
+        frames = [produce_frame(i, [a_batch(), a_batch()]) for i in range(200)]
+        for client in clients:
+            await client.send(*frames)
+        await until(lambda: broker.server.statistics().connections_waiting > 0)
+        assert 200 <= len(broker.manager.held) < 600
+        answered = 0
+        while answered < 600:
+            await until(lambda: bool(broker.manager.held))
+            assert broker.server.statistics().request_bytes_held < 3 << 19
+            broker.manager.release_held()
+            answered += 1
+        for client in clients:
+            assert [(await client.receive())[0] for _ in range(200)] == list(range(200))
+        assert broker.server.statistics().request_bytes_held == 0
+        for client in clients:
+            await client.close()
+
+
+@on_both_loops
+async def test_buffers_that_idle_connections_were_left_with_go_back():
+    async with running_broker() as broker:
+        client = await connect(broker)
+        await client.call(18, 0)
+        (connection,) = broker.server._connections
+        assert len(connection.get_buffer(-1)) > 0  # and then the socket had nothing
+        assert broker.server.statistics().request_bytes_held > 0
+        broker.server.sweep()
+        assert broker.server.statistics().request_bytes_held == 0
+        await client.call(18, 0)
+        await client.close()
 
 
 @on_both_loops
@@ -614,7 +741,7 @@ async def test_a_sender_that_stalls_with_the_budget_in_hand_is_cut_off_and_the_n
 async def test_hundreds_that_wait_for_the_budget_go_on_when_it_is_free_again():
     async with running_broker(queued_max_request_bytes=1 << 20) as broker:
         broker.topics.add("t")
-        broker.manager.hold = True
+        broker.manager.hold = broker.manager.keeps_memory = True
         large = await connect(broker)
         await large.send(produce_frame(1, [a_batch(2 << 20)]))
         await until(lambda: bool(broker.manager.held))

@@ -66,6 +66,19 @@ def test_a_buffer_returns_to_its_pool_with_its_last_owner_only() -> None:
     assert pool.statistics().free_bytes == 512
 
 
+def test_a_listener_is_told_after_each_buffer_that_came_back() -> None:
+    pool = BufferPool(512)
+    lent: list[int] = []
+    pool.listen(lambda: lent.append(pool.in_use_bytes))
+    pooled, grown = pool.get(512), pool.get(768)
+    pooled.retain()
+    pooled.release()
+    assert lent == []
+    pooled.release()
+    grown.release()
+    assert lent == [768, 0]
+
+
 def test_releasing_or_retaining_what_went_back_raises() -> None:
     fragment = BufferPool(1 << 20).get(512)
     fragment.release()
@@ -277,6 +290,12 @@ class Ownership(RuleBasedStateMachine):
             assert self.builder.copy_bytes(0, len(self.received)) == self.received
 
     @invariant()
+    def what_the_builder_owns_is_counted(self) -> None:
+        owned = sum(fragment.capacity for fragment, _, _ in self.builder._all_pieces())
+        assert self.pool.receiving_bytes == owned
+        assert self.pool.receiving_bytes <= self.pool.in_use_bytes
+
+    @invariant()
     def what_is_kept_stays_under_the_cap(self) -> None:
         assert self.pool.statistics().free_bytes <= 64 * 1024
 
@@ -285,6 +304,7 @@ class Ownership(RuleBasedStateMachine):
             chain.release()
         self.builder.release()
         assert self.pool.statistics().in_use_bytes == 0
+        assert self.pool.receiving_bytes == 0
 
 
 TestOwnership = Ownership.TestCase
