@@ -13,6 +13,7 @@ from bench.roll import run_roll
 from bench.throughput import run_consume, run_produce
 
 RESULTS: Final = Path("build/bench.json")
+ALL: Final = "all"
 
 GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "produce": run_produce,
@@ -30,13 +31,16 @@ def main() -> int:
         description="Measure what the promises cost. Each ratio compares two things measured in "
         "the same run, because shared machines differ from minute to minute.",
     )
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument(
+        "groups", nargs="*", metavar="GROUP", help=f"{', '.join(GROUPS)}; default: {ALL}"
+    )
     options = parser.parse_args()
-    unknown = set(options.groups) - GROUPS.keys()
+    wanted = options.groups or [ALL]
+    unknown = set(wanted) - GROUPS.keys() - {ALL}
     if unknown:
         parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
     report = Report()
-    for name in options.groups or GROUPS:
+    for name in GROUPS if ALL in wanted else wanted:
         GROUPS[name](report)
         report.write(RESULTS)
     report.print()
