@@ -9,6 +9,11 @@ Bytes come from, in this order:
    evict what the readers at the tail share;
 3. Parquet segments, turned back into RecordBatches by `tiering.segment_reader`.
 
+An answer is read in waves: as many extents as fit what is still wanted, together. A wave that
+brought less than it might have (a segment is charged as if it gave all that was asked of it, an
+extent whole although reading may begin in its middle) is followed by another. So what is in memory
+is the answer and one extent more, however much lies behind the limit.
+
 Every batch read from a WAL object or a chunk is a private copy. Its CRC is checked, then base
 offset and leader epoch are written into it, and the append time where the topic wants it. Cached
 bytes are never modified.
@@ -142,21 +147,25 @@ class BatchReader:
         self, requests: Sequence[ReadRequest], *, max_bytes: int
     ) -> Sequence[ReadResult]:
         """Read in request order; the first non-empty partition gives at least one whole batch."""
-        pieces = await self._fetch(requests)
-        results = []
+        answers = [_Answer(request) for request in requests]
         remaining = max_bytes
         nothing_yet = True
-        for request, found in zip(requests, pieces, strict=True):
-            limit = min(request.max_bytes, remaining)
-            result = await self._assemble(request, found, limit, at_least_one=nothing_yet)
-            remaining -= result.size_bytes
-            nothing_yet = nothing_yet and result.size_bytes == 0
-            results.append(result)
-        return results
+        is_full = False
+        while not is_full and (wave := _next_wave(answers, remaining, one_at_least=nothing_yet)):
+            for (answer, _, _), piece in zip(wave, await self._fetch(wave), strict=True):
+                own_left = answer.request.max_bytes - answer.size
+                taken = await self._extend(answer, piece, remaining, at_least_one=nothing_yet)
+                # What did not fit the whole answer shows that little is left; smaller batches that
+                # were read already may fit, but none are looked for.
+                is_full = is_full or (answer.is_full and remaining <= own_left)
+                remaining -= taken
+                nothing_yet = nothing_yet and taken == 0
+        return [ReadResult(answer.records, answer.size, answer.error) for answer in answers]
 
     async def read_extent(self, extent: WalExtent) -> bytearray:
         """All batches of one extent, checked but not stamped. Raises what reading can raise."""
-        piece = (await self._fetch([ReadRequest(_NOWHERE, extent.base_offset, 0, [extent])]))[0][0]
+        answer = _Answer(ReadRequest(_NOWHERE, extent.base_offset, 0, [extent]))
+        (piece,) = await self._fetch([_Ask(answer, extent, 0)])
         if piece.error is None:
             damage = _damage_of(extent, piece.buffer)
             if damage is None:
@@ -167,41 +176,39 @@ class BatchReader:
             raise error
         return piece.buffer
 
-    async def _fetch(self, requests: Sequence[ReadRequest]) -> list[list[_Piece]]:
-        """One piece per extent. Own chunks are read in one trip to a thread, the rest at once."""
-        pieces: list[list[_Piece | None]] = [[None] * len(request.extents) for request in requests]
+    async def _fetch(self, wave: Sequence["_Ask"]) -> list[_Piece]:
+        """One piece per ask. Own chunks are read in one trip to a thread, the rest at once."""
+        pieces: dict[int, _Piece] = {}
         own: list[tuple[SealedChunk, WalExtent]] = []
-        own_places: list[tuple[int, int]] = []
+        own_places: list[int] = []
         remote: list[Awaitable[_Piece]] = []
-        remote_places: list[tuple[int, int]] = []
-        for i, request in enumerate(requests):
-            for j, extent in enumerate(request.extents):
-                if isinstance(extent, SegmentExtent):
-                    remote.append(self._fetch_segment(extent, request.offset, request.max_bytes))
-                    remote_places.append((i, j))
-                elif (chunk := self._directory.locate(extent.object_key)) is not None:
-                    own.append((chunk, extent))
-                    own_places.append((i, j))
-                else:
-                    remote.append(self._fetch_object(extent))
-                    remote_places.append((i, j))
+        remote_places: list[int] = []
+        for place, (answer, extent, max_bytes) in enumerate(wave):
+            if isinstance(extent, SegmentExtent):
+                remote.append(self._fetch_segment(extent, answer.request.offset, max_bytes))
+                remote_places.append(place)
+            elif (chunk := self._directory.locate(extent.object_key)) is not None:
+                own.append((chunk, extent))
+                own_places.append(place)
+            else:
+                remote.append(self._fetch_object(extent))
+                remote_places.append(place)
         if own:
-            for (i, j), piece in zip(
+            for place, piece in zip(
                 own_places, await self._in_thread(_read_chunks, own), strict=True
             ):
                 if piece.error is None:
-                    pieces[i][j] = piece
+                    pieces[place] = piece
                 else:
                     assert isinstance(piece.extent, WalExtent)
                     log.warning("own chunk unreadable, asking the store", error=str(piece.error))
                     remote.append(self._fetch_object(piece.extent))
-                    remote_places.append((i, j))
+                    remote_places.append(place)
         if len(remote) == 1:
-            pieces[remote_places[0][0]][remote_places[0][1]] = await remote[0]
+            pieces[remote_places[0]] = await remote[0]
         elif remote:
-            for (i, j), piece in zip(remote_places, await asyncio.gather(*remote), strict=True):
-                pieces[i][j] = piece
-        return [[piece for piece in row if piece is not None] for row in pieces]
+            pieces.update(zip(remote_places, await asyncio.gather(*remote), strict=True))
+        return [pieces[place] for place in range(len(wave))]
 
     async def _fetch_segment(self, extent: SegmentExtent, offset: int, max_bytes: int) -> _Piece:
         try:
@@ -245,24 +252,28 @@ class BatchReader:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, function, argument)
 
-    async def _assemble(
-        self, request: ReadRequest, pieces: Sequence[_Piece], limit: int, *, at_least_one: bool
-    ) -> ReadResult:
-        """The batches of one partition, cut at `limit` and at the first thing that is wrong."""
-        records: list[Buffer] = []
-        size = 0
-        for piece in pieces:
-            if piece.error is not None:
-                return ReadResult(records, size, piece.error)
-            room = _Room(request.offset, limit - size, at_least_one and size == 0)
-            taken = await self._take(piece, room)
-            for buffer in taken.buffers:
-                records.append(buffer)
-                size += len(buffer)
-                self._bytes[piece.source] += len(buffer)
-            if taken.error is not None or taken.full:
-                return ReadResult(records, size, taken.error)
-        return ReadResult(records, size)
+    async def _extend(
+        self, answer: "_Answer", piece: _Piece, remaining: int, *, at_least_one: bool
+    ) -> int:
+        """Add what fits of a piece to its answer, up to the first thing that is wrong; the bytes.
+
+        An answer that is cut is done: what would come after it is not what was asked for.
+        """
+        if answer.is_done:
+            return 0
+        if piece.error is not None:
+            answer.error = piece.error
+            return 0
+        request = answer.request
+        limit = min(request.max_bytes - answer.size, remaining)
+        taken = await self._take(piece, _Room(request.offset, limit, at_least_one))
+        added = sum(map(len, taken.buffers))
+        answer.records += taken.buffers
+        answer.size += added
+        answer.error = taken.error
+        answer.is_full = taken.full
+        self._bytes[piece.source] += added
+        return added
 
     async def _take(self, piece: _Piece, room: "_Room") -> "_Taken":
         extent = piece.extent
@@ -276,6 +287,61 @@ class BatchReader:
             # The chunk is damaged and the object out of reach: that is not known damage of the log.
             return taken._replace(error=fresh.error)
         return _take_stamped(extent, fresh.buffer, room)
+
+
+class _Answer:
+    """What one partition gave so far."""
+
+    __slots__ = ("error", "is_full", "position", "records", "request", "size")
+
+    def __init__(self, request: ReadRequest) -> None:
+        self.request = request
+        self.records: list[Buffer] = []
+        self.size = 0
+        self.error: DisklessError | None = None
+        self.is_full = False
+        """The next batch did not fit."""
+        self.position = 0
+        """How many extents were asked for."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_full or self.error is not None
+
+
+class _Ask(NamedTuple):
+    """An extent to read; of a segment about `max_bytes`, of a WAL object all of it."""
+
+    answer: _Answer
+    extent: Extent
+    max_bytes: int
+
+
+def _next_wave(answers: Sequence[_Answer], left: int, *, one_at_least: bool) -> list[_Ask]:
+    """The extents that come next and fit into `left` bytes and their partitions' limits, in order.
+
+    One that begins within the limit may end beyond it. Empty when there is nothing more to be read.
+    """
+    wave: list[_Ask] = []
+    for answer in answers:
+        if answer.is_done:
+            continue
+        extents = answer.request.extents
+        own_left = answer.request.max_bytes - answer.size
+        while answer.position < len(extents):
+            may_read_on = own_left > 0 and left > 0
+            if not may_read_on and (wave or not one_at_least):
+                break
+            extent = extents[answer.position]
+            answer.position += 1
+            wanted = max(min(own_left, left), 0)
+            wave.append(_Ask(answer, extent, wanted))
+            charged = wanted if isinstance(extent, SegmentExtent) else extent.length_bytes
+            own_left -= charged
+            left -= charged
+        if left <= 0 and (wave or not one_at_least):
+            break
+    return wave
 
 
 class _Room(NamedTuple):

@@ -93,12 +93,19 @@ class FakeSegments:
     def __init__(self) -> None:
         self.batches: list[Encoded] = []
         self.error: DisklessError | None = None
+        self.asked: list[int] = []
 
     async def read(self, extent: SegmentExtent, offset: int, max_bytes: int) -> Sequence[Encoded]:
+        self.asked.append(max_bytes)
         if self.error is not None:
             raise self.error
         assert extent.base_offset <= offset <= extent.last_offset
-        return [batch for batch in self.batches if batch.last_offset >= offset]
+        found: list[Encoded] = []
+        for batch in self.batches:
+            if batch.last_offset >= offset and (not found or max_bytes > 0):
+                found.append(batch)
+                max_bytes -= len(batch.data)
+        return found
 
 
 class Setting(NamedTuple):
@@ -315,6 +322,49 @@ async def test_extents_of_several_objects_join_in_offset_order(setting: Setting)
         extents.append(extent_of(key, sent, base_offset=number))
     result = await setting.read(*extents)
     assert offsets_of(result) == [(n, n) for n in range(5)]
+
+
+async def test_what_lies_beyond_the_limit_is_not_read(setting: Setting) -> None:
+    extents = []
+    for number in range(6):
+        sent = [batch(b"x" * 100)]
+        extents.append(extent_of(await setting.put(*sent, key=f"wal/00/{number}"), sent))
+    size = extents[0].length_bytes
+    requests = [ReadRequest(PARTITION, 0, MUCH, [extent]) for extent in extents]
+    results = await setting.reader.read(requests, max_bytes=2 * size + 1)
+    assert [result.size_bytes for result in results] == [size, size, 0, 0, 0, 0]
+    assert setting.cache.statistics().misses == 3, "the third one did not fit whole"
+    assert all(result.error is None for result in results)
+
+
+async def test_segments_share_the_limit_in_the_order_of_the_request(setting: Setting) -> None:
+    segment = a_segment(setting, 0, 9)
+    size = len(setting.segments.batches[0].data)
+    requests = [ReadRequest(PARTITION, 0, 4 * size, [segment]) for _ in range(4)]
+    results = await setting.reader.read(requests, max_bytes=6 * size)
+    assert [len(offsets_of(result)) for result in results] == [4, 2, 0, 0]
+    assert setting.segments.asked == [4 * size, 2 * size], "what is decoded is memory as well"
+    setting.segments.asked.clear()
+    results = await setting.reader.read(requests, max_bytes=0)
+    assert [len(offsets_of(result)) for result in results] == [1, 0, 0, 0]
+    assert setting.segments.asked == [0]
+
+
+async def test_what_a_segment_did_not_fill_goes_to_those_behind_it(setting: Setting) -> None:
+    segment = a_segment(setting, 0, 1)
+    size = len(setting.segments.batches[0].data)
+    sent = [batch(b"x" * 100)] * 3
+    extent = extent_of(await setting.put(*sent), sent, base_offset=2)
+    results = await setting.reader.read(
+        [
+            ReadRequest(PARTITION, 0, 4 * size, [segment, extent]),
+            ReadRequest(OTHER, 2, MUCH, [extent]),
+        ],
+        max_bytes=MUCH,
+    )
+    assert offsets_of(results[0])[:2] == [(0, 0), (1, 1)]
+    assert results[0].size_bytes <= 4 * size
+    assert len(offsets_of(results[1])) == 3
 
 
 @settings(max_examples=40, deadline=None)
