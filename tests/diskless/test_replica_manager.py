@@ -137,10 +137,12 @@ class ScriptedReader:
     def __init__(self) -> None:
         self.errors: dict[str, DisklessError] = {}
         self.requests: list[Sequence[ReadRequest]] = []
+        self.max_bytes: list[int] = []
         self.on_read: Callable[[], None] | None = None
 
     async def read(self, requests: Sequence[ReadRequest], *, max_bytes: int) -> list[ReadResult]:
         self.requests.append(requests)
+        self.max_bytes.append(max_bytes)
         results = []
         for request in requests:
             records: list[bytes] = []
@@ -165,6 +167,9 @@ class Setting:
         self.coordinator = ScriptedCoordinator()
         self.reader = ScriptedReader()
         self.pool = BufferPool(1 << 20)
+        self.granted_bytes = 1 << 30
+        self.reserved: list[int] = []
+        """What fetches were about to read, each time they asked."""
         self.manager = ReplicaManager(
             coordinator=cast(Coordinator, self.coordinator),
             write_loop=cast(WriteLoop, self.write_loop),
@@ -208,8 +213,12 @@ class Setting:
             isolation=0,
             client=CLIENT,
             wake=wake,
-            reserve=lambda wanted: wanted,
+            reserve=self._reserve,
         )
+
+    def _reserve(self, wanted_bytes: int) -> int:
+        self.reserved.append(wanted_bytes)
+        return min(wanted_bytes, self.granted_bytes)
 
     async def until_parked(self, count: int = 1) -> None:
         await until(lambda: self.parked == count)
@@ -551,6 +560,19 @@ async def test_the_brokers_own_limit_caps_what_a_client_may_ask_for(setting: Set
     async with asyncio.timeout(SOON_S):
         (result,) = await setting.fetch(at(0), min_bytes=1 << 30, max_bytes=1 << 30)
     assert list(result.records) == [b"wal/0/0"]
+
+
+async def test_a_fetch_reserves_what_it_reads_when_it_reads_it(setting: Setting) -> None:
+    setting.granted_bytes = 250
+    task = setting.fetch(at(0), at(1), min_bytes=300)
+    await setting.until_parked()
+    setting.commit(P0, length_bytes=200)
+    await setting.until_parked()
+    assert setting.reserved == [], "who waits for data holds none"
+    setting.commit(P1, length_bytes=150)
+    await task
+    assert setting.reserved == [350]
+    assert setting.reader.max_bytes == [250]
 
 
 async def test_a_special_timestamp_that_does_not_exist_is_refused(setting: Setting) -> None:
