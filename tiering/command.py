@@ -2,7 +2,8 @@
 
 Called by the command line alone. On a terminal the bar shows the segments of the current round; in
 a log file there is one line per round. The exit status is 0 when everything that was due became a
-segment, else 1.
+segment, else 1. Batches that could not be decoded are told of and are no failure: their segment is
+made, and consumers get them as before.
 """
 
 import time
@@ -124,6 +125,8 @@ def print_report(console: Console, report: RollReport, elapsed_s: float) -> None
     table.add_row("bytes as Parquet", f"{report.segment_bytes:,}")
     table.add_row("seconds, with Spark's start", f"{elapsed_s:.1f}")
     table.add_row("MB/s", f"{report.wal_bytes / 1e6 / max(elapsed_s, 1e-3):.1f}")
+    if report.raw_batch_count:
+        table.add_row("batches not decodable, kept as sent", f"{report.raw_batch_count:,}")
     if report.withdrawn:
         table.add_row("of topics deleted meanwhile", f"{len(report.withdrawn):,}")
     table.add_row("failed", f"{len(report.failures):,}")

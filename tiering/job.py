@@ -50,6 +50,8 @@ class RollResult(NamedTuple):
     plan: SegmentPlan
     segment: RolledSegment | None
     error: str = ""
+    raw_batch_count: int = 0
+    """Batches of the segment that could not be decoded (tiering/raw_batches.py)."""
 
 
 class Roller(Protocol):
@@ -94,6 +96,8 @@ class RollReport:
     """Rolled for a topic that was deleted meanwhile."""
     wal_bytes: int
     """Bytes of the batches that the segments replace."""
+    raw_batch_count: int
+    """Batches that could not be decoded, which the segments keep as they were sent."""
 
     @property
     def record_count(self) -> int:
@@ -175,6 +179,7 @@ class _Run:
         self._failed: dict[ObjectKey, RollFailure] = {}
         self._withdrawn: list[ObjectKey] = []
         self._wal_bytes = 0
+        self._raw_batch_count = 0
 
     def round(self, *, include_partial: bool) -> Sequence[SegmentPlan]:
         """One plan, one parallel roll, one commit; returns what was planned, rolled or not."""
@@ -196,9 +201,9 @@ class _Run:
             for result in results
             if result.segment is None
         )
-        segments = [result.segment for result in results if result.segment is not None]
-        if segments:
-            self._commit(segments, plans)
+        rolled = [(result, result.segment) for result in results if result.segment is not None]
+        if rolled:
+            self._commit(rolled)
         return plans
 
     def report(self) -> RollReport:
@@ -207,28 +212,25 @@ class _Run:
             failures=list(self._failed.values()),
             withdrawn=self._withdrawn,
             wal_bytes=self._wal_bytes,
+            raw_batch_count=self._raw_batch_count,
         )
 
-    def _commit(self, segments: Sequence[RolledSegment], plans: Sequence[SegmentPlan]) -> None:
+    def _commit(self, rolled: Sequence[tuple[RollResult, RolledSegment]]) -> None:
         failpoint("roll.before_commit")
+        segments = [segment for _, segment in rolled]
         answers = self._repeated(lambda: self.client.commit_segments(segments))
         failpoint("roll.after_commit")
         committed = []
-        for segment, answer in zip(segments, answers, strict=True):
+        for (result, segment), answer in zip(rolled, answers, strict=True):
             if answer.error is None:
                 committed.append(segment)
+                self._wal_bytes += sum(extent.length_bytes for extent in result.plan.extents)
+                self._raw_batch_count += result.raw_batch_count
             elif isinstance(answer.error, UnknownPartition | UnknownTopicId):
                 self._withdrawn.append(segment.object_key)
             else:
                 self._fail([RollFailure(segment.object_key, f"not committed: {answer.error}")])
         self._committed += committed
-        keys = {segment.object_key for segment in committed}
-        self._wal_bytes += sum(
-            extent.length_bytes
-            for plan in plans
-            if plan.object_key in keys
-            for extent in plan.extents
-        )
         self._progress.committed(committed)
 
     def _fail(self, failures: Iterable[RollFailure]) -> None:

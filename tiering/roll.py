@@ -14,11 +14,16 @@ converge on one object, because
 Nothing is a segment before the coordinator commits it, so an object left by a killed attempt is
 never read as data; the next attempt meets it by name.
 
+A batch whose bytes are those that were committed, but that cannot be decoded, is kept as it is: one
+bad producer must not keep a segment from being made. tiering/raw_batches.py tells how. Nobody looks
+for such a batch before decoding fails.
+
     extents --coalesce--> ranged reads, some ahead --walk headers--> batches --decode--> row groups
 
 Memory is bounded whatever the segment's size: `READ_AHEAD_RANGES` ranges of `READ_BYTES_MAX`, some
 `DECODE_BYTES` as bytes and as Arrow, and what compressed batches inflate to, which is capped. The
-file grows on the local disk. Measured: 250 MiB for 128 MiB of batches.
+file grows on the local disk. Measured: 250 MiB for 128 MiB of batches. A batch kept raw takes 60
+bytes for each record that it claims, of which there may be RECORDS_PER_BATCH_MAX.
 
 Failure cases: CorruptObject naming the WAL object and the byte when the bytes there are not the
 planned batches; CorruptSegment when something else lies under the segment's key; Rejected for a
@@ -36,9 +41,11 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
+from tiering.raw_batches import raw_rows
 from tiering.segment_format import SegmentFooter, SegmentIdentity
 from tiering.segment_verification import object_crc32c, verify_segment
 from tiering.segment_writer import FileBody, SegmentWriter, WrittenSegment
+from wal.batch_validation import RECORDS_PER_BATCH_MAX
 from wal.compression import NONE
 from wal.coordinates import ObjectKey
 from wal.errors import (
@@ -52,7 +59,7 @@ from wal.errors import (
 )
 from wal.failpoint import failpoint
 from wal.object_store import ObjectBody, ObjectStat
-from wal.record_batch import HEADER_BYTES, MAGIC_V2, BatchHeader, parse_header
+from wal.record_batch import HEADER_BYTES, MAGIC_V2, BatchHeader, parse_header, verify_crc
 from wal.record_columns import INFLATED_BYTES_MAX, LocatedBatch, decode_batches
 
 READ_BYTES_MAX: Final = 8 << 20
@@ -95,13 +102,20 @@ class RollSettings:
     each time; every row group costs a kilobyte of footer."""
 
 
+class Rolled(NamedTuple):
+    """A segment that lies in the store, and how many of its batches could not be decoded."""
+
+    segment: RolledSegment
+    raw_batch_count: int
+
+
 def roll(
     plan: SegmentPlan,
     store: SegmentStore,
     *,
     settings: RollSettings | None = None,
     temporary_directory: str | None = None,
-) -> RolledSegment:
+) -> Rolled:
     """Write the segment of `plan`, or find it written; returns what lies in the store, exactly.
 
     Blocks. Failpoints: roll.before_put, roll.after_put.
@@ -110,7 +124,7 @@ def roll(
     written = _already_written(plan, store)
     if written is None:
         written = _write(plan, store, settings or RollSettings(), temporary_directory)
-    return RolledSegment(
+    segment = RolledSegment(
         partition=plan.partition,
         object_key=plan.object_key,
         base_offset=plan.base_offset,
@@ -120,6 +134,7 @@ def roll(
         record_count=written.record_count,
         max_timestamp_ms=written.max_timestamp_ms,
     )
+    return Rolled(segment, written.raw_batch_count)
 
 
 def _identity(plan: SegmentPlan) -> SegmentIdentity:
@@ -150,6 +165,7 @@ def _already_written(plan: SegmentPlan, store: SegmentStore) -> WrittenSegment |
         crc32c=object_crc32c(store, plan.object_key, object_bytes),
         record_count=footer.identity.record_count,
         max_timestamp_ms=footer.max_timestamp_ms,
+        raw_batch_count=footer.raw_batch_count,
     )
 
 
@@ -195,17 +211,18 @@ class _Decoded(NamedTuple):
 
     rows: pa.Table
     batches: Sequence[_SourceBatch]
+    is_raw: bool = False
 
 
 def row_groups(plan: SegmentPlan, store: SegmentStore, row_group_bytes: int) -> Iterator[pa.Table]:
     """All records of the plan as tables of RECORD_SCHEMA, each of whole batches, in offset order.
 
-    A table is of about `row_group_bytes`, the last one smaller. Raises: CorruptObject, and what the
-    store raises.
+    A table with raw batches has the column `raw_batch` too. A table is of about `row_group_bytes`,
+    the last one smaller. Raises: CorruptObject, and what the store raises.
     """
     tables: list[pa.Table] = []
     size_bytes = 0.0
-    for rows, batches in _decoded(plan, store):
+    for rows, batches, _ in _decoded(plan, store):
         # A batch is as large in Arrow as its share of the bytes says: close enough, and cheap.
         ratio = rows.nbytes / sum(len(source.batch.data) for source in batches)
         start = end = 0
@@ -213,17 +230,22 @@ def row_groups(plan: SegmentPlan, store: SegmentStore, row_group_bytes: int) -> 
             more_bytes = len(source.batch.data) * ratio
             # Ending a little early beats a row group of half a target more.
             if size_bytes and size_bytes + more_bytes > row_group_bytes * 1.25:
-                yield pa.concat_tables([*tables, rows.slice(start, end - start)])
+                yield _together([*tables, rows.slice(start, end - start)])
                 tables, size_bytes, start = [], 0.0, end
             end += source.record_count
             size_bytes += more_bytes
             if size_bytes >= row_group_bytes:
-                yield pa.concat_tables([*tables, rows.slice(start, end - start)])
+                yield _together([*tables, rows.slice(start, end - start)])
                 tables, size_bytes, start = [], 0.0, end
         if start < end:
             tables.append(rows.slice(start, end - start))
     if tables:
-        yield pa.concat_tables(tables)
+        yield _together(tables)
+
+
+def _together(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table of all rows; where some have the column `raw_batch` it is null for the others."""
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def _decoded(plan: SegmentPlan, store: SegmentStore) -> Iterator[_Decoded]:
@@ -245,9 +267,13 @@ def _decoded(plan: SegmentPlan, store: SegmentStore) -> Iterator[_Decoded]:
         if group_bytes * ratios[source.is_compressed] >= DECODE_BYTES:
             arrow_bytes = 0
             for decoded in _decoded_group(group):
-                arrow_bytes += decoded.rows.nbytes
+                if decoded.is_raw:
+                    group_bytes -= len(decoded.batches[0].batch.data)
+                else:
+                    arrow_bytes += decoded.rows.nbytes
                 yield decoded
-            ratios[source.is_compressed] = max(arrow_bytes / group_bytes, 1.0)
+            if group_bytes:
+                ratios[source.is_compressed] = max(arrow_bytes / group_bytes, 1.0)
             group, group_bytes = [], 0
     if group:
         yield from _decoded_group(group)
@@ -259,17 +285,33 @@ def _decoded_group(group: Sequence[_SourceBatch]) -> Iterator[_Decoded]:
         limit = GROUP_INFLATED_BYTES_MAX // len(group)
     try:
         rows = decode_batches([source.batch for source in group], inflated_bytes_max=limit)
-    except (CorruptBatch, RecordTooLarge) as error:
+    except (CorruptBatch, RecordTooLarge):
         if len(group) == 1:
-            place = f"{group[0].object_key} at byte {group[0].byte_offset}"
-            raise CorruptObject(f"{place}: {error}") from error
+            yield _kept_raw(group[0])
+            return
     else:
         yield _Decoded(rows, group)
         return
-    # One is damaged, and is to be named, or one is large among small ones: halves have more room.
+    # One cannot be decoded at all, or one is large among small ones: halves have more room.
     middle = len(group) // 2
     yield from _decoded_group(group[:middle])
     yield from _decoded_group(group[middle:])
+
+
+def _kept_raw(source: _SourceBatch) -> _Decoded:
+    """A batch that cannot be decoded, if that is its producer's doing and not the store's.
+
+    Raises: CorruptObject.
+    """
+    place = f"{source.object_key}: batch at byte {source.byte_offset}"
+    try:
+        verify_crc(source.batch.data)
+    except CorruptBatch as damage:
+        raise CorruptObject(f"{place}: {damage}") from damage
+    if source.record_count > RECORDS_PER_BATCH_MAX:
+        # No broker accepts such a batch; its rows would take more memory than there may be.
+        raise CorruptObject(f"{place}: cannot be decoded, and counts {source.record_count} records")
+    return _Decoded(raw_rows(source.batch), [source], is_raw=True)
 
 
 # --- extents to batches --------------------------------------------------------------------------

@@ -7,6 +7,7 @@ The two schemas differ where a stock Parquet reader would stumble over what Kafk
   is null there and exact in `timestamp_raw`, which is null otherwise.
 - Header keys are strings. Kafka says UTF-8 and checks nothing; the bytes pass through unchanged,
   and only a reader that insists on valid text will complain about such a row.
+- `raw_batch` holds what has no columns, a batch that could not be decoded; null as a rule.
 
 Nothing else differs, and both directions move whole columns, mostly without copying.
 
@@ -29,6 +30,8 @@ from wal.record_columns import RECORD_SCHEMA
 TIMESTAMP_MS_MIN: Final = -62_135_510_400_000
 TIMESTAMP_MS_MAX: Final = 253_402_214_399_999
 """0001-01-02 to 9999-12-30 in UTC: a day is left for the readers' time zones."""
+
+RAW_BATCH: Final = "raw_batch"
 
 _TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 _HEADER: Final = pa.struct(
@@ -53,6 +56,8 @@ SEGMENT_SCHEMA: Final = pa.schema(
         pa.field("base_sequence", pa.int32(), nullable=False),
         pa.field("leader_epoch", pa.int32(), nullable=False),
         pa.field("attributes", pa.int16(), nullable=False),
+        # All bytes of a batch that could not be decoded, in its first row: tiering/raw_batches.py.
+        pa.field(RAW_BATCH, pa.binary()),
     ]
 )
 
@@ -60,13 +65,15 @@ _TIMESTAMP_COLUMNS: Final = ("offset", "timestamp", "timestamp_raw")
 
 
 def segment_table(records: pa.Table) -> pa.Table:
-    """The columns of SEGMENT_SCHEMA for rows of RECORD_SCHEMA."""
+    """The columns of SEGMENT_SCHEMA for rows of RECORD_SCHEMA, or those and `raw_batch`."""
     timestamps, raw = _split_timestamps(records.column("timestamp"))
     replaced = {
         "timestamp": timestamps,
         "timestamp_raw": raw,
         "headers": _retyped_headers(records.column("headers"), _HEADERS),
     }
+    if RAW_BATCH not in records.column_names:
+        replaced[RAW_BATCH] = pa.nulls(records.num_rows, pa.binary())
     columns = [
         replaced[name] if name in replaced else records.column(name)
         for name in SEGMENT_SCHEMA.names

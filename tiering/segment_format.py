@@ -9,6 +9,7 @@ this project needs lies in the footer's key-value metadata, under names that sta
 | diskless.format.version | `1` |
 | diskless.topic, diskless.topic.id, diskless.partition | whose records these are |
 | diskless.base.offset, diskless.last.offset, diskless.record.count | which ones |
+| diskless.raw.batch.count | batches that could not be decoded and are kept as they were sent |
 | diskless.created.by | the writer; never a time or a host, so that a repeated roll is equal |
 | diskless.row.groups | JSON list of `[base offset, last offset, max timestamp, byte offset,
 length in bytes, CRC32C]`, one per row group |
@@ -58,6 +59,7 @@ PARTITION_KEY: Final = "diskless.partition"
 BASE_OFFSET_KEY: Final = "diskless.base.offset"
 LAST_OFFSET_KEY: Final = "diskless.last.offset"
 RECORD_COUNT_KEY: Final = "diskless.record.count"
+RAW_BATCH_COUNT_KEY: Final = "diskless.raw.batch.count"
 CREATED_BY_KEY: Final = "diskless.created.by"
 ROW_GROUPS_KEY: Final = "diskless.row.groups"
 CHECKSUMS_KEY: Final = "diskless.crc32c"
@@ -100,6 +102,7 @@ class SegmentFooter:
 
     identity: SegmentIdentity
     row_groups: Sequence[RowGroup]
+    raw_batch_count: int
     page_index_crc32c: int
     page_index_start: int
     footer_start: int
@@ -111,7 +114,9 @@ class SegmentFooter:
         return max(group.max_timestamp_ms for group in self.row_groups)
 
 
-def footer_metadata(identity: SegmentIdentity, row_groups: Sequence[RowGroup]) -> dict[str, str]:
+def footer_metadata(
+    identity: SegmentIdentity, row_groups: Sequence[RowGroup], raw_batch_count: int
+) -> dict[str, str]:
     """The key-value metadata of a segment, its checksums still to be filled in."""
     return {
         VERSION_KEY: FORMAT_VERSION,
@@ -121,6 +126,7 @@ def footer_metadata(identity: SegmentIdentity, row_groups: Sequence[RowGroup]) -
         BASE_OFFSET_KEY: str(identity.base_offset),
         LAST_OFFSET_KEY: str(identity.last_offset),
         RECORD_COUNT_KEY: str(identity.record_count),
+        RAW_BATCH_COUNT_KEY: str(raw_batch_count),
         CREATED_BY_KEY: CREATED_BY,
         ROW_GROUPS_KEY: json.dumps([list(group) for group in row_groups], separators=(",", ":")),
         CHECKSUMS_KEY: CHECKSUMS_PLACEHOLDER,
@@ -179,6 +185,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
             int(pairs[LAST_OFFSET_KEY.encode()]),
         )
         record_count = int(pairs[RECORD_COUNT_KEY.encode()])
+        raw_batch_count = int(pairs[RAW_BATCH_COUNT_KEY.encode()])
         row_groups = tuple(
             RowGroup(*map(int, group)) for group in json.loads(pairs[ROW_GROUPS_KEY.encode()])
         )
@@ -194,6 +201,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
     return SegmentFooter(
         identity=identity,
         row_groups=row_groups,
+        raw_batch_count=raw_batch_count,
         page_index_crc32c=page_index_crc32c,
         page_index_start=last.byte_offset + last.length_bytes,
         footer_start=footer_start,

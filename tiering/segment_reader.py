@@ -16,7 +16,8 @@ again. A reader that comes to a row group from the one before gets the next one 
 long as that throws out nothing that is still wanted.
 
 Served batches equal the originals in offsets, producer fields, timestamps, keys, values and headers
-(invariant I13). They are not compressed, and carry the leader epoch of this broker.
+(invariant I13). They are not compressed, and carry the leader epoch of this broker. Batches that
+could not be decoded are served with the bytes that their producer sent (tiering/raw_batches.py).
 
 PyArrow is imported when the first segment is read; a broker that meets none never pays for it.
 
@@ -312,12 +313,12 @@ def _encoded(
     data: Buffer,
     leader_epoch: int,
 ) -> _EncodedRowGroup:
-    from tiering.segment_columns import read_row_group, record_table
-    from wal.record_columns import encode_batches
+    from tiering.raw_batches import served_batches
+    from tiering.segment_columns import read_row_group
 
     rows = read_row_group(key, footer, index, data)
     try:
-        batches = encode_batches(record_table(rows, leader_epoch=leader_epoch))
+        batches = served_batches(key, rows, leader_epoch=leader_epoch)
     except CorruptBatch as error:
         raise CorruptSegment(f"{key}: row group {index}: {error}") from error
     return _EncodedRowGroup(

@@ -29,12 +29,14 @@ class ReadableStore(Protocol):
 
 
 def verify_segment(store: ReadableStore, key: ObjectKey) -> SegmentFooter:
-    """Check footer, row groups, their rows' offsets, and page index; returns the footer.
+    """Check footer, row groups, their offsets and raw batches, and page index; returns the footer.
 
     Raises: CorruptSegment naming the key, ObjectNotFound, ObjectStoreUnavailable.
     """
-    from tiering.segment_columns import read_row_group
+    from tiering.raw_batches import raw_batches
+    from tiering.segment_columns import RAW_BATCH, read_row_group
 
+    raw_batch_count = 0
     object_bytes = store.head(key).length_bytes
     try:
         if store.get_range(key, 0, min(len(MAGIC), object_bytes)) != MAGIC:
@@ -42,13 +44,19 @@ def verify_segment(store: ReadableStore, key: ObjectKey) -> SegmentFooter:
         footer = _read_footer(store, key, object_bytes)
         for index, group in enumerate(footer.row_groups):
             data = store.get_range(key, group.byte_offset, group.length_bytes)
-            read_row_group(key, footer, index, data, ["offset"])
+            columns = ["offset", "batch_base_offset", RAW_BATCH]
+            rows = read_row_group(key, footer, index, data, columns)
+            raw_batch_count += sum(1 for _ in raw_batches(key, rows))
         index_bytes = footer.footer_start - footer.page_index_start
         page_index = store.get_range(key, footer.page_index_start, index_bytes)
     except CorruptObject as error:
         raise CorruptSegment(f"{key}: {error}") from error
     if crc32c(page_index) != footer.page_index_crc32c:
         raise CorruptSegment(f"{key}: page index does not have its CRC")
+    if raw_batch_count != footer.raw_batch_count:
+        raise CorruptSegment(
+            f"{key}: holds {raw_batch_count} raw batches, not {footer.raw_batch_count}"
+        )
     return footer
 
 

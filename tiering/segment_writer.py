@@ -7,8 +7,8 @@ speculative rolls meet under one key.
 Encodings are chosen by what pays, measured on 1 KiB and 100-byte records. Offsets and timestamps
 rise, so they are delta encoded. Everything else goes through a dictionary: where values repeat it
 halves time and size, and where they do not PyArrow gives it up after a megabyte, which costs 2%.
-Minimum and maximum are left out for values and headers: nobody asks for them, and every page would
-repeat two values in the page index.
+Minimum and maximum are left out for values, headers and raw batches: nobody asks for them, and
+every page would repeat two values in the page index.
 """
 
 import os
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tiering.segment_columns import SEGMENT_SCHEMA, segment_table
+from tiering.segment_columns import RAW_BATCH, SEGMENT_SCHEMA, segment_table
 from tiering.segment_format import (
     MAGIC,
     TAIL,
@@ -47,7 +47,7 @@ _DICTIONARY_COLUMNS: Final = [
     "attributes",
 ]
 _STATISTICS_COLUMNS: Final = [
-    name for name in SEGMENT_SCHEMA.names if name not in ("value", "headers")
+    name for name in SEGMENT_SCHEMA.names if name not in ("value", "headers", RAW_BATCH)
 ]
 _ENCODINGS: Final = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 
@@ -59,6 +59,7 @@ class WrittenSegment(NamedTuple):
     crc32c: int
     record_count: int
     max_timestamp_ms: int
+    raw_batch_count: int
 
 
 class SegmentWriter:
@@ -73,6 +74,7 @@ class SegmentWriter:
         self._file = file
         self._identity = identity
         self._row_groups: list[RowGroup] = []
+        self._raw_batch_count = 0
         self._sink = _ChecksummedSink(file)
         self._parquet = pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
@@ -101,10 +103,15 @@ class SegmentWriter:
         self._parquet.close()
 
     def write_row_group(self, records: pa.Table) -> None:
-        """Append rows of RECORD_SCHEMA, whole batches, as one row group."""
+        """Append rows of RECORD_SCHEMA, or those and `raw_batch`, as one row group.
+
+        They are those of whole batches.
+        """
         assert records.num_rows, "a row group holds records"
+        rows = segment_table(records)
         start = self._sink.start_range()
-        self._parquet.write_table(segment_table(records), row_group_size=records.num_rows)
+        self._parquet.write_table(rows, row_group_size=rows.num_rows)
+        self._raw_batch_count += rows.num_rows - rows.column(RAW_BATCH).null_count
         offsets = records.column("offset")
         self._row_groups.append(
             RowGroup(
@@ -119,7 +126,7 @@ class SegmentWriter:
 
     def finish(self) -> WrittenSegment:
         """Write page index and footer, and the checksums over both."""
-        metadata = footer_metadata(self._identity, self._row_groups)
+        metadata = footer_metadata(self._identity, self._row_groups, self._raw_batch_count)
         self._parquet.add_key_value_metadata(metadata)
         index_start = self._sink.position
         self._parquet.close()
@@ -141,6 +148,7 @@ class SegmentWriter:
             crc32c=value,
             record_count=self._identity.record_count,
             max_timestamp_ms=max(group.max_timestamp_ms for group in self._row_groups),
+            raw_batch_count=self._raw_batch_count,
         )
 
 

@@ -61,12 +61,13 @@ _RESULT_SCHEMA: Final = pa.schema(
         pa.field("crc32c", pa.int64()),
         pa.field("record_count", pa.int64()),
         pa.field("max_timestamp_ms", pa.int64()),
+        pa.field("raw_batch_count", pa.int64()),
         pa.field("error", pa.string(), nullable=False),
     ]
 )
 _RESULT_DDL: Final = (
     "number int, object_bytes long, crc32c long, record_count long, max_timestamp_ms long,"
-    " error string"
+    " raw_batch_count long, error string"
 )
 
 # The JVM moves plans and results and is gone soon: the optimising compiler and a parallel collector
@@ -246,7 +247,7 @@ def _roll_batches(
 def _roll_row(object_store_url: str, number: int, plan: SegmentPlan) -> dict[str, Any]:
     try:
         with open_blocking_store(object_store_url) as store:
-            segment = roll(plan, store)
+            segment, raw_batch_count = roll(plan, store)
     except DisklessError as error:
         return {"number": number, "error": describe(error)}
     return {
@@ -255,6 +256,7 @@ def _roll_row(object_store_url: str, number: int, plan: SegmentPlan) -> dict[str
         "crc32c": segment.crc32c,
         "record_count": segment.record_count,
         "max_timestamp_ms": segment.max_timestamp_ms,
+        "raw_batch_count": raw_batch_count,
         "error": "",
     }
 
@@ -272,7 +274,7 @@ def _result(plan: SegmentPlan, row: Mapping[str, Any]) -> RollResult:
         record_count=row["record_count"],
         max_timestamp_ms=row["max_timestamp_ms"],
     )
-    return RollResult(plan, segment)
+    return RollResult(plan, segment, raw_batch_count=row["raw_batch_count"])
 
 
 # --- around them ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ def roll_everything(broker: LiveBroker) -> Sequence[RolledSegment]:
     with CoordinatorClient(broker.bootstrap) as coordinator:
         planned = coordinator.plan_segments(include_partial=True, max_plans=1_000)
         with open_blocking_store(planned.object_store_url, sync=False) as store:
-            rolled = [roll(plan, store) for plan in planned.plans]
+            rolled = [roll(plan, store).segment for plan in planned.plans]
         errors = [commit.error for commit in coordinator.commit_segments(rolled)]
     assert not any(errors), errors
     return rolled

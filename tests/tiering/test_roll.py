@@ -69,8 +69,8 @@ def test_a_second_roll_finds_the_first_ones_object_and_says_the_same_of_it(tmp_p
     with file_store(tmp_path) as store:
         plan = _planned(store)
         counting = CountingStore(store)
-        first = roll(plan, counting)
-        assert roll(plan, counting) == first
+        first = roll(plan, counting).segment
+        assert roll(plan, counting).segment == first
         assert counting.puts == 1
         stored = store.get(first.object_key)
     assert (first.object_bytes, first.crc32c) == (len(stored), crc32c(stored))
@@ -88,7 +88,7 @@ def test_a_roll_that_died_around_its_put_is_finished_by_the_next(
                 roll(plan, store)
         finally:
             failpoint.arm("")
-        segment = roll(plan, store)
+        segment = roll(plan, store).segment
         assert verify_segment(store, segment.object_key).identity.record_count == 200
     assert [path.name for path in (tmp_path / "segments").rglob("*.parquet")] == [
         Path(segment.object_key).name
@@ -98,10 +98,10 @@ def test_a_roll_that_died_around_its_put_is_finished_by_the_next(
 def test_attempts_that_run_at_the_same_time_write_equal_bytes(tmp_path: Path) -> None:
     with file_store(tmp_path) as store:
         plan = _planned(store)
-        first = roll(plan, store)
+        first = roll(plan, store).segment
         content = store.get(first.object_key)
         store.delete([first.object_key])
-        assert roll(plan, store) == first
+        assert roll(plan, store).segment == first
         assert store.get(first.object_key) == content
 
 
@@ -139,7 +139,7 @@ def test_something_else_under_the_key_is_an_error_and_stays(tmp_path: Path) -> N
 def test_a_segment_of_other_records_under_the_key_is_an_error(tmp_path: Path) -> None:
     with file_store(tmp_path) as store:
         plan = _planned(store)
-        other = roll(plan, store)
+        other = roll(plan, store).segment
         shorter = plan_of(put_wal_object(store, "wal/00/short", [BATCHES[:3]]))
         store.put(shorter.object_key, BytesBody(store.get(other.object_key)))
         with pytest.raises(CorruptSegment, match="not what was planned"):
@@ -155,7 +155,7 @@ def test_neighbouring_extents_of_one_object_are_read_together(tmp_path: Path) ->
             store, "wal/00/two", [[batch] for batch in BATCHES], base_offset=200
         )
         counting = CountingStore(store)
-        segment = roll(plan_of(extents), counting)
+        segment = roll(plan_of(extents), counting).segment
     assert segment.record_count == 400
     assert sorted(key for key, _, _ in counting.ranges) == ["wal/00/one", "wal/00/two"]
 
@@ -232,7 +232,9 @@ def test_an_extent_that_does_not_hold_what_is_planned_is_corrupt(
 def test_the_longest_topic_name_fits_into_a_file_systems_names(tmp_path: Path) -> None:
     name = "n" * 249
     with file_store(tmp_path) as store:
-        segment = roll(plan_of(put_wal_object(store, "wal/00/object", [BATCHES]), name), store)
+        segment = roll(
+            plan_of(put_wal_object(store, "wal/00/object", [BATCHES]), name), store
+        ).segment
         identity = verify_segment(store, segment.object_key).identity
     assert identity.topic_name == name
     assert segment.object_key.split("/")[1] == f"{name[:200]}-{identity.partition.topic_id}"

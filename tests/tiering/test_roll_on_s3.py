@@ -39,11 +39,11 @@ async def test_a_segment_is_rolled_and_served_on_s3_as_on_a_directory(
         for store in (directory, bucket):
             extents = put_wal_object(store, "wal/00/one", [BATCHES[:10], BATCHES[10:20]])
             extents += put_wal_object(store, "wal/00/two", [BATCHES[20:]], base_offset=1000)
-            segments.append(roll(plan_of(extents), store, settings=SETTINGS))
+            segments.append(roll(plan_of(extents), store, settings=SETTINGS).segment)
         assert segments[0] == segments[1]
         key = segments[1].object_key
         assert directory.get(key) == bucket.get(key)
-        assert roll(plan_of(extents), bucket, settings=SETTINGS) == segments[1]
+        assert roll(plan_of(extents), bucket, settings=SETTINGS).segment == segments[1]
         async with SegmentReader(range_reader(bucket)) as reader:
             taken = await reader.read(extent_of(segments[1]), 0, max_bytes=1 << 30)
     assert [read_batch(batch.data) for batch in taken] == expected_batches(BATCHES)
@@ -58,7 +58,7 @@ def test_a_missing_wal_object_is_named(url: str) -> None:
 
 def test_a_damaged_segment_on_s3_is_found(url: str) -> None:
     with open_blocking_store(url) as bucket:
-        segment = roll(plan_of(put_wal_object(bucket, "wal/00/one", [BATCHES])), bucket)
+        segment = roll(plan_of(put_wal_object(bucket, "wal/00/one", [BATCHES])), bucket).segment
         content = bytearray(bucket.get(segment.object_key))
         content[len(content) // 2] ^= 1
         copy = segment.object_key.replace("segments/", "copies/")

@@ -67,7 +67,7 @@ class Memory:
 def rolled(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, SegmentExtent]:
     with file_store(tmp_path_factory.mktemp("store")) as store:
         plan = plan_of(put_wal_object(store, "wal/00/object", [BATCHES]))
-        segment = roll(plan, store, settings=RollSettings(row_group_bytes=10_000))
+        segment = roll(plan, store, settings=RollSettings(row_group_bytes=10_000)).segment
         return store.get(segment.object_key), extent_of(segment)
 
 
@@ -310,7 +310,7 @@ async def test_a_range_that_comes_back_short_is_corrupt(memory: Memory) -> None:
 async def test_a_blocking_store_serves_a_reader_through_ranges(tmp_path: Path) -> None:
     with file_store(tmp_path) as store:
         plan = plan_of(put_wal_object(store, "wal/00/object", [BATCHES]))
-        segment = roll(plan, store)
+        segment = roll(plan, store).segment
         async with SegmentReader(range_reader(store)) as reader:
             taken = await reader.read(extent_of(segment), 0, max_bytes=1 << 30)
     assert [batch.last_offset for batch in taken] == list(range(9, 400, 10))

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiering_samples import (
     PARTITION,
+    PreparedBatch,
     SampleBatch,
     SampleRecord,
     expected_batches,
@@ -96,7 +97,7 @@ def test_a_consumer_sees_the_same_batches_from_the_segment_as_from_the_wal_objec
             timestamp_type=timestamp_type,
             log_append_time_ms=log_append_time_ms,
         )
-        segment = roll(plan_of(placed), store, settings=SMALL_ROW_GROUPS)
+        segment = roll(plan_of(placed), store, settings=SMALL_ROW_GROUPS).segment
     flat = list(itertools.chain(*extents))
     expected = expected_batches(flat, base_offset, timestamp_type, log_append_time_ms)
     assert [read_batch(data) for data in _served(directory, segment)] == expected
@@ -109,7 +110,7 @@ def test_timestamps_at_both_ends_of_64_bits_come_back_exactly(tmp_path: Path) ->
     extremes += [TIMESTAMP_MS_MIN, TIMESTAMP_MS_MIN - 1, -(2**63)]
     batches = [SampleBatch([SampleRecord(timestamp_ms=time)]) for time in extremes]
     with file_store(tmp_path) as store:
-        segment = roll(plan_of(put_wal_object(store, "wal/00/object", [batches])), store)
+        segment = roll(plan_of(put_wal_object(store, "wal/00/object", [batches])), store).segment
     assert [read_batch(data) for data in _served(tmp_path, segment)] == expected_batches(batches)
     rows = pq.read_table(tmp_path / segment.object_key, columns=["timestamp", "timestamp_raw"])
     outside = [not TIMESTAMP_MS_MIN <= time <= TIMESTAMP_MS_MAX for time in extremes]
@@ -126,7 +127,7 @@ def test_row_groups_end_where_batches_end(tmp_path: Path) -> None:
     ]
     with file_store(tmp_path) as store:
         placed = put_wal_object(store, "wal/00/object", [batches[:30], batches[30:]])
-        segment = roll(plan_of(placed), store, settings=SMALL_ROW_GROUPS)
+        segment = roll(plan_of(placed), store, settings=SMALL_ROW_GROUPS).segment
     file = pq.ParquetFile(tmp_path / segment.object_key)
     assert file.num_row_groups > 5
     seen: set[int] = set()
@@ -142,7 +143,7 @@ def test_the_footer_names_the_records_and_holds_no_time(tmp_path: Path) -> None:
         placed = put_wal_object(
             store, "wal/00/object", [[SampleBatch([SampleRecord()] * 5)]], base_offset=100
         )
-        segment = roll(plan_of(placed), store)
+        segment = roll(plan_of(placed), store).segment
     assert segment.object_key == segment_key("flights", PARTITION, 100, 104)
     assert segment.object_key.endswith(
         f"flights-{PARTITION.topic_id}/partition=3/"
@@ -157,6 +158,7 @@ def test_the_footer_names_the_records_and_holds_no_time(tmp_path: Path) -> None:
         "diskless.base.offset": "100",
         "diskless.last.offset": "104",
         "diskless.record.count": "5",
+        "diskless.raw.batch.count": "0",
         "diskless.created.by": "diskless segment writer 1",
         "diskless.row.groups": metadata[b"diskless.row.groups"].decode(),
         "diskless.crc32c": metadata[b"diskless.crc32c"].decode(),
@@ -168,13 +170,9 @@ def test_a_header_key_that_is_not_text_keeps_its_bytes(tmp_path: Path) -> None:
     raw = batch.replace(b"xy", b"\xff\xfe")
     # aiokafka cannot make such a batch, so its CRC is computed again.
     patched = raw[:17] + crc32c(raw[21:]).to_bytes(4, "big") + raw[21:]
-
-    class Prepared(SampleBatch):
-        def encoded(self) -> bytes:
-            return patched
-
+    prepared = PreparedBatch([SampleRecord()], patched)
     with file_store(tmp_path) as store:
-        placed = put_wal_object(store, "wal/00/object", [[Prepared([SampleRecord()])]])
-        segment = roll(plan_of(placed), store)
+        placed = put_wal_object(store, "wal/00/object", [[prepared]])
+        segment = roll(plan_of(placed), store).segment
     (served,) = _served(tmp_path, segment)
     assert served.count(b"\xff\xfe") == 2

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from tiering_samples import (
     PARTITION,
     ZSTD,
+    PreparedBatch,
     SampleBatch,
     SampleRecord,
     file_store,
@@ -24,6 +25,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import SegmentPlan
+from tests.wal.batch_builder import seal
 from tiering.job import RollResult, run_once
 from tiering.roll import roll
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
@@ -60,7 +62,8 @@ def rolled_without_spark(plans: Sequence[SegmentPlan], directory: Path) -> Seque
     copies = plans_for(directory, len(plans))
     with file_store(directory) as store:
         return [
-            RollResult(plan, roll(copy, store)) for plan, copy in zip(plans, copies, strict=True)
+            RollResult(plan, roll(copy, store).segment)
+            for plan, copy in zip(plans, copies, strict=True)
         ]
 
 
@@ -154,6 +157,27 @@ def test_a_driver_killed_before_its_commit_leaves_nothing_but_work_done(
 
 
 @pytest.mark.spark
+def test_a_batch_that_cannot_be_decoded_is_counted_and_kept(
+    spark_roller: SparkRoller, tmp_path: Path
+) -> None:
+    data = seal(b"\xff" * 50, record_count=3)
+    batches: list[SampleBatch | PreparedBatch] = [
+        BATCH,
+        PreparedBatch([SampleRecord()] * 3, data),
+        BATCH,
+    ]
+    with file_store(tmp_path) as store:
+        plan = plan_of(put_wal_object(store, "wal/00/0", [batches]))
+    (result,) = spark_roller.roll([plan], tmp_path.as_uri(), ignore)
+    assert result.segment is not None
+    assert result.raw_batch_count == 1
+    frame = spark_roller.session.read.parquet(str(tmp_path / "segments"))
+    rows = frame.orderBy("offset").collect()
+    assert [row.raw_batch for row in rows] == [None] * 4 + [data] + [None] * 6
+    assert [row.offset for row in rows if row.batch_base_offset == 4] == [4, 5, 6]
+
+
+@pytest.mark.spark
 def test_stock_spark_reads_segments_with_their_types(
     spark_roller: SparkRoller, tmp_path: Path
 ) -> None:
@@ -175,6 +199,7 @@ def test_stock_spark_reads_segments_with_their_types(
         ("base_sequence", "int"),
         ("leader_epoch", "int"),
         ("attributes", "smallint"),
+        ("raw_batch", "binary"),
         ("partition", "int"),
     ]
     rows = frame.orderBy("offset").collect()

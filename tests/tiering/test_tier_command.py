@@ -8,6 +8,7 @@ import pytest
 from fake_broker import FakeBroker, FakeCoordinator
 from tiering_samples import (
     PlainRoller,
+    PreparedBatch,
     SampleBatch,
     SampleRecord,
     file_store,
@@ -16,6 +17,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import SegmentPlan
+from tests.wal.batch_builder import seal
 from tiering import command
 from tiering.command import tier
 from tiering.coordinator_client import BrokerUnreachable
@@ -72,6 +74,23 @@ def test_success_is_status_0_and_a_summary(
     assert lines[:2] == ["3 segments are due, 3,000 records", "3 segments committed"]
     assert "segments │ 3" in lines
     assert "records │ 3,000" in lines
+    assert "failed │ 0" in lines
+    assert not any("kept as sent" in line for line in lines)
+
+
+def test_a_batch_that_cannot_be_decoded_is_told_of_and_is_no_failure(
+    roller: ManagedRoller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = SampleBatch([SampleRecord()] * 2)
+    poison = PreparedBatch([SampleRecord()] * 3, seal(b"\xff" * 50, record_count=3))
+    extents = put_wal_object(file_store(tmp_path), "wal/00/0", [[good, poison, good, poison]])
+    coordinator = FakeCoordinator([plan_of(extents)])
+    with FakeBroker(coordinator, "file:///place") as broker:
+        assert tier(bootstrap=broker.bootstrap) == 0
+    assert len(coordinator.committed) == 1
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "records │ 10" in lines
+    assert "batches not decodable, kept as sent │ 2" in lines
     assert "failed │ 0" in lines
 
 

@@ -66,6 +66,16 @@ class SampleBatch(NamedTuple):
         return bytes(builder.build())
 
 
+class PreparedBatch(NamedTuple):
+    """Bytes as they are, for as many records as `records`, of which the timestamps alone count."""
+
+    records: Sequence[SampleRecord]
+    data: bytes
+
+    def encoded(self) -> bytes:
+        return self.data
+
+
 class ReadBatch(NamedTuple):
     """Everything of a batch that a consumer can see."""
 
@@ -136,7 +146,7 @@ def file_store(directory: Path) -> BlockingFileStore:
 def put_wal_object(
     store: Any,
     key: str,
-    extents: Sequence[Sequence[SampleBatch]],
+    extents: Sequence[Sequence[SampleBatch | PreparedBatch]],
     *,
     base_offset: int = 0,
     gap: bytes = b"",
@@ -221,7 +231,8 @@ class PlainRoller:
         results = []
         for number, plan in enumerate(plans):
             try:
-                results.append(RollResult(plan, roll(plan, self._store)))
+                segment, raw = roll(plan, self._store)
+                results.append(RollResult(plan, segment, raw_batch_count=raw))
             except DisklessError as error:
                 results.append(RollResult(plan, None, describe(error)))
             done(number + 1)
