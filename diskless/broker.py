@@ -81,7 +81,10 @@ class StoreOpener(Protocol):
 
 
 def serve(config: Config, *, data: Path, listen: str) -> int:
-    """Run a broker in the foreground until SIGTERM or SIGINT; the exit status."""
+    """Run a broker in the foreground until SIGTERM or SIGINT; the exit status.
+
+    Raises: InvalidSettings, also when it shows only on the way, as with an address in use.
+    """
     arm_from_environment()
     configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
     host, port = parse_address(listen, "--listen")
@@ -91,6 +94,9 @@ def serve(config: Config, *, data: Path, listen: str) -> int:
             runner.run(_serve(config, data, host, port))
         except* DisklessError as group:
             failures += _leaves(group)
+    for error in failures:
+        if isinstance(error, InvalidSettings):
+            raise error
     for error in failures:
         log.error("broker stopped", error=f"{type(error).__name__}: {error}")
     return 1 if failures else 0
