@@ -567,7 +567,7 @@ def test_producers_and_consumers_at_once_keep_order_within_every_partition(
     with closing(confluent_consumer(broker.bootstrap)) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
         while sum(map(len, seen.values())) < 3 * per_producer:
-            messages = consumer.consume(500, timeout=TIMEOUT_S)
+            messages = consumer.consume(100, timeout=TIMEOUT_S)
             assert messages
             for message in messages:
                 partition, offset = place_of(message)
