@@ -322,7 +322,7 @@ class Broker:
     async def _listen(self, stack: AsyncExitStack) -> None:
         registry = CollectorRegistry()
         cluster = SingleBroker(self.cluster_id, self.node_id, self.config.broker.rack)
-        server = KafkaServer(
+        self.server = KafkaServer(
             host=self.host,
             port=self.port,
             apis=self._apis(cluster),
@@ -331,11 +331,15 @@ class Broker:
             clock=self.clock,
             metrics=RequestMetrics(registry),
         )
-        await stack.enter_async_context(server)
-        self.host, self.port = server.address
+        await stack.enter_async_context(self.server)
+        self.host, self.port = self.server.address
         advertised = self.config.broker.advertised_listener
         cluster.advertise(
-            *(parse_address(advertised, "advertised.listener") if advertised else server.address)
+            *(
+                parse_address(advertised, "advertised.listener")
+                if advertised
+                else (self.host, self.port)
+            )
         )
         if self.config.broker.metrics_listen:
             host, port = parse_address(self.config.broker.metrics_listen, "metrics.listen")

@@ -9,6 +9,7 @@ from diskless.batch_reader import BatchReader
 from diskless.commit_lane import CommitLane
 from diskless.metrics import NO_LABELS, MetricSource, Samples, plain
 from diskless.replica_manager import ReplicaManager
+from diskless.server import KafkaServer
 from tiering.segment_reader import SegmentReader
 from wal.buffer import BufferPool
 from wal.chunk_directory import ChunkDirectory
@@ -113,6 +114,7 @@ class BrokerParts(Protocol):
     lane: CommitLane
     reader: BatchReader
     replicas: ReplicaManager
+    server: KafkaServer
 
 
 def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
@@ -210,6 +212,56 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "gauge",
             "Bytes waiting for the write loop",
             lambda: parts.write_loop.statistics().queued_bytes,
+        ),
+        plain(
+            "diskless_upload_waiting_chunks",
+            "gauge",
+            "Sealed chunks that are being uploaded or wait for it or for their commit",
+            lambda: parts.uploader.statistics().waiting_chunks,
+        ),
+        plain(
+            "diskless_upload_waiting_bytes",
+            "gauge",
+            "Bytes of these chunks as wal.buffer.max.bytes counts them, 1 KiB per batch included",
+            lambda: parts.uploader.statistics().waiting_bytes,
+        ),
+        plain(
+            "diskless_upload_waiting_seconds",
+            "gauge",
+            "How long the oldest of these chunks has waited; 0 when there is none",
+            lambda: parts.uploader.statistics().oldest_waiting_s,
+        ),
+        _counter(
+            "diskless_upload_retries",
+            "Uploads of a chunk that repeated a failed one",
+            lambda: parts.uploader.statistics().upload_retries,
+        ),
+        _counter(
+            "diskless_commit_retries",
+            "Commits of a chunk that repeated a failed one",
+            lambda: parts.uploader.statistics().commit_retries,
+        ),
+        plain(
+            "diskless_request_memory_bytes",
+            "gauge",
+            "Memory held by requests: receive buffers, and what unanswered requests keep",
+            lambda: parts.server.statistics().request_bytes_held,
+        ),
+        plain(
+            "diskless_connections_waiting_for_memory",
+            "gauge",
+            "Connections not read from because requests hold all the memory they may",
+            lambda: parts.server.statistics().connections_waiting,
+        ),
+        MetricSource(
+            "diskless_response_memory_bytes",
+            "gauge",
+            "Memory of answers; reserved: being read or built; unsent: handed to the socket",
+            ("state",),
+            lambda: {
+                ("reserved",): parts.server.statistics().reserved_bytes,
+                ("unsent",): parts.server.statistics().unsent_bytes,
+            },
         ),
         plain(
             "diskless_chunk_uncommitted_bytes",
