@@ -51,14 +51,17 @@ def produce_frame(
     acks: int = -1,
     version: int = 9,
     partition: int = 0,
+    timeout_ms: int = 0,
 ) -> bytes:
     schema = load_request_schema(0, version)
     topic_type = schema.__dataclass_fields__["topic_data"].type.__args__[0]
     part_type = topic_type.__dataclass_fields__["partition_data"].type.__args__[0]
     parts = tuple(part_type(index=partition, records=item) for item in records)
     data = (topic_type(name=topic, partition_data=parts),)
-    body = request_body(0, version, acks=acks, topic_data=data)
-    return frame(0, version, correlation_id, body)
+    body = bytearray(request_body(0, version, acks=acks, topic_data=data))
+    # Behind a null transactional id and acks.
+    struct.pack_into(">i", body, 3 if schema.__flexible__ else 4, timeout_ms)
+    return frame(0, version, correlation_id, bytes(body))
 
 
 def fetch_frame(
