@@ -185,14 +185,14 @@ async def test_a_full_fetch_is_served_without_a_session(session_id, session_epoc
         assert len(answer.responses[0].partitions) == 1
 
 
-async def test_a_fetch_asks_the_manager_for_no_more_than_the_broker_grants():
+async def test_a_fetch_passes_on_what_was_asked_and_who_says_how_much_is_granted():
     asked: list[dict[str, Any]] = []
 
     async def fetch(requests: Sequence[FetchPartition], **arguments: Any) -> Sequence[FetchResult]:
         asked.append({"requests": list(requests), **arguments})
         return [FetchResult(None, 0, 0) for _ in requests]
 
-    async with connected(fetch_max_bytes=1 << 16) as (broker, client):
+    async with connected(fetched_max_bytes=1 << 20) as (broker, client):
         broker.manager.fetch = fetch  # type: ignore[method-assign,assignment]
         await client.send(
             fetch_frame(1, max_wait_ms=500, max_bytes=1 << 30, min_bytes=1 << 20),
@@ -201,7 +201,8 @@ async def test_a_fetch_asks_the_manager_for_no_more_than_the_broker_grants():
         assert [(await client.receive())[0] for _ in range(2)] == [1, 2]
     first, second = asked
     assert first["requests"] == [FetchPartition(None, "t", 0, 0, 1 << 20, -1)]
-    assert (first["max_wait_ms"], first["min_bytes"], first["max_bytes"]) == (500, 65536, 65536)
+    assert (first["max_wait_ms"], first["min_bytes"], first["max_bytes"]) == (500, 1 << 20, 1 << 30)
+    assert first["reserve"](1 << 30) == 1 << 20
     assert (second["max_wait_ms"], second["min_bytes"], second["max_bytes"]) == (0, 0, 0)
     assert (first["isolation"], second["isolation"]) == (0, 1)
 
