@@ -22,6 +22,9 @@ COMMIT_INTERVAL_MS = 10
 PUT_INTERVAL_MS = 250
 PUT_SECONDS = 6.0
 PARTITION_COUNTS = (1, 100, 1000)
+TICK_S = 0.005
+RECORDS_PER_TICK = 10
+"""2,000 records a second round the partitions: with 1,000 of them, every record is a request."""
 
 
 def run_latency(report: Report) -> None:
@@ -131,11 +134,11 @@ def _put_rate(broker: BenchBroker, partitions: int) -> float:
     def write() -> None:
         partition = 0
         while not stop.is_set():
-            for _ in range(50):
+            for _ in range(RECORDS_PER_TICK):
                 client.produce(load.TOPIC, value, partition=partition)
                 partition = (partition + 1) % partitions
             client.poll(0)
-            time.sleep(0.005)
+            time.sleep(TICK_S)
 
     writer = threading.Thread(target=write)
     writer.start()

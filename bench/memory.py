@@ -1,8 +1,8 @@
 """Group `memory`: the broker's resident set in a store outage, and its growth under steady load.
 
-The outage is made where a broken disk or mount would make it: `objects/wal` of the file store
-becomes something that no object can be put into, and a minute later it is back. Producers keep
-trying for the whole minute; all of their records must be acknowledged afterwards.
+The outage is made where a broken mount would make it: `objects/wal` of the file store leads nowhere
+(a symbolic link to itself, so that every access is an error), and a minute later it is back.
+Producers keep trying for the whole minute; all of their records must be acknowledged afterwards.
 """
 
 import statistics
@@ -104,7 +104,7 @@ def _run_steady(report: Report) -> None:
 
 def _take_away(directory: Path) -> None:
     directory.rename(directory.with_suffix(".away"))
-    directory.write_bytes(b"")
+    directory.symlink_to(directory)
 
 
 def _give_back(directory: Path) -> None:

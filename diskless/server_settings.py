@@ -32,10 +32,11 @@ class ServerSettings:
     )
     queued_max_requests: int = setting(
         "connection.queued.max.requests",
-        512,
+        2_000,
         minimum=1,
         maximum=100_000,
-        why="received and unanswered, per connection; smaller: less pipelining",
+        why="received and unanswered, per connection; smaller: a client that writes to many "
+        "partitions at once waits for commits; what they hold counts in queued.max.request.bytes",
     )
     queued_max_response_bytes: int = setting(
         "connection.queued.max.response.bytes",
