@@ -58,6 +58,7 @@ from wal.fd_cache import FdCache
 from wal.file_store import FileStoreSettings
 from wal.object_cache import ObjectCache
 from wal.object_store import Buffer, ObjectStore
+from wal.s3_settings import S3Settings
 from wal.store_url import open_store
 from wal.uploader import Uploader
 from wal.write_loop import WriteLoop
@@ -76,7 +77,13 @@ class StoreOpener(Protocol):
     """`wal.store_url.open_store`, or a test's that injects faults into what it opens."""
 
     def __call__(
-        self, url: str, *, clock: Clock, rng: random.Random, file_settings: FileStoreSettings
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        file_settings: FileStoreSettings,
+        s3_settings: S3Settings,
     ) -> ObjectStore: ...
 
 
@@ -192,7 +199,13 @@ class Broker:
         config, data = self.config, self.data
         url = config.broker.object_store_url or f"file://{data.objects}"
         self.store = await stack.enter_async_context(
-            self.opener(url, clock=self.clock, rng=self.rng, file_settings=config.file_store)
+            self.opener(
+                url,
+                clock=self.clock,
+                rng=self.rng,
+                file_settings=config.file_store,
+                s3_settings=config.s3,
+            )
         )
         self.wal_settings = config.wal
         is_remote = url.startswith("s3://")

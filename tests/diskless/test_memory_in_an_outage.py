@@ -22,6 +22,7 @@ from wal.errors import ObjectStoreUnavailable
 from wal.file_store import FileStoreSettings
 from wal.memory_store import MemoryStore
 from wal.object_store import ObjectBody
+from wal.s3_settings import S3Settings
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -73,7 +74,12 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
     stores: list[StoreThatMayBeAway] = []
 
     def opener(
-        url: str, *, clock: Clock, rng: random.Random, file_settings: FileStoreSettings
+        url: str,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        file_settings: FileStoreSettings,
+        s3_settings: S3Settings,
     ) -> StoreThatMayBeAway:
         stores.append(StoreThatMayBeAway(clock))
         return stores[0]

@@ -18,6 +18,7 @@ from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, ObjectStoreUnavailable, UploadOutcomeUnknown
 from wal.file_store import FileStoreSettings
 from wal.object_store import ObjectBody, ObjectStat, ObjectStore, StoreStatistics
+from wal.s3_settings import S3Settings
 from wal.store_url import open_store
 
 
@@ -45,10 +46,19 @@ class StoreFaults:
         self.put_delay_s = 0.0
 
     def opener(
-        self, url: str, *, clock: Clock, rng: random.Random, file_settings: FileStoreSettings
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        file_settings: FileStoreSettings,
+        s3_settings: S3Settings,
     ) -> ObjectStore:
         """The broker's `opener`."""
-        return FaultyStore(open_store(url, clock=clock, rng=rng, file_settings=file_settings), self)
+        store = open_store(
+            url, clock=clock, rng=rng, file_settings=file_settings, s3_settings=s3_settings
+        )
+        return FaultyStore(store, self)
 
 
 class FaultyStore:
