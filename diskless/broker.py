@@ -171,6 +171,7 @@ class Broker:
         self.opener = opener
         self.data = DataDirectory.open(data, node_id=config.broker.node_id, rng=rng)
         self.metrics: MetricsServer | None = None
+        self._drain_deadline = 0.0
 
     @property
     def node_id(self) -> int:
@@ -288,13 +289,19 @@ class Broker:
 
         async def finish_writing() -> None:
             self.write_loop.close()
-            await asyncio.wait([writing])
+            self._drain_deadline = self.clock.monotonic() + _DRAIN_TIMEOUT_S
+            done, _ = await asyncio.wait([writing], timeout=_DRAIN_TIMEOUT_S)
+            if not done:
+                # The store is away and the uploader has its fill; the next start finds the chunks.
+                writing.cancel()
+                await asyncio.wait([writing])
 
         stack.push_async_callback(finish_writing)
 
     async def _drain(self) -> None:
         """What is sealed gets its chance to be committed; the next start recovers the rest."""
-        if not await self.uploader.drain(_DRAIN_TIMEOUT_S):
+        left_s = max(self._drain_deadline - self.clock.monotonic(), 0.0)
+        if not await self.uploader.drain(left_s):
             log.warning("chunks left for the next start", **self.uploader.statistics()._asdict())
 
     async def _build_read_path(self, stack: AsyncExitStack) -> None:

@@ -41,8 +41,8 @@ CLIENTS = 5
 FRAMES = 60
 BATCH_BYTES = 100 * KIB
 RETRIES = 300
-RSS_TOLERANCE = 8 * MIB
-"""What an interpreter that does the same thing all the time may move."""
+RSS_TOLERANCE = 32 * MIB
+"""What failing tasks leave until cycles are collected; 300 retries of eight chunks are 1.2 GiB."""
 
 
 class StoreThatMayBeAway(MemoryStore):
@@ -112,7 +112,7 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
 
         async with asyncio.timeout(30):
             while not is_full():  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
         process = psutil.Process()
         resident = process.memory_info().rss
         held = []
