@@ -20,9 +20,9 @@ SAMPLE_INTERVAL_S: Final = 0.05
 class BenchBroker(BrokerProcess):
     """Runs from `with` to its end, as often as it is entered, on one port and one directory."""
 
-    def __init__(self, data: Path, **settings: object) -> None:
-        """A keyword's `__` stands for the dot of a configuration key."""
-        values = {key.replace("__", "."): str(value) for key, value in settings.items()}
+    def __init__(self, data: Path, settings: Mapping[str, object]) -> None:
+        """`settings` are configuration keys."""
+        values = {key: str(value) for key, value in settings.items()}
         data.parent.mkdir(parents=True, exist_ok=True)
         super().__init__(data, data.parent, {"log.level": "warning", **values})
 

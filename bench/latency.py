@@ -32,8 +32,8 @@ def run_latency(report: Report) -> None:
     report.step("latency: 1 MB/s of 1 KiB records, linger 0")
     with fresh_directory() as directory:
         put_ms, fsync_ms = _floor(directory)
-        settings = {"wal__commit__interval__ms": COMMIT_INTERVAL_MS, "num__partitions": 12}
-        with BenchBroker(directory / "data", **settings) as broker:
+        settings = {"wal.commit.interval.ms": COMMIT_INTERVAL_MS, "num.partitions": 12}
+        with BenchBroker(directory / "data", settings) as broker:
             waits = _paced_produce(broker.bootstrap, partitions=12)
     floor_ms = COMMIT_INTERVAL_MS + put_ms + fsync_ms
     quantiles = statistics.quantiles(waits, n=100)
@@ -51,10 +51,10 @@ def run_puts(report: Report) -> None:
     for partitions in PARTITION_COUNTS:
         with fresh_directory() as directory:
             settings = {
-                "wal__commit__interval__ms": PUT_INTERVAL_MS,
-                "num__partitions": partitions,
+                "wal.commit.interval.ms": PUT_INTERVAL_MS,
+                "num.partitions": partitions,
             }
-            with BenchBroker(directory / "data", **settings) as broker:
+            with BenchBroker(directory / "data", settings) as broker:
                 measured = _put_rate(broker, partitions)
         plural = "" if partitions == 1 else "s"
         report.add(f"puts_per_s_{partitions}_partition{plural}", measured, "PUT/s")
@@ -87,7 +87,7 @@ def _floor(directory: Path) -> tuple[float, float]:
 
 def _paced_produce(bootstrap: str, *, partitions: int) -> Sequence[float]:
     """Milliseconds from each produce call to its acknowledgement."""
-    client = load.producer(bootstrap, **{"linger.ms": 0})
+    client = load.producer(bootstrap, {"linger.ms": 0})
     client.list_topics(load.TOPIC, timeout=30)
     value = load.payload(RECORD_BYTES)
     waits: list[float] = []
@@ -126,7 +126,7 @@ def _paced_produce(bootstrap: str, *, partitions: int) -> Sequence[float]:
 
 def _put_rate(broker: BenchBroker, partitions: int) -> float:
     """WAL PUTs per second while every partition is written continuously."""
-    client = load.producer(broker.bootstrap, **{"linger.ms": 5})
+    client = load.producer(broker.bootstrap, {"linger.ms": 5})
     client.list_topics(load.TOPIC, timeout=60)
     value = load.payload(100)
     stop = threading.Event()

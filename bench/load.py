@@ -5,12 +5,13 @@ call per thousands of records; what is measured is librdkafka, the loopback devi
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 TOPIC = "bench"
+NO_SETTINGS: Final[Mapping[str, object]] = {}
 CHUNK_RECORDS = 2_000
 """Records per produce_batch call."""
 
@@ -38,7 +39,8 @@ def payload(record_bytes: int) -> bytes:
     return random.Random(record_bytes).randbytes(record_bytes)
 
 
-def producer(bootstrap: str, **settings: object) -> Producer:
+def producer(bootstrap: str, settings: Mapping[str, object] = NO_SETTINGS) -> Producer:
+    """librdkafka as the figures want it; `settings` are its own keys."""
     return Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -60,10 +62,10 @@ def produce(
     total_bytes: int,
     partitions: int,
     topic: str = TOPIC,
-    **settings: object,
+    settings: Mapping[str, object] = NO_SETTINGS,
 ) -> Measured:
     """Produce about `total_bytes`, all of them acknowledged when this returns."""
-    client = producer(bootstrap, **settings)
+    client = producer(bootstrap, settings)
     failures: list[object] = []
 
     def delivered(error: object, message: object) -> None:
@@ -125,7 +127,3 @@ def consume(client: Consumer, records: int, record_bytes: int) -> Measured:
 def best(runs: Sequence[Measured]) -> Measured:
     """The fastest of several: noise on a shared machine only ever slows a run down."""
     return max(runs, key=lambda run: run.bytes / run.seconds)
-
-
-def repeated(times: int) -> Iterator[int]:
-    yield from range(times)

@@ -30,7 +30,7 @@ def _run_outage(report: Report) -> None:
     report.step(f"memory: a store outage of {OUTAGE_S:.0f} s under full load")
     with fresh_directory() as directory:
         data = directory / "data"
-        with BenchBroker(data, num__partitions=PARTITIONS) as broker:
+        with BenchBroker(data, {"num.partitions": PARTITIONS}) as broker:
             load.produce(
                 broker.bootstrap,
                 record_bytes=RECORD_BYTES,
@@ -48,7 +48,7 @@ def _run_outage(report: Report) -> None:
                                 record_bytes=RECORD_BYTES,
                                 total_bytes=1 << 30,
                                 partitions=PARTITIONS,
-                                **{
+                                settings={
                                     "enable.idempotence": True,
                                     "request.timeout.ms": 10_000,
                                     "message.timeout.ms": 300_000,
@@ -76,7 +76,7 @@ def _run_steady(report: Report) -> None:
     report.step(f"memory: {STEADY_S:.0f} s of steady load")
     with (
         fresh_directory() as directory,
-        BenchBroker(directory / "data", num__partitions=PARTITIONS) as broker,
+        BenchBroker(directory / "data", {"num.partitions": PARTITIONS}) as broker,
     ):
         with ResidentMemory(broker.pid) as memory:
             client = load.producer(broker.bootstrap)

@@ -37,7 +37,7 @@ def run_produce(report: Report) -> None:
         try:
             assert sink.stdout is not None
             sink_address = f"127.0.0.1:{int(sink.stdout.readline())}"
-            with BenchBroker(directory / "data", num__partitions=PARTITIONS) as broker:
+            with BenchBroker(directory / "data", {"num.partitions": PARTITIONS}) as broker:
                 with ResidentMemory(broker.pid) as memory:
                     for _ in range(RUNS):
                         for address, runs in (
@@ -90,7 +90,7 @@ def run_consume(report: Report) -> None:
     report.step("consume: tail, cold WAL objects, Parquet")
     with fresh_directory() as directory:
         data = directory / "data"
-        broker = BenchBroker(data, num__partitions=PARTITIONS)
+        broker = BenchBroker(data, {"num.partitions": PARTITIONS})
         with broker:
             produced = load.best(
                 [
