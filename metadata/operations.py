@@ -23,6 +23,9 @@ WRITE_AHEAD_MULTI_SEGMENT: Final = 1
 PARQUET_SEGMENT: Final = 2
 """Our object format of a Parquet segment; segments share the life cycle of WAL objects."""
 
+CATALOGUE: Final = 0
+"""The coordinator that also keeps topic names, configs, assignments and broker registrations."""
+
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -38,6 +41,12 @@ class TopicDescription:
     name: str
     partition_count: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, int] = field(default_factory=dict)
+    """Coordinators of the partitions that do not live at the catalogue's (CATALOGUE)."""
+
+    def coordinator_of(self, partition: int) -> int:
+        """Which coordinator the partition was assigned to when it was created."""
+        return self.assignments.get(partition, CATALOGUE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +56,29 @@ class CreateTopic:
     name: str
     partition_count: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    topic_id: UUID | None = None
+    """Given when somebody chose it already; else the coordinator mints one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitions:
+    """A topic shall have `partition_count` partitions: the missing ones are created.
+
+    Repeating it changes nothing, so a creation that failed half-way is driven on by asking again.
+    """
+
+    topic_id: UUID
+    name: str
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitionsAt:
+    """The partitions of one topic that one coordinator shall have, by index."""
+
+    topic_id: UUID
+    name: str
+    partitions: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +227,50 @@ class SegmentCommit(NamedTuple):
 
     is_duplicate: bool = False
     error: DisklessError | None = None
+
+
+class DescribedFile(NamedTuple):
+    """What the asked coordinators know of one object; UnknownFile when none ever heard of it."""
+
+    has_live_batches: bool = False
+    error: DisklessError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedFile:
+    """A WAL object whose ownership goes to the next coordinator of its owner list."""
+
+    object_key: ObjectKey
+    object_format: int
+    file_size_bytes: int
+    owner_ids: Sequence[int]
+
+
+class Tombstone(NamedTuple):
+    """`is_known`: the coordinator has committed (or owns) the file, so it was not tombstoned."""
+
+    is_known: bool = False
+    error: DisklessError | None = None
+
+
+class Leader(NamedTuple):
+    """Who leads a metadata partition, as its log says."""
+
+    leader_epoch: int
+    broker_id: int
+    host: str
+    port: int
+    incarnation: UUID
+
+
+class RegisteredBroker(NamedTuple):
+    """A broker of the cluster, as the catalogue knows it."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str
+    incarnation: UUID
 
 
 class Coordinator(Protocol):

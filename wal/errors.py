@@ -78,6 +78,10 @@ class UnknownTopicId(Rejected):
     """No topic has this id (any more)."""
 
 
+class UnknownFile(Rejected):
+    """A coordinator was asked about an object that it never heard of, or has forgotten."""
+
+
 class InvalidTopic(Rejected):
     """The topic name breaks Kafka's naming rules."""
 

@@ -56,6 +56,7 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     errors.RecordTooLarge: ErrorCode.message_too_large,
     errors.UnknownPartition: ErrorCode.unknown_topic_or_partition,
     errors.UnknownTopicId: ErrorCode.unknown_topic_id,
+    errors.UnknownFile: ErrorCode.resource_not_found,
     errors.UnknownLeaderEpoch: ErrorCode.unknown_leader_epoch,
     errors.FencedLeaderEpoch: ErrorCode.fenced_leader_epoch,
     errors.InvalidTopic: ErrorCode.invalid_topic_exception,
