@@ -67,6 +67,7 @@ from metadata.schema import (
     Row,
     StateTable,
     compiled,
+    pack_owners,
 )
 from metadata.segment_identity import segment_digest
 from metadata.state_hash import HASH_MODULUS, to_signed
@@ -79,7 +80,7 @@ COALESCED_BYTES_MAX: Final = 1 << 20
 """Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
 
 _UPDATE_PARTITION: Final = PARTITIONS.update_sql(
-    "log_start_offset", "high_watermark", "planned_end_offset", "unplanned_bytes"
+    "log_start_offset", "high_watermark", "planned_end_offset", "unplanned_bytes", "live_bytes"
 )
 _UPDATE_FILE: Final = FILES.update_sql("live_rows", "live_bytes", "deletable_since_ms")
 _UPSERT_PRODUCER: Final = PRODUCER_STATES.upsert_sql()
@@ -98,6 +99,7 @@ class StateTransaction:
     def __init__(self, connection: Connection, image: CommittedImage) -> None:
         self._connection = connection
         self._image = image
+        self.coordinator_id: Final = image.coordinator_id
         self._hash = image.state_hash
         self._changes = Changes(
             next_offset=image.next_offset,
@@ -181,7 +183,8 @@ class StateTransaction:
                 refusal=refused.error_code,
                 is_duplicate=refused.error_code == 0,
             )
-        owners = b"".join(owner.to_bytes(4, "little", signed=True) for owner in record.owner_ids)
+        owners = record.owner_ids
+        is_owner = not owners or owners[0] == self.coordinator_id
         self._new_files.append(
             self._added(
                 FILES,
@@ -193,8 +196,9 @@ class StateTransaction:
                 live_rows,
                 live_bytes,
                 NOT_DELETABLE if live_rows else timestamp_ms,
+                int(is_owner),
                 record.object_key,
-                owners,
+                pack_owners(owners),
             )
         )
         self._new_answers.append(
@@ -259,6 +263,7 @@ class StateTransaction:
             state._replace(
                 high_watermark=high_watermark,
                 unplanned_bytes=state.unplanned_bytes + total_bytes,
+                live_bytes=state.live_bytes + total_bytes,
             ),
         )
         return rows + 1, total_bytes
@@ -409,26 +414,27 @@ class StateTransaction:
     def _delete_records(self, record: RecordsDeletedRecord, timestamp_ms: int) -> None:
         """Planned rows stay until their segment is committed: a task may be reading them."""
         state = self._partition(record.partition)
-        start = record.new_log_start_offset
+        start, planned = record.new_log_start_offset, state.planned_end_offset
         if not state.log_start_offset <= start <= state.high_watermark:
             raise CorruptState(
                 f"{record.partition}: log start {start} outside {state.log_start_offset}.."
                 f"{state.high_watermark}"
             )
         batches = BATCHES.table.c
+        waiting = self._batch_bytes(state, state.log_start_offset, min(start, planned) - 1)
         dropped = self._drop_batches(
             and_(
                 batches.partition == state.id,
                 batches.last_offset < start,
-                batches.last_offset >= state.planned_end_offset,
+                batches.last_offset >= planned,
             ),
             timestamp_ms,
         )
-        self._drop_segments(
+        dropped_segments = self._drop_segments(
             and_(SEGMENTS.table.c.partition == state.id, SEGMENTS.table.c.last_offset < start),
             timestamp_ms,
         )
-        planned_end = state.planned_end_offset
+        planned_end = planned
         if start > planned_end:
             # The first row that stays may begin below the new log start: the delete cut it in half.
             first = self._connection.execute(
@@ -445,6 +451,7 @@ class StateTransaction:
                 log_start_offset=start,
                 planned_end_offset=planned_end,
                 unplanned_bytes=state.unplanned_bytes - dropped,
+                live_bytes=state.live_bytes - waiting - dropped - dropped_segments,
             ),
         )
 
@@ -467,14 +474,7 @@ class StateTransaction:
                 f"{record.object_key} starts at {record.base_offset}, not at "
                 f"{state.planned_end_offset}"
             )
-        batches = BATCHES.table.c
-        size = self._connection.execute(
-            select(func.coalesce(func.sum(batches.byte_size), 0)).where(
-                batches.partition == state.id,
-                batches.last_offset >= record.base_offset,
-                batches.last_offset <= record.last_offset,
-            )
-        ).scalar_one()
+        size = self._batch_bytes(state, record.base_offset, record.last_offset)
         self._insert(
             SEGMENT_PLANS,
             state.id,
@@ -516,6 +516,9 @@ class StateTransaction:
         if planned != 1:
             raise CorruptState(f"the segment {record.object_key} was committed but not planned")
         self._changes.plans[record.object_key] = None
+        live_bytes = state.live_bytes - self._batch_bytes(
+            state, max(record.base_offset, state.log_start_offset), record.last_offset
+        )
         self._drop_batches(
             and_(
                 batches.partition == state.id,
@@ -535,11 +538,13 @@ class StateTransaction:
             1 if is_live else 0,
             record.object_bytes if is_live else 0,
             NOT_DELETABLE if is_live else timestamp_ms,
+            1,
             record.object_key,
-            b"",
+            pack_owners(()),
         )
         self._insert(FILE_ANSWERS, file_id, segment_digest(record), b"")
         if is_live:
+            live_bytes += record.object_bytes
             self._insert(
                 SEGMENTS,
                 state.id,
@@ -550,6 +555,8 @@ class StateTransaction:
                 record.crc32c,
                 record.max_timestamp_ms,
             )
+        if live_bytes != state.live_bytes:
+            self._put_partition(record.partition, state, state._replace(live_bytes=live_bytes))
 
     # -- files ----------------------------------------------------------------------------------
 
@@ -572,6 +579,19 @@ class StateTransaction:
                     self._changes.forgotten_until_ms, minted_ms(key)
                 )
 
+    def _batch_bytes(self, state: PartitionState, offset: int, last_offset: int) -> int:
+        """Bytes of the partition's rows that end within `offset` .. `last_offset`."""
+        batches = BATCHES.table.c
+        return int(
+            self._connection.execute(
+                select(func.coalesce(func.sum(batches.byte_size), 0)).where(
+                    batches.partition == state.id,
+                    batches.last_offset >= offset,
+                    batches.last_offset <= last_offset,
+                )
+            ).scalar_one()
+        )
+
     def _drop_batches(self, which: ColumnElement[bool], timestamp_ms: int) -> int:
         """Delete batch rows and release their files; returns their bytes."""
         batches = BATCHES.table.c
@@ -585,7 +605,8 @@ class StateTransaction:
         self._release(((file, rows, size) for file, rows, size in released), timestamp_ms)
         return sum(size for _, _, size in released)
 
-    def _drop_segments(self, which: ColumnElement[bool], timestamp_ms: int) -> None:
+    def _drop_segments(self, which: ColumnElement[bool], timestamp_ms: int) -> int:
+        """Delete segment rows and release their files; returns their bytes."""
         segments, files = SEGMENTS.table.c, FILES.table.c
         released = self._connection.execute(
             select(segments.file, files.object_bytes)
@@ -595,6 +616,7 @@ class StateTransaction:
         ).all()
         self._delete_where(SEGMENTS, which)
         self._release(((file, 1, size) for file, size in released), timestamp_ms)
+        return sum(size for _, size in released)
 
     def _release(self, files: Iterable[tuple[int, int, int]], timestamp_ms: int) -> None:
         """Take (rows, bytes) off each file's account; at zero it waits for its deletion."""

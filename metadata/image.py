@@ -7,7 +7,7 @@ thread reads it while it applies, which is safe because nothing is merged meanwh
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from metadata.operations import TopicDescription
@@ -29,6 +29,8 @@ class PartitionState(NamedTuple):
     """Below it, everything is in a segment or in an outstanding plan for one."""
     unplanned_bytes: int = 0
     """Bytes of the live rows from `planned_end_offset` on."""
+    live_bytes: int = 0
+    """Bytes of the rows and segments that reach to the log start offset or above it."""
 
 
 class StoredProducer(NamedTuple):
@@ -77,8 +79,10 @@ class Changes:
 class CommittedImage:
     """Topics, partitions, plans and a capped cache of producers, as SQLite has them."""
 
-    def __init__(self, *, producers_max: int) -> None:
+    def __init__(self, *, producers_max: int, coordinator_id: int = 0) -> None:
+        """`coordinator_id`: the metadata partition this is the state of."""
         self._producers_max = producers_max
+        self.coordinator_id: Final = coordinator_id
         self.next_offset = 0
         self.timestamp_ms = 0
         self.state_hash = 0

@@ -36,6 +36,7 @@ from metadata.schema import (
     PARTITIONS,
     SEGMENTS,
     compiled,
+    unpack_owners,
 )
 from metadata.speculative import KnownFile
 from metadata.state import checked_row
@@ -110,7 +111,7 @@ class FileNames:
             if row is None:
                 raise CorruptState(f"rows reference the unknown file {file_id}")
             values = checked_row(FILES, row)
-            name = FileName(ObjectKey(values[8]), values[2])
+            name = FileName(ObjectKey(values[9]), values[2])
             if len(self._names) >= _FILES_CACHED_MAX:
                 # Several reader threads share this; clearing is atomic, and refilling is cheap.
                 self._names.clear()
@@ -441,6 +442,10 @@ class DeletableFile(NamedTuple):
     object_key: ObjectKey
     object_format: int
     deletable_since_ms: int
+    is_owner: bool
+    """Whether this coordinator decides its fate now; if not, an earlier owner does."""
+    owner_ids: Sequence[int]
+    """Coordinators that own it one after the other; empty for a segment."""
 
 
 def deletable_files(
@@ -466,7 +471,9 @@ def deletable_files(
     for row in rows:
         # Objects are deleted by what stands here: a damaged row must not name a live one.
         values = checked_row(FILES, row)
-        file = DeletableFile(ObjectKey(values[8]), values[1], values[7])
+        file = DeletableFile(
+            ObjectKey(values[9]), values[1], values[7], bool(values[8]), unpack_owners(values[10])
+        )
         found.append(((file.deletable_since_ms, values[0]), file))
     return found
 

@@ -11,8 +11,8 @@ tree and a walk along its leaves, however long the backlog.
 |-----------------|-------------|
 | topics          | topic |
 | topic_configs   | config set explicitly on a topic |
-| partitions      | partition: log start offset, high watermark, how far segments are planned |
-| files           | object (WAL object or segment) that is referenced, or waits for its deletion |
+| partitions      | partition: log start offset, high watermark, how far it is planned, bytes |
+| files           | object (WAL object or segment) that is referenced, or waits for its end |
 | file_answers    | file: digest of the request that committed it, and the answer it got |
 | batches         | run of byte-contiguous batches of one file and partition (coalesced) |
 | producer_states | (partition, producer id): epoch and last five batches |
@@ -26,6 +26,7 @@ compiled once to SQL with positional parameters and given tuples, which costs a 
 dictionaries cost.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -49,12 +50,14 @@ from sqlalchemy.sql.type_api import TypeEngine
 
 from metadata.state_hash import RowChecksum
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
 NOT_DELETABLE: Final = -1
 """`files.deletable_since_ms` of a file with live batches."""
+
+_OWNER: Final = struct.Struct("<i")
 
 SCHEMA: Final = MetaData()
 
@@ -64,6 +67,16 @@ Row = tuple[Any, ...]
 def compiled(statement: ClauseElement) -> str:
     """`statement` as SQLite's SQL with positional parameters, in the order of their appearance."""
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
+
+
+def pack_owners(owner_ids: Sequence[int]) -> bytes:
+    """`files.owner_ids`: coordinator ids in the order in which they own the file."""
+    return b"".join(map(_OWNER.pack, owner_ids))
+
+
+def unpack_owners(data: bytes) -> tuple[int, ...]:
+    """The inverse of `pack_owners`; the row's checksum has been verified."""
+    return tuple(owner for (owner,) in _OWNER.iter_unpack(data))
 
 
 class StateTable:
@@ -177,6 +190,7 @@ PARTITIONS: Final = StateTable(
         "high_watermark",
         "planned_end_offset",
         "unplanned_bytes",
+        "live_bytes",
     ],
     key=["id"],
     constraints=[UniqueConstraint("topic", "partition")],
@@ -193,6 +207,7 @@ FILES: Final = StateTable(
         "live_rows",
         "live_bytes",
         "deletable_since_ms",
+        "is_owner",
     ],
     [("object_key", String), ("owner_ids", LargeBinary)],
     key=["id"],

@@ -54,8 +54,12 @@ class MetadataReport(NamedTuple):
     partitions: int
 
 
-async def verify_metadata(directory: Path, log: MetadataLog) -> MetadataReport:
+async def verify_metadata(
+    directory: Path, log: MetadataLog, *, coordinator_id: int = 0
+) -> MetadataReport:
     """Check `log` and the SQLite state in `directory`, neither of which is changed.
+
+    `coordinator_id` is the metadata partition whose log it is.
 
     Raises nothing for what it finds, StorageFailed when the scratch state cannot be written.
     """
@@ -63,7 +67,7 @@ async def verify_metadata(directory: Path, log: MetadataLog) -> MetadataReport:
     with tempfile.TemporaryDirectory(prefix="diskless-verify-") as scratch:
         async with StateDatabase(Path(scratch) / STATE_FILE, readers=1) as replayed:
             await replayed.open_or_create()
-            image = CommittedImage(producers_max=_PRODUCERS_MAX)
+            image = CommittedImage(producers_max=_PRODUCERS_MAX, coordinator_id=coordinator_id)
             try:
                 violations += await _replay(replayed, log, image, applied)
             except CorruptData as error:
@@ -161,9 +165,28 @@ def _partitions(connection: Connection) -> Iterable[Violation]:
         ).scalar_one()
         if unplanned != row.unplanned_bytes:
             yield Violation(subject, f"{unplanned} bytes unplanned, {row.unplanned_bytes} counted")
+        live = _live_bytes(connection, row.id, row.log_start_offset)
+        if live != row.live_bytes:
+            yield Violation(subject, f"{live} bytes live, {row.live_bytes} counted")
         for base, last in _spans(connection, SEGMENT_PLANS, row.id):
             if last >= row.planned_end_offset or not _is_covered(extents, base, last):
                 yield Violation(subject, f"the plan {base}..{last} has not all its batches")
+
+
+def _live_bytes(connection: Connection, partition: int, log_start_offset: int) -> int:
+    """Bytes of the rows and segments that reach to the log start or above it."""
+    batches, segments, files = BATCHES.table.c, SEGMENTS.table.c, FILES.table.c
+    rows = connection.execute(
+        select(func.coalesce(func.sum(batches.byte_size), 0)).where(
+            batches.partition == partition, batches.last_offset >= log_start_offset
+        )
+    ).scalar_one()
+    objects = connection.execute(
+        select(func.coalesce(func.sum(files.object_bytes), 0))
+        .join_from(SEGMENTS.table, FILES.table, segments.file == files.id)
+        .where(segments.partition == partition, segments.last_offset >= log_start_offset)
+    ).scalar_one()
+    return int(rows + objects)
 
 
 def _spans(connection: Connection, table: Any, partition: int) -> list[tuple[int, int]]:
