@@ -15,9 +15,11 @@ them.
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 
+from metadata.apply_control import apply_control
 from metadata.commit_answer import AnswerEntry, pack_answer
 from metadata.image import (
     Changes,
@@ -29,7 +31,12 @@ from metadata.image import (
     StoredTopic,
 )
 from metadata.log import MetadataRecordBatch
-from metadata.operations import PARQUET_SEGMENT, WRITE_AHEAD_MULTI_SEGMENT, TopicDescription
+from metadata.operations import (
+    CATALOGUE,
+    PARQUET_SEGMENT,
+    WRITE_AHEAD_MULTI_SEGMENT,
+    TopicDescription,
+)
 from metadata.producer_rows import load_producers, producer_row
 from metadata.producer_state import (
     ProducerBatch,
@@ -52,6 +59,7 @@ from metadata.records import (
 from metadata.schema import (
     APPLIED,
     APPLIED_CHECKSUM,
+    ASSIGNMENTS,
     BATCHES,
     FILE_ANSWERS,
     FILES,
@@ -97,11 +105,11 @@ class StateTransaction:
     """
 
     def __init__(self, connection: Connection, image: CommittedImage) -> None:
-        self._connection = connection
-        self._image = image
+        self.connection = connection
+        self.image = image
         self.coordinator_id: Final = image.coordinator_id
         self._hash = image.state_hash
-        self._changes = Changes(
+        self.changes = Changes(
             next_offset=image.next_offset,
             timestamp_ms=image.timestamp_ms,
             state_hash=image.state_hash,
@@ -118,10 +126,9 @@ class StateTransaction:
 
     def apply(self, batch: MetadataRecordBatch) -> None:
         """Raises CorruptState (the batch does not fit the state), CorruptLog (not records)."""
-        if batch.base_offset != self._changes.next_offset:
+        if batch.base_offset != self.changes.next_offset:
             raise CorruptState(
-                f"metadata batch at offset {batch.base_offset}, expected "
-                f"{self._changes.next_offset}"
+                f"metadata batch at offset {batch.base_offset}, expected {self.changes.next_offset}"
             )
         for offset, data in enumerate(batch.records, batch.base_offset):
             record = decode_record(data)
@@ -146,16 +153,18 @@ class StateTransaction:
                     self._commit_segment(offset, record, batch.timestamp_ms)
                 case FilesDeletedRecord():
                     self._forget_files(record)
+                case _:
+                    apply_control(self, offset, record, batch.timestamp_ms)
         self._last_record = batch.records[-1]
-        self._changes.next_offset = batch.next_offset
-        self._changes.timestamp_ms = max(self._changes.timestamp_ms, batch.timestamp_ms)
+        self.changes.next_offset = batch.next_offset
+        self.changes.timestamp_ms = max(self.changes.timestamp_ms, batch.timestamp_ms)
 
     def finish(self) -> Changes:
         """Write what was collected, the applied offset and the state hash; nothing is committed."""
         self._flush()
-        changes = self._changes
+        changes = self.changes
         changes.state_hash = self._hash % HASH_MODULUS
-        write_applied(self._connection, changes, last_record_crc=crc32c(self._last_record))
+        write_applied(self.connection, changes, last_record_crc=crc32c(self._last_record))
         return changes
 
     # -- 102 FileCommitted ----------------------------------------------------------------------
@@ -298,8 +307,8 @@ class StateTransaction:
         written = self._written_producers
         state = written.get(key)
         if state is None:
-            changed = self._changes.producers
-            stored = changed[key] if key in changed else self._image.producers[key]
+            changed = self.changes.producers
+            stored = changed[key] if key in changed else self.image.producers[key]
             if stored is not None:
                 state = stored.state
                 self._producer_checksums[key] = stored.checksum
@@ -316,7 +325,7 @@ class StateTransaction:
 
     def _load_missing_producers(self, batches: Sequence[CommittedBatch]) -> None:
         """Bring what `batches` need, and memory has not, into this transaction with one query."""
-        changed, cached = self._changes.producers, self._image.producers
+        changed, cached = self.changes.producers, self.image.producers
         missing: set[ProducerKey] = set()
         partition: TopicIdPartition | None = None
         partition_id = -1
@@ -330,57 +339,74 @@ class StateTransaction:
             if key not in cached and key not in changed and key not in self._written_producers:
                 missing.add(key)
         if missing:
-            found = load_producers(self._connection, sorted(missing))
+            found = load_producers(self.connection, sorted(missing))
             for key in missing:
                 changed[key] = found.get(key)
 
     # -- topics ---------------------------------------------------------------------------------
 
     def _create_partition(self, offset: int, record: PartitionCreatedRecord) -> None:
-        topic = self._topic(record.topic_id)
+        topic_row_id = self.extend_topic(offset, record.topic_id, record.name, record.partition, ())
+        state = PartitionState(offset, topic_row_id, record.partition)
+        self.insert(PARTITIONS, *state)
+        self.changes.partitions[TopicIdPartition(record.topic_id, record.partition)] = state
+
+    def extend_topic(
+        self, offset: int, topic_id: UUID, name: str, first: int, coordinators: Sequence[int]
+    ) -> int:
+        """Count partitions from `first` on to a topic, which begins with its first ones.
+
+        One partition that lives here, or as many as there are other `coordinators` they live at.
+        The catalogue knows of every partition, so there are no gaps there; another coordinator
+        has those that were assigned to it. Returns the topic's surrogate key.
+        """
+        topic = self._topic(topic_id)
+        end = first + max(len(coordinators), 1)
+        assignments = dict(enumerate(coordinators, first))
         if topic is None:
-            topic_row_id, count, configs = offset, 0, {}
-            self._insert(TOPICS, offset, 1, record.topic_id.bytes, record.name)
+            row_id, count, configs = offset, 0, {}
+            self.insert(TOPICS, offset, end, topic_id.bytes, name)
         else:
-            topic_row_id, description = topic
+            row_id, description = topic
             count, configs = description.partition_count, dict(description.configs)
-            if record.name != description.name:
-                raise CorruptState(f"topic {record.topic_id} is {description.name}, {record.name}")
+            assignments = {**description.assignments, **assignments}
+            if name != description.name:
+                raise CorruptState(f"topic {topic_id} is {description.name}, not {name}")
             self._replace_row(
                 TOPICS,
-                (topic_row_id, count, record.topic_id.bytes, record.name),
-                (topic_row_id, count + 1, record.topic_id.bytes, record.name),
+                (row_id, count, topic_id.bytes, name),
+                (row_id, end, topic_id.bytes, name),
             )
-        if record.partition != count:
-            raise CorruptState(f"topic {record.name}: partition {record.partition} after {count}")
-        self._changes.topics[record.topic_id] = StoredTopic(
-            topic_row_id,
+        if first < count or (first > count and self.coordinator_id == CATALOGUE):
+            raise CorruptState(f"topic {name}: partition {first} after {count}")
+        self.changes.topics[topic_id] = StoredTopic(
+            row_id,
             TopicDescription(
-                topic_id=record.topic_id,
-                name=record.name,
-                partition_count=count + 1,
+                topic_id=topic_id,
+                name=name,
+                partition_count=end,
                 configs=configs,
+                assignments=assignments,
             ),
         )
-        state = PartitionState(offset, topic_row_id, record.partition)
-        self._insert(PARTITIONS, *state)
-        self._changes.partitions[TopicIdPartition(record.topic_id, record.partition)] = state
+        return row_id
 
     def _set_configs(self, record: TopicConfigsRecord) -> None:
         topic = self._topic(record.topic_id)
         if topic is None:
             raise CorruptState(f"configs of the unknown topic {record.topic_id}")
-        self._delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
+        self.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
         for name, value in sorted(record.configs.items()):
-            self._insert(TOPIC_CONFIGS, topic.id, name, value)
+            self.insert(TOPIC_CONFIGS, topic.id, name, value)
         old = topic.description
-        self._changes.topics[record.topic_id] = StoredTopic(
+        self.changes.topics[record.topic_id] = StoredTopic(
             topic.id,
             TopicDescription(
                 topic_id=old.topic_id,
                 name=old.name,
                 partition_count=old.partition_count,
                 configs=dict(record.configs),
+                assignments=old.assignments,
             ),
         )
 
@@ -390,24 +416,29 @@ class StateTransaction:
             raise CorruptState(f"the unknown topic {record.topic_id} was deleted")
         partition_ids: set[int] = set()
         for index in range(topic.description.partition_count):
+            if index in topic.description.assignments:
+                continue
             partition = TopicIdPartition(record.topic_id, index)
-            state = self._partition(partition)
+            state = self._partition_or_none(partition)
+            if state is None:
+                continue  # a coordinator beside the catalogue has only some of a topic's partitions
             self._drop_batches(BATCHES.table.c.partition == state.id, timestamp_ms)
             self._drop_segments(SEGMENTS.table.c.partition == state.id, timestamp_ms)
             for table in (SEGMENT_PLANS, PRODUCER_STATES):
-                self._delete_where(table, table.table.c.partition == state.id)
+                self.delete_where(table, table.table.c.partition == state.id)
             partition_ids.add(state.id)
-            self._delete_where(PARTITIONS, PARTITIONS.table.c.id == state.id)
-            self._changes.partitions[partition] = None
-        self._delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
-        self._delete_where(TOPICS, TOPICS.table.c.id == topic.id)
-        self._changes.topics[record.topic_id] = None
-        for key in [*self._image.producers, *self._changes.producers]:
+            self.delete_where(PARTITIONS, PARTITIONS.table.c.id == state.id)
+            self.changes.partitions[partition] = None
+        self.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
+        self.delete_where(ASSIGNMENTS, ASSIGNMENTS.table.c.topic == topic.id)
+        self.delete_where(TOPICS, TOPICS.table.c.id == topic.id)
+        self.changes.topics[record.topic_id] = None
+        for key in [*self.image.producers, *self.changes.producers]:
             if key[0] in partition_ids:
-                self._changes.producers[key] = None
+                self.changes.producers[key] = None
         for plan in self._plans():
             if plan.partition.topic_id == record.topic_id:
-                self._changes.plans[plan.object_key] = None
+                self.changes.plans[plan.object_key] = None
 
     # -- data -----------------------------------------------------------------------------------
 
@@ -437,7 +468,7 @@ class StateTransaction:
         planned_end = planned
         if start > planned_end:
             # The first row that stays may begin below the new log start: the delete cut it in half.
-            first = self._connection.execute(
+            first = self.connection.execute(
                 select(batches.base_offset)
                 .where(batches.partition == state.id, batches.last_offset >= start)
                 .order_by(batches.last_offset)
@@ -456,14 +487,14 @@ class StateTransaction:
         )
 
     def _allocate_producer_ids(self, record: ProducerIdsAllocatedRecord) -> None:
-        before = self._changes.next_producer_id
+        before = self.changes.next_producer_id
         if record.next_producer_id < before:
             raise CorruptState(f"producer ids went back from {before}")
         if before:
             self._hash -= PRODUCER_IDS.checksum((0, before))
         row = self._added(PRODUCER_IDS, 0, record.next_producer_id)
-        self._connection.exec_driver_sql(_UPSERT_PRODUCER_IDS, row)
-        self._changes.next_producer_id = record.next_producer_id
+        self.connection.exec_driver_sql(_UPSERT_PRODUCER_IDS, row)
+        self.changes.next_producer_id = record.next_producer_id
 
     # -- segments -------------------------------------------------------------------------------
 
@@ -475,7 +506,7 @@ class StateTransaction:
                 f"{state.planned_end_offset}"
             )
         size = self._batch_bytes(state, record.base_offset, record.last_offset)
-        self._insert(
+        self.insert(
             SEGMENT_PLANS,
             state.id,
             record.last_offset,
@@ -483,7 +514,7 @@ class StateTransaction:
             record.planned_at_ms,
             record.object_key,
         )
-        self._changes.plans[record.object_key] = PlannedSegment(
+        self.changes.plans[record.object_key] = PlannedSegment(
             record.partition,
             record.base_offset,
             record.last_offset,
@@ -505,7 +536,7 @@ class StateTransaction:
         """Batches out, segment in; the objects of the batches are released."""
         state = self._partition(record.partition)
         batches, plans = BATCHES.table.c, SEGMENT_PLANS.table.c
-        planned = self._delete_where(
+        planned = self.delete_where(
             SEGMENT_PLANS,
             and_(
                 plans.partition == state.id,
@@ -515,7 +546,7 @@ class StateTransaction:
         )
         if planned != 1:
             raise CorruptState(f"the segment {record.object_key} was committed but not planned")
-        self._changes.plans[record.object_key] = None
+        self.changes.plans[record.object_key] = None
         live_bytes = state.live_bytes - self._batch_bytes(
             state, max(record.base_offset, state.log_start_offset), record.last_offset
         )
@@ -528,7 +559,7 @@ class StateTransaction:
             timestamp_ms,
         )
         is_live = record.last_offset >= state.log_start_offset
-        self._insert(
+        self.insert(
             FILES,
             file_id,
             PARQUET_SEGMENT,
@@ -542,10 +573,10 @@ class StateTransaction:
             record.object_key,
             pack_owners(()),
         )
-        self._insert(FILE_ANSWERS, file_id, segment_digest(record), b"")
+        self.insert(FILE_ANSWERS, file_id, segment_digest(record), b"")
         if is_live:
             live_bytes += record.object_bytes
-            self._insert(
+            self.insert(
                 SEGMENTS,
                 state.id,
                 record.last_offset,
@@ -563,7 +594,7 @@ class StateTransaction:
     def _forget_files(self, record: FilesDeletedRecord) -> None:
         files = FILES.table.c
         for key in record.object_keys:
-            row = self._connection.execute(
+            row = self.connection.execute(
                 select(files.id, files.live_rows, files.object_format).where(
                     files.object_key == key
                 )
@@ -572,18 +603,18 @@ class StateTransaction:
                 raise CorruptState(
                     f"{key} was deleted but is {'unknown' if row is None else 'live'}"
                 )
-            self._delete_where(FILES, files.id == row.id)
-            self._delete_where(FILE_ANSWERS, FILE_ANSWERS.table.c.file == row.id)
+            self.delete_where(FILES, files.id == row.id)
+            self.delete_where(FILE_ANSWERS, FILE_ANSWERS.table.c.file == row.id)
             if row.object_format == WRITE_AHEAD_MULTI_SEGMENT:
-                self._changes.forgotten_until_ms = max(
-                    self._changes.forgotten_until_ms, minted_ms(key)
+                self.changes.forgotten_until_ms = max(
+                    self.changes.forgotten_until_ms, minted_ms(key)
                 )
 
     def _batch_bytes(self, state: PartitionState, offset: int, last_offset: int) -> int:
         """Bytes of the partition's rows that end within `offset` .. `last_offset`."""
         batches = BATCHES.table.c
         return int(
-            self._connection.execute(
+            self.connection.execute(
                 select(func.coalesce(func.sum(batches.byte_size), 0)).where(
                     batches.partition == state.id,
                     batches.last_offset >= offset,
@@ -595,33 +626,33 @@ class StateTransaction:
     def _drop_batches(self, which: ColumnElement[bool], timestamp_ms: int) -> int:
         """Delete batch rows and release their files; returns their bytes."""
         batches = BATCHES.table.c
-        released = self._connection.execute(
+        released = self.connection.execute(
             select(batches.file, func.count(), func.sum(batches.byte_size))
             .where(which)
             .group_by(batches.file)
             .order_by(batches.file)
         ).all()
-        self._delete_where(BATCHES, which)
+        self.delete_where(BATCHES, which)
         self._release(((file, rows, size) for file, rows, size in released), timestamp_ms)
         return sum(size for _, _, size in released)
 
     def _drop_segments(self, which: ColumnElement[bool], timestamp_ms: int) -> int:
         """Delete segment rows and release their files; returns their bytes."""
         segments, files = SEGMENTS.table.c, FILES.table.c
-        released = self._connection.execute(
+        released = self.connection.execute(
             select(segments.file, files.object_bytes)
             .join_from(SEGMENTS.table, FILES.table, segments.file == files.id)
             .where(which)
             .order_by(segments.file)
         ).all()
-        self._delete_where(SEGMENTS, which)
+        self.delete_where(SEGMENTS, which)
         self._release(((file, 1, size) for file, size in released), timestamp_ms)
         return sum(size for _, size in released)
 
     def _release(self, files: Iterable[tuple[int, int, int]], timestamp_ms: int) -> None:
         """Take (rows, bytes) off each file's account; at zero it waits for its deletion."""
         for file_id, rows, size in files:
-            found = self._connection.execute(
+            found = self.connection.execute(
                 select(FILES.table).where(FILES.table.c.id == file_id)
             ).one_or_none()
             if found is None:
@@ -633,22 +664,24 @@ class StateTransaction:
             deletable = NOT_DELETABLE if live_rows else timestamp_ms
             after = FILES.row(*before[:5], live_rows, live_bytes, deletable, *before[8:-1])
             self._hash += after[-1] - before[-1]
-            self._connection.exec_driver_sql(
+            self.connection.exec_driver_sql(
                 _UPDATE_FILE, (live_rows, live_bytes, deletable, after[-1], file_id)
             )
 
     # -- rows -----------------------------------------------------------------------------------
 
     def _topic(self, topic_id: Any) -> StoredTopic | None:
-        if topic_id in self._changes.topics:
-            return self._changes.topics[topic_id]
-        return self._image.topics.get(topic_id)
+        if topic_id in self.changes.topics:
+            return self.changes.topics[topic_id]
+        return self.image.topics.get(topic_id)
+
+    def _partition_or_none(self, partition: TopicIdPartition) -> PartitionState | None:
+        # One look-up per dictionary: hashing a UUID is Python code.
+        state = self.changes.partitions.get(partition, _UNCHANGED)
+        return self.image.partitions.get(partition) if state is _UNCHANGED else state
 
     def _partition(self, partition: TopicIdPartition) -> PartitionState:
-        # One look-up per dictionary: hashing a UUID is Python code.
-        state = self._changes.partitions.get(partition, _UNCHANGED)
-        if state is _UNCHANGED:
-            state = self._image.partitions.get(partition)
+        state = self._partition_or_none(partition)
         if state is None:
             raise CorruptState(f"a record names the unknown partition {partition}")
         return state
@@ -661,10 +694,10 @@ class StateTransaction:
             # Out with the row as it was; `_flush` puts in what it has become.
             self._hash -= PARTITIONS.checksum(before)
         self._written_partitions[after.id] = after
-        self._changes.partitions[partition] = after
+        self.changes.partitions[partition] = after
 
     def _plans(self) -> list[PlannedSegment]:
-        merged = {**self._image.plans, **self._changes.plans}
+        merged = {**self.image.plans, **self.changes.plans}
         return [plan for plan in merged.values() if plan is not None]
 
     def _added(self, table: StateTable, *values: Any) -> Row:
@@ -672,21 +705,25 @@ class StateTransaction:
         self._hash += row[-1]
         return row
 
-    def _insert(self, table: StateTable, *values: Any) -> None:
-        self._connection.exec_driver_sql(table.insert_sql, self._added(table, *values))
+    def subtract(self, checksum: int) -> None:
+        """Take a row that somebody else deleted out of the state hash."""
+        self._hash -= checksum
+
+    def insert(self, table: StateTable, *values: Any) -> None:
+        self.connection.exec_driver_sql(table.insert_sql, self._added(table, *values))
 
     def _replace_row(self, table: StateTable, before: Row, after: Row) -> None:
         """Replace the row whose first column is its key."""
         self._hash -= table.checksum(before)
-        self._connection.exec_driver_sql(table.upsert_sql(), self._added(table, *after))
+        self.connection.exec_driver_sql(table.upsert_sql(), self._added(table, *after))
 
-    def _delete_where(self, table: StateTable, which: ColumnElement[bool]) -> int:
+    def delete_where(self, table: StateTable, which: ColumnElement[bool]) -> int:
         """Delete rows and take their checksums out of the hash; returns how many they were.
 
         The checksums are summed in halves: SQLite's sum() of full 64-bit numbers overflows.
         """
         checksum = table.table.c.checksum
-        count, low, high = self._connection.execute(
+        count, low, high = self.connection.execute(
             select(
                 func.count(),
                 func.coalesce(func.sum(checksum.op("&")(_ALL_BITS)), 0),
@@ -697,11 +734,11 @@ class StateTransaction:
         ).one()
         if count:
             self._hash -= (high << 32) + low
-            self._connection.execute(delete(table.table).where(which))
+            self.connection.execute(delete(table.table).where(which))
         return int(count)
 
     def _flush(self) -> None:
-        connection = self._connection
+        connection = self.connection
         for table, rows in (
             (FILES, self._new_files),
             (FILE_ANSWERS, self._new_answers),
@@ -721,12 +758,12 @@ class StateTransaction:
             checksum = PARTITIONS.checksum(state)
             self._hash += checksum
             updates.append((*state[3:], checksum, state.id))
-        self._connection.exec_driver_sql(_UPDATE_PARTITION, updates)
+        self.connection.exec_driver_sql(_UPDATE_PARTITION, updates)
         self._written_partitions.clear()
 
     def _flush_producers(self) -> None:
         rows = []
-        changed = self._changes.producers
+        changed = self.changes.producers
         replaced = self._producer_checksums
         for key, state in self._written_producers.items():
             row = producer_row(key, state)
@@ -734,7 +771,7 @@ class StateTransaction:
             self._hash += checksum - replaced.get(key, 0)
             changed[key] = StoredProducer(state, checksum)
             rows.append(row)
-        self._connection.exec_driver_sql(_UPSERT_PRODUCER, rows)
+        self.connection.exec_driver_sql(_UPSERT_PRODUCER, rows)
         self._written_producers.clear()
         replaced.clear()
 

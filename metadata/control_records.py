@@ -84,7 +84,7 @@ class FilesTombstonedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducersExpiredRecord:
-    """Forget up to `limit` producers that wrote nothing since `before_ms`, the longest silent first.
+    """Forget up to `limit` producers silent since `before_ms`, the longest silent first.
 
     Which ones follows from the state alone, so every replica forgets the same.
     """

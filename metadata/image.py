@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from metadata.operations import TopicDescription
+from metadata.operations import Leader, RegisteredBroker, TopicDescription
 from metadata.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
 
@@ -74,6 +74,9 @@ class Changes:
     partitions: dict[TopicIdPartition, PartitionState | None] = field(default_factory=dict)
     plans: dict[ObjectKey, PlannedSegment | None] = field(default_factory=dict)
     producers: dict[ProducerKey, StoredProducer | None] = field(default_factory=dict)
+    leader: Leader | None = None
+    """Set when leadership changed."""
+    brokers: dict[int, RegisteredBroker | None] = field(default_factory=dict)
 
 
 class CommittedImage:
@@ -94,6 +97,9 @@ class CommittedImage:
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
         self.plans: dict[ObjectKey, PlannedSegment] = {}
         self.producers: dict[ProducerKey, StoredProducer] = {}
+        self.leader: Leader | None = None
+        """Who leads; None before the first leader."""
+        self.brokers: dict[int, RegisteredBroker] = {}
 
     def merge(self, changes: Changes) -> None:
         """Take over what a transaction changed, after it was committed."""
@@ -120,6 +126,13 @@ class CommittedImage:
                 self.plans.pop(key, None)
             else:
                 self.plans[key] = plan
+        if changes.leader is not None:
+            self.leader = changes.leader
+        for broker_id, broker in changes.brokers.items():
+            if broker is None:
+                self.brokers.pop(broker_id, None)
+            else:
+                self.brokers[broker_id] = broker
         self._merge_producers(changes.producers)
 
     def _owns_name(self, description: TopicDescription) -> bool:

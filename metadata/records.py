@@ -50,6 +50,7 @@ Records of our own, api keys from 1000:
                                LastOffset int64, ObjectKey string, ObjectSize int64,
                                Crc32c uint32, RecordCount int32, MaxTimestamp int64
     1004 FilesDeleted          ObjectKeys []string
+    1005 … 1012                metadata/control_records.py
 
 Called by the coordinator (encode), its state (decode while replaying) and `metadata dump`. Encoding
 raises ValueError for a number that its field cannot hold; decoding raises nothing but CorruptLog.
@@ -64,6 +65,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from metadata.control_records import CONTROL_CODECS, ControlRecord
 from metadata.record_codec import (
     INT8,
     INT32,
@@ -236,6 +238,7 @@ MetadataRecord = (
     | SegmentPlannedRecord
     | SegmentCommittedRecord
     | FilesDeletedRecord
+    | ControlRecord
 )
 
 
@@ -585,6 +588,7 @@ _CODECS: Final[Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[.
     (1002, SegmentPlannedRecord, _encode_segment_planned, _decode_segment_planned),
     (1003, SegmentCommittedRecord, _encode_segment_committed, _decode_segment_committed),
     (1004, FilesDeletedRecord, _encode_files_deleted, _decode_files_deleted),
+    *CONTROL_CODECS,
 )
 _ENCODERS: Final = {kind: (api_key, encode) for api_key, kind, encode, _ in _CODECS}
 _DECODERS: Final[Mapping[int, Callable[[FieldReader], MetadataRecord]]] = {

@@ -19,6 +19,9 @@ tree and a walk along its leaves, however long the backlog.
 | producer_ids    | exactly one: the next producer id never given out |
 | segment_plans   | segment that was planned and not yet committed |
 | segments        | committed segment |
+| assignments     | partition that lives at another coordinator (catalogue only) |
+| leadership      | at most one: who leads this metadata partition |
+| brokers         | registered broker (catalogue only) |
 | applied         | exactly one: how far the metadata log was applied, the state hash |
 
 Statements are built with SQLAlchemy Core; those that run thousands of times per transaction are
@@ -272,6 +275,27 @@ SEGMENTS: Final = StateTable(
     key=["partition", "last_offset"],
 )
 
+ASSIGNMENTS: Final = StateTable(
+    11,
+    "assignments",
+    ["topic", "partition", "coordinator"],
+    key=["topic", "partition"],
+)
+LEADERSHIP: Final = StateTable(
+    12,
+    "leadership",
+    ["id", "leader_epoch", "broker_id", "port"],
+    [("host", String), ("incarnation", LargeBinary)],
+    key=["id"],
+)
+BROKERS: Final = StateTable(
+    13,
+    "brokers",
+    ["broker_id", "port"],
+    [("host", String), ("rack", String), ("incarnation", LargeBinary)],
+    key=["broker_id"],
+)
+
 STATE_TABLES: Final = (
     TOPICS,
     TOPIC_CONFIGS,
@@ -283,6 +307,9 @@ STATE_TABLES: Final = (
     PRODUCER_IDS,
     SEGMENT_PLANS,
     SEGMENTS,
+    ASSIGNMENTS,
+    LEADERSHIP,
+    BROKERS,
 )
 
 APPLIED: Final = Table(

@@ -33,10 +33,13 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from metadata.image import CommittedImage, PartitionState, PlannedSegment, StoredTopic
-from metadata.operations import TopicDescription
+from metadata.operations import Leader, RegisteredBroker, TopicDescription
 from metadata.schema import (
     APPLIED,
     APPLIED_CHECKSUM,
+    ASSIGNMENTS,
+    BROKERS,
+    LEADERSHIP,
     PARTITIONS,
     PRODUCER_IDS,
     SCHEMA,
@@ -288,6 +291,9 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
     def rows(table: StateTable) -> list[tuple[Any, ...]]:
         return [checked_row(table, row) for row in connection.execute(table.select_all)]
 
+    assignments: dict[int, dict[int, int]] = {}
+    for topic, partition_index, coordinator, _ in rows(ASSIGNMENTS):
+        assignments.setdefault(topic, {})[partition_index] = coordinator
     configs: dict[int, dict[str, str]] = {}
     for topic, name, value, _ in rows(TOPIC_CONFIGS):
         configs.setdefault(topic, {})[name] = value
@@ -300,6 +306,7 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
             name=name,
             partition_count=partition_count,
             configs=configs.get(row_id, {}),
+            assignments=assignments.get(row_id, {}),
         )
         image.topics[topic_id] = StoredTopic(row_id, description)
         image.topics_by_name[name] = description
@@ -314,3 +321,9 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         )
     for _, next_producer_id, _ in rows(PRODUCER_IDS):
         image.next_producer_id = next_producer_id
+    for _, leader_epoch, leader_id, port, host, incarnation, _ in rows(LEADERSHIP):
+        image.leader = Leader(leader_epoch, leader_id, host, port, UUID(bytes=incarnation))
+    for broker_id, port, host, rack, incarnation, _ in rows(BROKERS):
+        image.brokers[broker_id] = RegisteredBroker(
+            broker_id, host, port, rack, UUID(bytes=incarnation)
+        )

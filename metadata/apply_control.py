@@ -1,0 +1,168 @@
+"""Applying the records of metadata/control_records.py to the SQLite state.
+
+Called by `StateTransaction.apply`, inside its transaction; like there, everything follows from the
+record and the rows, and a record that contradicts the state raises CorruptState.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import and_, select
+
+from metadata.control_records import (
+    BrokerRegisteredRecord,
+    BrokerUnregisteredRecord,
+    ControlRecord,
+    FileHandedOverRecord,
+    FilesTombstonedRecord,
+    LeaderChangeRecord,
+    NoOpRecord,
+    PartitionsAssignedRecord,
+    ProducersExpiredRecord,
+)
+from metadata.operations import Leader, RegisteredBroker
+from metadata.producer_rows import expire_producers
+from metadata.schema import ASSIGNMENTS, BROKERS, FILES, LEADERSHIP, pack_owners
+from wal.errors import CorruptState
+
+if TYPE_CHECKING:
+    from metadata.apply import StateTransaction
+
+_TOMBSTONE_SHIFT: Final = 16
+TOMBSTONES_PER_RECORD_MAX: Final = 1 << _TOMBSTONE_SHIFT
+
+TOMBSTONE: Final = 0
+"""`files.object_format` of a key that shall never be committed."""
+
+
+def apply_control(
+    state: "StateTransaction", offset: int, record: ControlRecord, timestamp_ms: int
+) -> None:
+    """Raises CorruptState."""
+    match record:
+        case NoOpRecord():
+            pass
+        case LeaderChangeRecord():
+            _change_leader(state, record)
+        case PartitionsAssignedRecord():
+            _assign_partitions(state, offset, record)
+        case FileHandedOverRecord():
+            _take_file_over(state, offset, record, timestamp_ms)
+        case FilesTombstonedRecord():
+            _tombstone_files(state, offset, record, timestamp_ms)
+        case ProducersExpiredRecord():
+            _expire_producers(state, record)
+        case BrokerRegisteredRecord():
+            _register_broker(state, record)
+        case BrokerUnregisteredRecord():
+            _unregister_broker(state, record)
+
+
+def _change_leader(state: "StateTransaction", record: LeaderChangeRecord) -> None:
+    before = state.changes.leader or state.image.leader
+    if record.leader_epoch <= (0 if before is None else before.leader_epoch):
+        raise CorruptState(f"leader epoch {record.leader_epoch} after {before}")
+    state.delete_where(LEADERSHIP, LEADERSHIP.table.c.id == 0)
+    state.insert(
+        LEADERSHIP,
+        0,
+        record.leader_epoch,
+        record.broker_id,
+        record.port,
+        record.host,
+        record.incarnation.bytes,
+    )
+    state.changes.leader = Leader(
+        record.leader_epoch, record.broker_id, record.host, record.port, record.incarnation
+    )
+
+
+def _assign_partitions(
+    state: "StateTransaction", offset: int, record: PartitionsAssignedRecord
+) -> None:
+    if not record.coordinators or state.coordinator_id in record.coordinators:
+        raise CorruptState(f"{record} is not an assignment to other coordinators")
+    topic = state.extend_topic(
+        offset, record.topic_id, record.name, record.first_partition, record.coordinators
+    )
+    for partition, coordinator in enumerate(record.coordinators, record.first_partition):
+        state.insert(ASSIGNMENTS, topic, partition, coordinator)
+
+
+def _take_file_over(
+    state: "StateTransaction", offset: int, record: FileHandedOverRecord, timestamp_ms: int
+) -> None:
+    """Our own account of the file, if there is one, stays; only the right to decide is added."""
+    files = FILES.table.c
+    found = state.connection.execute(
+        select(FILES.table).where(files.object_key == record.object_key)
+    ).one_or_none()
+    if found is None:
+        state.insert(
+            FILES,
+            offset,
+            record.object_format,
+            record.file_size,
+            -1,
+            timestamp_ms,
+            0,
+            0,
+            timestamp_ms,
+            1,
+            record.object_key,
+            pack_owners(record.owner_ids),
+        )
+        return
+    values = tuple(found)[:-1]
+    if values[8]:
+        return  # it was handed over before; the sender had lost our answer
+    state.delete_where(FILES, files.id == values[0])
+    state.insert(FILES, *values[:8], 1, *values[9:])
+
+
+def _tombstone_files(
+    state: "StateTransaction", offset: int, record: FilesTombstonedRecord, timestamp_ms: int
+) -> None:
+    """One row per key. Their surrogate keys are negative: every other one is an offset."""
+    for position, key in enumerate(record.object_keys):
+        state.insert(
+            FILES,
+            -(offset << _TOMBSTONE_SHIFT) - position - 1,
+            TOMBSTONE,
+            0,
+            -1,
+            timestamp_ms,
+            0,
+            0,
+            timestamp_ms,
+            1,
+            key,
+            pack_owners(()),
+        )
+
+
+def _expire_producers(state: "StateTransaction", record: ProducersExpiredRecord) -> None:
+    for key, checksum in expire_producers(state.connection, record.before_ms, record.limit):
+        state.subtract(checksum)
+        state.changes.producers[key] = None
+
+
+def _register_broker(state: "StateTransaction", record: BrokerRegisteredRecord) -> None:
+    state.delete_where(BROKERS, BROKERS.table.c.broker_id == record.broker_id)
+    state.insert(
+        BROKERS,
+        record.broker_id,
+        record.port,
+        record.host,
+        record.rack,
+        record.incarnation.bytes,
+    )
+    state.changes.brokers[record.broker_id] = RegisteredBroker(
+        record.broker_id, record.host, record.port, record.rack, record.incarnation
+    )
+
+
+def _unregister_broker(state: "StateTransaction", record: BrokerUnregisteredRecord) -> None:
+    gone = state.delete_where(BROKERS, and_(BROKERS.table.c.broker_id == record.broker_id))
+    if gone != 1:
+        raise CorruptState(f"broker {record.broker_id} was unregistered and is not registered")
+    state.changes.brokers[record.broker_id] = None
