@@ -18,10 +18,13 @@ When something fails:
 - damage found on opening or reading: CorruptLog. Nothing is repaired here except a torn tail.
 
 The directory is locked for as long as the log is open, because two writers would each see a whole
-log of their own.
+log of their own. That lock is the election: an open log leads, without a call of `lead`, until it
+is closed or its disk fails a sync. `lead` is an append like any other, so that a coordinator can
+begin its term in the same way on every log; `refresh` finds nothing, and the lease never expires.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -160,6 +163,23 @@ class LocalMetadataLog:
         """How many bytes of a torn tail were cut when the log was opened."""
         return self._log.cut_bytes
 
+    @property
+    def lease_expires_at(self) -> float | None:
+        """See `MetadataLog.lease_expires_at`: never, while it can append."""
+        return None if self._closed or self._log.failure is not None else math.inf
+
+    async def refresh(self) -> int:
+        """See `MetadataLog.refresh`: nobody else can have appended."""
+        if self._closed:
+            raise NotCoordinator("this metadata log is closed")
+        return self._end_offset
+
+    async def lead(self, records: Sequence[bytes], timestamp_ms: int, *, at_offset: int) -> int:
+        """See `MetadataLog.lead`; an append."""
+        if at_offset < self._end_offset:
+            raise NotCoordinator(f"the metadata log is at {self._end_offset}, not at {at_offset}")
+        return await self.append([records], timestamp_ms, at_offset=at_offset)
+
     async def append(
         self,
         batches: Sequence[Sequence[bytes]],
@@ -178,6 +198,11 @@ class LocalMetadataLog:
     async def read(self, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:
         """See `MetadataLog.read`."""
         return await asyncio.shield(self._submit(lambda: self._read_in_worker(offset, max_bytes)))
+
+    async def read_encoded(self, offset: int, max_bytes: int) -> Sequence[bytes]:
+        """See `MetadataLog.read_encoded`."""
+        batches = await self.read(offset, max_bytes)
+        return [encode_batch(*batch) for batch in batches]
 
     async def prune(self, before_offset: int) -> int:
         """See `MetadataLog.prune`; frees whole segments."""

@@ -1,6 +1,7 @@
 """A running coordinator over an in-memory metadata log, and short ways to talk to it."""
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from metadata.coordinator import LocalCoordinator
 from metadata.log import MetadataLog, MetadataRecordBatch
+from metadata.log_batch import encode_batch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
     BatchCommit,
@@ -59,6 +61,16 @@ class MemoryMetadataLog:
     def end_offset(self) -> int:
         return self.batches[-1].next_offset if self.batches else 0
 
+    @property
+    def lease_expires_at(self) -> float | None:
+        return math.inf
+
+    async def refresh(self) -> int:
+        return self.end_offset
+
+    async def lead(self, records: Sequence[bytes], timestamp_ms: int, *, at_offset: int) -> int:
+        return await self.append([records], timestamp_ms, at_offset=at_offset)
+
     async def append(
         self,
         batches: Sequence[Sequence[bytes]],
@@ -89,6 +101,9 @@ class MemoryMetadataLog:
                 if max_bytes <= 0:
                     break
         return found
+
+    async def read_encoded(self, offset: int, max_bytes: int) -> Sequence[bytes]:
+        return [encode_batch(*batch) for batch in await self.read(offset, max_bytes)]
 
     async def prune(self, before_offset: int) -> int:
         return 0
