@@ -47,6 +47,11 @@ class SingleBroker:
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         return self._endpoint.node_id
 
+    def preferred_produce_brokers(
+        self, topic_id: UUID, partition: int, client: ClientInfo
+    ) -> Sequence[int]:
+        return (self._endpoint.node_id,)
+
 
 class CoordinatorTopics:
     """`diskless.ports.TopicAdmin` on the coordinator."""

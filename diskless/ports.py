@@ -221,6 +221,12 @@ class Cluster(Protocol):
         """The node id this client shall use for a partition; sticky while that broker lives."""
         ...
 
+    def preferred_produce_brokers(
+        self, topic_id: UUID, partition: int, client: ClientInfo
+    ) -> Sequence[int]:
+        """The produce gateways for this client, best first; empty when there is no telling."""
+        ...
+
 
 class TopicAdmin(Protocol):
     """Topics, and the cluster's defaults for new ones."""

@@ -6,6 +6,9 @@
 - Unknown topics are created when the request and `auto.create.topics.enable` allow it, and are
   answered with their partitions at once: there is no election to wait for.
 - Without an authorizer, everything is allowed: asked for authorized operations, it lists all.
+- From version 9 on each partition has a tagged field of ours, PreferredProduceBrokers (tag 10000,
+  array of int32): the produce gateways for this client, best first (metadata/produce_gateways.py).
+  KIP-1163 proposes the field but no released schema has it; clients skip a tag they do not know.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +18,8 @@ from uuid import UUID
 from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Reply, Request
 from diskless.ports import LEADER_EPOCH, ClientInfo, Cluster, TopicAdmin
-from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.protocol.messages import EXTRA_TAGS, Fields, decode_request, encode_response
+from diskless.protocol.wire import INT32, unsigned_varint
 from diskless.topic_names import check_collision, check_topic_name, is_internal
 from metadata.operations import CreateTopic, TopicDescription
 from wal.errors import (
@@ -28,6 +32,9 @@ from wal.errors import (
 )
 
 KEY: Final = 3
+
+PREFERRED_PRODUCE_BROKERS_TAG: Final = 10_000
+"""Tagged field of a partition: compact array of int32."""
 
 NOT_ASKED: Final = -(2**31)
 """Authorized operations when the request did not ask for them."""
@@ -191,6 +198,7 @@ def _topic(
                 "leader_epoch": LEADER_EPOCH,
                 "replica_nodes": replicas,
                 "isr_nodes": replicas,
+                EXTRA_TAGS: _gateways(cluster, client, topic.topic_id, partition),
             }
         )
     return {
@@ -201,3 +209,13 @@ def _topic(
         "partitions": partitions,
         "topic_authorized_operations": operations,
     }
+
+
+def _gateways(
+    cluster: Cluster, client: ClientInfo, topic_id: UUID, partition: int
+) -> Mapping[int, bytes]:
+    preferred = cluster.preferred_produce_brokers(topic_id, partition, client)
+    if not preferred:
+        return {}
+    ids = b"".join([INT32.pack(broker) for broker in preferred])
+    return {PREFERRED_PRODUCE_BROKERS_TAG: unsigned_varint(len(preferred) + 1) + ids}

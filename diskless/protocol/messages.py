@@ -13,6 +13,8 @@ for every version served; ours are needed because they face clients:
   sequences. One mapping serves all versions, since fields that a version lacks are left out and
   missing ones get the schema's default.
 
+- A response may carry tagged fields of our own, on any level: EXTRA_TAGS in its mapping.
+
 Modules of schemas are imported on first use: all of them together take a second.
 """
 
@@ -43,6 +45,13 @@ from diskless.protocol.wire import (
 Fields = Mapping[str, Any]
 """A message as values by field name; nested messages are `Fields` in a sequence."""
 
+EXTRA_TAGS: Final = "extra_tags"
+"""Key under which a mapping holds tagged fields that its schema lacks: tag -> bytes of the field.
+
+Their tags are above the schema's own. Versions that are not flexible leave them out.
+"""
+
+_NO_EXTRA_TAGS: Final[Mapping[int, bytes]] = {}
 _INT8: Final = Struct(">b")
 _FLOAT64: Final = Struct(">d")
 
@@ -253,15 +262,19 @@ def _message_writer(schema: Any) -> _Write:
         if not flexible:
             return
         present = [item for item in tagged if _differs(values.get(item[1], item[2]), item[2])]
-        if not present:
+        extra: Mapping[int, bytes] = values.get(EXTRA_TAGS, _NO_EXTRA_TAGS)
+        if not present and not extra:
             out.append(EMPTY_TAGS)
             return
-        out.append(unsigned_varint(len(present)))
+        out.append(unsigned_varint(len(present) + len(extra)))
         for tag, name, _, writer in present:
             content: list[bytes] = []
             writer(content, values[name])
             size = sum(map(len, content))
             out += (unsigned_varint(tag), unsigned_varint(size), *content)
+        for tag, field in sorted(extra.items()):
+            assert not tagged or tag > tagged[-1][0], "tags are written in ascending order"
+            out += (unsigned_varint(tag), unsigned_varint(len(field)), field)
 
     return write
 

@@ -286,6 +286,7 @@ class FakeCluster:
 
     endpoint: BrokerEndpoint
     cluster_id: str = "a-cluster"
+    gateways: Sequence[int] = ()
 
     @property
     def node_id(self) -> int:
@@ -300,6 +301,11 @@ class FakeCluster:
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         return self.endpoint.node_id
+
+    def preferred_produce_brokers(
+        self, topic_id: UUID, partition: int, client: ClientInfo
+    ) -> Sequence[int]:
+        return self.gateways
 
 
 class FakeConfigs:

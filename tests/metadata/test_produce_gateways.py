@@ -228,8 +228,8 @@ def test_every_coordinator_has_its_gateways_in_every_rack_and_no_broker_has_too_
         served = coordinators_of(gateways)
         fair_share = -(-len(hosts) // len(ids))
         limit = -(-units * min(count, len(ids)) // len(ids))
-        for broker in ids:
-            mine = served.get(broker, [])
+        for broker_id in ids:
+            mine = served.get(broker_id, [])
             # No more calls than units, and before saturation no unit above a fair share.
             assert len({gateways.hosts[dc] for dc in mine}) <= limit
             assert len(mine) <= limit * fair_share
