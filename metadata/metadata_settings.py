@@ -7,7 +7,7 @@ from wal.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """Limits of the coordinator, its SQLite state, segment planning and the file cleaner."""
+    """Limits of the coordinator, its SQLite state, segment planning and the life of files."""
 
     max_commit_age_ms: int = setting(
         "diskless.coordinator.max.commit.age.ms",
@@ -89,16 +89,44 @@ class CoordinatorSettings:
         why="time between an object's last reference and its deletion; must exceed a fetch plus "
         "the age of any cached extent, or a reader in flight meets a missing object",
     )
+    orphan_scan_interval_ms: int = setting(
+        "diskless.coordinator.orphan.scan.interval.ms",
+        3_600_000,
+        minimum=1_000,
+        why="time in which the whole bucket is looked through once for WAL objects that nobody "
+        "committed; lower: more LIST requests; higher: orphans are paid for longer",
+    )
+    orphan_scan_grace_ms: int = setting(
+        "diskless.coordinator.orphan.scan.grace.period.ms",
+        24 * 3_600_000,
+        minimum=0,
+        why="how much longer than diskless.coordinator.max.commit.age.ms an object is left alone "
+        "before anybody is asked whether it is an orphan",
+    )
+    orphan_scan_page_max: int = setting(
+        "diskless.coordinator.orphan.scan.page.max",
+        1_000,
+        minimum=1,
+        maximum=10_000,
+        why="objects listed, asked about and deleted at a time; S3 lists 1000 per request",
+    )
+    clock_skew_max_ms: int = setting(
+        "diskless.coordinator.clock.skew.max.ms",
+        5 * 60_000,
+        minimum=0,
+        why="how far the clocks of brokers and store may be apart; added to the age of an orphan",
+    )
     file_cleaner_interval_ms: int = setting(
         "diskless.file.cleaner.interval.ms",
         30_000,
         minimum=10,
-        why="pause between two passes of the file cleaner",
+        why="pause between two passes of the background work on files without live batches",
     )
     file_cleaner_batch_max: int = setting(
         "diskless.file.cleaner.batch.max",
         1_000,
         minimum=1,
         maximum=100_000,
-        why="objects deleted in one pass; bounds its memory and the size of its metadata record",
+        why="objects deleted or handed over in one pass; bounds its memory and the size of its "
+        "metadata record",
     )

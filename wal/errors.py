@@ -9,7 +9,7 @@
     │   │   ├── UnsupportedCompression
     │   │   └── RecordTooLarge
     │   ├── UnknownPartition
-    │   ├── UnknownTopicId
+    │   ├── UnknownTopicId, UnknownFile
     │   ├── InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig
     │   ├── InvalidRequest, PolicyViolation
     │   ├── OffsetOutOfRange
