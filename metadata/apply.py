@@ -34,7 +34,7 @@ from metadata.log import MetadataRecordBatch
 from metadata.operations import (
     CATALOGUE,
     PARQUET_SEGMENT,
-    WRITE_AHEAD_MULTI_SEGMENT,
+    TOMBSTONE,
     TopicDescription,
 )
 from metadata.producer_rows import load_producers, producer_row
@@ -79,7 +79,7 @@ from metadata.schema import (
 )
 from metadata.segment_identity import segment_digest
 from metadata.state_hash import HASH_MODULUS, to_signed
-from wal.coordinates import TopicIdPartition
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptState
 from wal.ulid import minted_ms
@@ -91,6 +91,16 @@ _UPDATE_PARTITION: Final = PARTITIONS.update_sql(
     "log_start_offset", "high_watermark", "planned_end_offset", "unplanned_bytes", "live_bytes"
 )
 _UPDATE_FILE: Final = FILES.update_sql("live_rows", "live_bytes", "deletable_since_ms")
+_FILE_STANDING: Final = compiled(
+    select(FILES.table.c.id, FILES.table.c.object_format, FILE_ANSWERS.table.c.file)
+    .join_from(
+        FILES.table,
+        FILE_ANSWERS.table,
+        isouter=True,
+        onclause=FILES.table.c.id == FILE_ANSWERS.table.c.file,
+    )
+    .where(FILES.table.c.object_key == "")
+)
 _UPSERT_PRODUCER: Final = PRODUCER_STATES.upsert_sql()
 _UPSERT_PRODUCER_IDS: Final = PRODUCER_IDS.upsert_sql()
 _ALL_BITS: Final = 0xFFFFFFFF
@@ -194,6 +204,7 @@ class StateTransaction:
             )
         owners = record.owner_ids
         is_owner = not owners or owners[0] == self.coordinator_id
+        is_owner |= self._commit_handed_over(record.object_key)
         self._new_files.append(
             self._added(
                 FILES,
@@ -213,6 +224,17 @@ class StateTransaction:
         self._new_answers.append(
             self._added(FILE_ANSWERS, file_id, record.request_digest, pack_answer(answer))
         )
+
+    def _commit_handed_over(self, key: ObjectKey) -> bool:
+        """Whether `key` was handed over before it was committed; the commit replaces that row."""
+        row = self.connection.exec_driver_sql(_FILE_STANDING, (key,)).one_or_none()
+        if row is None:
+            return False
+        file_id, object_format, answered = row
+        if object_format == TOMBSTONE or answered is not None:
+            raise CorruptState(f"{key} was committed {'twice' if answered else 'after its end'}")
+        self.delete_where(FILES, FILES.table.c.id == file_id)
+        return True
 
     def _append(
         self,
@@ -605,7 +627,7 @@ class StateTransaction:
                 )
             self.delete_where(FILES, files.id == row.id)
             self.delete_where(FILE_ANSWERS, FILE_ANSWERS.table.c.file == row.id)
-            if row.object_format == WRITE_AHEAD_MULTI_SEGMENT:
+            if row.object_format != PARQUET_SEGMENT:
                 self.changes.forgotten_until_ms = max(
                     self.changes.forgotten_until_ms, minted_ms(key)
                 )

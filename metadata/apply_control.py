@@ -19,9 +19,10 @@ from metadata.control_records import (
     PartitionsAssignedRecord,
     ProducersExpiredRecord,
 )
-from metadata.operations import Leader, RegisteredBroker
+from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
 from metadata.producer_rows import expire_producers
-from metadata.schema import ASSIGNMENTS, BROKERS, FILES, LEADERSHIP, pack_owners
+from metadata.schema import ASSIGNMENTS, BROKERS, FILE_ANSWERS, FILES, LEADERSHIP, pack_owners
+from wal.coordinates import ObjectKey
 from wal.errors import CorruptState
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 _TOMBSTONE_SHIFT: Final = 16
 TOMBSTONES_PER_RECORD_MAX: Final = 1 << _TOMBSTONE_SHIFT
-
-TOMBSTONE: Final = 0
-"""`files.object_format` of a key that shall never be committed."""
 
 
 def apply_control(
@@ -91,7 +89,10 @@ def _assign_partitions(
 def _take_file_over(
     state: "StateTransaction", offset: int, record: FileHandedOverRecord, timestamp_ms: int
 ) -> None:
-    """Our own account of the file, if there is one, stays; only the right to decide is added."""
+    """Our own account of the file, if there is one, stays; only the right to decide is added.
+
+    A tombstone stays one: it gets an owner list, which tells it from those that are just forgotten.
+    """
     files = FILES.table.c
     found = state.connection.execute(
         select(FILES.table).where(files.object_key == record.object_key)
@@ -112,18 +113,25 @@ def _take_file_over(
             pack_owners(record.owner_ids),
         )
         return
-    values = tuple(found)[:-1]
-    if values[8]:
+    file_id, object_format, file_size, *account, is_owner, key, owners = tuple(found)[:-1]
+    if object_format == TOMBSTONE and not owners:
+        file_size, owners = record.file_size, pack_owners(record.owner_ids)
+    elif is_owner:
         return  # it was handed over before; the sender had lost our answer
-    state.delete_where(FILES, files.id == values[0])
-    state.insert(FILES, *values[:8], 1, *values[9:])
+    state.delete_where(FILES, files.id == file_id)
+    state.insert(FILES, file_id, object_format, file_size, *account, 1, key, owners)
 
 
 def _tombstone_files(
     state: "StateTransaction", offset: int, record: FilesTombstonedRecord, timestamp_ms: int
 ) -> None:
-    """One row per key. Their surrogate keys are negative: every other one is an offset."""
+    """One row per key. Their surrogate keys are negative: every other one is an offset.
+
+    A file that was handed over and never committed here keeps its row, and with it its owners.
+    """
     for position, key in enumerate(record.object_keys):
+        if _seal_handed_over(state, key):
+            continue
         state.insert(
             FILES,
             -(offset << _TOMBSTONE_SHIFT) - position - 1,
@@ -138,6 +146,24 @@ def _tombstone_files(
             key,
             pack_owners(()),
         )
+
+
+def _seal_handed_over(state: "StateTransaction", key: ObjectKey) -> bool:
+    files, answers = FILES.table.c, FILE_ANSWERS.table.c
+    found = state.connection.execute(
+        select(FILES.table).where(files.object_key == key)
+    ).one_or_none()
+    if found is None:
+        return False
+    file_id, object_format, *account = tuple(found)[:-1]
+    answer = state.connection.execute(select(answers.file).where(answers.file == file_id)).first()
+    if object_format == TOMBSTONE or answer is not None:
+        raise CorruptState(
+            f"{key} was tombstoned and is {'committed' if answer else 'a tombstone'}"
+        )
+    state.delete_where(FILES, files.id == file_id)
+    state.insert(FILES, file_id, TOMBSTONE, *account)
+    return True
 
 
 def _expire_producers(state: "StateTransaction", record: ProducersExpiredRecord) -> None:

@@ -26,7 +26,7 @@ from metadata.records import (
     MetadataRecord,
     RefusedBatch,
 )
-from metadata.speculative import KnownFile, SpeculativeView
+from metadata.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.coordinates import (
     CREATE_TIME,
     LOG_APPEND_TIME,
@@ -146,6 +146,11 @@ def _digest(request: CommitFile) -> bytes:
     return blake2b(b"".join(parts), digest_size=REQUEST_DIGEST_BYTES).digest()
 
 
+def owns_first(owner_ids: Sequence[int], coordinator_id: int) -> bool:
+    """Whether a file with this owner list belongs to this coordinator from its commit on."""
+    return not owner_ids or owner_ids[0] == coordinator_id
+
+
 def producers_of(request: CommitFile, view: SpeculativeView) -> set[ProducerKey]:
     """The producers whose state deciding `request` needs."""
     keys: set[ProducerKey] = set()
@@ -176,15 +181,17 @@ def decide_commit(
     after a clock was set back, new keys look old to a time that only goes forward.
 
     Raises (and leaves the view alone): Rejected (other content was committed under this key),
-    ObjectExpired.
+    ObjectExpired (too old, forgotten or tombstoned).
     """
     request = commit.request
     key: ObjectKey = request.object_key
     known = view.file(key)
-    if known is not None:
+    if known is not None and known.standing is FileStanding.COMMITTED:
         if known.request_digest != commit.digest:
             raise Rejected(f"{key} was committed with other content")
         return Decision((), unpack_answer(known.answer, request.batches))
+    if known is not None and known.standing is not FileStanding.HANDED_OVER:
+        raise ObjectExpired(f"{key} was given up: whoever looked for orphans deletes it")
     if (
         wall_ms - commit.minted_ms > settings.max_commit_age_ms
         or commit.minted_ms <= view.forgotten_until_ms
@@ -274,7 +281,14 @@ def decide_commit(
     leave_partition()
 
     stored = pack_answer(answer)
-    view.put_file(key, KnownFile(commit.digest, stored))
+    view.put_file(
+        key,
+        KnownFile(
+            commit.digest,
+            stored,
+            is_owner=known is not None or owns_first(request.owner_ids, view.coordinator_id),
+        ),
+    )
     record = FileCommittedRecord(
         object_key=key,
         object_format=request.object_format,

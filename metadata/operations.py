@@ -23,6 +23,9 @@ WRITE_AHEAD_MULTI_SEGMENT: Final = 1
 PARQUET_SEGMENT: Final = 2
 """Our object format of a Parquet segment; segments share the life cycle of WAL objects."""
 
+TOMBSTONE: Final = 0
+"""Object format of a row that only says: this key shall never be committed."""
+
 CATALOGUE: Final = 0
 """The coordinator that also keeps topic names, configs, assignments and broker registrations."""
 

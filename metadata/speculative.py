@@ -14,6 +14,7 @@ Source: KIP-1164, "How operations are performed", step 3.
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -27,16 +28,31 @@ from metadata.image import (
 from metadata.operations import TopicDescription
 from metadata.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.ulid import minted_ms_of_wal_key
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
+class FileStanding(Enum):
+    """What a coordinator knows of a key; metadata/file_rules.py says what follows."""
+
+    COMMITTED = auto()
+    HANDED_OVER = auto()
+    """Another coordinator made it ours; it was not committed here, and still may be."""
+    SEALED = auto()
+    """As HANDED_OVER, but it may not be committed any more."""
+    TOMBSTONED = auto()
+    """It was not committed here and never will be."""
+
+
 class KnownFile(NamedTuple):
-    """A file that was committed under some key: what tells its request, and its stored answer."""
+    """What is known under some key; of a committed file, what tells its request, and its answer."""
 
     request_digest: bytes
     answer: bytes
+    standing: FileStanding = FileStanding.COMMITTED
+    is_owner: bool = True
 
 
 class _Absent:
@@ -99,12 +115,17 @@ class SpeculativeView:
         self._producers: Overlay[ProducerKey, ProducerState] = Overlay()
         self._files: Overlay[ObjectKey, KnownFile] = Overlay()
         # A file is not part of the image. One that is applied while a look-up in SQLite is under
-        # way may be missed by both, so files stay here until the next look-up starts.
-        self._applied_files: dict[ObjectKey, KnownFile] = {}
+        # way may be missed by both, so files stay here until the next look-up starts; so does the
+        # fact that one was forgotten.
+        self._applied_files: dict[ObjectKey, KnownFile | None] = {}
         self._looked_up_files: Mapping[ObjectKey, KnownFile] = {}
         self._looked_up_producers: Mapping[ProducerKey, ProducerState | None] = {}
         self._next_producer_id: int | None = None
         self._producer_ids_written_by = 0
+        self._forgotten_until_ms = -1
+        self._forgotten_by = 0
+        self.coordinator_id: Final = image.coordinator_id
+        """The metadata partition that is decided about."""
         self.group = 0
         """Number of the group that is being decided; every write is tagged with it."""
         self.next_offset = image.next_offset
@@ -212,7 +233,7 @@ class SpeculativeView:
     @property
     def forgotten_until_ms(self) -> int:
         """Keys minted up to then may have been committed, cleaned up and forgotten."""
-        return self._image.forgotten_until_ms
+        return max(self._image.forgotten_until_ms, self._forgotten_until_ms)
 
     # -- files ----------------------------------------------------------------------------------
 
@@ -221,10 +242,20 @@ class SpeculativeView:
         found = self._files.get(key)
         if not isinstance(found, _Absent):
             return found
-        return self._applied_files.get(key) or self._looked_up_files.get(key)
+        if key in self._applied_files:
+            return self._applied_files[key]
+        return self._looked_up_files.get(key)
 
     def put_file(self, key: ObjectKey, file: KnownFile) -> None:
         self._files.put(key, file, self.group)
+
+    def forget_file(self, key: ObjectKey) -> None:
+        """The file is unknown from now on, and its key too old to be committed."""
+        self._files.put(key, None, self.group)
+        minted = minted_ms_of_wal_key(key)
+        if minted is not None and minted > self.forgotten_until_ms:
+            self._forgotten_until_ms = minted
+            self._forgotten_by = self.group
 
     # -- life of the view -----------------------------------------------------------------------
 
@@ -254,9 +285,9 @@ class SpeculativeView:
             self._producers,
         ):
             overlay.retire(applied_group)
-        for key, file in self._files.retire(applied_group).items():
-            if file is not None:
-                self._applied_files[key] = file
+        self._applied_files.update(self._files.retire(applied_group))
+        if self._forgotten_by <= applied_group:
+            self._forgotten_until_ms = -1
         if self._producer_ids_written_by <= applied_group:
             self._next_producer_id = None
 
@@ -273,4 +304,5 @@ class SpeculativeView:
         ):
             overlay.clear()
         self._next_producer_id = None
+        self._forgotten_until_ms = -1
         self.next_offset = self._image.next_offset

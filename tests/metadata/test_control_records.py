@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from metadata.apply_control import TOMBSTONE
 from metadata.control_records import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
@@ -22,7 +21,7 @@ from metadata.control_records import (
 )
 from metadata.image import CommittedImage
 from metadata.log import MetadataRecordBatch
-from metadata.operations import Leader, RegisteredBroker
+from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
 from metadata.records import (
     MetadataRecord,
     PartitionCreatedRecord,
