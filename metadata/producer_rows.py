@@ -27,6 +27,8 @@ _SELECT: Final = f"""
     ON found.partition = wanted.partition AND found.producer_id = wanted.producer_id
 """
 
+_DELETE: Final = PRODUCER_STATES.delete_sql()
+
 
 def producer_row(key: ProducerKey, state: ProducerState) -> Row:
     """The row of one producer on one partition."""
@@ -74,3 +76,31 @@ def _stored_producer(values: Row) -> StoredProducer:
     if PRODUCER_STATES.checksum(values[:-1]) != checksum:
         raise CorruptState(f"producer {values[1]} of partition {values[0]} fails its checksum")
     return StoredProducer(ProducerState(values[2], unpack_batches(values[4])), checksum)
+
+
+def expired_producers(
+    connection: Connection, before_ms: int, limit: int
+) -> Sequence[tuple[ProducerKey, int]]:
+    """(key, checksum) of up to `limit` producers that wrote nothing since `before_ms`.
+
+    The longest silent come first. Those after them wait for the next call.
+    """
+    columns = PRODUCER_STATES.table.c
+    rows = connection.execute(
+        select(columns.partition, columns.producer_id, columns.checksum)
+        .where(columns.last_append_ms < before_ms)
+        .order_by(columns.last_append_ms, columns.partition, columns.producer_id)
+        .limit(limit)
+    )
+    return [((partition, producer_id), checksum) for partition, producer_id, checksum in rows]
+
+
+def expire_producers(
+    connection: Connection, before_ms: int, limit: int
+) -> Sequence[tuple[ProducerKey, int]]:
+    """Delete what `expired_producers` returns, and return it: it is up to the caller to take the
+    checksums out of the state hash and the keys out of the image."""
+    expired = expired_producers(connection, before_ms, limit)
+    if expired:
+        connection.exec_driver_sql(_DELETE, [key for key, _ in expired])
+    return expired
