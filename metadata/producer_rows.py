@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, delete, select
+from sqlalchemy import Connection, select
 
 from metadata.image import ProducerKey, StoredProducer
 from metadata.producer_state import ProducerState, pack_batches, unpack_batches
@@ -46,29 +46,6 @@ def load_producers(
         for row in connection.exec_driver_sql(statement, tuple(chain.from_iterable(chunk))):
             found[row[0], row[1]] = _stored_producer(tuple(row))
     return found
-
-
-def expire_producers(
-    connection: Connection, before_ms: int, limit: int
-) -> Sequence[tuple[ProducerKey, int]]:
-    """Delete up to `limit` producers silent since `before_ms`, the longest silent first.
-
-    Returns their keys and the checksums of their rows.
-    """
-    columns = PRODUCER_STATES.table.c
-    expired = connection.execute(
-        select(columns.partition, columns.producer_id, columns.checksum)
-        .where(columns.last_append_ms < before_ms)
-        .order_by(columns.last_append_ms, columns.partition, columns.producer_id)
-        .limit(limit)
-    ).all()
-    for partition, producer_id, _ in expired:
-        connection.execute(
-            delete(PRODUCER_STATES.table).where(
-                and_(columns.partition == partition, columns.producer_id == producer_id)
-            )
-        )
-    return [((partition, producer_id), checksum) for partition, producer_id, checksum in expired]
 
 
 def _stored_producer(values: Row) -> StoredProducer:
