@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
+from uuid import UUID
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -57,6 +58,7 @@ from wal.failpoint import arm_from_environment
 from wal.fd_cache import FdCache
 from wal.file_store import FileStoreSettings
 from wal.object_cache import ObjectCache
+from wal.object_notes import CommitJournal, TopicFacts
 from wal.object_store import Buffer, ObjectStore
 from wal.s3_settings import S3Settings
 from wal.store_url import open_store
@@ -246,6 +248,7 @@ class Broker:
 
     async def _open_chunks(self, stack: AsyncExitStack) -> Sequence[SealedChunk]:
         """Lock the chunk directory; the chunks that an earlier process left uncommitted."""
+        self.journal = CommitJournal()
         self.directory = ChunkDirectory(
             self.data.chunks,
             settings=self.wal_settings,
@@ -254,12 +257,24 @@ class Broker:
             fd_cache=self.fd_cache,
             broker_id=self.node_id,
             disk=self.disk,
+            topics=self._topic_facts,
+            commits=self.journal,
         )
         stack.callback(self.directory.close)
         return await asyncio.to_thread(self.directory.recover)
 
+    def _topic_facts(self, topic_id: UUID) -> TopicFacts | None:
+        """What WAL objects note of a topic; called from the write loop's thread."""
+        topic = self.coordinator.topic_by_id(topic_id)
+        if topic is None:
+            return None
+        configs = tuple(sorted(topic.configs.items()))
+        return TopicFacts(topic.name, topic.partition_count, configs)
+
     def _build_write_path(self) -> None:
-        self.lane = CommitLane(self.coordinator, broker_id=self.node_id, clock=self.clock)
+        self.lane = CommitLane(
+            self.coordinator, broker_id=self.node_id, clock=self.clock, journal=self.journal
+        )
         self.uploader = Uploader(
             self.store,
             self.directory,

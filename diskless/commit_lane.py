@@ -18,8 +18,17 @@ import structlog
 from metadata.operations import BatchCommit, CommitFile, Coordinator
 from wal.chunk_directory import SealedChunk
 from wal.clock import Clock
-from wal.errors import DisklessError
+from wal.errors import CommitOutcomeUnknown, DisklessError
 from wal.failpoint import failpoint
+from wal.object_notes import (
+    DUPLICATE,
+    GIVEN_UP,
+    REFUSED,
+    BatchOutcome,
+    CommitJournal,
+    CommitNote,
+    note_commit,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -33,10 +42,19 @@ class BatchWaiter(Protocol):
 class CommitLane:
     """The uploader's `Committer`."""
 
-    def __init__(self, coordinator: Coordinator, *, broker_id: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        broker_id: int,
+        clock: Clock,
+        journal: CommitJournal | None = None,
+    ) -> None:
+        """`journal` gets a note of every answer, for the next WAL object to carry."""
         self._coordinator = coordinator
         self._broker_id = broker_id
         self._clock = clock
+        self._journal = journal or CommitJournal()
         self._last_commit: float | None = None
         self.files_committed = 0
         self.batches_committed = 0
@@ -58,6 +76,11 @@ class CommitLane:
         self.files_committed += 1
         self._last_commit = self._clock.monotonic()
         _deliver(chunk.tokens_in(plan), results)
+        note = note_commit(chunk.identity.ulid, plan.extents, list(map(_outcome, results)))
+        if note is None:
+            log.warning("offsets of an object are not noted", object_key=chunk.object_key)
+        else:
+            self._journal.add(note)
         for result in results:
             if result.error is not None:
                 self.batches_refused += 1
@@ -75,6 +98,8 @@ class CommitLane:
     async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
         """The chunk will never be committed: everyone who waits on it gets `error`."""
         log.error("chunk abandoned", object_key=chunk.object_key, error=str(error))
+        if not isinstance(error, CommitOutcomeUnknown):
+            self._journal.add(CommitNote(chunk.identity.ulid, outcome=GIVEN_UP))
         failed = BatchCommit(error=error)
         _deliver(chunk.tokens, [failed] * len(chunk.tokens))
 
@@ -85,6 +110,14 @@ class CommitLane:
         log.error("damaged batches left out", object_key=chunk.object_key, error=str(error))
         failed = BatchCommit(error=error)
         _deliver([chunk.tokens[position] for position in positions], [failed] * len(positions))
+
+
+def _outcome(result: BatchCommit) -> BatchOutcome:
+    if result.error is not None:
+        return BatchOutcome(exception=REFUSED)
+    if result.is_duplicate:
+        return BatchOutcome(exception=DUPLICATE)
+    return BatchOutcome(result.base_offset, result.log_append_time_ms)
 
 
 def _deliver(tokens: Sequence[BatchWaiter | None], results: Sequence[BatchCommit]) -> None:

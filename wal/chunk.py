@@ -4,17 +4,18 @@ The write loop appends through a `ChunkWriter`; recovery and dumps read through 
 directory (wal/chunk_directory.py) decides which chunks there are.
 
     chunk-NNNNNN.data   RecordBatches as their producers sent them, back to back
-    chunk-NNNNNN.meta   a header, then per batch what the coordinator must know of it
+    chunk-NNNNNN.meta   a header, then per batch what the coordinator must know of it, then notes
     chunk-NNNNNN.desc   per batch what a reader needs to find and check its bytes
     chunk-NNNNNN.idx    per batch 36 bytes: offset and size in .data, .meta and .desc
 
-Format version 1; all integers big-endian. A change of any table gets a new version in the header;
+Format version 2; all integers big-endian. A change of any table gets a new version in the header;
 a broker refuses versions it does not know, and reads older ones for as long as a chunk of the
-previous release may lie on a disk, which is one release.
+previous release may lie on a disk, which is one release. A chunk of version 1 has no notes, and
+becomes a WAL object of version 1: an upload that is repeated must repeat the same bytes.
 
     .meta header, 64 bytes                   .meta record, 72 bytes
      0  magic        8s  "DLSCHUNK"           0  CRC           u32  over salt, then bytes 4 .. 71
-     8  version     u16  1                    4  sequence      u32  0 for the chunk's first batch
+     8  version     u16  2                    4  sequence      u32  0 for the chunk's first batch
     10  length      u16  64                   8  topic id      16s
     12  broker id   i32                      24  partition     i32
     16  opened at   u64  ms since the epoch  28  record count  i32
@@ -32,6 +33,14 @@ previous release may lie on a disk, which is one release.
     20  head CRC   u32  over the batch's      0  (offset u64, size u32) in .data
                         first 21 bytes       12  the same in .meta
                                              24  the same in .desc
+    notes, behind the .meta records
+     0  CRC        u32  over salt, 4 .. end
+     4  batches    u32  in the chunk
+     8  length     u32  of what follows
+    12  the notes of the WAL object, see wal/object_notes.py
+
+Notes are written once, when the chunk is sealed and before anything of it is uploaded. A chunk
+without them was not sealed, or the disk refused them; recovery writes some then.
 
 Why flipped bits cannot hide: .meta and .desc records carry a CRC, .idx must agree with .desc and
 with the records before it, the batch's own CRC covers its bytes from 21 on, and the head CRC covers
@@ -79,7 +88,8 @@ from wal.ulid import ULID_CHARS, mint_ulid, wal_object_key
 
 log = structlog.get_logger(__name__)
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+FORMAT_WITHOUT_NOTES: Final = 1
 MAGIC: Final = b"DLSCHUNK"
 CHUNK_HEADER: Final = struct.Struct(">8sHHiQQ26s2s")
 CHUNK_HEADER_CRC: Final = struct.Struct(">I")
@@ -95,6 +105,10 @@ DESC_RECORD_BYTES: Final = RECORD_CRC.size + DESC_CONTENT.size
 assert DESC_RECORD_BYTES == 24
 INDEX_RECORD: Final = struct.Struct(">QIQIQI")
 assert INDEX_RECORD.size == 36
+
+NOTES_HEAD: Final = struct.Struct(">II")
+NOTES_HEAD_BYTES: Final = RECORD_CRC.size + NOTES_HEAD.size
+assert NOTES_HEAD_BYTES == 12
 
 SALT: Final = struct.Struct(">Q")
 
@@ -144,12 +158,15 @@ class ChunkIdentity:
     salt: int
     broker_id: int
     opened_at_ms: int
+    format_version: int = FORMAT_VERSION
 
     @classmethod
-    def mint(cls, clock: Clock, rng: random.Random, broker_id: int) -> Self:
-        """A new object key and a new salt."""
+    def mint(
+        cls, clock: Clock, rng: random.Random, broker_id: int, *, after: str | None = None
+    ) -> Self:
+        """A new object key, behind the ULID `after`, and a new salt."""
         return cls(
-            ulid=mint_ulid(clock, rng),
+            ulid=mint_ulid(clock, rng, after),
             salt=rng.getrandbits(64),
             broker_id=broker_id,
             opened_at_ms=clock.now_ms(),
@@ -163,7 +180,7 @@ class ChunkIdentity:
     def encode(self) -> bytes:
         content = CHUNK_HEADER.pack(
             MAGIC,
-            FORMAT_VERSION,
+            self.format_version,
             CHUNK_HEADER_BYTES,
             self.broker_id,
             self.opened_at_ms,
@@ -185,10 +202,18 @@ class ChunkIdentity:
         magic, version, length, broker_id, opened_at_ms, salt, ulid, _ = CHUNK_HEADER.unpack(
             content
         )
-        if magic != MAGIC or version != FORMAT_VERSION or length != CHUNK_HEADER_BYTES:
+        if (
+            magic != MAGIC
+            or version not in (FORMAT_WITHOUT_NOTES, FORMAT_VERSION)
+            or length != CHUNK_HEADER_BYTES
+        ):
             raise CorruptChunk(f"{name}: not a chunk of format {FORMAT_VERSION}")
         return cls(
-            ulid=ulid.decode("ascii"), salt=salt, broker_id=broker_id, opened_at_ms=opened_at_ms
+            ulid=ulid.decode("ascii"),
+            salt=salt,
+            broker_id=broker_id,
+            opened_at_ms=opened_at_ms,
+            format_version=version,
         )
 
 
@@ -250,6 +275,7 @@ class ChunkWriter:
         self.identity = identity
         self.entries: list[ChunkEntry] = []
         self.data_bytes = 0
+        self.notes_bytes = 0
         self.is_appendable = True
         self._data_max_bytes = data_max_bytes
         self._overflow_bytes = overflow_bytes
@@ -291,7 +317,12 @@ class ChunkWriter:
     @property
     def file_bytes(self) -> int:
         """What the chunk's files hold together."""
-        return self.data_bytes + CHUNK_HEADER_BYTES + FILE_BYTES_PER_BATCH * len(self.entries)
+        return (
+            self.data_bytes
+            + CHUNK_HEADER_BYTES
+            + FILE_BYTES_PER_BATCH * len(self.entries)
+            + self.notes_bytes
+        )
 
     def append(self, batches: Sequence[PendingBatch]) -> None:
         """Append a group: all of its batches are in the chunk when this returns, else none.
@@ -360,6 +391,30 @@ class ChunkWriter:
         self.entries += entries
         self.data_bytes = offset
 
+    def write_notes(self, notes: bytes) -> bool:
+        """Write the notes behind the last batch; no append may follow. False: the disk refused.
+
+        Then there are none in the file, and none may go into the object either, for a recovered
+        chunk must become the same object.
+        """
+        self.is_appendable = False
+        meta_fd = self._fds[2]
+        data = encode_chunk_notes(self.identity, len(self.entries), notes)
+        start = CHUNK_HEADER_BYTES + META_RECORD_BYTES * len(self.entries)
+        try:
+            write_vectors(self._disk, meta_fd, [data], start)
+            if self._sync:
+                self._disk.fdatasync(meta_fd)
+        except OSError as error:
+            log.warning("notes not written", path=self.paths.meta, error=str(error))
+            try:
+                self._disk.ftruncate(meta_fd, start)
+            except OSError as second:
+                log.warning("notes not taken back", path=self.paths.meta, error=str(second))
+            return False
+        self.notes_bytes = len(data)
+        return True
+
     def close(self) -> None:
         """Close the files; no append may follow. Closing twice is harmless."""
         self.is_appendable = False
@@ -419,6 +474,13 @@ def encode_meta(sequence: int, entry: ChunkEntry) -> bytes:
     )
 
 
+def encode_chunk_notes(identity: ChunkIdentity, batch_count: int, notes: bytes) -> bytes:
+    """What stands behind the .meta records of a chunk of `batch_count` batches."""
+    content = NOTES_HEAD.pack(batch_count, len(notes)) + notes
+    crc = crc32c(content, crc32c(SALT.pack(identity.salt)))
+    return RECORD_CRC.pack(crc) + content
+
+
 def remove_files(disk: Disk, paths: ChunkPaths) -> None:
     """Unlink what exists of a chunk, .idx first. What cannot be unlinked is logged and left."""
     for path in paths.files:
@@ -439,6 +501,8 @@ class ChunkScan(NamedTuple):
     data_bytes: int
     torn: str
     """Why the tail behind `entries` must be cut; empty when there is nothing to cut."""
+    notes: bytes | None
+    """The object's notes; None when the chunk was not sealed with any."""
 
 
 def scan_chunk(paths: ChunkPaths, fd_cache: FdCache, *, verify_data: bool) -> ChunkScan | None:
@@ -556,9 +620,12 @@ class _Scanner:
             for later in range(len(entries) + 1, count):
                 if isinstance(self._check(later, None), ChunkEntry):
                     raise CorruptChunk(f"{torn}, and record {later} behind it is good")
-        elif self._has_bytes_behind(count, data_bytes):
+        notes = self._read_notes(identity, count)
+        if not torn and self._has_bytes_behind(count, data_bytes, notes):
             torn = f"{self._paths.idx}: bytes behind record {count - 1} that it does not name"
-        return ChunkScan(identity, entries, data_bytes, torn) if entries else None
+        if not entries:
+            return None
+        return ChunkScan(identity, entries, data_bytes, torn, None if torn else notes)
 
     def inspect(self) -> tuple[ChunkIdentity, Sequence[ChunkEntry | str]]:
         identity = self._read_identity()
@@ -570,10 +637,26 @@ class _Scanner:
         self._salt_crc = crc32c(SALT.pack(identity.salt))
         return identity
 
-    def _has_bytes_behind(self, count: int, data_bytes: int) -> bool:
+    def _read_notes(self, identity: ChunkIdentity, count: int) -> bytes | None:
+        """The valid notes behind `count` records, if that is what is there, and all of it."""
+        rest = self._meta[CHUNK_HEADER_BYTES + META_RECORD_BYTES * count :]
+        if len(rest) < NOTES_HEAD_BYTES or identity.format_version == FORMAT_WITHOUT_NOTES:
+            return None
+        (crc,) = RECORD_CRC.unpack_from(rest)
+        batches, length = NOTES_HEAD.unpack_from(rest, RECORD_CRC.size)
+        if (
+            batches != count
+            or length != len(rest) - NOTES_HEAD_BYTES
+            or crc != crc32c(rest[RECORD_CRC.size :], self._salt_crc)
+        ):
+            return None
+        return bytes(rest[NOTES_HEAD_BYTES:])
+
+    def _has_bytes_behind(self, count: int, data_bytes: int, notes: bytes | None) -> bool:
+        notes_bytes = 0 if notes is None else NOTES_HEAD_BYTES + len(notes)
         return (
             len(self._index) != INDEX_RECORD.size * count
-            or len(self._meta) != CHUNK_HEADER_BYTES + META_RECORD_BYTES * count
+            or len(self._meta) != CHUNK_HEADER_BYTES + META_RECORD_BYTES * count + notes_bytes
             or len(self._desc) != DESC_RECORD_BYTES * count
             or self._data_size != data_bytes
         )

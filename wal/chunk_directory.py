@@ -54,16 +54,22 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import structlog
 
 from wal.chunk import (
     CHUNK_FILE,
+    CHUNK_HEADER_BYTES,
+    FORMAT_WITHOUT_NOTES,
+    META_RECORD_BYTES,
     ChunkEntry,
     ChunkIdentity,
     ChunkPaths,
+    ChunkScan,
     ChunkWriter,
     cut_tail,
+    encode_chunk_notes,
     remove_files,
     scan_chunk,
 )
@@ -71,9 +77,17 @@ from wal.chunk_spares import SpareChunks, SpareFiles
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
-from wal.disk import SYSTEM_DISK, Disk
+from wal.disk import SYSTEM_DISK, Disk, write_vectors
 from wal.errors import CorruptChunk, OutOfBounds, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
+from wal.object_notes import (
+    CommitJournal,
+    CommitNote,
+    ObjectNotes,
+    TopicFacts,
+    TopicLookup,
+    encode_notes,
+)
 from wal.wal_object import WalObjectPlan, plan_wal_object
 from wal.wal_settings import WalSettings
 
@@ -133,6 +147,7 @@ class SealedChunk:
         tokens: Sequence[Any],
         data_bytes: int,
         file_bytes: int,
+        notes: bytes = b"",
     ) -> None:
         self.paths = paths
         self.identity = identity
@@ -143,6 +158,7 @@ class SealedChunk:
         self.is_committed = False
         self._directory = directory
         self._entries = entries
+        self._notes = notes
         self._plan: WalObjectPlan | None = None
         self._map: ObjectMap | None = None
         self._lock = threading.Lock()
@@ -174,7 +190,7 @@ class SealedChunk:
             if self._plan is None:
                 if self.is_committed:
                     raise ValueError(f"{self.object_key} is committed, its plan was dropped")
-                self._set_plan(plan_wal_object(self.identity, self._entries))
+                self._set_plan(self._lay_out())
             assert self._plan is not None
             return self._plan
 
@@ -184,7 +200,7 @@ class SealedChunk:
         For batches that were found damaged before anything was uploaded under this chunk's key.
         """
         with self._lock:
-            self._set_plan(plan_wal_object(self.identity, self._entries, excluded=positions))
+            self._set_plan(self._lay_out(positions))
 
     def tokens_in(self, plan: WalObjectPlan) -> Sequence[Any]:
         """The tokens of the plan's extents, in the object's order."""
@@ -218,11 +234,15 @@ class SealedChunk:
         """Committed: keep what reading needs, drop what only the upload and the commit needed."""
         with self._lock:
             if self._map is None:
-                self._set_plan(plan_wal_object(self.identity, self._entries))
+                self._set_plan(self._lay_out())
             self.is_committed = True
             self._plan = None
             self._entries = ()
+            self._notes = b""
             self.tokens = []
+
+    def _lay_out(self, excluded: Collection[int] = ()) -> WalObjectPlan:
+        return plan_wal_object(self.identity, self._entries, excluded=excluded, notes=self._notes)
 
     def _set_plan(self, plan: WalObjectPlan) -> None:
         self._plan = plan
@@ -308,7 +328,10 @@ class ChunkDirectory:
         fd_cache: FdCache,
         broker_id: int,
         disk: Disk = SYSTEM_DISK,
+        topics: TopicLookup | None = None,
+        commits: CommitJournal | None = None,
     ) -> None:
+        """`topics` and `commits` give what the objects note; see wal/object_notes.py."""
         self.path = path
         self.damage: deque[CorruptChunk] = deque(maxlen=DAMAGE_KEPT_MAX)
         """The latest damage found since the start; each names file and position."""
@@ -319,6 +342,9 @@ class ChunkDirectory:
         self._fd_cache = fd_cache
         self._broker_id = broker_id
         self._disk = disk
+        self._topics = topics
+        self._commits = commits or CommitJournal()
+        self._last_ulid: str | None = None
         self._lock = threading.Lock()
         self._chunks: dict[ObjectKey, SealedChunk] = {}
         # Committed chunks by number: the order of deletion.
@@ -360,6 +386,7 @@ class ChunkDirectory:
                 remove_files(self._disk, paths)
                 continue
             self._chunks[chunk.object_key] = chunk
+            self._last_ulid = max(self._last_ulid or "", chunk.identity.ulid)
             if chunk.is_committed:
                 self._cached[number] = chunk
                 self._cached_bytes += chunk.file_bytes
@@ -390,9 +417,13 @@ class ChunkDirectory:
         with self._lock:
             number = self._next_number
             self._next_number += 1
+        identity = ChunkIdentity.mint(
+            self._clock, self._rng, self._broker_id, after=self._last_ulid
+        )
+        self._last_ulid = identity.ulid
         return ChunkWriter(
             ChunkPaths.of(self.path, number),
-            ChunkIdentity.mint(self._clock, self._rng, self._broker_id),
+            identity,
             data_max_bytes=self._settings.chunk_max_bytes,
             overflow_bytes=self._settings.chunk_overflow_bytes,
             sync=self._settings.chunk_sync,
@@ -402,11 +433,17 @@ class ChunkDirectory:
 
     def seal(self, writer: ChunkWriter, tokens: Sequence[Any]) -> SealedChunk | None:
         """Close an open chunk and make it findable; None (and no files) if it has no batch."""
-        writer.close()
         if not writer.entries:
+            writer.close()
             remove_files(self._disk, writer.paths)
             return None
         assert len(tokens) == len(writer.entries)
+        commits = self._commits.take()
+        notes = self._notes_of(writer.entries, commits)
+        if notes and not writer.write_notes(notes):
+            self._commits.give_back(commits)
+            notes = b""
+        writer.close()
         chunk = SealedChunk(
             self,
             writer.paths,
@@ -415,10 +452,22 @@ class ChunkDirectory:
             tokens=tokens,
             data_bytes=writer.data_bytes,
             file_bytes=writer.file_bytes,
+            notes=notes,
         )
         with self._lock:
             self._chunks[chunk.object_key] = chunk
         return chunk
+
+    def _notes_of(self, entries: Sequence[ChunkEntry], commits: Sequence[CommitNote]) -> bytes:
+        topics: dict[UUID, TopicFacts] = {}
+        if self._topics is not None:
+            # By identity first: hashing a UUID is Python code, and there are thousands of entries.
+            seen = {id(entry.partition.topic_id): entry.partition.topic_id for entry in entries}
+            for topic_id in set(seen.values()):
+                facts = self._topics(topic_id)
+                if facts is not None:
+                    topics[topic_id] = facts
+        return encode_notes(ObjectNotes(topics, commits))
 
     def locate(self, object_key: ObjectKey) -> SealedChunk | None:
         """The chunk that became (or becomes) this object, while it is kept here."""
@@ -523,6 +572,9 @@ class ChunkDirectory:
         if scan.torn:
             log.warning("torn tail cut", reason=scan.torn, batches_kept=len(scan.entries))
             cut_tail(paths, scan, self._disk)
+        notes = scan.notes
+        if notes is None:
+            notes = self._note_recovered(paths, scan) if marker is None else b""
         chunk = SealedChunk(
             self,
             paths,
@@ -531,6 +583,7 @@ class ChunkDirectory:
             tokens=[None] * len(scan.entries),
             data_bytes=scan.data_bytes,
             file_bytes=_file_bytes(paths),
+            notes=notes,
         )
         if marker is not None:
             plan = chunk.plan
@@ -538,6 +591,31 @@ class ChunkDirectory:
                 raise CorruptChunk(f"{paths.idx}: not the batches that were committed")
             chunk.forget_plan()
         return chunk
+
+    def _note_recovered(self, paths: ChunkPaths, scan: ChunkScan) -> bytes:
+        """Notes for a chunk that was not sealed, so that nothing of it was uploaded yet."""
+        if scan.identity.format_version == FORMAT_WITHOUT_NOTES:
+            return b""
+        notes = self._notes_of(scan.entries, ())
+        if not notes:
+            return b""
+        count = len(scan.entries)
+        start = CHUNK_HEADER_BYTES + META_RECORD_BYTES * count
+        try:
+            fd = self._disk.open(paths.meta, os.O_RDWR)
+            try:
+                data = encode_chunk_notes(scan.identity, count, notes)
+                write_vectors(self._disk, fd, [data], start)
+                if self._settings.chunk_sync:
+                    self._disk.fdatasync(fd)
+            finally:
+                self._disk.close(fd)
+        except OSError as error:
+            # What there is of them fails its CRC and is cut by the next recovery.
+            log.warning("notes not written", path=paths.meta, error=str(error))
+            return b""
+        self._fd_cache.invalidate(paths.meta)
+        return notes
 
     def _read_marker(self, paths: ChunkPaths) -> tuple[int, int, int] | None:
         """(batches, footer CRC, object bytes), or None when there is no valid marker."""

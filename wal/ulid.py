@@ -2,6 +2,10 @@
 
 A ULID is 48 bits of milliseconds and 80 random bits in Crockford's base 32, so keys sort by age.
 The two hex digits before it come from the random part and spread WAL objects over key prefixes.
+
+One broker's ULIDs ascend in the order in which it opens its chunks, which is the order of its
+commits: who rebuilds metadata from a bucket relies on that. So each is minted *after* the last one,
+which matters within a millisecond and when the wall clock steps back.
 """
 
 import random
@@ -20,15 +24,48 @@ WAL_SHARDS: Final = 256
 _WAL_OBJECT_KEY: Final = re.compile(rf"{WAL_PREFIX}[0-9a-f]{{2}}/[0-7][{_ALPHABET}]{{25}}")
 
 
-def mint_ulid(clock: Clock, rng: random.Random) -> str:
-    """A new ULID of 26 characters."""
-    return ulid_at(clock.now_ms(), rng)
+_RANDOM_BITS: Final = 80
+_ULID_BITS: Final = 128
+
+STEP_BACK_MAX_MS: Final = 10 * 60_000
+"""A clock that was further ahead than this was wrong: its ULIDs are not followed, or a broker would
+name objects of the future for as long as the clock had been ahead."""
+
+
+def mint_ulid(clock: Clock, rng: random.Random, after: str | None = None) -> str:
+    """A new ULID of 26 characters; greater than `after`, unless that is STEP_BACK_MAX_MS ahead."""
+    now_ms = clock.now_ms()
+    ulid = ulid_at(now_ms, rng)
+    if after is not None and ulid <= after:
+        last = decode_ulid(after)
+        if (last >> _RANDOM_BITS) - now_ms <= STEP_BACK_MAX_MS:
+            return encode_ulid(last + 1)
+    return ulid
 
 
 def ulid_at(timestamp_ms: int, rng: random.Random) -> str:
     """A ULID as if minted at `timestamp_ms`."""
-    value = (timestamp_ms & ((1 << 48) - 1)) << 80 | rng.getrandbits(80)
+    timestamp = timestamp_ms & ((1 << _ULID_BITS - _RANDOM_BITS) - 1)
+    return encode_ulid(timestamp << _RANDOM_BITS | rng.getrandbits(_RANDOM_BITS))
+
+
+def encode_ulid(value: int) -> str:
+    """The 26 characters of a number of 128 bits. Raises ValueError when it has more."""
+    if not 0 <= value < 1 << _ULID_BITS:
+        raise ValueError(f"{value} does not fit a ULID")
     return "".join(_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def decode_ulid(ulid: str) -> int:
+    """The inverse of `encode_ulid`. Raises ValueError when `ulid` is not a ULID."""
+    if len(ulid) != ULID_CHARS:
+        raise ValueError(f"a ULID has {ULID_CHARS} characters: {ulid!r}")
+    value = 0
+    for char in ulid:
+        value = value << 5 | _ALPHABET.index(char)
+    if value >> _ULID_BITS:
+        raise ValueError(f"{ulid!r} is more than {_ULID_BITS} bits")
+    return value
 
 
 def ulid_timestamp_ms(ulid: str) -> int:

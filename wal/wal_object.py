@@ -7,14 +7,15 @@ Fetches do not come here: the coordinator knows every batch's place.
     byte 0          header, 64 bytes
     64              batches, sorted by (topic id, partition), in arrival order within a partition
     footer offset   index entries, 72 bytes each, one per batch, in the order of the batches
+                    notes, of any length (wal/object_notes.py); version 1 has none
     end - 32        trailer, 32 bytes
 
-Format version 1; all integers big-endian. A change of any table gets a new version in header and
+Format version 2; all integers big-endian. A change of any table gets a new version in header and
 trailer. Objects live as long as their batches do, so every version ever written stays readable.
 
     header                                   index entry
      0  magic        8s  "DLSWALOB"           0  topic id       16s
-     8  version     u16  1                   16  partition      i32
+     8  version     u16  2                   16  partition      i32
     10  length      u16  64                  20  byte offset    u64  in this object
     12  broker id   i32                      28  length         u32
     16  created at  u64  ms, chunk opened    32  record count   i32
@@ -32,8 +33,9 @@ trailer. Objects live as long as their batches do, so every version ever written
     20  CRC             u32  over bytes 0 .. 19
     24  magic           8s  "DLSWALIX"
 
-The object describes itself: topic ids, sequences and timestamps are there so that the metadata of a
-bucket can be rebuilt from its objects. One ranged read of the tail gives the index.
+The object describes itself: topics, sequences, timestamps and the answers to earlier commits are
+there so that the metadata of a bucket can be rebuilt from its objects. One ranged read of the tail
+gives index and notes.
 
 The bytes of an object follow from its chunk alone, so a chunk recovered after a crash produces the
 same object under the same key, and the store recognises the second put as the first.
@@ -51,15 +53,18 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from wal.chunk import ChunkEntry, ChunkIdentity
+from wal.chunk import FORMAT_WITHOUT_NOTES, ChunkEntry, ChunkIdentity
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptBatch, CorruptChunk, CorruptObject
+from wal.object_notes import NO_NOTES, ObjectNotes, decode_notes
 from wal.object_store import ObjectStore
 from wal.record_batch import CRC_START, MAGIC_V2, parse_header, verify_crc
 from wal.ulid import ULID_CHARS
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Those of a chunk and of its object are the same."""
+KNOWN_VERSIONS: Final = (FORMAT_WITHOUT_NOTES, FORMAT_VERSION)
 MAGIC: Final = b"DLSWALOB"
 TRAILER_MAGIC: Final = b"DLSWALIX"
 
@@ -93,7 +98,7 @@ class WalObjectPlan:
     positions: Sequence[int]
     """The arrival position of each extent in the chunk."""
     footer: bytes
-    """Index entries and trailer."""
+    """Index entries, notes and trailer."""
     object_bytes: int
     """The length of the whole object."""
 
@@ -103,8 +108,10 @@ def plan_wal_object(
     entries: Sequence[ChunkEntry],
     *,
     excluded: Collection[int] = (),
+    notes: bytes = b"",
 ) -> WalObjectPlan:
     """Lay out the object of a chunk: all its entries but those at the `excluded` positions."""
+    assert not notes or identity.format_version != FORMAT_WITHOUT_NOTES
     by_partition: dict[TopicIdPartition, list[int]] = {}
     for position, entry in enumerate(entries):
         if position not in excluded:
@@ -133,7 +140,9 @@ def plan_wal_object(
         extents.append(extent)
         index += _encode_entry(extent)
         byte_offset += entry.length_bytes
-    trailer = TRAILER.pack(byte_offset, len(extents), crc32c(index), FORMAT_VERSION, b"\0\0")
+    index += notes
+    version = identity.format_version
+    trailer = TRAILER.pack(byte_offset, len(extents), crc32c(index), version, b"\0\0")
     footer = bytes(index) + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
     return WalObjectPlan(
         object_key=identity.object_key,
@@ -280,6 +289,7 @@ class WalObjectIndex(NamedTuple):
     header: WalObjectHeader
     extents: Sequence[BatchExtent]
     object_bytes: int
+    notes: ObjectNotes = NO_NOTES
 
 
 def read_header(data: Buffer, name: str) -> WalObjectHeader:
@@ -290,13 +300,13 @@ def read_header(data: Buffer, name: str) -> WalObjectHeader:
     if crc32c(content) != _CRC.unpack_from(data, OBJECT_HEADER.size)[0]:
         raise CorruptObject(f"{name}: header at byte 0 fails its CRC")
     magic, version, length, broker_id, created_at_ms, _, ulid, _ = OBJECT_HEADER.unpack(content)
-    if magic != MAGIC or version != FORMAT_VERSION or length != OBJECT_HEADER_BYTES:
+    if magic != MAGIC or version not in KNOWN_VERSIONS or length != OBJECT_HEADER_BYTES:
         raise CorruptObject(f"{name}: not a WAL object of format {FORMAT_VERSION}")
     return WalObjectHeader(broker_id, created_at_ms, ulid.decode("ascii"))
 
 
 def footer_bytes(tail: Buffer, object_bytes: int, name: str) -> int:
-    """How many bytes at the end of the object are index and trailer; `tail` ends with the object.
+    """How many bytes at the end of the object are its footer; `tail` ends with the object.
 
     Raises: CorruptObject.
     """
@@ -309,10 +319,15 @@ def footer_bytes(tail: Buffer, object_bytes: int, name: str) -> int:
     if magic != TRAILER_MAGIC or crc != crc32c(content):
         raise CorruptObject(f"{where} fails its check")
     footer_offset, count, _, version, _ = TRAILER.unpack(content)
-    if version != FORMAT_VERSION:
+    if version not in KNOWN_VERSIONS:
         raise CorruptObject(f"{where} has version {version}, not {FORMAT_VERSION}")
-    length = INDEX_ENTRY.size * count + TRAILER_BYTES
-    if footer_offset + length != object_bytes or footer_offset < OBJECT_HEADER_BYTES:
+    length = object_bytes - footer_offset
+    least = INDEX_ENTRY.size * count + TRAILER_BYTES
+    if (
+        footer_offset < OBJECT_HEADER_BYTES
+        or length < least
+        or (length != least and version == FORMAT_WITHOUT_NOTES)
+    ):
         raise CorruptObject(
             f"{where}: {count} entries from byte {footer_offset} do not fit {object_bytes} bytes"
         )
@@ -330,9 +345,9 @@ def read_footer(tail: Buffer, object_bytes: int, name: str) -> Sequence[BatchExt
         raise CorruptObject(f"{name}: the footer has {length} bytes, only {len(tail)} are given")
     view = memoryview(tail)[len(tail) - length :]
     footer_offset, count, crc, _, _ = TRAILER.unpack_from(view, length - TRAILER_BYTES)
-    index = view[: INDEX_ENTRY.size * count]
-    if crc32c(index) != crc:
+    if crc32c(view[: length - TRAILER_BYTES]) != crc:
         raise CorruptObject(f"{name}: footer at byte {footer_offset} fails its CRC")
+    index = view[: INDEX_ENTRY.size * count]
     extents: list[BatchExtent] = []
     topic_ids: dict[bytes, UUID] = {}
     expected_offset = OBJECT_HEADER_BYTES
@@ -345,6 +360,14 @@ def read_footer(tail: Buffer, object_bytes: int, name: str) -> Sequence[BatchExt
     if expected_offset != footer_offset:
         raise CorruptObject(f"{name}: batches end at byte {expected_offset}, not {footer_offset}")
     return extents
+
+
+def read_notes(tail: Buffer, object_bytes: int, name: str) -> ObjectNotes:
+    """The notes, from a tail that `read_footer` found good. Raises: CorruptObject."""
+    length = footer_bytes(tail, object_bytes, name)
+    count = TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)[1]
+    start = len(tail) - length + INDEX_ENTRY.size * count
+    return decode_notes(bytes(memoryview(tail)[start : len(tail) - TRAILER_BYTES]), name)
 
 
 def check_object_batch(data: Buffer, extent: BatchExtent, name: str) -> None:
@@ -371,12 +394,16 @@ class WalObjectReader:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
-    async def read_index(self, key: ObjectKey) -> WalObjectIndex:
-        """Header and index of one object, from two or three requests for its two ends.
+    async def read_index(
+        self, key: ObjectKey, *, object_bytes: int | None = None
+    ) -> WalObjectIndex:
+        """Header, index and notes of one object, from one to three requests for its two ends.
 
+        `object_bytes`, from a listing, saves asking for it.
         Raises: ObjectNotFound, CorruptObject, ObjectStoreUnavailable.
         """
-        object_bytes = (await self._store.head(key)).length_bytes
+        if object_bytes is None:
+            object_bytes = (await self._store.head(key)).length_bytes
         if object_bytes < OBJECT_HEADER_BYTES + TRAILER_BYTES:
             raise CorruptObject(f"{key}: {object_bytes} bytes cannot hold a WAL object")
         start = max(object_bytes - _TAIL_GUESS_BYTES, 0)
@@ -388,7 +415,8 @@ class WalObjectReader:
         header = read_header(head, key)
         if not key.endswith(header.ulid):
             raise CorruptObject(f"{key}: its header says {header.ulid}")
-        return WalObjectIndex(header, read_footer(tail, object_bytes, key), object_bytes)
+        extents = read_footer(tail, object_bytes, key)
+        return WalObjectIndex(header, extents, object_bytes, read_notes(tail, object_bytes, key))
 
     async def verify(self, key: ObjectKey) -> WalObjectIndex:
         """Read the index and check every batch, a few MiB in memory at a time.
@@ -415,7 +443,7 @@ class WalObjectReader:
 def _encode_header(identity: ChunkIdentity) -> bytes:
     content = OBJECT_HEADER.pack(
         MAGIC,
-        FORMAT_VERSION,
+        identity.format_version,
         OBJECT_HEADER_BYTES,
         identity.broker_id,
         identity.opened_at_ms,

@@ -289,10 +289,10 @@ def test_stale_records_of_an_earlier_file_are_not_accepted(tmp_path: Path) -> No
 def test_the_header_names_an_unknown_version_instead_of_guessing(tmp_path: Path) -> None:
     writer = write_chunk(tmp_path, [(A0, batch_bytes())])
     meta = bytearray(Path(writer.paths.meta).read_bytes())
-    struct.pack_into(">H", meta, 8, 2)
+    struct.pack_into(">H", meta, 8, 3)
     struct.pack_into(">I", meta, 60, crc32c(bytes(meta[:60])))
     Path(writer.paths.meta).write_bytes(meta)
-    with pytest.raises(CorruptChunk, match="format 1"):
+    with pytest.raises(CorruptChunk, match="format 2"):
         scan_chunk(writer.paths, FdCache(8), verify_data=True)
 
 
