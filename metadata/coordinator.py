@@ -1,4 +1,4 @@
-"""The coordinator in this process: decide, append, apply, answer.
+"""The coordinator of one metadata partition: decide, append, apply, answer.
 
 How one operation goes through it:
 
@@ -18,30 +18,33 @@ An append that fails (CommitFailed) left the log as it was. Then every operation
 top of it fails the same way, everything durable is applied, the view is dropped, and deciding goes
 on from the committed state: no offset hole, no answer built on what never happened. After an append
 with an unknown outcome, or when the log says that somebody else writes it now, the coordinator
-stops: `run` raises, its callers get CommitOutcomeUnknown or NotCoordinator, and opening it again
+stops: `run` raises, its callers get CommitOutcomeUnknown or NotCoordinator, and whoever leads next
 finds out by replay what became durable. Replay and live operation share `StateTransaction`.
 
 An operation without records (an answer that was known, a refusal) still waits its turn behind what
 it was decided on: its answer may rest on something pending.
 
-The broker opens it (`async with await LocalCoordinator.open(...)`) and runs `run()` in its own task
-group; leaving the context ends `run`.
+Strict reads ask for the lease after they have read: as long as it holds, nobody else can have
+changed anything that was acknowledged before.
+
+metadata/metadata_partition.py makes one of these when this process has come to lead, runs `run`,
+and drops it when it ends.
 Source: KIP-1164, "How operations are performed".
 """
 
 import asyncio
+import logging
+import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from metadata.commit_rules import Decision, check_commit, decide_commit, producers_of
-from metadata.image import Changes, CommittedImage, ProducerKey
-from metadata.local_log import LocalLogSettings, LocalMetadataLog
+from metadata.control_records import NoOpRecord
+from metadata.image import ProducerKey
 from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
@@ -61,18 +64,14 @@ from metadata.operations import (
 )
 from metadata.queries import (
     DeletableFile,
-    FileNames,
     deletable_files,
-    find_batches,
-    list_offset,
     look_up,
     segment_plan,
 )
 from metadata.records import FilesDeletedRecord, SegmentCommittedRecord, encode_record
+from metadata.replica import ROWS_PER_PARTITION_MAX, Replica, Sleep
 from metadata.segments import candidates, decide_commit_segments, decide_plans, survey
 from metadata.speculative import SpeculativeView
-from metadata.state import STATE_FILE, StateDatabase
-from metadata.state_recovery import apply_batches, open_state
 from metadata.topic_rules import (
     PRODUCER_ID_BLOCK,
     decide_allocate_producer_ids,
@@ -81,7 +80,7 @@ from metadata.topic_rules import (
     decide_delete_topics,
 )
 from wal.clock import Clock
-from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.coordinates import ObjectKey
 from wal.errors import (
     AppendTooLarge,
     CommitFailed,
@@ -89,28 +88,18 @@ from wal.errors import (
     DisklessError,
     NotCoordinator,
     Overloaded,
-    StorageFailed,
 )
 from wal.failpoint import failpoint
-
-LOG_DIRECTORY: Final = "log"
 
 GROUPS_DECIDED_MAX: Final = 4
 """Groups decided and not yet appended; more would only deepen what one failure takes along."""
 APPENDS_UNAPPLIED_MAX: Final = 4
 """Appends that are durable but not in SQLite yet; when it falls behind, appending waits."""
-APPLY_RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
-"""Pauses while SQLite's disk refuses; the last one is repeated for ever."""
+_LEASE_RETRY_S: Final = 0.5
+
+_logger = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
-
-CommitListener = Callable[[Collection[TopicIdPartition]], None]
-
-
-class Sleep(Protocol):
-    """`asyncio.sleep`, or a simulation's."""
-
-    async def __call__(self, delay: float, /) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -156,30 +145,39 @@ class _Appended:
     batches: Sequence[MetadataRecordBatch]
 
 
-class LocalCoordinator:
-    """`metadata.operations.Coordinator` on a metadata log that this process alone appends to."""
+class PartitionCoordinator:
+    """The coordinator of one metadata partition: leads its log, decides on its replica's state.
+
+    `metadata.metadata_partition` makes one when this process has come to lead, and a new one each
+    time; `run` ends when it does not lead any more.
+    """
 
     def __init__(
         self,
-        directory: Path,
+        replica: Replica,
         log: MetadataLog,
         *,
         clock: Clock,
         rng: random.Random,
         settings: CoordinatorSettings,
         sleep: Sleep = asyncio.sleep,
+        lease_renewal_ms: int = 0,
     ) -> None:
-        """`directory` gets the SQLite state; `log` is open, and is closed with the coordinator."""
+        """`replica` is open and has applied all of `log`, which this process leads.
+
+        `lease_renewal_ms`: an idle leader appends something when its lease has only that long left.
+        """
+        self.replica: Final = replica
         self._log = log
         self._clock = clock
         self._rng = rng
         self._settings = settings
-        self._listeners: list[CommitListener] = []
         self._sleep = sleep
-        self._state = StateDatabase(directory / STATE_FILE, readers=settings.state_readers)
-        self._image = CommittedImage(producers_max=settings.producer_cache_max)
+        self._lease_renewal_s = lease_renewal_ms / 1000
+        self._state = replica.state
+        self._image = replica.image
         self._view = SpeculativeView(self._image)
-        self._names = FileNames()
+        self._names = replica.names
         self._waiting: asyncio.Queue[_Operation] = asyncio.Queue(settings.pending_operations_max)
         self._decided: asyncio.Queue[_Group] = asyncio.Queue()
         self._may_decide = asyncio.Semaphore(GROUPS_DECIDED_MAX)
@@ -192,63 +190,24 @@ class LocalCoordinator:
         self._stopped: DisklessError | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
-        self._last_time_ms = 0
+        self._last_time_ms = self._image.timestamp_ms
         self._producer_ids = range(0)
         self._producer_id_lock = asyncio.Lock()
 
     # -- life -----------------------------------------------------------------------------------
 
-    @classmethod
-    async def open(
-        cls,
-        directory: Path,
-        *,
-        clock: Clock,
-        rng: random.Random,
-        settings: CoordinatorSettings,
-        log_settings: LocalLogSettings | None = None,
-    ) -> "LocalCoordinator":
-        """A coordinator on the local metadata log `directory/log`; enter it next.
+    @property
+    def coordinator_id(self) -> int:
+        """The metadata partition it leads."""
+        return self.replica.coordinator_id
 
-        Raises: NotCoordinator (another process has the log), CorruptLog, StorageFailed.
-        """
-        log = await LocalMetadataLog.open(directory / LOG_DIRECTORY, rng=rng, settings=log_settings)
-        return cls(directory, log, clock=clock, rng=rng, settings=settings)
-
-    async def __aenter__(self) -> Self:
-        """Open the state, heal it if there is any doubt, and replay what the log has beyond it.
-
-        Raises: CorruptLog, CorruptState (the log itself makes no sense), StorageFailed.
-        """
-        await self._state.__aenter__()
-        try:
-            self._image = await open_state(self._state, self._log, self._settings)
-        except BaseException:
-            await self._close_files()
-            raise
-        self._view = SpeculativeView(self._image)
-        self._last_time_ms = self._image.timestamp_ms
-        return self
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End `run` and close state and log. An append under way still becomes durable."""
+    async def stop(self) -> None:
+        """End `run` and see it end. An append under way still becomes durable."""
         self._stop(NotCoordinator("the coordinator is closed"))
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await self._ended.wait()
-        await self._close_files()
-
-    async def _close_files(self) -> None:
-        try:
-            await self._state.__aexit__(None, None, None)
-        finally:
-            await self._log.close()
 
     async def run(self) -> None:
         """Serve until closed or cancelled.
@@ -264,6 +223,7 @@ class LocalCoordinator:
                     tasks.create_task(self._decide_groups(), name="coordinator-decide"),
                     tasks.create_task(self._append_groups(), name="coordinator-append"),
                     tasks.create_task(self._apply_appended(), name="coordinator-apply"),
+                    tasks.create_task(self._keep_lease(), name="coordinator-lease"),
                 ]
         except BaseExceptionGroup as errors:
             if isinstance(first := errors.exceptions[0], NotCoordinator):
@@ -272,13 +232,6 @@ class LocalCoordinator:
         finally:
             self._stop(stopped)
             self._ended.set()
-
-    def subscribe(self, listener: CommitListener) -> None:
-        """Call `listener` in the event loop with the partitions that changed in any way.
-
-        It is called after the change can be read and before anybody gets an answer.
-        """
-        self._listeners.append(listener)
 
     def _stop(self, reason: DisklessError) -> None:
         """Fail what was not answered: what may be durable differently from what cannot be."""
@@ -452,13 +405,9 @@ class LocalCoordinator:
             groups = [group for item in appended for group in item.groups]
             batches = [batch for item in appended for batch in item.batches]
             if batches:
-                changes = await self._apply(batches)
-                failpoint("commit.after_apply")
-                self._image.merge(changes)
-                self._view.retire(groups[-1].number)
-                if changes.partitions:
-                    for listener in self._listeners:
-                        listener(changes.partitions.keys())
+                await self.replica.apply(
+                    batches, on_merged=partial(self._view.retire, groups[-1].number)
+                )
             for group in groups:
                 del self._in_flight[group.number]
                 self._maybe_durable.discard(group.number)
@@ -466,44 +415,7 @@ class LocalCoordinator:
             for _ in appended:
                 self._appended.task_done()
 
-    async def _apply(self, batches: Sequence[MetadataRecordBatch]) -> Changes:
-        """The records are durable, so this has to succeed; a full disk is waited out."""
-        attempt = 0
-        while True:
-            try:
-                return await self._state.write(partial(apply_batches, self._image, batches))
-            except StorageFailed:
-                await self._sleep(APPLY_RETRY_S[min(attempt, len(APPLY_RETRY_S) - 1)])
-                attempt += 1
-
     # -- operations: topics ---------------------------------------------------------------------
-
-    def topics(self) -> Mapping[str, TopicDescription]:
-        return MappingProxyType(self._image.topics_by_name)
-
-    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
-        topic = self._image.topics.get(topic_id)
-        return None if topic is None else topic.description
-
-    def high_watermark(self, partition: TopicIdPartition) -> int | None:
-        """From committed memory; None when there is no such partition."""
-        state = self._image.partitions.get(partition)
-        return None if state is None else state.high_watermark
-
-    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
-        """From committed memory; None when there is no such partition."""
-        state = self._image.partitions.get(partition)
-        return None if state is None else state.log_start_offset
-
-    @property
-    def state_hash(self) -> int:
-        """The rolling hash of the committed state."""
-        return self._image.state_hash
-
-    @property
-    def applied_offset(self) -> int:
-        """The first offset of the metadata log that is not in the committed state."""
-        return self._image.next_offset
 
     async def create_topics(
         self, topics: Sequence[CreateTopic]
@@ -537,37 +449,61 @@ class LocalCoordinator:
         return await self._perform(lambda view, _: decide_delete_records(view, requests))
 
     async def find_batches(
-        self, requests: Sequence[FindBatches], *, max_bytes: int, at_least_one: bool = True
+        self,
+        requests: Sequence[FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+        rows_per_partition_max: int = ROWS_PER_PARTITION_MAX,
     ) -> Sequence[FoundBatches]:
-        """See the protocol. Readers that are caught up are answered from memory."""
-        caught_up = []
-        for request in requests:
-            state = self._image.partitions.get(request.partition)
-            if state is None or request.offset != state.high_watermark:
-                break
-            caught_up.append(FoundBatches(state.log_start_offset, state.high_watermark))
-        else:
-            return caught_up
-        located = [(request, self._partition_id(request.partition)) for request in requests]
-        return await self._state.read(
-            partial(
-                find_batches,
-                names=self._names,
-                requests=located,
-                max_bytes=max_bytes,
-                at_least_one=at_least_one,
-            )
+        """See `Replica.find_batches`; what was answered before can be found."""
+        return await self.replica.find_batches(
+            requests,
+            max_bytes=max_bytes,
+            at_least_one=at_least_one,
+            rows_per_partition_max=rows_per_partition_max,
         )
 
     async def list_offsets(self, requests: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
-        """See the protocol: what was answered has been applied, so committed state is enough."""
-        located = [(request, self._partition_id(request.partition)) for request in requests]
-        return await self._state.read(
-            lambda connection: [
-                list_offset(connection, self._names, request, partition_id)
-                for request, partition_id in located
-            ]
-        )
+        """Strictly consistent. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
+
+        What was answered has been applied, so committed state is enough, as long as nobody else
+        led before it was read. That is asked afterwards.
+        """
+        listed = await self.replica.list_offsets(requests)
+        await self.confirm_leadership()
+        return listed
+
+    async def confirm_leadership(self) -> None:
+        """Return when nobody else can have led until now: by the lease, else by an append.
+
+        Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
+        """
+        self._refuse_when_stopped()
+        expires_at = self._log.lease_expires_at
+        if expires_at is None:
+            raise NotCoordinator("this process does not lead the metadata log")
+        if self._clock.monotonic() >= expires_at:
+            await self.append_no_op()
+
+    async def _keep_lease(self) -> None:
+        """Whoever commits renews the lease by it; an idle leader appends for that alone."""
+        while (expires_at := self._log.lease_expires_at) is not None and expires_at < math.inf:
+            left_s = expires_at - self._clock.monotonic()
+            if left_s > self._lease_renewal_s:
+                await self._sleep(left_s - self._lease_renewal_s)
+                continue
+            try:
+                await self.append_no_op()
+            except (CommitFailed, Overloaded) as error:
+                _logger.warning("the lease of coordinator %d: %s", self.coordinator_id, error)
+                await self._sleep(_LEASE_RETRY_S)
+
+    async def append_no_op(self) -> None:
+        """Prove and prolong leadership. Raises like `confirm_leadership`."""
+        leader = self._image.leader
+        record = NoOpRecord(leader_epoch=0 if leader is None else leader.leader_epoch)
+        await self._perform(lambda view, _: Decision((record,), None))
 
     async def allocate_producer_id(self) -> int:
         """See the protocol. A block is reserved durably before its first id is given out."""
@@ -604,8 +540,8 @@ class LocalCoordinator:
                 )
         outstanding = []
         for plan in sorted(self._image.plans.values(), key=lambda plan: plan.object_key):
-            partition_id = self._partition_id(plan.partition)
-            topic = self.topic_by_id(plan.partition.topic_id)
+            partition_id = self.replica.partition_id(plan.partition)
+            topic = self.replica.topic_by_id(plan.partition.topic_id)
             if partition_id is not None and topic is not None:
                 outstanding.append((plan, partition_id, topic.name))
         plans = await self._state.read(
@@ -634,9 +570,3 @@ class LocalCoordinator:
         """For the file cleaner: these objects are gone from the store. Raises CommitFailed."""
         record = FilesDeletedRecord(object_keys=tuple(keys))
         await self._perform(lambda view, _: Decision((record,), None))
-
-    # -- helpers --------------------------------------------------------------------------------
-
-    def _partition_id(self, partition: TopicIdPartition) -> int | None:
-        state = self._image.partitions.get(partition)
-        return None if state is None else state.id

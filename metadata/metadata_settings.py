@@ -60,6 +60,20 @@ class CoordinatorSettings:
         maximum=64,
         why="threads that answer find_batches; more than cores only helps with a slow disk",
     )
+    follow_interval_ms: int = setting(
+        "diskless.metadata.follow.interval.ms",
+        500,
+        minimum=1,
+        maximum=60_000,
+        why="how often a broker looks for what the leader of an object metadata log has appended; "
+        "lower: more GETs per broker and metadata partition; higher: consumers at a follower see "
+        "new records later",
+    )
+    may_lead: bool = setting(
+        "diskless.coordinator.candidate",
+        True,
+        why="whether this broker may lead metadata partitions; false leaves that to others",
+    )
     segment_bytes: int = setting(
         "segment.bytes",
         128 << 20,

@@ -126,6 +126,7 @@ def find_batches(
     *,
     max_bytes: int,
     at_least_one: bool,
+    rows_per_partition_max: int,
 ) -> Sequence[FoundBatches]:
     """Answer each (request, partition's surrogate key or None) in order.
 
@@ -141,6 +142,7 @@ def find_batches(
             partition_id,
             limit=min(request.max_bytes, max_bytes),
             at_least_one=at_least_one,
+            rows_max=rows_per_partition_max,
         )
         for extent in answer.extents:
             at_least_one = False
@@ -158,6 +160,7 @@ def _find_one(
     *,
     limit: int,
     at_least_one: bool,
+    rows_max: int,
 ) -> FoundBatches:
     try:
         state = _partition(connection, partition_id)
@@ -176,13 +179,13 @@ def _find_one(
             ),
         )
     extents: list[Extent] = []
-    if limit > 0 or at_least_one:
+    if rows_max > 0 and (limit > 0 or at_least_one):
         try:
             for extent in _extents_from(connection, names, state, request.offset):
                 extents.append(extent)
                 size = extent.length_bytes if isinstance(extent, WalExtent) else limit
                 limit -= size
-                if limit <= 0:
+                if limit <= 0 or len(extents) == rows_max:
                     break
         except CorruptState as error:
             return FoundBatches(log_start, high_watermark, error=error)

@@ -34,7 +34,11 @@ _logger = logging.getLogger(__name__)
 
 
 async def open_state(
-    state: StateDatabase, log: MetadataLog, settings: CoordinatorSettings
+    state: StateDatabase,
+    log: MetadataLog,
+    settings: CoordinatorSettings,
+    *,
+    coordinator_id: int = 0,
 ) -> CommittedImage:
     """Open `state` and bring it to the end of `log`; returns the image that goes with it.
 
@@ -42,17 +46,17 @@ async def open_state(
     CorruptLog, StorageFailed.
     """
     try:
-        return await _open_and_catch_up(state, log, settings)
+        return await _open_and_catch_up(state, log, settings, coordinator_id)
     except (CorruptState, StorageFailed) as error:
         aside = await state.set_aside()
         _logger.warning("coordinator state set aside as %s: %s", aside, error)
-    return await _open_and_catch_up(state, log, settings)
+    return await _open_and_catch_up(state, log, settings, coordinator_id)
 
 
 async def _open_and_catch_up(
-    state: StateDatabase, log: MetadataLog, settings: CoordinatorSettings
+    state: StateDatabase, log: MetadataLog, settings: CoordinatorSettings, coordinator_id: int
 ) -> CommittedImage:
-    image = CommittedImage(producers_max=settings.producer_cache_max)
+    image = CommittedImage(producers_max=settings.producer_cache_max, coordinator_id=coordinator_id)
     if not await state.open_or_create():
         applied = await state.read(verified_position)
         if applied is not None:

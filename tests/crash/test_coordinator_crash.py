@@ -6,16 +6,18 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from metadata.coordinator import LocalCoordinator
+from metadata.coordinator import PartitionCoordinator
 from metadata.local_log import LocalMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile, CreateTopic, TopicDescription
 from metadata.verify import verify_metadata
 from tests.support.coordinator_bench import batch, rolled
+from tests.support.standalone_coordinator import standalone_coordinator
 from wal.clock import ManualClock
 from wal.coordinates import ByteOffset, TopicIdPartition
 from wal.errors import DisklessError
@@ -27,8 +29,8 @@ COMMITS = 6
 pytestmark = pytest.mark.crash
 
 
-async def opened(directory: Path, seed: int) -> LocalCoordinator:
-    return await LocalCoordinator.open(
+def opened(directory: Path, seed: int) -> AbstractAsyncContextManager[PartitionCoordinator]:
+    return standalone_coordinator(
         directory,
         clock=ManualClock(),
         rng=random.Random(seed),
@@ -50,10 +52,10 @@ def request(number: int, topic: TopicDescription) -> CommitFile:
 
 async def work(directory: Path, seed: int) -> list[int]:
     """Create the topic, commit, roll; whatever an earlier process did is found done already."""
-    async with asyncio.TaskGroup() as tasks, await opened(directory, seed) as coordinator:
+    async with asyncio.TaskGroup() as tasks, opened(directory, seed) as coordinator:
         tasks.create_task(coordinator.run())
         (created,) = await coordinator.create_topics([CreateTopic(name="a", partition_count=1)])
-        topic = coordinator.topics()["a"]
+        topic = coordinator.replica.topics()["a"]
         assert isinstance(created, DisklessError) or created == topic
         offsets = []
         for number in range(COMMITS):

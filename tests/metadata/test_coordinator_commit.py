@@ -49,8 +49,8 @@ async def test_offsets_are_consecutive_over_batches_files_and_partitions(
     assert [answer.base_offset for answer in answers] == [0, 3, 0]
     answers = await bench.commit(batch(second, 1), batch(first, 1))
     assert [answer.base_offset for answer in answers] == [7, 5]
-    assert bench.coordinator.high_watermark(first) == 6
-    assert bench.coordinator.high_watermark(second) == 8
+    assert bench.coordinator.replica.high_watermark(first) == 6
+    assert bench.coordinator.replica.high_watermark(second) == 8
 
 
 async def test_a_file_without_batches_is_fine_and_deletable(bench: CoordinatorBench) -> None:
@@ -115,7 +115,7 @@ class TestProducers:
         assert answer.base_offset == first.base_offset == 2
         assert answer.log_append_time_ms == first.log_append_time_ms
         assert answer.log_start_offset == 0
-        assert bench.coordinator.high_watermark(partition) == 6
+        assert bench.coordinator.replica.high_watermark(partition) == 6
         assert [key for key, _ in await deletable(bench)] == [again.object_key]
 
     async def test_a_duplicate_within_one_file_is_told(self, bench: CoordinatorBench) -> None:
@@ -284,7 +284,7 @@ class TestTheSameObjectAgain:
             log.gate.set()
         answers = [repr(task.result()) for task in waiting]
         assert answers[0] == answers[1] == answers[2]
-        assert bench.coordinator.high_watermark(request.batches[0].partition) == 3
+        assert bench.coordinator.replica.high_watermark(request.batches[0].partition) == 3
 
     async def test_it_gets_the_first_answer_after_a_restart_and_a_rebuild(
         self, tmp_path: Path, log: MemoryMetadataLog
@@ -319,7 +319,7 @@ async def test_an_object_that_is_too_old_is_refused(bench: CoordinatorBench) -> 
     bench.clock.advance(15 * 60 + 1)
     with pytest.raises(ObjectExpired):
         await bench.coordinator.commit_file(request)
-    assert bench.coordinator.high_watermark(partition) == 0
+    assert bench.coordinator.replica.high_watermark(partition) == 0
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ async def test_a_request_that_does_not_hold_together_is_rejected_as_a_whole(
         await bench.coordinator.commit_file(
             replace(request, batches=[*request.batches[:2], broken])
         )
-    assert bench.coordinator.high_watermark(partition) == 0
+    assert bench.coordinator.replica.high_watermark(partition) == 0
 
 
 @pytest.mark.parametrize("key", ["wal/00/nothing", "", "../x", "wal/00/" + "é" * 26])
@@ -404,9 +404,9 @@ async def test_a_listener_hears_of_a_commit_when_it_is_readable_and_not_answered
     partition = await bench.partition()
     heard: list[tuple[bool, int | None]] = []
     commit = asyncio.ensure_future(bench.commit_one(partition, 4))
-    bench.coordinator.subscribe(
+    bench.coordinator.replica.subscribe(
         lambda partitions: heard.append(
-            (commit.done(), bench.coordinator.high_watermark(partition))
+            (commit.done(), bench.coordinator.replica.high_watermark(partition))
             if partition in partitions
             else (True, None)
         )

@@ -199,18 +199,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(lose_sqlite=st.booleans())
     def restart(self, lose_sqlite: bool) -> None:
-        state_hash = self.bench.coordinator.state_hash
+        state_hash = self.bench.coordinator.replica.state_hash
         self.stop()
         if lose_sqlite:
             (self.directory / "state.sqlite").unlink()
         self.start()
-        assert self.bench.coordinator.state_hash == state_hash
+        assert self.bench.coordinator.replica.state_hash == state_hash
 
     @invariant()
     def partitions_hold_what_the_model_holds(self) -> None:
         for partition, model in self.model.items():
             end = len(model.offsets)
-            assert self.bench.coordinator.high_watermark(partition) == end
+            assert self.bench.coordinator.replica.high_watermark(partition) == end
             offset = model.log_start
             found = self.run(self.bench.find(partition, offset, max_bytes=1 << 30))
             assert (found.log_start_offset, found.high_watermark) == (model.log_start, end)

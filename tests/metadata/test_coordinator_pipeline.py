@@ -2,11 +2,12 @@
 
 import asyncio
 import random
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from metadata.coordinator import LocalCoordinator
+from metadata.coordinator import PartitionCoordinator
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile, CreateTopic
 from tests.support.coordinator_bench import (
@@ -15,6 +16,7 @@ from tests.support.coordinator_bench import (
     batch,
     running_coordinator,
 )
+from tests.support.standalone_coordinator import standalone_coordinator
 from wal import failpoint
 from wal.clock import ManualClock
 from wal.errors import (
@@ -67,12 +69,12 @@ async def test_what_was_decided_on_a_failed_append_fails_with_it(
             assert not isinstance(outcome, BaseException)
             assert outcome[0].base_offset == 3 * (number - first_good)
         committed = 3 * (6 - first_good)
-        assert bench.coordinator.high_watermark(partition) == committed
+        assert bench.coordinator.replica.high_watermark(partition) == committed
         # Repeated under their keys, they are appended now, without a hole.
         for request in requests[:first_good]:
             await bench.coordinator.commit_file(request)
         answer = await bench.commit_one(partition)
-        assert answer.base_offset == bench.coordinator.high_watermark(partition) - 1  # type: ignore[operator]
+        assert answer.base_offset == bench.coordinator.replica.high_watermark(partition) - 1  # type: ignore[operator]
         found = await bench.find(partition, 0)
         assert found.error is None
 
@@ -106,10 +108,10 @@ async def test_the_coordinator_goes_on_after_a_failed_append(tmp_path: Path) -> 
             with pytest.raises(CommitFailed):
                 await bench.commit_one(partition)
             assert (await bench.commit_one(partition)).base_offset == number
-        state_hash = bench.coordinator.state_hash
+        state_hash = bench.coordinator.replica.state_hash
     (tmp_path / "state.sqlite").unlink()
     async with running_coordinator(tmp_path, log) as bench:
-        assert bench.coordinator.state_hash == state_hash
+        assert bench.coordinator.replica.state_hash == state_hash
 
 
 class Stopped:
@@ -174,10 +176,10 @@ async def test_what_was_durable_when_it_died_is_there_once(tmp_path: Path, point
     assert isinstance(stopped.outcome, CommitOutcomeUnknown)
     partition = stopped.request.batches[0].partition
     async with running_coordinator(tmp_path, log, seed=2) as bench:
-        assert bench.coordinator.high_watermark(partition) == 2
+        assert bench.coordinator.replica.high_watermark(partition) == 2
         (answer,) = await bench.coordinator.commit_file(stopped.request)
         assert answer.base_offset == 0
-        assert bench.coordinator.high_watermark(partition) == 2
+        assert bench.coordinator.replica.high_watermark(partition) == 2
 
 
 async def test_a_cancelled_caller_takes_nobody_with_it(tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ async def test_a_cancelled_caller_takes_nobody_with_it(tmp_path: Path) -> None:
         first.cancel()
         log.gate.set()
         assert (await second).base_offset == 1
-        assert bench.coordinator.high_watermark(partition) == 2
+        assert bench.coordinator.replica.high_watermark(partition) == 2
 
 
 async def test_waiting_operations_are_bounded(tmp_path: Path) -> None:
@@ -235,28 +237,25 @@ async def test_a_refused_operation_leaves_no_trace(tmp_path: Path) -> None:
         partition = await bench.partition()
         request = bench.file(batch(partition))
         await bench.coordinator.commit_file(request)
-        end, state_hash = log.end_offset, bench.coordinator.state_hash
+        end, state_hash = log.end_offset, bench.coordinator.replica.state_hash
         with pytest.raises(Rejected):
             await bench.coordinator.commit_file(
                 bench.file(batch(partition, 2), key=request.object_key)
             )
-        assert (log.end_offset, bench.coordinator.state_hash) == (end, state_hash)
+        assert (log.end_offset, bench.coordinator.replica.state_hash) == (end, state_hash)
 
 
 async def test_on_the_local_log_everything_survives_a_restart(tmp_path: Path) -> None:
-    async def reopened(seed: int) -> LocalCoordinator:
-        return await LocalCoordinator.open(
-            tmp_path,
-            clock=ManualClock(),
-            rng=random.Random(seed),
-            settings=CoordinatorSettings(),
-        )
+    def opened(seed: int) -> AbstractAsyncContextManager[PartitionCoordinator]:
+        return standalone_coordinator(tmp_path, clock=ManualClock(), rng=random.Random(seed))
 
-    async with asyncio.TaskGroup() as tasks, await reopened(1) as coordinator:
+    async with asyncio.TaskGroup() as tasks, opened(1) as coordinator:
         tasks.create_task(coordinator.run())
         (topic,) = await coordinator.create_topics([CreateTopic(name="a", partition_count=2)])
-        state_hash, applied = coordinator.state_hash, coordinator.applied_offset
+        replica = coordinator.replica
+        state_hash, applied = replica.state_hash, replica.applied_offset
     assert applied == 2
-    async with await reopened(2) as coordinator:
-        assert coordinator.topics() == {"a": topic}
-        assert (coordinator.state_hash, coordinator.applied_offset) == (state_hash, applied)
+    async with opened(2) as coordinator:
+        replica = coordinator.replica
+        assert replica.topics() == {"a": topic}
+        assert (replica.state_hash, replica.applied_offset) == (state_hash, applied)

@@ -327,13 +327,13 @@ class TestDeletingRecords:
 class TestTopics:
     async def test_a_topic_has_its_partitions_and_configs(self, bench: CoordinatorBench) -> None:
         topic = await bench.topic("flights", 3, segment_bytes="1000")
-        assert bench.coordinator.topics() == {"flights": topic}
-        assert bench.coordinator.topic_by_id(topic.topic_id) == topic
+        assert bench.coordinator.replica.topics() == {"flights": topic}
+        assert bench.coordinator.replica.topic_by_id(topic.topic_id) == topic
         assert topic.configs == {"segment.bytes": "1000"}
         for index in range(3):
             partition = TopicIdPartition(topic.topic_id, index)
-            assert bench.coordinator.high_watermark(partition) == 0
-        assert bench.coordinator.high_watermark(TopicIdPartition(topic.topic_id, 3)) is None
+            assert bench.coordinator.replica.high_watermark(partition) == 0
+        assert bench.coordinator.replica.high_watermark(TopicIdPartition(topic.topic_id, 3)) is None
 
     async def test_names_are_taken_once_also_within_one_call(self, bench: CoordinatorBench) -> None:
         await bench.topic("a")
@@ -347,7 +347,7 @@ class TestTopics:
         assert isinstance(answers[1], TopicDescription)
         assert isinstance(answers[2], TopicExists)
         assert isinstance(answers[3], InvalidPartitions)
-        assert sorted(bench.coordinator.topics()) == ["a", "b"]
+        assert sorted(bench.coordinator.replica.topics()) == ["a", "b"]
 
     async def test_a_deleted_topic_takes_its_data_and_frees_its_name(
         self, bench: CoordinatorBench
@@ -373,5 +373,5 @@ class TestTopics:
         created = bench.coordinator.create_topics([CreateTopic(name="a", partition_count=1)])
         answers = await asyncio.gather(deleted, created)
         assert answers[0] == [None]
-        assert bench.coordinator.topics()["a"] == answers[1][0]
-        assert bench.coordinator.topic_by_id(old.topic_id) is None
+        assert bench.coordinator.replica.topics()["a"] == answers[1][0]
+        assert bench.coordinator.replica.topic_by_id(old.topic_id) is None

@@ -121,7 +121,7 @@ async def test_the_answer_outlives_the_object_until_its_key_is_too_old(
     bench.clock.step_wall(-15 * 60)
     with pytest.raises(ObjectExpired):
         await bench.coordinator.commit_file(request)
-    assert bench.coordinator.high_watermark(partition) == 5
+    assert bench.coordinator.replica.high_watermark(partition) == 5
 
 
 async def test_a_segment_is_forgotten_at_once(

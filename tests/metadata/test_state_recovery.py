@@ -59,11 +59,11 @@ async def test_replay_without_sqlite_gives_the_same_state_hash(tmp_path: Path) -
     log = MemoryMetadataLog()
     async with running_coordinator(tmp_path, log) as bench:
         partition = await filled(bench)
-        state_hash = bench.coordinator.state_hash
+        state_hash = bench.coordinator.replica.state_hash
         found = await bench.find(partition, 0)
     (tmp_path / STATE).unlink()
     async with running_coordinator(tmp_path, log) as bench:
-        assert bench.coordinator.state_hash == state_hash
+        assert bench.coordinator.replica.state_hash == state_hash
         assert await bench.find(partition, 0) == found
 
 
@@ -74,10 +74,10 @@ async def test_a_stale_state_catches_up(tmp_path: Path) -> None:
     stale = (tmp_path / STATE).read_bytes()
     async with running_coordinator(tmp_path, log) as bench:
         await bench.commit(batch(partition, 3))
-        state_hash = bench.coordinator.state_hash
+        state_hash = bench.coordinator.replica.state_hash
     (tmp_path / STATE).write_bytes(stale)
     async with running_coordinator(tmp_path, log) as bench:
-        assert bench.coordinator.state_hash == state_hash
+        assert bench.coordinator.replica.state_hash == state_hash
     assert set_aside(tmp_path) == 0
 
 
@@ -88,15 +88,15 @@ async def test_a_state_ahead_of_the_log_or_of_another_log_is_set_aside(tmp_path:
     shorter = MemoryMetadataLog()
     shorter.batches = log.batches[:3]
     async with running_coordinator(tmp_path, shorter) as bench:
-        assert bench.coordinator.applied_offset == shorter.end_offset
+        assert bench.coordinator.replica.applied_offset == shorter.end_offset
     other = MemoryMetadataLog()
     assert set_aside(tmp_path) == 1
     async with running_coordinator(tmp_path / "other", other, seed=9) as bench:
         for name in ("a", "b", "c", "d", "e", "f"):
             await bench.topic(name)
-        state_hash = bench.coordinator.state_hash
+        state_hash = bench.coordinator.replica.state_hash
     async with running_coordinator(tmp_path, other, seed=9) as bench:
-        assert bench.coordinator.state_hash == state_hash
+        assert bench.coordinator.replica.state_hash == state_hash
     assert set_aside(tmp_path) == 2
 
 
@@ -119,13 +119,13 @@ async def test_a_state_that_does_not_fit_is_set_aside_and_rebuilt(
     log = MemoryMetadataLog()
     async with running_coordinator(tmp_path, log) as bench:
         await filled(bench)
-        state_hash = bench.coordinator.state_hash
+        state_hash = bench.coordinator.replica.state_hash
     database = sqlite3.connect(tmp_path / STATE)
     database.execute(damage)
     database.commit()
     database.close()
     async with running_coordinator(tmp_path, log) as bench:
-        assert bench.coordinator.state_hash == state_hash
+        assert bench.coordinator.replica.state_hash == state_hash
     assert (tmp_path / f"{STATE}.bad-1").exists()
 
 
@@ -133,12 +133,12 @@ async def test_a_truncated_or_empty_file_is_rebuilt(tmp_path: Path) -> None:
     log = MemoryMetadataLog()
     async with running_coordinator(tmp_path, log) as bench:
         await filled(bench)
-        state_hash = bench.coordinator.state_hash
+        state_hash = bench.coordinator.replica.state_hash
     whole = (tmp_path / STATE).read_bytes()
     for length in (0, 10, 5000, len(whole) - 4096):
         (tmp_path / STATE).write_bytes(whole[:length])
         async with running_coordinator(tmp_path, log) as bench:
-            assert bench.coordinator.state_hash == state_hash, length
+            assert bench.coordinator.replica.state_hash == state_hash, length
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -146,7 +146,7 @@ async def test_a_flipped_bit_heals_or_makes_no_difference(tmp_path: Path, seed: 
     log = MemoryMetadataLog()
     async with running_coordinator(tmp_path, log) as bench:
         partition = await filled(bench)
-        state_hash = bench.coordinator.state_hash
+        state_hash = bench.coordinator.replica.state_hash
         found = await bench.find(partition, 0)
     damaged = bytearray((tmp_path / STATE).read_bytes())
     rng = random.Random(seed)
@@ -154,13 +154,13 @@ async def test_a_flipped_bit_heals_or_makes_no_difference(tmp_path: Path, seed: 
     damaged[position] ^= 1 << rng.randrange(8)
     (tmp_path / STATE).write_bytes(damaged)
     async with running_coordinator(tmp_path, log) as bench:
-        assert bench.coordinator.state_hash == state_hash
+        assert bench.coordinator.replica.state_hash == state_hash
         assert await bench.find(partition, 0) == found
         await bench.commit(batch(partition, 2))
-        state_hash = bench.coordinator.state_hash
+        state_hash = bench.coordinator.replica.state_hash
     (tmp_path / STATE).unlink()
     async with running_coordinator(tmp_path, log) as bench:
-        assert bench.coordinator.state_hash == state_hash
+        assert bench.coordinator.replica.state_hash == state_hash
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ async def test_a_row_damaged_while_it_serves_is_an_error_of_its_partition(
         other = await bench.partition("weather")
         await bench.commit(batch(partition, 3), batch(other, 3))
         database = sqlite3.connect(tmp_path / STATE)
-        identity = bench.coordinator._partition_id(partition)
+        identity = bench.coordinator.replica.partition_id(partition)
         database.execute(damage, (identity,))
         database.commit()
         database.close()

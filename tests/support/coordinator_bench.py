@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from metadata.coordinator import LocalCoordinator
+from metadata.coordinator import PartitionCoordinator
 from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.log_batch import encode_batch
 from metadata.metadata_settings import CoordinatorSettings
@@ -24,6 +24,7 @@ from metadata.operations import (
     TopicDescription,
 )
 from metadata.records import MetadataRecord, decode_record
+from tests.support.standalone_coordinator import standalone_coordinator
 from wal.clock import Clock, ManualClock
 from wal.coordinates import (
     CREATE_TIME,
@@ -120,7 +121,7 @@ class CoordinatorBench:
 
     def __init__(
         self,
-        coordinator: LocalCoordinator,
+        coordinator: PartitionCoordinator,
         log: MetadataLog,
         clock: ManualClock,
         rng: random.Random,
@@ -246,13 +247,15 @@ async def running_coordinator(
     """Open and run a coordinator; a failure of its `run` fails the test."""
     manual = clock if isinstance(clock, ManualClock) else ManualClock()
     rng = random.Random(seed)
-    coordinator = LocalCoordinator(
-        directory,
-        log,
-        clock=manual,
-        rng=rng,
-        settings=settings or CoordinatorSettings(state_readers=2),
-    )
-    async with asyncio.TaskGroup() as tasks, coordinator:
+    async with (
+        asyncio.TaskGroup() as tasks,
+        standalone_coordinator(
+            directory,
+            log,
+            clock=manual,
+            rng=rng,
+            settings=settings or CoordinatorSettings(state_readers=2),
+        ) as coordinator,
+    ):
         tasks.create_task(coordinator.run())
         yield CoordinatorBench(coordinator, log, manual, rng)

@@ -1,0 +1,238 @@
+"""One metadata partition's committed state in this process, whoever leads it.
+
+A replica is SQLite plus the part of it that is kept in memory, at one position of the metadata log.
+A leader applies to it what it appended, a follower what it read; both through `apply`, so both end
+up equal (their state hashes say so). Everybody reads from it.
+
+Invariants:
+- Memory and SQLite move together: `apply` commits the rows, then takes them over in memory, and
+  nothing - no cancellation either - comes between the two.
+- Batches are applied in log order, each once. Only one task applies at a time.
+- Listeners hear of a change after it can be read.
+
+Failure cases: a disk that refuses is waited out, because what is durable in the log has to be
+applied sooner or later; CorruptState and CorruptLog are raised to whoever applies.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Protocol
+from uuid import UUID
+
+from metadata.image import Changes, CommittedImage
+from metadata.log import MetadataLog, MetadataRecordBatch
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import (
+    FindBatches,
+    FoundBatches,
+    Leader,
+    ListedOffset,
+    ListOffsets,
+    RegisteredBroker,
+    TopicDescription,
+)
+from metadata.queries import FileNames, find_batches, list_offset
+from metadata.state import STATE_FILE, StateDatabase
+from metadata.state_recovery import REPLAY_BYTES, apply_batches, open_state
+from wal.coordinates import TopicIdPartition
+from wal.errors import StorageFailed
+from wal.failpoint import failpoint
+
+APPLY_RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
+"""Pauses while SQLite's disk refuses; the last one is repeated for ever."""
+
+ROWS_PER_PARTITION_MAX: Final = 2**31 - 1
+
+CommitListener = Callable[[Collection[TopicIdPartition]], None]
+
+
+class Sleep(Protocol):
+    """`asyncio.sleep`, or a simulation's."""
+
+    async def __call__(self, delay: float, /) -> None: ...
+
+
+class Replica:
+    """The state of the metadata partition `coordinator_id` below `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: CoordinatorSettings,
+        coordinator_id: int = 0,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.coordinator_id: Final = coordinator_id
+        self.state: Final = StateDatabase(directory / STATE_FILE, readers=settings.state_readers)
+        self.image = CommittedImage(
+            producers_max=settings.producer_cache_max, coordinator_id=coordinator_id
+        )
+        self.names: Final = FileNames()
+        self._settings = settings
+        self._sleep = sleep
+        self._listeners: list[CommitListener] = []
+        self._is_closed = False
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def open(self, log: MetadataLog) -> None:
+        """Open the state, heal it if there is any doubt, and bring it to the end of `log`.
+
+        Raises: CorruptLog, CorruptState (the log itself makes no sense), StorageFailed.
+        """
+        await self.state.__aenter__()
+        try:
+            self.image = await open_state(
+                self.state, log, self._settings, coordinator_id=self.coordinator_id
+            )
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close SQLite; a second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self.state.__aexit__(None, None, None)
+
+    def subscribe(self, listener: CommitListener) -> None:
+        """Call `listener` in the event loop with the partitions that changed in any way.
+
+        It is called after the change can be read and before anybody gets an answer.
+        """
+        self._listeners.append(listener)
+
+    # -- applying -------------------------------------------------------------------------------
+
+    async def apply(
+        self,
+        batches: Sequence[MetadataRecordBatch],
+        *,
+        on_merged: Callable[[], None] | None = None,
+    ) -> None:
+        """Apply durable batches; `on_merged` runs when memory has them, before listeners hear."""
+        attempt = 0
+        while True:
+            # SQLite may commit although the caller is cancelled; memory must then follow it.
+            applying = asyncio.ensure_future(self._apply_once(batches, on_merged))
+            try:
+                return await asyncio.shield(applying)
+            except asyncio.CancelledError:
+                await asyncio.wait([applying])
+                raise
+            except StorageFailed:
+                await self._sleep(APPLY_RETRY_S[min(attempt, len(APPLY_RETRY_S) - 1)])
+                attempt += 1
+
+    async def _apply_once(
+        self, batches: Sequence[MetadataRecordBatch], on_merged: Callable[[], None] | None
+    ) -> None:
+        changes = await self.state.write(partial(apply_batches, self.image, batches))
+        failpoint("commit.after_apply")
+        self._merge(changes, on_merged)
+
+    def _merge(self, changes: Changes, on_merged: Callable[[], None] | None) -> None:
+        self.image.merge(changes)
+        if on_merged is not None:
+            on_merged()
+        if changes.partitions:
+            for listener in self._listeners:
+                listener(changes.partitions.keys())
+
+    async def catch_up(self, log: MetadataLog) -> None:
+        """Apply what `log` is known to have beyond this state.
+
+        Raises: OutOfBounds (the log was pruned beyond this state), CorruptLog, CorruptState.
+        """
+        while self.image.next_offset < log.end_offset:
+            await self.apply(await log.read(self.image.next_offset, REPLAY_BYTES))
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def state_hash(self) -> int:
+        """The rolling hash of the committed state."""
+        return self.image.state_hash
+
+    @property
+    def applied_offset(self) -> int:
+        """The first offset of the metadata log that is not in the committed state."""
+        return self.image.next_offset
+
+    @property
+    def leader(self) -> Leader | None:
+        """Who leads this metadata partition as far as this replica has read; None = nobody yet."""
+        return self.image.leader
+
+    def brokers(self) -> Mapping[int, RegisteredBroker]:
+        """Registered brokers by id; only the catalogue has any."""
+        return MappingProxyType(self.image.brokers)
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        """All topics by name; no I/O; do not modify."""
+        return MappingProxyType(self.image.topics_by_name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        topic = self.image.topics.get(topic_id)
+        return None if topic is None else topic.description
+
+    def has_partition(self, partition: TopicIdPartition) -> bool:
+        return partition in self.image.partitions
+
+    def high_watermark(self, partition: TopicIdPartition) -> int | None:
+        """From committed memory; None when there is no such partition."""
+        state = self.image.partitions.get(partition)
+        return None if state is None else state.high_watermark
+
+    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
+        """From committed memory; None when there is no such partition."""
+        state = self.image.partitions.get(partition)
+        return None if state is None else state.log_start_offset
+
+    async def find_batches(
+        self,
+        requests: Sequence[FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+        rows_per_partition_max: int = ROWS_PER_PARTITION_MAX,
+    ) -> Sequence[FoundBatches]:
+        """As `metadata.coordinator_client`; who is caught up is answered from memory."""
+        caught_up = []
+        for request in requests:
+            state = self.image.partitions.get(request.partition)
+            if state is None or request.offset != state.high_watermark:
+                break
+            caught_up.append(FoundBatches(state.log_start_offset, state.high_watermark))
+        else:
+            return caught_up
+        located = [(request, self.partition_id(request.partition)) for request in requests]
+        return await self.state.read(
+            partial(
+                find_batches,
+                names=self.names,
+                requests=located,
+                max_bytes=max_bytes,
+                at_least_one=at_least_one,
+                rows_per_partition_max=rows_per_partition_max,
+            )
+        )
+
+    async def list_offsets(self, requests: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+        """As of this replica's position; being strictly consistent is the leader's business."""
+        located = [(request, self.partition_id(request.partition)) for request in requests]
+        return await self.state.read(
+            lambda connection: [
+                list_offset(connection, self.names, request, partition_id)
+                for request, partition_id in located
+            ]
+        )
+
+    def partition_id(self, partition: TopicIdPartition) -> int | None:
+        """The partition's surrogate key in this state."""
+        state = self.image.partitions.get(partition)
+        return None if state is None else state.id
