@@ -13,11 +13,11 @@ because a transaction usually covers the files of several brokers; every other r
 them.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, select
 
 from metadata.apply_control import apply_control
 from metadata.commit_answer import AnswerEntry, pack_answer
@@ -70,6 +70,7 @@ from metadata.schema import (
     SEGMENT_PLANS,
     SEGMENTS,
     STATE_VERSION,
+    SWEPT,
     TOPIC_CONFIGS,
     TOPICS,
     Row,
@@ -87,6 +88,14 @@ from wal.ulid import minted_ms
 COALESCED_BYTES_MAX: Final = 1 << 20
 """Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
 
+SWEPT_WITH_TOPIC_MAX: Final = 1_000
+"""Rows that TopicDeleted deletes itself; part of STATE_VERSION. Small topics leave nothing."""
+
+SWEPT_PARTITION_ROWS: Final = 25
+"""What finishing a partition counts as, in rows: it takes about as long; part of STATE_VERSION."""
+
+_FILES_PER_QUERY: Final = 1_000
+
 _UPDATE_PARTITION: Final = PARTITIONS.update_sql(
     "log_start_offset", "high_watermark", "planned_end_offset", "unplanned_bytes", "live_bytes"
 )
@@ -101,10 +110,16 @@ _FILE_STANDING: Final = compiled(
     )
     .where(FILES.table.c.object_key == "")
 )
+_SELECT_FILES: Final = f"SELECT {', '.join(FILES.columns)} FROM {FILES.name} WHERE id IN ({{}})"
 _UPSERT_PRODUCER: Final = PRODUCER_STATES.upsert_sql()
 _UPSERT_PRODUCER_IDS: Final = PRODUCER_IDS.upsert_sql()
 _ALL_BITS: Final = 0xFFFFFFFF
 _UNCHANGED: Final = PartitionState(-1, -1, -1)
+
+
+class _Dropped(NamedTuple):
+    rows: int
+    size_bytes: int
 
 
 class StateTransaction:
@@ -437,6 +452,7 @@ class StateTransaction:
         if topic is None:
             raise CorruptState(f"the unknown topic {record.topic_id} was deleted")
         partition_ids: set[int] = set()
+        left_behind: list[Row] = []
         for index in range(topic.description.partition_count):
             if index in topic.description.assignments:
                 continue
@@ -444,13 +460,20 @@ class StateTransaction:
             state = self._partition_or_none(partition)
             if state is None:
                 continue  # a coordinator beside the catalogue has only some of a topic's partitions
-            self._drop_batches(BATCHES.table.c.partition == state.id, timestamp_ms)
-            self._drop_segments(SEGMENTS.table.c.partition == state.id, timestamp_ms)
-            for table in (SEGMENT_PLANS, PRODUCER_STATES):
-                self.delete_where(table, table.table.c.partition == state.id)
+            if state.high_watermark:
+                left_behind.append(self._added(SWEPT, state.id))
             partition_ids.add(state.id)
-            self.delete_where(PARTITIONS, PARTITIONS.table.c.id == state.id)
             self.changes.partitions[partition] = None
+        partitions = PARTITIONS.table.c
+        self.delete_where(
+            SEGMENT_PLANS,
+            SEGMENT_PLANS.table.c.partition.in_(
+                select(partitions.id).where(partitions.topic == topic.id)
+            ),
+        )
+        self.delete_where(PARTITIONS, partitions.topic == topic.id)
+        if left_behind:
+            self.connection.exec_driver_sql(SWEPT.insert_sql, left_behind)
         self.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
         self.delete_where(ASSIGNMENTS, ASSIGNMENTS.table.c.topic == topic.id)
         self.delete_where(TOPICS, TOPICS.table.c.id == topic.id)
@@ -461,6 +484,49 @@ class StateTransaction:
         for plan in self._plans():
             if plan.partition.topic_id == record.topic_id:
                 self.changes.plans[plan.object_key] = None
+        self.sweep(SWEPT_WITH_TOPIC_MAX, timestamp_ms)
+
+    def sweep(self, limit: int, timestamp_ms: int) -> None:
+        """Delete up to `limit` rows of partitions whose topic is gone, the oldest first."""
+        left = limit
+        partitions = self.connection.execute(
+            select(SWEPT.table.c.partition)
+            .order_by(SWEPT.table.c.partition)
+            .limit(limit // SWEPT_PARTITION_ROWS + 1)
+        ).scalars()
+        for partition in partitions.all():
+            for table, column in (
+                (BATCHES, BATCHES.table.c.last_offset),
+                (SEGMENTS, SEGMENTS.table.c.last_offset),
+                (PRODUCER_STATES, PRODUCER_STATES.table.c.producer_id),
+            ):
+                left -= self._sweep_table(table, column, partition, left, timestamp_ms)
+                if left <= 0:
+                    return
+            self.delete_where(SWEPT, SWEPT.table.c.partition == partition)
+            left -= SWEPT_PARTITION_ROWS
+            if left <= 0:
+                return
+
+    def _sweep_table(
+        self,
+        table: StateTable,
+        key: ColumnElement[int],
+        partition: int,
+        limit: int,
+        timestamp_ms: int,
+    ) -> int:
+        which = table.table.c.partition == partition
+        last = self.connection.execute(
+            select(key).where(which).order_by(key).limit(1).offset(limit - 1)
+        ).scalar()
+        if last is not None:
+            which = and_(which, key <= last)
+        if table is BATCHES:
+            return self._drop_batches(which, timestamp_ms).rows
+        if table is SEGMENTS:
+            return self._drop_segments(which, timestamp_ms).rows
+        return self.delete_where(table, which)
 
     # -- data -----------------------------------------------------------------------------------
 
@@ -482,11 +548,11 @@ class StateTransaction:
                 batches.last_offset >= planned,
             ),
             timestamp_ms,
-        )
+        ).size_bytes
         dropped_segments = self._drop_segments(
             and_(SEGMENTS.table.c.partition == state.id, SEGMENTS.table.c.last_offset < start),
             timestamp_ms,
-        )
+        ).size_bytes
         planned_end = planned
         if start > planned_end:
             # The first row that stays may begin below the new log start: the delete cut it in half.
@@ -645,8 +711,8 @@ class StateTransaction:
             ).scalar_one()
         )
 
-    def _drop_batches(self, which: ColumnElement[bool], timestamp_ms: int) -> int:
-        """Delete batch rows and release their files; returns their bytes."""
+    def _drop_batches(self, which: ColumnElement[bool], timestamp_ms: int) -> _Dropped:
+        """Delete batch rows and release their files."""
         batches = BATCHES.table.c
         released = self.connection.execute(
             select(batches.file, func.count(), func.sum(batches.byte_size))
@@ -655,40 +721,49 @@ class StateTransaction:
             .order_by(batches.file)
         ).all()
         self.delete_where(BATCHES, which)
-        self._release(((file, rows, size) for file, rows, size in released), timestamp_ms)
-        return sum(size for _, _, size in released)
+        self._release(released, timestamp_ms)
+        return _Dropped(sum(row[1] for row in released), sum(row[2] for row in released))
 
-    def _drop_segments(self, which: ColumnElement[bool], timestamp_ms: int) -> int:
-        """Delete segment rows and release their files; returns their bytes."""
+    def _drop_segments(self, which: ColumnElement[bool], timestamp_ms: int) -> _Dropped:
+        """Delete segment rows and release their files."""
         segments, files = SEGMENTS.table.c, FILES.table.c
         released = self.connection.execute(
-            select(segments.file, files.object_bytes)
+            select(segments.file, literal(1), files.object_bytes)
             .join_from(SEGMENTS.table, FILES.table, segments.file == files.id)
             .where(which)
             .order_by(segments.file)
         ).all()
         self.delete_where(SEGMENTS, which)
-        self._release(((file, 1, size) for file, size in released), timestamp_ms)
-        return sum(size for _, size in released)
+        self._release(released, timestamp_ms)
+        return _Dropped(len(released), sum(row[2] for row in released))
 
-    def _release(self, files: Iterable[tuple[int, int, int]], timestamp_ms: int) -> None:
-        """Take (rows, bytes) off each file's account; at zero it waits for its deletion."""
-        for file_id, rows, size in files:
-            found = self.connection.execute(
-                select(FILES.table).where(FILES.table.c.id == file_id)
-            ).one_or_none()
-            if found is None:
-                raise CorruptState(f"rows reference the unknown file {file_id}")
-            before = tuple(found)
-            live_rows, live_bytes = before[5] - rows, before[6] - size
-            if live_rows < 0 or live_bytes < 0 or (live_rows == 0) != (live_bytes == 0):
-                raise CorruptState(f"file {file_id}: {live_rows} rows, {live_bytes} bytes live")
-            deletable = NOT_DELETABLE if live_rows else timestamp_ms
-            after = FILES.row(*before[:5], live_rows, live_bytes, deletable, *before[8:-1])
-            self._hash += after[-1] - before[-1]
-            self.connection.exec_driver_sql(
-                _UPDATE_FILE, (live_rows, live_bytes, deletable, after[-1], file_id)
-            )
+    def _release(self, released: Sequence[Any], timestamp_ms: int) -> None:
+        """Take (file, rows, bytes) off each file's account; at zero it waits for its deletion.
+
+        Old rows are often of as many files, so the files are read and written many at a time.
+        """
+        for start in range(0, len(released), _FILES_PER_QUERY):
+            chunk = released[start : start + _FILES_PER_QUERY]
+            statement = _SELECT_FILES.format(", ".join(["?"] * len(chunk)))
+            accounts = {
+                row[0]: row
+                for row in self.connection.exec_driver_sql(
+                    statement, tuple([file_id for file_id, _, _ in chunk])
+                )
+            }
+            updates = []
+            for file_id, rows, size in chunk:
+                before = accounts.get(file_id)
+                if before is None:
+                    raise CorruptState(f"rows reference the unknown file {file_id}")
+                live_rows, live_bytes = before[5] - rows, before[6] - size
+                if live_rows < 0 or live_bytes < 0 or (live_rows == 0) != (live_bytes == 0):
+                    raise CorruptState(f"file {file_id}: {live_rows} rows, {live_bytes} bytes live")
+                deletable = NOT_DELETABLE if live_rows else timestamp_ms
+                after = FILES.row(*before[:5], live_rows, live_bytes, deletable, *before[8:-1])
+                self._hash += after[-1] - before[-1]
+                updates.append((live_rows, live_bytes, deletable, after[-1], file_id))
+            self.connection.exec_driver_sql(_UPDATE_FILE, updates)
 
     # -- rows -----------------------------------------------------------------------------------
 

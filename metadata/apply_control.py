@@ -18,6 +18,7 @@ from metadata.control_records import (
     NoOpRecord,
     PartitionsAssignedRecord,
     ProducersExpiredRecord,
+    RowsSweptRecord,
 )
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
 from metadata.producer_rows import expire_producers
@@ -53,6 +54,8 @@ def apply_control(
             _register_broker(state, record)
         case BrokerUnregisteredRecord():
             _unregister_broker(state, record)
+        case RowsSweptRecord():
+            state.sweep(record.limit, timestamp_ms)
 
 
 def _change_leader(state: "StateTransaction", record: LeaderChangeRecord) -> None:

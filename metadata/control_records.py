@@ -12,6 +12,7 @@ metadata/apply_control.py. KIP-1164 needs each of them and defines none.
     1010 NoOp                LeaderEpoch int32
     1011 BrokerRegistered    BrokerId int32, Host string, Port int32, Rack string, Incarnation uuid
     1012 BrokerUnregistered  BrokerId int32
+    1013 RowsSwept           Limit int32
 
 Encoding raises ValueError or struct.error for a number that its field cannot hold; decoding raises
 nothing but CorruptLog.
@@ -119,6 +120,22 @@ class BrokerUnregisteredRecord:
     broker_id: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsSweptRecord:
+    """Delete up to `limit` of the rows that deleted topics have left behind.
+
+    A topic is gone with its TopicDeleted record: its partitions are in no table and no image, and
+    nobody finds their rows. The rows themselves can be a million, and to delete them all at once
+    would hold up every commit for seconds. So TopicDeleted deletes as many as one of these records
+    and writes down the partitions that have more; these records delete the rest, step by step.
+    Which rows follows from the state alone: the oldest partition first; of a partition first its
+    batches, then its segments and its producers, by key. The objects of the rows are released with
+    them.
+    """
+
+    limit: int
+
+
 ControlRecord = (
     LeaderChangeRecord
     | PartitionsAssignedRecord
@@ -128,6 +145,7 @@ ControlRecord = (
     | NoOpRecord
     | BrokerRegisteredRecord
     | BrokerUnregisteredRecord
+    | RowsSweptRecord
 )
 
 
@@ -276,6 +294,16 @@ def _decode_broker_unregistered(reader: FieldReader) -> BrokerUnregisteredRecord
     return record
 
 
+def _encode_rows_swept(record: RowsSweptRecord) -> bytes:
+    return INT32.pack(record.limit) + NO_TAGS
+
+
+def _decode_rows_swept(reader: FieldReader) -> RowsSweptRecord:
+    record = RowsSweptRecord(limit=reader.int32())
+    reader.skip_tags()
+    return record
+
+
 CONTROL_CODECS: Final[
     Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[..., Any]]]
 ] = (
@@ -287,4 +315,5 @@ CONTROL_CODECS: Final[
     (1010, NoOpRecord, _encode_no_op, _decode_no_op),
     (1011, BrokerRegisteredRecord, _encode_broker_registered, _decode_broker_registered),
     (1012, BrokerUnregisteredRecord, _encode_broker_unregistered, _decode_broker_unregistered),
+    (1013, RowsSweptRecord, _encode_rows_swept, _decode_rows_swept),
 )

@@ -22,6 +22,7 @@ tree and a walk along its leaves, however long the backlog.
 | assignments     | partition that lives at another coordinator (catalogue only) |
 | leadership      | at most one: who leads this metadata partition |
 | brokers         | registered broker (catalogue only) |
+| swept           | partition that is gone with its topic, but has rows left to be deleted |
 | applied         | exactly one: how far the metadata log was applied, the state hash |
 
 Statements are built with SQLAlchemy Core; those that run thousands of times per transaction are
@@ -295,6 +296,7 @@ BROKERS: Final = StateTable(
     [("host", String), ("rack", String), ("incarnation", LargeBinary)],
     key=["broker_id"],
 )
+SWEPT: Final = StateTable(14, "swept", ["partition"], key=["partition"])
 
 STATE_TABLES: Final = (
     TOPICS,
@@ -310,6 +312,7 @@ STATE_TABLES: Final = (
     ASSIGNMENTS,
     LEADERSHIP,
     BROKERS,
+    SWEPT,
 )
 
 APPLIED: Final = Table(

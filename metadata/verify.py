@@ -20,7 +20,16 @@ from sqlalchemy import Connection, func, select
 
 from metadata.image import CommittedImage
 from metadata.log import MetadataLog
-from metadata.schema import BATCHES, FILE_ANSWERS, FILES, PARTITIONS, SEGMENT_PLANS, SEGMENTS
+from metadata.schema import (
+    BATCHES,
+    FILE_ANSWERS,
+    FILES,
+    PARTITIONS,
+    PRODUCER_STATES,
+    SEGMENT_PLANS,
+    SEGMENTS,
+    SWEPT,
+)
 from metadata.state import STATE_FILE, Applied, StateDatabase
 from metadata.state_recovery import REPLAY_BYTES, apply_batches, verified_position
 from wal.coordinates import ObjectKey
@@ -130,6 +139,7 @@ def check_state(connection: Connection) -> list[Violation]:
         *_file_accounts(connection),
         *_disjoint_extents(connection),
         *_answers(connection),
+        *_stray_rows(connection),
     ]
 
 
@@ -265,6 +275,17 @@ def _answers(connection: Connection) -> Iterable[Violation]:
         yield Violation(f"file {file}", "has no stored answer")
     for file in connection.execute(select(answers).where(answers.not_in(select(files)))).scalars():
         yield Violation(f"file {file}", "has an answer but does not exist")
+
+
+def _stray_rows(connection: Connection) -> Iterable[Violation]:
+    """Rows belong to a partition that exists, or to one that is being swept away."""
+    known = select(PARTITIONS.table.c.id).union_all(select(SWEPT.table.c.partition))
+    for table in (BATCHES, SEGMENTS, SEGMENT_PLANS, PRODUCER_STATES):
+        column = table.table.c.partition
+        for partition in connection.execute(
+            select(column).distinct().where(column.not_in(known))
+        ).scalars():
+            yield Violation(f"partition id {partition}", f"has {table.name} but does not exist")
 
 
 def live_objects(connection: Connection) -> list[LiveObject]:
