@@ -56,6 +56,7 @@ from metadata.schema import (
 )
 from metadata.state_file import (
     DATABASE_SUFFIXES,
+    adopt_database,
     copy_database,
     is_as_closed,
     mark_closed,
@@ -64,6 +65,7 @@ from metadata.state_file import (
 )
 from metadata.state_hash import HASH_MODULUS, from_signed
 from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import CorruptState, NotCoordinator, StorageFailed
 from wal.worker_threads import WorkerThreads
 
@@ -186,6 +188,18 @@ class StateDatabase:
 
         await asyncio.get_running_loop().run_in_executor(self._writer_thread, discard)
 
+    async def adopt(self, source: Path, disk: Disk = SYSTEM_DISK) -> None:
+        """Close the file and put `source` in its place, which is whole, synced and checked.
+
+        Raises: StorageFailed.
+        """
+
+        def adopt() -> None:
+            self._dispose()
+            adopt_database(source, self.path, disk)
+
+        await asyncio.get_running_loop().run_in_executor(self._writer_thread, adopt)
+
     async def backup(self, to: Path) -> Applied | None:
         """Copy one committed state to the file `to`; returns how far the log is applied in it.
 
@@ -208,6 +222,7 @@ class StateDatabase:
 
     def _open(self) -> bool:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._dispose()
         is_new = not self.path.exists()
         self._is_trusted = False
         self._is_as_closed = not is_new and is_as_closed(self.path)
@@ -370,6 +385,16 @@ def check_integrity(connection: Connection) -> None:
     problem = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
     if problem != "ok":
         raise CorruptState(f"SQLite's integrity check: {problem}")
+
+
+def verified_position(connection: Connection) -> Applied | None:
+    """How far the state is, after everything in it was checked. Raises CorruptState."""
+    check_integrity(connection)
+    applied = read_applied(connection)
+    state_hash = scan_state_hash(connection)
+    if state_hash != (0 if applied is None else applied.state_hash):
+        raise CorruptState(f"the rows' state hash is {state_hash:016x}, stored is {applied}")
+    return applied
 
 
 def scan_state_hash(connection: Connection) -> int:

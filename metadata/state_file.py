@@ -27,6 +27,7 @@ from urllib.parse import quote
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
+from wal.disk import Disk
 from wal.errors import CorruptState, StorageFailed
 
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
@@ -78,9 +79,33 @@ def read_only_engine(path: Path) -> Engine:
 
 def remove_database(path: Path) -> None:
     """Remove a database and its companions, if there. Raises: StorageFailed."""
+    for suffix in (*DATABASE_SUFFIXES, "-journal"):
+        _remove(path.with_name(path.name + suffix))
+
+
+def _remove(path: Path) -> None:
     try:
-        for suffix in (*DATABASE_SUFFIXES, "-journal"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error}") from error
+
+
+def adopt_database(source: Path, path: Path, disk: Disk) -> None:
+    """Make the synced, closed database `source` the one at `path`, durably. Raises: StorageFailed.
+
+    What is at `path` is replaced. A write-ahead log that lies beside it goes first: SQLite would
+    take its pages for a part of the new database.
+    """
+    for suffix in DATABASE_SUFFIXES:
+        if suffix:
+            _remove(path.with_name(path.name + suffix))
+    try:
+        disk.rename(str(source), str(path))
+        directory = disk.open(str(path.parent), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            disk.fsync(directory)
+        finally:
+            disk.close(directory)
     except OSError as error:
         raise StorageFailed(f"{path}: {error}") from error
 

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, func, select
 
 from metadata.image import CommittedImage
 from metadata.log import MetadataLog
+from metadata.queries import NO_UPLOADER
 from metadata.schema import (
     BATCHES,
     FILE_ANSWERS,
@@ -30,8 +31,8 @@ from metadata.schema import (
     SEGMENTS,
     SWEPT,
 )
-from metadata.state import STATE_FILE, Applied, StateDatabase
-from metadata.state_recovery import REPLAY_BYTES, apply_batches, verified_position
+from metadata.state import STATE_FILE, Applied, StateDatabase, verified_position
+from metadata.state_recovery import REPLAY_BYTES, apply_batches
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptData, CorruptState, StorageFailed
@@ -269,9 +270,15 @@ def _disjoint_extents(connection: Connection) -> Iterable[Violation]:
 
 
 def _answers(connection: Connection) -> Iterable[Violation]:
-    """Every file has the answer that a re-sent commit gets, and no answer is without its file."""
-    files, answers = FILES.table.c.id, FILE_ANSWERS.table.c.file
-    for file in connection.execute(select(files).where(files.not_in(select(answers)))).scalars():
+    """Every file that was committed here has the answer that a re-sent commit gets.
+
+    Nobody uploaded, as far as this coordinator knows, what it tombstoned or was handed over.
+    """
+    columns, answers = FILES.table.c, FILE_ANSWERS.table.c.file
+    files = columns.id
+    for file in connection.execute(
+        select(files).where(columns.uploader_broker_id != NO_UPLOADER, files.not_in(select(answers)))
+    ).scalars():
         yield Violation(f"file {file}", "has no stored answer")
     for file in connection.execute(select(answers).where(answers.not_in(select(files)))).scalars():
         yield Violation(f"file {file}", "has an answer but does not exist")
