@@ -42,39 +42,56 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from metadata.broker_rules import decide_register_broker, decide_unregister_brokers
 from metadata.commit_rules import Decision, check_commit, decide_commit, producers_of
 from metadata.control_records import NoOpRecord
+from metadata.file_rules import (
+    check_file_keys,
+    decide_forget,
+    decide_hand_over,
+    decide_seal,
+    decide_tombstone,
+)
 from metadata.image import ProducerKey
 from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
     BatchCommit,
     CommitFile,
+    CreatePartitions,
+    CreatePartitionsAt,
     CreateTopic,
     DeletedRecords,
     DeleteRecords,
+    DescribedFile,
     FindBatches,
     FoundBatches,
+    HandedFile,
     ListedOffset,
     ListOffsets,
+    RegisteredBroker,
     RolledSegment,
     SegmentCommit,
     SegmentPlan,
+    Tombstone,
     TopicDescription,
 )
 from metadata.queries import (
     DeletableFile,
     deletable_files,
+    describe_files,
     look_up,
     segment_plan,
 )
-from metadata.records import FilesDeletedRecord, SegmentCommittedRecord, encode_record
+from metadata.records import SegmentCommittedRecord, encode_record
 from metadata.replica import ROWS_PER_PARTITION_MAX, Replica, Sleep
 from metadata.segments import candidates, decide_commit_segments, decide_plans, survey
 from metadata.speculative import SpeculativeView
 from metadata.topic_rules import (
     PRODUCER_ID_BLOCK,
     decide_allocate_producer_ids,
+    decide_create_partitions,
+    decide_create_partitions_at,
     decide_create_topics,
     decide_delete_records,
     decide_delete_topics,
@@ -191,8 +208,6 @@ class PartitionCoordinator:
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
         self._last_time_ms = self._image.timestamp_ms
-        self._producer_ids = range(0)
-        self._producer_id_lock = asyncio.Lock()
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -423,6 +438,26 @@ class PartitionCoordinator:
         """An entry is the created topic, TopicExists or InvalidPartitions. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_create_topics(view, topics, self._rng))
 
+    async def create_partitions(
+        self, requests: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]:
+        """The catalogue's part. An entry is None, TopicExists or InvalidPartitions."""
+        return await self._perform(lambda view, _: decide_create_partitions(view, requests))
+
+    async def create_partitions_at(
+        self, requests: Sequence[CreatePartitionsAt]
+    ) -> Sequence[DisklessError | None]:
+        """This coordinator's share of topics. An entry is None or InvalidPartitions."""
+        return await self._perform(lambda view, _: decide_create_partitions_at(view, requests))
+
+    async def register_broker(self, broker: RegisteredBroker) -> None:
+        """Write down where a broker is, unless that is known. Raises CommitFailed."""
+        await self._perform(lambda view, _: decide_register_broker(view, broker))
+
+    async def unregister_brokers(self, broker_ids: Sequence[int]) -> None:
+        """These brokers are gone; those that are not registered are skipped."""
+        await self._perform(lambda view, _: decide_unregister_brokers(view, broker_ids))
+
     async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
         """An entry is None or UnknownTopicId. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_delete_topics(view, topic_ids))
@@ -505,15 +540,10 @@ class PartitionCoordinator:
         record = NoOpRecord(leader_epoch=0 if leader is None else leader.leader_epoch)
         await self._perform(lambda view, _: Decision((record,), None))
 
-    async def allocate_producer_id(self) -> int:
-        """See the protocol. A block is reserved durably before its first id is given out."""
-        async with self._producer_id_lock:
-            if not self._producer_ids:
-                first = await self._perform(lambda view, _: decide_allocate_producer_ids(view))
-                self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
-            producer_id = self._producer_ids[0]
-            self._producer_ids = self._producer_ids[1:]
-        return producer_id
+    async def allocate_producer_ids(self) -> range:
+        """A block of ids, reserved durably before any of it is given out."""
+        first = await self._perform(lambda view, _: decide_allocate_producer_ids(view))
+        return range(first, first + PRODUCER_ID_BLOCK)
 
     # -- operations: segments and files ---------------------------------------------------------
 
@@ -559,14 +589,41 @@ class PartitionCoordinator:
         )
 
     async def deletable_files(
-        self, *, before_ms: int, after: tuple[int, int], limit: int
+        self, *, before_ms: int, after: tuple[int, int], limit: int, is_owner: bool
     ) -> Sequence[tuple[tuple[int, int], DeletableFile]]:
-        """For the file cleaner: files without live batches since before `before_ms`, by age."""
+        """For the file workers: files without live batches since before `before_ms`, by age."""
         return await self._state.read(
-            partial(deletable_files, before_ms=before_ms, after=after, limit=limit)
+            partial(
+                deletable_files,
+                before_ms=before_ms,
+                after=after,
+                limit=limit,
+                is_owner=is_owner,
+            )
         )
 
-    async def forget_files(self, keys: Sequence[ObjectKey]) -> None:
-        """For the file cleaner: these objects are gone from the store. Raises CommitFailed."""
-        record = FilesDeletedRecord(object_keys=tuple(keys))
-        await self._perform(lambda view, _: Decision((record,), None))
+    async def describe_files(self, keys: Sequence[ObjectKey]) -> Sequence[DescribedFile]:
+        """Whether there are live batches in each file; an entry may be UnknownFile."""
+        check_file_keys(keys)
+        return await self._state.read(partial(describe_files, keys=keys))
+
+    async def hand_over_files(self, files: Sequence[HandedFile]) -> Sequence[DisklessError | None]:
+        """Own these files from now on; an entry is None or InvalidRequest. Raises CommitFailed."""
+        keys = [file.object_key for file in files]
+        check_file_keys(keys)
+        return await self._perform(lambda view, _: decide_hand_over(view, files), object_keys=keys)
+
+    async def tombstone_files(self, keys: Sequence[ObjectKey]) -> Sequence[Tombstone]:
+        """Never commit these keys, except for those known here. Raises CommitFailed."""
+        check_file_keys(keys)
+        return await self._perform(lambda view, _: decide_tombstone(view, keys), object_keys=keys)
+
+    async def seal_files(self, keys: Sequence[ObjectKey]) -> None:
+        """For the file workers: never commit what was handed over to us and is too old now."""
+        await self._perform(lambda view, _: decide_seal(view, keys), object_keys=keys)
+
+    async def forget_files(self, keys: Sequence[ObjectKey], *, tombstones: bool = False) -> None:
+        """For the file workers: these objects are dealt with. Raises CommitFailed."""
+        await self._perform(
+            lambda view, _: decide_forget(view, keys, tombstones=tombstones), object_keys=keys
+        )

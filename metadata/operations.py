@@ -61,6 +61,8 @@ class CreateTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
     topic_id: UUID | None = None
     """Given when somebody chose it already; else the coordinator mints one."""
+    assignments: Mapping[int, int] = field(default_factory=dict)
+    """Partitions that live at other coordinators, filled in by the catalogue's leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class CreatePartitions:
     topic_id: UUID
     name: str
     partition_count: int
+    assignments: Mapping[int, int] = field(default_factory=dict)
+    """Partitions that live at other coordinators, filled in by the catalogue's leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

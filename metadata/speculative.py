@@ -25,7 +25,7 @@ from metadata.image import (
     ProducerKey,
     StoredTopic,
 )
-from metadata.operations import TopicDescription
+from metadata.operations import RegisteredBroker, TopicDescription
 from metadata.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.ulid import minted_ms_of_wal_key
@@ -113,6 +113,7 @@ class SpeculativeView:
         self._plans: Overlay[ObjectKey, PlannedSegment] = Overlay()
         self._planned_ends: Overlay[TopicIdPartition, int] = Overlay()
         self._producers: Overlay[ProducerKey, ProducerState] = Overlay()
+        self._brokers: Overlay[int, RegisteredBroker] = Overlay()
         self._files: Overlay[ObjectKey, KnownFile] = Overlay()
         # A file is not part of the image. One that is applied while a look-up in SQLite is under
         # way may be missed by both, so files stay here until the next look-up starts; so does the
@@ -138,9 +139,16 @@ class SpeculativeView:
         return self._image.topics_by_name.get(name) if isinstance(found, _Absent) else found
 
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
-        found = self._topics.get(topic_id)
-        topic = self._image.topics.get(topic_id) if isinstance(found, _Absent) else found
+        topic = self.stored_topic(topic_id)
         return None if topic is None else topic.description
+
+    def stored_topic(self, topic_id: UUID) -> StoredTopic | None:
+        found = self._topics.get(topic_id)
+        return self._image.topics.get(topic_id) if isinstance(found, _Absent) else found
+
+    def stored_topic_by_name(self, name: str) -> StoredTopic | None:
+        topic = self.topic_by_name(name)
+        return None if topic is None else self.stored_topic(topic.topic_id)
 
     def put_topic(self, topic: StoredTopic) -> None:
         self._topics.put(topic.description.topic_id, topic, self.group)
@@ -221,6 +229,15 @@ class SpeculativeView:
     def put_producer(self, key: ProducerKey, state: ProducerState) -> None:
         self._producers.put(key, state, self.group)
 
+    # -- brokers and producer ids ---------------------------------------------------------------
+
+    def broker(self, broker_id: int) -> RegisteredBroker | None:
+        found = self._brokers.get(broker_id)
+        return self._image.brokers.get(broker_id) if isinstance(found, _Absent) else found
+
+    def put_broker(self, broker_id: int, broker: RegisteredBroker | None) -> None:
+        self._brokers.put(broker_id, broker, self.group)
+
     @property
     def next_producer_id(self) -> int:
         pending = self._next_producer_id
@@ -283,6 +300,7 @@ class SpeculativeView:
             self._plans,
             self._planned_ends,
             self._producers,
+            self._brokers,
         ):
             overlay.retire(applied_group)
         self._applied_files.update(self._files.retire(applied_group))
@@ -300,6 +318,7 @@ class SpeculativeView:
             self._plans,
             self._planned_ends,
             self._producers,
+            self._brokers,
             self._files,
         ):
             overlay.clear()

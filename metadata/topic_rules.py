@@ -5,13 +5,22 @@ operation will have done into the view and return the records that make it so.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from metadata.commit_rules import Decision
+from metadata.control_records import PartitionsAssignedRecord
 from metadata.image import PartitionState, StoredTopic
-from metadata.operations import CreateTopic, DeletedRecords, DeleteRecords, TopicDescription
+from metadata.operations import (
+    CATALOGUE,
+    CreatePartitions,
+    CreatePartitionsAt,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    TopicDescription,
+)
 from metadata.records import (
     MetadataRecord,
     PartitionCreatedRecord,
@@ -40,6 +49,17 @@ BEFORE_HIGH_WATERMARK: Final = -1
 """DeleteRecords offset that means: everything."""
 
 
+def coordinator_assignments(
+    topic_id: UUID, first: int, end: int, coordinator_count: int
+) -> Mapping[int, int]:
+    """Coordinators of the partitions `first` .. `end` - 1, without those that the catalogue keeps.
+
+    Round robin from a start that depends on the topic, so that topics of one partition spread too.
+    """
+    assigned = {index: (topic_id.int + index) % coordinator_count for index in range(first, end)}
+    return {index: number for index, number in assigned.items() if number != CATALOGUE}
+
+
 def decide_create_topics(
     view: SpeculativeView, topics: Sequence[CreateTopic], rng: random.Random
 ) -> Decision[Sequence[TopicDescription | DisklessError]]:
@@ -53,27 +73,147 @@ def decide_create_topics(
         if not 0 < topic.partition_count <= PARTITIONS_PER_TOPIC_MAX:
             answer.append(InvalidPartitions(f"{topic.partition_count} partitions"))
             continue
-        topic_id = UUID(int=rng.getrandbits(128), version=4)
-        # A surrogate key is the offset of the record that creates the row.
-        first_offset = view.next_offset + len(records)
-        for index in range(topic.partition_count):
-            records.append(
-                PartitionCreatedRecord(topic_id=topic_id, name=topic.name, partition=index)
-            )
-            view.put_partition(
-                TopicIdPartition(topic_id, index),
-                PartitionState(first_offset + index, first_offset, index),
-            )
-        if topic.configs:
-            records.append(TopicConfigsRecord(topic_id=topic_id, configs=dict(topic.configs)))
+        topic_id = topic.topic_id or UUID(int=rng.getrandbits(128), version=4)
+        if view.topic_by_id(topic_id) is not None:
+            answer.append(TopicExists(f"topic id {topic_id} is in use"))
+            continue
         description = TopicDescription(
             topic_id=topic_id,
             name=topic.name,
             partition_count=topic.partition_count,
             configs=dict(topic.configs),
+            assignments=dict(topic.assignments),
         )
+        first_offset = view.next_offset + len(records)
+        records += _partition_records(view, description, 0, first_offset, first_offset)
+        if topic.configs:
+            records.append(TopicConfigsRecord(topic_id=topic_id, configs=dict(topic.configs)))
         view.put_topic(StoredTopic(first_offset, description))
         answer.append(description)
+    return Decision(records, answer)
+
+
+def decide_create_partitions(
+    view: SpeculativeView, requests: Sequence[CreatePartitions]
+) -> Decision[Sequence[DisklessError | None]]:
+    """The catalogue's part: a topic grows, or is created, under the id that the caller chose."""
+    records: list[MetadataRecord] = []
+    answer: list[DisklessError | None] = []
+    for request in requests:
+        named, topic = view.stored_topic_by_name(request.name), view.stored_topic(request.topic_id)
+        if named != topic:
+            answer.append(TopicExists(f"topic {request.name} exists under another id or name"))
+            continue
+        have = 0 if topic is None else topic.description.partition_count
+        if not max(have, 1) <= request.partition_count <= PARTITIONS_PER_TOPIC_MAX:
+            answer.append(
+                InvalidPartitions(f"{request.partition_count} partitions, there are {have}")
+            )
+            continue
+        answer.append(None)
+        if have == request.partition_count:
+            continue
+        known = {} if topic is None else topic.description.assignments
+        description = TopicDescription(
+            topic_id=request.topic_id,
+            name=request.name,
+            partition_count=request.partition_count,
+            configs={} if topic is None else topic.description.configs,
+            assignments={
+                **known,
+                **{index: at for index, at in request.assignments.items() if index >= have},
+            },
+        )
+        offset = view.next_offset + len(records)
+        row_id = offset if topic is None else topic.id
+        records += _partition_records(view, description, have, offset, row_id)
+        view.put_topic(StoredTopic(row_id, description))
+    return Decision(records, answer)
+
+
+def _partition_records(
+    view: SpeculativeView, topic: TopicDescription, first: int, offset: int, topic_row_id: int
+) -> Sequence[MetadataRecord]:
+    """Records for the partitions from `first` on, in order; `offset` is that of the first record.
+
+    Partitions that live elsewhere and follow each other share a record.
+    """
+    records: list[MetadataRecord] = []
+    index = first
+    while index < topic.partition_count:
+        elsewhere: list[int] = []
+        while (number := topic.assignments.get(index + len(elsewhere))) is not None:
+            elsewhere.append(number)
+        if elsewhere:
+            records.append(
+                PartitionsAssignedRecord(
+                    topic_id=topic.topic_id,
+                    name=topic.name,
+                    first_partition=index,
+                    coordinators=tuple(elsewhere),
+                )
+            )
+            index += len(elsewhere)
+            continue
+        # A surrogate key is the offset of the record that creates the row.
+        view.put_partition(
+            TopicIdPartition(topic.topic_id, index),
+            PartitionState(offset + len(records), topic_row_id, index),
+        )
+        records.append(
+            PartitionCreatedRecord(topic_id=topic.topic_id, name=topic.name, partition=index)
+        )
+        index += 1
+    return records
+
+
+def decide_create_partitions_at(
+    view: SpeculativeView, requests: Sequence[CreatePartitionsAt]
+) -> Decision[Sequence[DisklessError | None]]:
+    """The part of a coordinator beside the catalogue: partitions it has already stay as they are.
+
+    The catalogue gives a name to one topic at a time, so another topic of that name was deleted
+    there and is deleted here too, before anybody else gets to it.
+    """
+    records: list[MetadataRecord] = []
+    answer: list[DisklessError | None] = []
+    for request in requests:
+        named = view.topic_by_name(request.name)
+        if named is not None and named.topic_id != request.topic_id:
+            view.delete_topic(named)
+            records.append(TopicDeletedRecord(topic_id=named.topic_id))
+        topic = view.stored_topic(request.topic_id)
+        missing = [
+            index
+            for index in sorted(set(request.partitions))
+            if view.partition(TopicIdPartition(request.topic_id, index)) is None
+        ]
+        have = 0 if topic is None else topic.description.partition_count
+        if missing and not have <= missing[0] <= missing[-1] < PARTITIONS_PER_TOPIC_MAX:
+            answer.append(InvalidPartitions(f"partitions {missing[0]} .. after {have}"))
+            continue
+        answer.append(None)
+        if not missing:
+            continue
+        row_id = view.next_offset + len(records) if topic is None else topic.id
+        for index in missing:
+            view.put_partition(
+                TopicIdPartition(request.topic_id, index),
+                PartitionState(view.next_offset + len(records), row_id, index),
+            )
+            records.append(
+                PartitionCreatedRecord(
+                    topic_id=request.topic_id, name=request.name, partition=index
+                )
+            )
+        view.put_topic(
+            StoredTopic(
+                row_id,
+                TopicDescription(
+                    topic_id=request.topic_id, name=request.name, partition_count=missing[-1] + 1
+                ),
+            )
+        )
     return Decision(records, answer)
 
 

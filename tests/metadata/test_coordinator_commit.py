@@ -9,6 +9,7 @@ import pytest
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile
+from metadata.topic_rules import PRODUCER_ID_BLOCK
 from tests.support.coordinator_bench import (
     UNKNOWN_PARTITION,
     CoordinatorBench,
@@ -382,9 +383,10 @@ async def test_producer_ids_are_never_given_out_twice(
     given: list[int] = []
     for seed in range(3):
         async with running_coordinator(tmp_path, log, seed=seed) as bench:
-            allocate = bench.coordinator.allocate_producer_id
-            given += await asyncio.gather(*[allocate() for _ in range(1_200)])
-    assert len(set(given)) == len(given) == 3_600
+            allocate = bench.coordinator.allocate_producer_ids
+            for block in await asyncio.gather(*[allocate() for _ in range(12)]):
+                given += block
+    assert len(set(given)) == len(given) == 36 * PRODUCER_ID_BLOCK
     assert min(given) >= 0
 
 
