@@ -57,7 +57,7 @@ class MetadataRecordBatch(NamedTuple):
 
 
 class MetadataLog(Protocol):
-    """One partition of the metadata log: to be read once it is open, to be appended to once it leads.
+    """One partition of the metadata log: to be read while open, to be appended to while it leads.
 
     The local log leads from its opening on, because only one process can have it open.
     """
@@ -130,7 +130,7 @@ class MetadataLog(Protocol):
     async def read(self, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:
         """Durable batches in order, the first being the one that contains `offset`.
 
-        As many as fit into `max_bytes` of their stored size, but at least one; empty exactly when
+        No more than fit into `max_bytes` of their stored size, but at least one; empty exactly when
         `offset` is `end_offset`.
         Raises: OutOfBounds (below `start_offset` or above `end_offset`), CorruptLog, StorageFailed.
         """
