@@ -42,7 +42,7 @@ import pyarrow as pa
 
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from tiering.raw_batches import raw_rows
-from tiering.segment_format import SegmentFooter, SegmentIdentity
+from tiering.segment_format import SegmentFooter, SegmentIdentity, SourceRange
 from tiering.segment_verification import object_crc32c, verify_segment
 from tiering.segment_writer import FileBody, SegmentWriter, WrittenSegment
 from wal.batch_validation import RECORDS_PER_BATCH_MAX
@@ -176,7 +176,7 @@ def _write(
     temporary_directory: str | None,
 ) -> WrittenSegment:
     with tempfile.TemporaryFile(prefix="diskless-roll-", dir=temporary_directory) as file:
-        with SegmentWriter(file, _identity(plan)) as writer:
+        with SegmentWriter(file, _identity(plan), sources(plan)) as writer:
             for table in row_groups(plan, store, settings.row_group_bytes):
                 writer.write_row_group(table)
             written = writer.finish()
@@ -191,6 +191,19 @@ def _write(
             return existing
         failpoint("roll.after_put")
         return written
+
+
+def sources(plan: SegmentPlan) -> Sequence[SourceRange]:
+    """Where the plan's records come from: its extents, neighbours in one object as one."""
+    found: list[SourceRange] = []
+    for extent in plan.extents:
+        if found:
+            key, start, length = found[-1]
+            if key == extent.object_key and start + length == extent.byte_offset:
+                found[-1] = SourceRange(key, start, length + extent.length_bytes)
+                continue
+        found.append(SourceRange(extent.object_key, extent.byte_offset, extent.length_bytes))
+    return found
 
 
 # --- batches to row groups -----------------------------------------------------------------------

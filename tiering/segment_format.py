@@ -13,6 +13,7 @@ this project needs lies in the footer's key-value metadata, under names that sta
 | diskless.created.by | the writer; never a time or a host, so that a repeated roll is equal |
 | diskless.row.groups | JSON list of `[base offset, last offset, max timestamp, byte offset,
 length in bytes, CRC32C]`, one per row group |
+| diskless.sources | which bytes of which WAL objects were rolled, for whoever rebuilds metadata |
 | diskless.crc32c | `<CRC32C of the page index>-<CRC32C of the footer>` as 8 hex digits each |
 
 Parquet's own page checksums cover neither page headers nor the footer, so a flipped bit there can
@@ -23,6 +24,11 @@ then written over them, which leaves the footer as long as it was.
 
     PAR1 | row group 0 | row group 1 | … | page index | footer | footer length (u32 LE) | PAR1
 
+`diskless.sources` is base64 over, for each run of neighbouring bytes in offset order: zigzag
+uvarint of the ULID's milliseconds minus those of the run before; the ULID's ten random bytes;
+uvarint byte offset in the object; uvarint length. Segments of earlier releases have none, and
+neither has one of objects that are not named by a ULID. A run takes some 24 characters.
+
 This module knows the footer; metadata/segments.py names the object, tiering/segment_writer.py
 writes, tiering/segment_reader.py reads, tiering/segment_columns.py knows the columns. PyArrow is
 imported on first use only: the broker starts without it.
@@ -32,14 +38,16 @@ Failure cases: CorruptSegment naming the key for everything that does not hold.
 
 import json
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from wal.coordinates import TopicIdPartition
-from wal.crc import Buffer, crc32c
+from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.crc import Buffer, crc32c, crc32c_joined
 from wal.errors import CorruptSegment
+from wal.ulid import decode_ulid, encode_ulid, wal_object_key
 
 FORMAT_VERSION: Final = "1"
 CREATED_BY: Final = "diskless segment writer 1"
@@ -62,6 +70,7 @@ RECORD_COUNT_KEY: Final = "diskless.record.count"
 RAW_BATCH_COUNT_KEY: Final = "diskless.raw.batch.count"
 CREATED_BY_KEY: Final = "diskless.created.by"
 ROW_GROUPS_KEY: Final = "diskless.row.groups"
+SOURCES_KEY: Final = "diskless.sources"
 CHECKSUMS_KEY: Final = "diskless.crc32c"
 
 CHECKSUMS_PLACEHOLDER: Final = "00000000-00000000"
@@ -96,6 +105,14 @@ class RowGroup(NamedTuple):
     crc32c: int
 
 
+class SourceRange(NamedTuple):
+    """Bytes of a WAL object whose batches a segment holds."""
+
+    object_key: ObjectKey
+    byte_offset: int
+    length_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFooter:
     """A verified footer. `row_groups` in offset order, gapless, from base to last offset."""
@@ -108,17 +125,103 @@ class SegmentFooter:
     footer_start: int
     footer_bytes: bytes
     """The footer's Thrift bytes, the 8 bytes after them included: what PyArrow wants to see."""
+    encoded_sources: str | None = None
+    """See `decode_sources`; a broker has no use for them."""
 
     @property
     def max_timestamp_ms(self) -> int:
         return max(group.max_timestamp_ms for group in self.row_groups)
 
+    @property
+    def object_crc32c(self) -> int:
+        """CRC32C over the whole object, which its parts' checksums tell."""
+        value = crc32c(MAGIC)
+        for group in self.row_groups:
+            value = crc32c_joined(value, group.crc32c, group.length_bytes)
+        index_bytes = self.footer_start - self.page_index_start
+        value = crc32c_joined(value, self.page_index_crc32c, index_bytes)
+        return crc32c(self.footer_bytes, value)
+
+
+def encode_sources(sources: Sequence[SourceRange]) -> str | None:
+    """The text for SOURCES_KEY; None when an object is not named by a ULID."""
+    encoded = bytearray()
+    previous_ms = 0
+    for source in sources:
+        ulid = source.object_key.rpartition("/")[2]
+        try:
+            number = decode_ulid(ulid)
+        except ValueError:
+            return None
+        if wal_object_key(ulid) != source.object_key:
+            return None
+        time_ms = number >> _RANDOM_BITS
+        delta = time_ms - previous_ms
+        previous_ms = time_ms
+        encoded += _uvarint(delta << 1 if delta >= 0 else (-delta << 1) - 1)
+        encoded += (number & _RANDOM_MASK).to_bytes(_RANDOM_BYTES, "big")
+        encoded += _uvarint(source.byte_offset) + _uvarint(source.length_bytes)
+    return b64encode(encoded).decode("ascii")
+
+
+def decode_sources(key: str, text: str | None) -> Sequence[SourceRange] | None:
+    """The inverse of `encode_sources`. Raises: CorruptSegment naming `key`."""
+    if text is None:
+        return None
+    sources: list[SourceRange] = []
+    time_ms = position = 0
+    try:
+        data = b64decode(text, validate=True)
+        while position < len(data):
+            zigzag, position = _read_uvarint(data, position)
+            time_ms += zigzag >> 1 ^ -(zigzag & 1)
+            random_part = int.from_bytes(data[position : position + _RANDOM_BYTES], "big")
+            byte_offset, position = _read_uvarint(data, position + _RANDOM_BYTES)
+            length_bytes, position = _read_uvarint(data, position)
+            ulid = encode_ulid(time_ms << _RANDOM_BITS | random_part)
+            sources.append(SourceRange(wal_object_key(ulid), byte_offset, length_bytes))
+    except (ValueError, IndexError) as error:
+        raise CorruptSegment(f"{key}: its sources cannot be read: {error!r}") from error
+    return sources
+
+
+_RANDOM_BYTES: Final = 10
+_RANDOM_BITS: Final = 8 * _RANDOM_BYTES
+_RANDOM_MASK: Final = (1 << _RANDOM_BITS) - 1
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_uvarint(data: bytes, position: int) -> tuple[int, int]:
+    """(value, position behind it). Raises: IndexError."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
 
 def footer_metadata(
-    identity: SegmentIdentity, row_groups: Sequence[RowGroup], raw_batch_count: int
+    identity: SegmentIdentity,
+    row_groups: Sequence[RowGroup],
+    raw_batch_count: int,
+    sources: Sequence[SourceRange] = (),
 ) -> dict[str, str]:
     """The key-value metadata of a segment, its checksums still to be filled in."""
+    encoded = encode_sources(sources) if sources else None
+    told = {} if encoded is None else {SOURCES_KEY: encoded}
     return {
+        **told,
         VERSION_KEY: FORMAT_VERSION,
         TOPIC_KEY: identity.topic_name,
         TOPIC_ID_KEY: str(identity.partition.topic_id),
@@ -189,6 +292,8 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         row_groups = tuple(
             RowGroup(*map(int, group)) for group in json.loads(pairs[ROW_GROUPS_KEY.encode()])
         )
+        sources = pairs.get(SOURCES_KEY.encode())
+        encoded_sources = None if sources is None else sources.decode()
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptSegment(f"{key}: footer metadata is incomplete: {error!r}") from error
     footer_start = object_bytes - len(footer)
@@ -206,6 +311,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         page_index_start=last.byte_offset + last.length_bytes,
         footer_start=footer_start,
         footer_bytes=footer,
+        encoded_sources=encoded_sources,
     )
 
 

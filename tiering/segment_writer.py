@@ -12,7 +12,7 @@ every page would repeat two values in the page index.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import BinaryIO, Final, NamedTuple, Self
 
@@ -26,6 +26,7 @@ from tiering.segment_format import (
     TAIL,
     RowGroup,
     SegmentIdentity,
+    SourceRange,
     footer_metadata,
     sealed_footer,
 )
@@ -70,9 +71,16 @@ class SegmentWriter:
     block ends without `finish` is not a segment.
     """
 
-    def __init__(self, file: BinaryIO, identity: SegmentIdentity) -> None:
+    def __init__(
+        self,
+        file: BinaryIO,
+        identity: SegmentIdentity,
+        sources: Sequence[SourceRange] = (),
+    ) -> None:
+        """`sources` name where the records come from; none when that is not known."""
         self._file = file
         self._identity = identity
+        self._sources = sources
         self._row_groups: list[RowGroup] = []
         self._raw_batch_count = 0
         self._sink = _ChecksummedSink(file)
@@ -126,7 +134,9 @@ class SegmentWriter:
 
     def finish(self) -> WrittenSegment:
         """Write page index and footer, and the checksums over both."""
-        metadata = footer_metadata(self._identity, self._row_groups, self._raw_batch_count)
+        metadata = footer_metadata(
+            self._identity, self._row_groups, self._raw_batch_count, self._sources
+        )
         self._parquet.add_key_value_metadata(metadata)
         index_start = self._sink.position
         self._parquet.close()

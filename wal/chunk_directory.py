@@ -467,7 +467,8 @@ class ChunkDirectory:
                 facts = self._topics(topic_id)
                 if facts is not None:
                     topics[topic_id] = facts
-        return encode_notes(ObjectNotes(topics, commits))
+        partitions = sorted({entry.partition for entry in entries})
+        return encode_notes(ObjectNotes(topics, commits, self._commits.floors(partitions)))
 
     def locate(self, object_key: ObjectKey) -> SealedChunk | None:
         """The chunk that became (or becomes) this object, while it is kept here."""

@@ -48,3 +48,39 @@ def crc32c_of(fragments: Iterable[Buffer], skip: int = 0) -> int:
             skip = 0
         value = crc32c(fragment, value)
     return value
+
+
+def crc32c_joined(first: int, second: int, second_bytes: int) -> int:
+    """CRC32C of two pieces back to back, from theirs: first * x^(8 n) + second in GF(2)[x] / P.
+
+    So the checksum of an object is known from those of its parts, without reading it. Costs some
+    60 steps of 32, whatever the length.
+    """
+    return _product(_x_to_the(second_bytes << 3), first) ^ second
+
+
+_POLYNOMIAL: Final = 0x82F63B78
+"""Castagnoli's, the bit of x^0 at the top, as CRCs have it."""
+_ONE: Final = 1 << 31
+
+
+def _product(a: int, b: int) -> int:
+    product = 0
+    bit = _ONE
+    while a:
+        if a & bit:
+            product ^= b
+            a ^= bit
+        bit >>= 1
+        b = b >> 1 ^ _POLYNOMIAL if b & 1 else b >> 1
+    return product
+
+
+def _x_to_the(exponent: int) -> int:
+    power, square = _ONE, _ONE >> 1
+    while exponent:
+        if exponent & 1:
+            power = _product(square, power)
+        square = _product(square, square)
+        exponent >>= 1
+    return power

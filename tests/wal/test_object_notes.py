@@ -30,6 +30,7 @@ from wal.object_notes import (
     NO_NOTES,
     NOTES_KEPT_MAX,
     REFUSED,
+    UNKNOWN_FLOOR,
     BatchOutcome,
     CommitJournal,
     CommitNote,
@@ -81,6 +82,7 @@ _notes = st.builds(
         st.one_of(_committed, _ulids.map(lambda ulid: CommitNote(ulid, outcome=GIVEN_UP))),
         max_size=4,
     ).map(tuple),
+    floors=st.lists(st.integers(0, 1 << 62), max_size=4).map(tuple),
 )
 
 
@@ -120,6 +122,20 @@ def test_a_note_gives_back_the_answer_to_every_batch() -> None:
 def test_offsets_that_do_not_follow_each_other_are_not_noted() -> None:
     outcomes = [BatchOutcome(100, 7), BatchOutcome(103, 7), *[BatchOutcome(0, 7)] * 3]
     assert note_commit("0" * 26, EXTENTS, outcomes) is None
+
+
+def test_floors_follow_what_was_committed_and_never_go_back() -> None:
+    journal = CommitJournal()
+    appended = [BatchOutcome(100, 7), BatchOutcome(102, 7), BatchOutcome(105, 7)]
+    refused = BatchOutcome(exception=REFUSED)
+    note = note_commit("0" * 26, EXTENTS, [*appended, refused, BatchOutcome(0, 7)])
+    assert note is not None
+    journal.add(note, EXTENTS)
+    assert journal.floors([A0, A1, B0]) == [106, UNKNOWN_FLOOR, 1]
+    repeated = note_commit("1" * 26, EXTENTS[:1], [BatchOutcome(3, 7)])
+    assert repeated is not None
+    journal.add(repeated, EXTENTS[:1])
+    assert journal.floors([A0]) == [106]
 
 
 def test_an_object_that_was_given_up_has_no_offsets() -> None:

@@ -1,0 +1,66 @@
+"""What a segment says of its origin, and of its own checksum, from the footer alone."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiering_samples import SampleBatch, SampleRecord, file_store, plan_of, put_wal_object
+
+from tiering.roll import RollSettings, roll
+from tiering.segment_format import SourceRange, decode_sources, encode_sources
+from tiering.segment_verification import verify_segment
+from wal.coordinates import ObjectKey
+from wal.crc import crc32c
+from wal.errors import CorruptSegment
+from wal.ulid import encode_ulid, ulid_at, wal_object_key
+
+_sources = st.lists(
+    st.builds(
+        SourceRange,
+        st.integers(0, (1 << 128) - 1).map(lambda number: wal_object_key(encode_ulid(number))),
+        st.integers(0, 1 << 40),
+        st.integers(0, 1 << 40),
+    ),
+    max_size=10,
+)
+
+
+@given(_sources)
+def test_sources_read_back_as_they_were_written(sources: list[SourceRange]) -> None:
+    assert decode_sources("key", encode_sources(sources)) == sources
+
+
+@pytest.mark.parametrize("text", ["=", "AA", "////", "é"])
+def test_what_is_no_sources_is_corrupt(text: str) -> None:
+    with pytest.raises(CorruptSegment, match="key"):
+        decode_sources("key", text)
+
+
+def test_objects_that_are_not_named_by_a_ulid_are_not_told() -> None:
+    assert encode_sources([SourceRange(ObjectKey("wal/00/object"), 1, 2)]) is None
+    assert decode_sources("key", None) is None
+
+
+def test_a_segment_tells_its_sources_and_its_own_checksum(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    keys = [wal_object_key(ulid_at(1_700_000_000_000 + at, rng)) for at in (0, 5)]
+    batches = [SampleBatch([SampleRecord(value=b"%d" % at)] * 10) for at in range(6)]
+    with file_store(tmp_path) as store:
+        first = put_wal_object(store, keys[0], [batches[:2], batches[2:4]])
+        second = put_wal_object(
+            store, keys[1], [batches[4:5], batches[5:]], base_offset=40, gap=b"x"
+        )
+        plan = plan_of([*first, *second])
+        segment = roll(plan, store, settings=RollSettings(row_group_bytes=1000)).segment
+        footer = verify_segment(store, segment.object_key)
+        stored = store.get(segment.object_key)
+    assert len(footer.row_groups) > 1
+    assert footer.object_crc32c == segment.crc32c == crc32c(stored)
+    assert decode_sources("key", footer.encoded_sources) == [
+        # Neighbours in one object are one.
+        SourceRange(keys[0], first[0].byte_offset, sum(extent.length_bytes for extent in first)),
+        SourceRange(keys[1], second[0].byte_offset, second[0].length_bytes),
+        SourceRange(keys[1], second[1].byte_offset, second[1].length_bytes),
+    ]
