@@ -18,6 +18,8 @@ from metadata.operations import (
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    TOMBSTONE,
+    DescribedFile,
     Extent,
     FindBatches,
     FoundBatches,
@@ -38,15 +40,19 @@ from metadata.schema import (
     compiled,
     unpack_owners,
 )
-from metadata.speculative import KnownFile
+from metadata.speculative import FileStanding, KnownFile
 from metadata.state import checked_row
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset
 from wal.errors import (
     CorruptState,
     InvalidRequest,
     OffsetOutOfRange,
+    UnknownFile,
     UnknownPartition,
 )
+
+NO_UPLOADER: Final = -1
+"""`files.uploader_broker_id` of a segment, and of what was handed over or tombstoned."""
 
 _PAGE_ROWS: Final = 64
 """Rows fetched at once; one page covers most answers."""
@@ -425,18 +431,46 @@ def look_up(
         ).one_or_none()
         if file_row is None:
             continue
-        file_id = checked_row(FILES, file_row)[0]
+        values = checked_row(FILES, file_row)
         answer = connection.execute(
-            FILE_ANSWERS.select_all.where(FILE_ANSWERS.table.c.file == file_id)
+            FILE_ANSWERS.select_all.where(FILE_ANSWERS.table.c.file == values[0])
         ).one_or_none()
-        if answer is None:
-            raise CorruptState(f"{key} has no stored answer")
-        _, digest, stored, _ = checked_row(FILE_ANSWERS, answer)
-        files[key] = KnownFile(digest, stored)
+        digest = stored = b""
+        if answer is not None:
+            _, digest, stored, _ = checked_row(FILE_ANSWERS, answer)
+        standing = _standing(values, is_answered=answer is not None)
+        files[key] = KnownFile(digest, stored, standing, is_owner=bool(values[8]))
     states: dict[ProducerKey, ProducerState | None] = dict.fromkeys(producers)
-    for producer, stored in load_producers(connection, producers).items():
-        states[producer] = stored.state
+    for producer, known in load_producers(connection, producers).items():
+        states[producer] = known.state
     return LookUp(files, states)
+
+
+def _standing(file: Sequence[Any], *, is_answered: bool) -> FileStanding:
+    """What a row of `files` says; raises CorruptState when its answer should be there or not."""
+    key, uploader, live_rows, owners = file[9], file[3], file[5], file[10]
+    if file[1] == TOMBSTONE:
+        standing = FileStanding.SEALED if owners else FileStanding.TOMBSTONED
+    elif is_answered:
+        return FileStanding.COMMITTED
+    else:
+        standing = FileStanding.HANDED_OVER
+    if is_answered or uploader != NO_UPLOADER or live_rows:
+        raise CorruptState(f"{key} has {'an' if is_answered else 'no'} answer")
+    return standing
+
+
+def describe_files(connection: Connection, keys: Sequence[ObjectKey]) -> Sequence[DescribedFile]:
+    """One entry per key; UnknownFile for a tombstone too. Raises CorruptState."""
+    described = []
+    for key in keys:
+        row = connection.execute(FILES.select_all.where(FILES.table.c.object_key == key)).first()
+        values = None if row is None else checked_row(FILES, row)
+        if values is None or (values[1] == TOMBSTONE and not values[10]):
+            described.append(DescribedFile(error=UnknownFile(f"{key} is not known here")))
+        else:
+            described.append(DescribedFile(has_live_batches=values[5] > 0))
+    return described
 
 
 class DeletableFile(NamedTuple):
@@ -449,19 +483,30 @@ class DeletableFile(NamedTuple):
     """Whether this coordinator decides its fate now; if not, an earlier owner does."""
     owner_ids: Sequence[int]
     """Coordinators that own it one after the other; empty for a segment."""
+    object_bytes: int
+    standing: FileStanding
 
 
 def deletable_files(
-    connection: Connection, *, before_ms: int, after: tuple[int, int], limit: int
+    connection: Connection,
+    *,
+    before_ms: int,
+    after: tuple[int, int],
+    limit: int,
+    is_owner: bool,
 ) -> Sequence[tuple[tuple[int, int], DeletableFile]]:
     """Files deletable since before `before_ms`, oldest first, with the cursor to go on after.
 
+    Either those that this coordinator owns, or those that wait for an earlier owner.
     Raises CorruptState.
     """
     columns = FILES.table.c
     since, file_id = after
+    answered = select(FILE_ANSWERS.table.c.file).where(FILE_ANSWERS.table.c.file == columns.id)
     rows = connection.execute(
-        FILES.select_all.where(
+        FILES.select_all.add_columns(answered.exists())
+        .where(
+            columns.is_owner == int(is_owner),
             columns.deletable_since_ms >= 0,
             columns.deletable_since_ms < before_ms,
             (columns.deletable_since_ms > since)
@@ -473,9 +518,15 @@ def deletable_files(
     found = []
     for row in rows:
         # Objects are deleted by what stands here: a damaged row must not name a live one.
-        values = checked_row(FILES, row)
+        values = checked_row(FILES, row[:-1])
         file = DeletableFile(
-            ObjectKey(values[9]), values[1], values[7], bool(values[8]), unpack_owners(values[10])
+            ObjectKey(values[9]),
+            values[1],
+            values[7],
+            bool(values[8]),
+            unpack_owners(values[10]),
+            values[2],
+            _standing(values, is_answered=bool(row[-1])),
         )
         found.append(((file.deletable_since_ms, values[0]), file))
     return found

@@ -277,7 +277,9 @@ def _answers(connection: Connection) -> Iterable[Violation]:
     columns, answers = FILES.table.c, FILE_ANSWERS.table.c.file
     files = columns.id
     for file in connection.execute(
-        select(files).where(columns.uploader_broker_id != NO_UPLOADER, files.not_in(select(answers)))
+        select(files).where(
+            columns.uploader_broker_id != NO_UPLOADER, files.not_in(select(answers))
+        )
     ).scalars():
         yield Violation(f"file {file}", "has no stored answer")
     for file in connection.execute(select(answers).where(answers.not_in(select(files)))).scalars():

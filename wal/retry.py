@@ -34,6 +34,13 @@ class RetryLimits:
     """From the start of the first attempt; no attempt starts after it."""
 
 
+def backed_off_s(interval_s: float, failures: int, max_s: float, rng: random.Random) -> float:
+    """How long a worker that is repeated for ever waits: its interval, doubled by each failure in
+    a row up to `max_s` (or the interval, if that is longer), and jittered as above."""
+    full_s = min(interval_s * 2 ** min(failures, 32), max(max_s, interval_s))
+    return rng.uniform(full_s / 2, full_s)
+
+
 class Retries:
     """The attempts of one operation; the first one has started when this is made."""
 
