@@ -120,6 +120,10 @@ class MetadataPartition:
         leader = self.replica.leader
         return None if leader is None or leader.broker_id == RESIGNED else leader
 
+    def is_myself(self, leader: Leader) -> bool:
+        """Whether `leader` is this very process."""
+        return leader.incarnation == self._candidate().incarnation
+
     async def ready(self) -> None:
         """Return when somebody leads: this process, with everything applied, or another."""
         await self._ready.wait()
