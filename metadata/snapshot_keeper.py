@@ -160,11 +160,13 @@ class SnapshotKeeper:
         while True:
             try:
                 if self._is_leading():
-                    if not must_maintain and self._is_due():
-                        # Before, since what the round leaves behind is seen to in any case.
+                    if must_maintain:
+                        # What an earlier round, or process, left undone.
+                        await self.maintain_once()
+                        must_maintain = False
+                    if self._is_due():
                         must_maintain = True
                         await self.take_once()
-                    if must_maintain:
                         await self.maintain_once()
                         must_maintain = False
                 failures = unsound = 0
