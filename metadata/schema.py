@@ -219,6 +219,7 @@ FILES: Final = StateTable(
 )
 Index(
     "files_deletable",
+    FILES.table.c.is_owner,
     FILES.table.c.deletable_since_ms,
     sqlite_where=FILES.table.c.deletable_since_ms >= 0,
 )

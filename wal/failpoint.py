@@ -17,6 +17,13 @@ the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from 
 | commit.after_apply | SQLite has them, nobody was answered |
 | commit.after_answer | the commit lane has the answer, the produce requests do not |
 | segment.after_log | a segment commit is durable in the metadata log |
+| handover.before_send / handover.after_ack | around handing files over to their next owner |
+| delete.before_object / delete.after_object | around the deletion of objects without live batches |
+| forget.after_log | files that are dealt with are forgotten durably |
+| seal.after_log | what was handed over and never committed here cannot be committed any more |
+| takeover.after_tombstones / takeover.after_log | around acting for an owner that never came |
+| orphan.after_marker | the store's clock is about to be read |
+| orphan.after_tombstones / orphan.after_delete | around the deletion of orphans |
 | roll.before_put / roll.after_put / roll.before_commit / roll.after_commit | the tiering job |
 """
 
