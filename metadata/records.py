@@ -9,7 +9,7 @@ as KRaft's metadata records do:
 
     uvarint  frame version   1
     uvarint  api key         which record
-    uvarint  version         0
+    uvarint  version         0; 1 of FileCommitted
              body            flexible-version encoding (metadata/record_codec.py), tag section last
 
 An unknown tag is skipped. An unknown frame version, api key or version is refused: a replica that
@@ -19,7 +19,8 @@ Records of KIP-1164, field by field as in its schemas:
 
     100 PartitionCreated   TopicId uuid, Name string, PartitionIndex int32
     101 TopicDeleted       TopicId uuid
-    102 FileCommitted      ObjectKey string, ObjectFormat int8, FileSize int64,
+    102 FileCommitted      (version 0; what is written is version 1, metadata/file_committed.py)
+                           ObjectKey string, ObjectFormat int8, FileSize int64,
                            UploaderBrokerId int32, OwnerIds []int32, Topics []
                              TopicId uuid, Partitions []
                                PartitionIndex int32, Batches [] (61 bytes each)
@@ -61,44 +62,32 @@ Source: KIP-1164, "Metadata records"; the frame is KIP-631's.
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from metadata.control_records import CONTROL_CODECS, ControlRecord
+from metadata.file_committed import REQUEST_DIGEST_BYTES as REQUEST_DIGEST_BYTES
+from metadata.file_committed import CommittedBatch as CommittedBatch
+from metadata.file_committed import (
+    FileCommittedRecord,
+    decode_file_committed,
+    decode_file_committed_0,
+    encode_file_committed,
+)
+from metadata.file_committed import RefusedBatch as RefusedBatch
 from metadata.record_codec import (
-    INT8,
     INT32,
     INT64,
     NO_TAGS,
     FieldReader,
     compact_string,
-    tag_section,
     uvarint,
 )
-from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog
 
 FRAME_VERSION: Final = 1
-RECORD_VERSION: Final = 0
-
-COMMITTED_AT_TAG: Final = 1000
-POSITIONS_TAG: Final = 1001
-REFUSED_TAG: Final = 1002
-REQUEST_DIGEST_TAG: Final = 1003
-
-REQUEST_DIGEST_BYTES: Final = 16
-
-COMMITTED_BATCH: Final = struct.Struct(">biiqqqqbqhiiB")
-"""One accepted batch and its empty tag section."""
-assert COMMITTED_BATCH.size == 61
-
-REFUSED_BATCH: Final = struct.Struct(">ihqqqB")
-"""One refused batch and its empty tag section."""
-assert REFUSED_BATCH.size == 31
-
-_PARTITION_BYTES_MIN: Final = 6
-_TOPIC_BYTES_MIN: Final = 18
+FILE_COMMITTED: Final = 102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,62 +104,6 @@ class TopicDeletedRecord:
     """The topic, its partitions and all their batches are gone."""
 
     topic_id: UUID
-
-
-class CommittedBatch(NamedTuple):
-    """One batch that was appended to its partition, and the offsets it got.
-
-    The fields from `magic` on are those of the record's bytes, in their order.
-    """
-
-    partition: TopicIdPartition
-    position: int
-    """Which batch of the commit request this is, counted from 0."""
-    magic: int
-    byte_offset: ByteOffset
-    byte_size: int
-    base_offset: Offset
-    last_offset: Offset
-    log_append_time_ms: int
-    max_timestamp_ms: int
-    timestamp_type: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    last_sequence: int
-
-
-class RefusedBatch(NamedTuple):
-    """One batch of a commit request that was not appended, and what its sender was told.
-
-    Error code 0 is a duplicate: `base_offset` and `log_append_time_ms` are those of the first time,
-    `log_start_offset` is that of this answer.
-    """
-
-    position: int
-    error_code: int
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileCommittedRecord:
-    """A WAL object was committed: the answer for each of its batches.
-
-    `batches` come grouped by topic and partition, as they lie in the object; together with
-    `refused` their positions are 0 .. n-1 of the request's n batches.
-    """
-
-    object_key: ObjectKey
-    object_format: int
-    file_size: int
-    uploader_broker_id: int
-    owner_ids: Sequence[int]
-    committed_at_ms: int
-    batches: Sequence[CommittedBatch]
-    refused: Sequence[RefusedBatch] = ()
-    request_digest: bytes = bytes(REQUEST_DIGEST_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +180,11 @@ def encode_record(record: MetadataRecord) -> bytes:
 
     Raises: ValueError when a number does not fit its field.
     """
-    api_key, encode = _ENCODERS[type(record)]
-    frame = uvarint(FRAME_VERSION) + uvarint(api_key) + uvarint(RECORD_VERSION)
+    api_key, version, encode = _ENCODERS[type(record)]
+    frame = uvarint(FRAME_VERSION) + uvarint(api_key) + uvarint(version)
     try:
         return frame + encode(record)
-    except struct.error as error:
+    except (struct.error, ValueError) as error:
         raise ValueError(f"{type(record).__name__} cannot be encoded: {error}") from error
 
 
@@ -266,159 +199,15 @@ def decode_record(data: bytes) -> MetadataRecord:
         raise CorruptLog(f"metadata record has frame version {frame_version}, not {FRAME_VERSION}")
     api_key = frame.uvarint()
     version = frame.uvarint()
-    if api_key not in _DECODERS or version != RECORD_VERSION:
+    decode = _DECODERS.get((api_key, version))
+    if decode is None:
         raise CorruptLog(
             f"unknown record type: metadata record has api key {api_key}, version {version};"
             " only a newer release can have written it"
         )
-    record = _DECODERS[api_key](frame)
+    record = decode(frame)
     frame.finish()
     return record
-
-
-# --- 102 FileCommitted, the one record whose size and speed matter -----------------------------
-
-
-def _encode_file_committed(record: FileCommittedRecord) -> bytes:
-    parts = [
-        compact_string(record.object_key),
-        INT8.pack(record.object_format),
-        INT64.pack(record.file_size),
-        INT32.pack(record.uploader_broker_id),
-        uvarint(len(record.owner_ids) + 1),
-        *map(INT32.pack, record.owner_ids),
-    ]
-    topics: list[bytes] = []
-    topic_count = 0
-    for topic_id, batches_of_topic in groupby(record.batches, _topic_id_of):
-        topic_count += 1
-        partitions: list[bytes] = []
-        partition_count = 0
-        for index, group in groupby(batches_of_topic, _partition_index_of):
-            partition_count += 1
-            batches = [COMMITTED_BATCH.pack(*batch[2:], 0) for batch in group]
-            partitions += (INT32.pack(index), uvarint(len(batches) + 1), *batches, NO_TAGS)
-        topics += (topic_id.bytes, uvarint(partition_count + 1), *partitions, NO_TAGS)
-    parts += (uvarint(topic_count + 1), *topics, _file_committed_tags(record))
-    return b"".join(parts)
-
-
-def _topic_id_of(batch: CommittedBatch) -> UUID:
-    return batch[0][0]
-
-
-def _partition_index_of(batch: CommittedBatch) -> int:
-    return batch[0][1]
-
-
-def _file_committed_tags(record: FileCommittedRecord) -> bytes:
-    fields = {COMMITTED_AT_TAG: INT64.pack(record.committed_at_ms)}
-    positions = [batch.position for batch in record.batches]
-    if positions != list(range(len(positions))):
-        count = len(positions)
-        fields[POSITIONS_TAG] = uvarint(count + 1) + struct.pack(f">{count}i", *positions)
-    if record.refused:
-        fields[REFUSED_TAG] = uvarint(len(record.refused) + 1) + b"".join(
-            [REFUSED_BATCH.pack(*refused, 0) for refused in record.refused]
-        )
-    if len(record.request_digest) != REQUEST_DIGEST_BYTES:
-        raise ValueError(f"a request digest has {REQUEST_DIGEST_BYTES} bytes")
-    fields[REQUEST_DIGEST_TAG] = record.request_digest
-    return tag_section(fields)
-
-
-def _decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
-    object_key = ObjectKey(reader.compact_string())
-    object_format = reader.int8()
-    file_size = reader.int64()
-    uploader_broker_id = reader.int32()
-    owner_ids = tuple(reader.int32() for _ in range(reader.array_count(4)))
-    placed: list[tuple[TopicIdPartition, tuple[Any, ...]]] = []
-    for _ in range(reader.array_count(_TOPIC_BYTES_MIN)):
-        topic_id = reader.uuid()
-        for _ in range(reader.array_count(_PARTITION_BYTES_MIN)):
-            partition = TopicIdPartition(topic_id, reader.int32())
-            placed += [(partition, fields) for fields in _committed_batch_fields(reader)]
-            reader.skip_tags()
-        reader.skip_tags()
-    committed_at_ms: int | None = None
-    positions: Sequence[int] = range(len(placed))
-    refused: Sequence[RefusedBatch] = ()
-    request_digest = bytes(REQUEST_DIGEST_BYTES)
-    for tag, content in reader.tags():
-        if tag == COMMITTED_AT_TAG:
-            committed_at_ms = content.int64()
-        elif tag == POSITIONS_TAG:
-            positions = _decode_positions(content, len(placed))
-        elif tag == REFUSED_TAG:
-            refused = _decode_refused(content)
-        elif tag == REQUEST_DIGEST_TAG:
-            request_digest = content.raw(REQUEST_DIGEST_BYTES)
-        else:
-            continue
-        content.finish()
-    if committed_at_ms is None:
-        raise reader.corrupt("a committed file without its time of commit")
-    make = CommittedBatch._make
-    return FileCommittedRecord(
-        object_key=object_key,
-        object_format=object_format,
-        file_size=file_size,
-        uploader_broker_id=uploader_broker_id,
-        owner_ids=owner_ids,
-        committed_at_ms=committed_at_ms,
-        batches=tuple(
-            [
-                make((partition, position, *fields))
-                for position, (partition, fields) in zip(positions, placed, strict=True)
-            ]
-        ),
-        refused=refused,
-        request_digest=request_digest,
-    )
-
-
-_NO_TAG_POSITION: Final = COMMITTED_BATCH.size - 1
-_COMMITTED_FIELDS: Final = struct.Struct(">biiqqqqbqhiix")
-"""COMMITTED_BATCH without its tag section."""
-
-
-def _committed_batch_fields(reader: FieldReader) -> Sequence[tuple[Any, ...]]:
-    """The fields of one partition's batches, from `magic` on."""
-    size = COMMITTED_BATCH.size
-    count = reader.array_count(size)
-    start = reader.position
-    end = start + count * size
-    # As long as every tag section is empty, batches lie at a fixed stride; that every 61st byte is
-    # zero proves it, batch by batch.
-    if not any(reader.data[start + _NO_TAG_POSITION : end : size]):
-        reader.skip(count * size)
-        return list(_COMMITTED_FIELDS.iter_unpack(reader.data[start:end]))
-    batches = []
-    for _ in range(count):
-        at = reader.skip(_NO_TAG_POSITION)
-        batches.append(_COMMITTED_FIELDS.unpack(reader.data[at : at + _NO_TAG_POSITION] + NO_TAGS))
-        reader.skip_tags()
-    return batches
-
-
-def _decode_positions(reader: FieldReader, count: int) -> Sequence[int]:
-    if reader.array_count(4) != count:
-        raise reader.corrupt(f"not as many positions as batches, which are {count},")
-    start = reader.skip(4 * count)
-    return struct.unpack_from(f">{count}i", reader.data, start)
-
-
-def _decode_refused(reader: FieldReader) -> Sequence[RefusedBatch]:
-    refused = []
-    for _ in range(reader.array_count(REFUSED_BATCH.size)):
-        refused.append(
-            RefusedBatch(
-                reader.int32(), reader.int16(), reader.int64(), reader.int64(), reader.int64()
-            )
-        )
-        reader.skip_tags()
-    return tuple(refused)
 
 
 # --- the others --------------------------------------------------------------------------------
@@ -576,7 +365,6 @@ def _decode_files_deleted(reader: FieldReader) -> FilesDeletedRecord:
 _CODECS: Final[Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[..., Any]]]] = (
     (100, PartitionCreatedRecord, _encode_partition_created, _decode_partition_created),
     (101, TopicDeletedRecord, _encode_topic_deleted, _decode_topic_deleted),
-    (102, FileCommittedRecord, _encode_file_committed, _decode_file_committed),
     (103, RecordsDeletedRecord, _encode_records_deleted, _decode_records_deleted),
     (1000, TopicConfigsRecord, _encode_topic_configs, _decode_topic_configs),
     (
@@ -590,7 +378,12 @@ _CODECS: Final[Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[.
     (1004, FilesDeletedRecord, _encode_files_deleted, _decode_files_deleted),
     *CONTROL_CODECS,
 )
-_ENCODERS: Final = {kind: (api_key, encode) for api_key, kind, encode, _ in _CODECS}
-_DECODERS: Final[Mapping[int, Callable[[FieldReader], MetadataRecord]]] = {
-    api_key: decode for api_key, _, _, decode in _CODECS
+_ENCODERS: Final[Mapping[type[Any], tuple[int, int, Callable[[Any], bytes]]]] = {
+    **{kind: (api_key, 0, encode) for api_key, kind, encode, _ in _CODECS},
+    FileCommittedRecord: (FILE_COMMITTED, 1, encode_file_committed),
+}
+_DECODERS: Final[Mapping[tuple[int, int], Callable[[FieldReader], MetadataRecord]]] = {
+    **{(api_key, 0): decode for api_key, _, _, decode in _CODECS},
+    (FILE_COMMITTED, 0): decode_file_committed_0,
+    (FILE_COMMITTED, 1): decode_file_committed,
 }

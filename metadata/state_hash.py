@@ -17,6 +17,11 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+
 HASH_MODULUS: Final = 1 << 64
 _SIGN: Final = 1 << 63
 
@@ -24,11 +29,12 @@ _SIGN: Final = 1 << 63
 class RowChecksum:
     """The checksum of one table's rows: its integer columns first, then its blobs and texts."""
 
-    __slots__ = ("_pack", "_tag")
+    __slots__ = ("_columns", "_pack", "_tag")
 
     def __init__(self, tag: int, integers: int) -> None:
         """`tag` tells tables apart, so that equal rows of two tables do not cancel."""
         self._tag = tag
+        self._columns = integers + 1
         self._pack = struct.Struct(f"<{integers + 1}q").pack
 
     def __call__(self, integers: Sequence[int], blobs: Sequence[bytes] = ()) -> int:
@@ -37,6 +43,37 @@ class RowChecksum:
         for blob in blobs:
             data += len(blob).to_bytes(4, "little") + blob
         return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
+
+    def rows(self, columns: Sequence[Int64s | int], blobs: Sequence[bytes] = ()) -> Int64s:
+        """The checksums of many rows, given column by column; an int stands in every row.
+
+        `blobs` has the only blob of each row, if the table has one. Costs a third of as many calls.
+        """
+        count = max(np.size(column) for column in columns)
+        packed = np.empty((count, self._columns), "<i8")
+        packed[:, 0] = self._tag
+        for number, column in enumerate(columns, 1):
+            packed[:, number] = column
+        data, width = packed.tobytes(), self._columns * 8
+        starts = range(0, len(data), width)
+        if blobs:
+            digests = [
+                blake2b(
+                    data[start : start + width] + len(blob).to_bytes(4, "little") + blob,
+                    digest_size=8,
+                ).digest()
+                for start, blob in zip(starts, blobs, strict=True)
+            ]
+        else:
+            digests = [
+                blake2b(data[start : start + width], digest_size=8).digest() for start in starts
+            ]
+        return np.frombuffer(b"".join(digests), "<i8")
+
+
+def sum_of(checksums: Int64s) -> int:
+    """Their sum modulo 2**64."""
+    return int(checksums.view(np.uint64).sum(dtype=np.uint64))
 
 
 def to_signed(state_hash: int) -> int:

@@ -13,11 +13,10 @@ import pytest
 
 from diskless.data_directory import DataDirectory
 from metadata.coordinator import LOG_DIRECTORY
+from metadata.file_committed import COMMITTED_BATCH
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.record_codec import FieldReader
 from metadata.records import (
-    COMMITTED_BATCH,
-    REFUSED_BATCH,
     CommittedBatch,
     FileCommittedRecord,
     FilesDeletedRecord,
@@ -47,6 +46,7 @@ from metadata.segment_messages import (
 )
 from metadata.segments import segment_key
 from metadata.state import STATE_FILE
+from tests.support.file_committed_v0 import REFUSED_BATCH, encode_file_committed_0
 from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.ulid import mint_ulid, wal_object_key
@@ -221,6 +221,18 @@ def layouts() -> dict[str, list[Field]]:
 
 LAYOUTS: Final = layouts()
 
+
+def read_column_as_told(reader: FieldReader) -> list[int]:
+    count, width = reader.uvarint() - 1, reader.raw(1)[0]
+    smallest = shift = 0
+    while (byte := reader.raw(1)[0]) >= 0x80:
+        smallest |= (byte & 0x7F) << shift
+        shift += 7
+    smallest |= byte << shift
+    smallest = smallest >> 1 ^ -(smallest & 1)
+    return [smallest + int.from_bytes(reader.raw(width), "little") for _ in range(count)]
+
+
 _READ: Final[dict[str, Callable[[FieldReader], Any]]] = {
     "int8": FieldReader.int8,
     "int16": FieldReader.int16,
@@ -230,6 +242,8 @@ _READ: Final[dict[str, Callable[[FieldReader], Any]]] = {
     "uuid": FieldReader.uuid,
     "string": FieldReader.compact_string,
     "16s": lambda reader: reader.raw(16),
+    "uvarint": FieldReader.uvarint,
+    "column": read_column_as_told,
 }
 
 
@@ -262,28 +276,65 @@ def read_as_told(title: str, data: bytes) -> dict[str, Any]:
 TOPIC: Final = UUID(int=0x1234 << 64 | 7)
 PLACE: Final = TopicIdPartition(TOPIC, 3)
 
+FILE_COMMITTED: Final = FileCommittedRecord(
+    object_key=ObjectKey("wal/00/X"),
+    object_format=1,
+    file_size=2,
+    uploader_broker_id=4,
+    owner_ids=(5, 6),
+    committed_at_ms=7,
+    batches=(
+        CommittedBatch(
+            PLACE, 1, 2, ByteOffset(8), 9, Offset(10), Offset(11), 12, 13, 1, 14, 15, 16, 17
+        ),
+    ),
+    refused=(RefusedBatch(0, 45, 18, 19, 20),),
+    request_digest=bytes(range(16)),
+)
+
 RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
     "100 PartitionCreated": (
         PartitionCreatedRecord(topic_id=TOPIC, name="flights", partition=3),
         {"TopicId": TOPIC, "Name": "flights", "PartitionIndex": 3},
     ),
     "101 TopicDeleted": (TopicDeletedRecord(topic_id=TOPIC), {"TopicId": TOPIC}),
-    "102 FileCommitted": (
-        FileCommittedRecord(
-            object_key=ObjectKey("wal/00/X"),
-            object_format=1,
-            file_size=2,
-            uploader_broker_id=4,
-            owner_ids=(5, 6),
-            committed_at_ms=7,
-            batches=(
-                CommittedBatch(
-                    PLACE, 1, 2, ByteOffset(8), 9, Offset(10), Offset(11), 12, 13, 1, 14, 15, 16, 17
-                ),
-            ),
-            refused=(RefusedBatch(0, 45, 18, 19, 20),),
-            request_digest=bytes(range(16)),
-        ),
+    "102 FileCommitted, version 1": (
+        FILE_COMMITTED,
+        {
+            "ObjectKey": "wal/00/X",
+            "ObjectFormat": 1,
+            "FileSize": 2,
+            "UploaderBrokerId": 4,
+            "OwnerIds": [5, 6],
+            "CommittedAt": 7,
+            "RequestDigest": bytes(range(16)),
+            "Topics": [{"TopicId": TOPIC, "RunCount": 1}],
+            "PartitionIndex": [3],
+            "BatchCount": [1],
+            "FirstOffset": [10],
+            "FirstByte": 8,
+            "ByteSize": [9],
+            "ByteGap": [0],
+            "RecordSpan": [1],
+            "OffsetGap": [0],
+            "AppendTime": [5],
+            "MaxTimestamp": [6],
+            "Magic": [2],
+            "TimestampType": [1],
+            "ProducerId": [14],
+            "ProducerEpoch": [15],
+            "BaseSequence": [16],
+            "SequenceGap": [0],
+            "Positions": [1],
+            "RefusedPosition": [0],
+            "ErrorCode": [45],
+            "DuplicateOffset": [18],
+            "DuplicateAppendTime": [19],
+            "LogStartOffset": [20],
+        },
+    ),
+    "102 FileCommitted, version 0": (
+        FILE_COMMITTED,
         {
             "ObjectKey": "wal/00/X",
             "ObjectFormat": 1,
@@ -395,9 +446,12 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
 @pytest.mark.parametrize("title", RECORDS)
 def test_a_metadata_record_reads_back_by_the_page_alone(title: str) -> None:
     record, expected = RECORDS[title]
-    frame = FieldReader(encode_record(record), title)
-    assert [frame.uvarint() for _ in range(3)] == [1, int(title.split()[0]), 0]
-    assert type(record).__name__ == title.split()[1] + "Record"
+    is_old = title.endswith("FileCommitted, version 0")
+    encoded = encode_file_committed_0(FILE_COMMITTED) if is_old else encode_record(record)
+    frame = FieldReader(encoded, title)
+    version = int(title.endswith(", version 1"))
+    assert [frame.uvarint() for _ in range(3)] == [1, int(title.split()[0]), version]
+    assert type(record).__name__ == title.split()[1].rstrip(",") + "Record"
     assert read_as_told(title, frame.raw(frame.end - frame.position)) == expected
 
 
