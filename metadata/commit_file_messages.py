@@ -316,7 +316,7 @@ def _read_commits(reader: MessageReader, message: CommitFileMessage) -> Sequence
     return commits
 
 
-COMMIT_FILE: Final = Operation[CommitFileMessage, BatchCommit](
+COMMIT_FILE: Final[Operation[CommitFileMessage, BatchCommit]] = Operation(
     key=COMMIT_FILE_KEY,
     name="DisklessCommitFile",
     changes_state=True,

@@ -92,7 +92,7 @@ def _read_topic_errors(
     return in_order(topic_ids, answered, reader)
 
 
-CREATE_PARTITIONS: Final = Operation[Sequence[CreatePartitions], DisklessError | None](
+CREATE_PARTITIONS: Final[Operation[Sequence[CreatePartitions], DisklessError | None]] = Operation(
     key=CREATE_PARTITIONS_KEY,
     name="DisklessCreatePartitions",
     changes_state=True,
@@ -124,7 +124,7 @@ def _read_delete_topics(reader: MessageReader) -> tuple[Sequence[UUID], int]:
     return topic_ids, timeout_ms
 
 
-DELETE_TOPICS: Final = Operation[Sequence[UUID], DisklessError | None](
+DELETE_TOPICS: Final[Operation[Sequence[UUID], DisklessError | None]] = Operation(
     key=DELETE_TOPICS_KEY,
     name="DisklessDeleteTopics",
     changes_state=True,
@@ -179,7 +179,7 @@ def _read_deleted(
     return in_order([request.partition for request in requests], answered, reader)
 
 
-DELETE_RECORDS: Final = Operation[Sequence[DeleteRecords], DeletedRecords](
+DELETE_RECORDS: Final[Operation[Sequence[DeleteRecords], DeletedRecords]] = Operation(
     key=DELETE_RECORDS_KEY,
     name="DisklessDeleteRecords",
     changes_state=True,
@@ -236,7 +236,7 @@ def _read_listed(reader: MessageReader, requests: Sequence[ListOffsets]) -> Sequ
     return in_order([request.partition for request in requests], answered, reader)
 
 
-LIST_OFFSETS: Final = Operation[Sequence[ListOffsets], ListedOffset](
+LIST_OFFSETS: Final[Operation[Sequence[ListOffsets], ListedOffset]] = Operation(
     key=LIST_OFFSETS_KEY,
     name="DisklessListOffsets",
     changes_state=False,
@@ -305,7 +305,7 @@ def _read_described(
     return in_order(message.keys, answered, reader)
 
 
-DESCRIBE_FILES: Final = Operation[DescribeFilesMessage, DescribedFile](
+DESCRIBE_FILES: Final[Operation[DescribeFilesMessage, DescribedFile]] = Operation(
     key=DESCRIBE_FILES_KEY,
     name="DisklessDescribeFiles",
     changes_state=False,

@@ -203,7 +203,7 @@ def _read_extent(reader: MessageReader) -> Extent:
     )
 
 
-FIND_BATCHES: Final = Operation[FindBatchesMessage, FoundBatches](
+FIND_BATCHES: Final[Operation[FindBatchesMessage, FoundBatches]] = Operation(
     key=FIND_BATCHES_KEY,
     name="DisklessFindBatches",
     changes_state=False,

@@ -1,0 +1,273 @@
+"""Hypothesis strategies for what is asked of coordinators, and for what they answer.
+
+    SAMPLES["DisklessListOffsets"].requests
+    SAMPLES["DisklessListOffsets"].answer      one answer, such as survives encoding
+
+`draw_answers` draws as many answers as a request has entries.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from metadata import broker_messages as own
+from metadata.commit_file_messages import COMMIT_FILE, CommitFileMessage
+from metadata.coordinator_errors import ERROR_CODES, REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR
+from metadata.coordinator_messages import (
+    CREATE_PARTITIONS,
+    DELETE_RECORDS,
+    DELETE_TOPICS,
+    DESCRIBE_FILES,
+    LIST_OFFSETS,
+    DescribeFilesMessage,
+)
+from metadata.find_batches_messages import FIND_BATCHES, FindBatchesMessage
+from metadata.message_codec import Operation
+from metadata.operations import (
+    BatchCommit,
+    CommitFile,
+    CreatePartitions,
+    CreatePartitionsAt,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    DescribedFile,
+    FindBatches,
+    FoundBatches,
+    HandedFile,
+    ListedOffset,
+    ListOffsets,
+    RegisteredBroker,
+    SegmentExtent,
+    Tombstone,
+    TopicDescription,
+    WalExtent,
+)
+from wal.coordinates import BatchExtent, TopicIdPartition
+from wal.errors import DisklessError
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT16 = st.integers(-(2**15), 2**15 - 1)
+INT8 = st.integers(-(2**7), 2**7 - 1)
+NATURAL = st.integers(0, 2**31 - 1)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+
+# Few topics and partitions, so that a request has the same one several times.
+TOPIC_IDS = st.sampled_from([UUID(int=number << 64 | 5) for number in (1, 2, 2**63)])
+PARTITIONS = st.builds(TopicIdPartition, TOPIC_IDS, st.sampled_from([0, 1, 2**31 - 1]))
+
+ERRORS = st.builds(
+    lambda kind, text: kind(text),
+    st.sampled_from(
+        [
+            row.kind
+            for row in ERROR_CODES
+            if row.code not in (UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT)
+        ]
+    ),
+    TEXT.filter(bool),
+)
+"""Of the classes that come back as themselves whatever was asked."""
+
+BATCHES = st.builds(
+    BatchExtent,
+    PARTITIONS,
+    byte_offset=NATURAL,
+    length_bytes=NATURAL,
+    record_count=st.integers(1, 2**31 - 1),
+    crc=st.integers(0, 2**32 - 1),
+    max_timestamp_ms=INT64,
+    timestamp_type=st.just(1),
+    producer_id=st.integers(-1, 2**63 - 1),
+    producer_epoch=INT16,
+    base_sequence=st.integers(-1, 2**31 - 1),
+    request_id=INT32,
+)
+WAL_EXTENTS = st.builds(
+    WalExtent, TEXT, INT64, INT64, INT64, INT64, INT64, INT64, st.integers(0, 1), INT64
+)
+SEGMENT_EXTENTS = st.builds(SegmentExtent, TEXT, INT64, INT64, INT64, INT64)
+CONFIGS = st.dictionaries(TEXT, TEXT, max_size=3)
+
+
+def _optional_error(success: st.SearchStrategy[Any], make: Any) -> st.SearchStrategy[Any]:
+    return success | ERRORS.map(make)
+
+
+class Samples(NamedTuple):
+    operation: Operation[Any, Any]
+    requests: st.SearchStrategy[Any]
+    answer: st.SearchStrategy[Any]
+
+
+def _lists(entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(entries, max_size=5)
+
+
+_SAMPLES: Final = [
+    Samples(
+        CREATE_PARTITIONS,
+        _lists(
+            st.builds(CreatePartitions, topic_id=TOPIC_IDS, name=TEXT, partition_count=INT32),
+        ),
+        st.none() | ERRORS,
+    ),
+    Samples(DELETE_TOPICS, _lists(TOPIC_IDS), st.none() | ERRORS),
+    Samples(
+        COMMIT_FILE,
+        st.builds(
+            CommitFileMessage,
+            st.builds(
+                CommitFile,
+                object_key=TEXT,
+                file_size_bytes=INT64,
+                uploader_broker_id=INT32,
+                batches=_lists(BATCHES),
+                object_format=INT8,
+                owner_ids=st.lists(INT32, max_size=3).map(tuple),
+            ),
+            refused=st.just({}),
+        ),
+        _optional_error(
+            st.builds(BatchCommit, INT64, INT64, INT64, st.booleans(), st.none()),
+            lambda error: BatchCommit(error=error),
+        ),
+    ),
+    Samples(
+        DELETE_RECORDS,
+        _lists(st.builds(DeleteRecords, PARTITIONS, INT64)),
+        st.builds(DeletedRecords, INT64, st.none() | ERRORS),
+    ),
+    Samples(
+        LIST_OFFSETS,
+        _lists(st.builds(ListOffsets, PARTITIONS, INT64)),
+        st.builds(
+            ListedOffset,
+            INT64,
+            INT64,
+            extent=st.none(),
+            log_start_offset=st.just(-1),
+            error=st.none() | ERRORS,
+        ),
+    ),
+    Samples(
+        FIND_BATCHES,
+        st.builds(
+            FindBatchesMessage,
+            _lists(st.builds(FindBatches, PARTITIONS, INT64, INT32)),
+            INT32,
+            INT32,
+            st.booleans(),
+        ),
+        st.builds(
+            FoundBatches,
+            INT64,
+            INT64,
+            st.lists(WAL_EXTENTS | SEGMENT_EXTENTS, max_size=3),
+            st.none() | ERRORS,
+        ),
+    ),
+    Samples(
+        DESCRIBE_FILES,
+        st.builds(DescribeFilesMessage, _lists(TEXT), st.none() | st.integers(0, 2**31 - 1)),
+        st.builds(DescribedFile, st.booleans(), st.none() | ERRORS),
+    ),
+    Samples(
+        own.CREATE_TOPICS,
+        _lists(
+            st.builds(
+                CreateTopic,
+                name=TEXT,
+                partition_count=INT32,
+                configs=CONFIGS,
+                topic_id=st.none() | TOPIC_IDS,
+            )
+        ),
+        ERRORS
+        | st.builds(
+            TopicDescription,
+            topic_id=TOPIC_IDS,
+            name=TEXT,
+            partition_count=INT32,
+            configs=CONFIGS,
+            assignments=st.dictionaries(INT32, INT32, max_size=3),
+        ),
+    ),
+    Samples(
+        own.ALLOCATE_PRODUCER_IDS,
+        st.none(),
+        ERRORS
+        | st.builds(
+            lambda start, count: range(start, start + count),
+            st.integers(0, 2**62),
+            st.integers(1, 2**31 - 1),
+        ),
+    ),
+    Samples(
+        own.TOMBSTONE_FILES,
+        st.builds(own.TombstoneFilesMessage, INT32, _lists(TEXT)),
+        st.builds(Tombstone, st.booleans(), st.none() | ERRORS),
+    ),
+    Samples(
+        own.HAND_OVER_FILES,
+        st.builds(
+            own.HandOverFilesMessage,
+            INT32,
+            _lists(
+                st.builds(
+                    HandedFile,
+                    object_key=TEXT,
+                    object_format=INT8,
+                    file_size_bytes=INT64,
+                    owner_ids=st.lists(INT32, max_size=3).map(tuple),
+                )
+            ),
+        ),
+        st.none() | ERRORS,
+    ),
+    Samples(
+        own.CREATE_PARTITIONS_AT,
+        st.builds(
+            own.CreatePartitionsAtMessage,
+            INT32,
+            _lists(
+                st.builds(
+                    CreatePartitionsAt,
+                    topic_id=TOPIC_IDS,
+                    name=TEXT,
+                    partitions=st.lists(INT32, max_size=3).map(tuple),
+                )
+            ),
+        ),
+        st.none() | ERRORS,
+    ),
+    Samples(
+        own.DELETE_TOPICS_AT,
+        st.builds(own.DeleteTopicsAtMessage, INT32, _lists(TOPIC_IDS)),
+        st.none() | ERRORS,
+    ),
+    Samples(
+        own.REGISTER_BROKER,
+        st.builds(RegisteredBroker, INT32, TEXT, INT32, TEXT, TOPIC_IDS),
+        st.none() | ERRORS,
+    ),
+]
+
+SAMPLES: Final = {samples.operation.name: samples for samples in _SAMPLES}
+
+
+def draw_answers(data: st.DataObject, samples: Samples, request: Any) -> Sequence[Any]:
+    count = samples.operation.count(request)
+    return data.draw(st.lists(samples.answer, min_size=count, max_size=count), label="answers")
+
+
+def told(answer: Any) -> Any:
+    """The answer with its error as (class, text), so that answers can be compared."""
+    if isinstance(answer, DisklessError):
+        return type(answer), str(answer)
+    if getattr(answer, "error", None) is not None:
+        return answer._replace(error=(type(answer.error), str(answer.error)))
+    return answer
