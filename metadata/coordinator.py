@@ -44,7 +44,8 @@ from uuid import UUID
 
 from metadata.broker_rules import decide_register_broker, decide_unregister_brokers
 from metadata.commit_rules import Decision, check_commit, decide_commit, producers_of
-from metadata.control_records import NoOpRecord
+from metadata.control_records import NoOpRecord, ProducersExpiredRecord, RowsSweptRecord
+from metadata.deletion_steps import delete_records_in_steps
 from metadata.file_rules import (
     check_file_keys,
     decide_forget,
@@ -480,8 +481,31 @@ class PartitionCoordinator:
         )
 
     async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
-        """An entry has the new log start, OffsetOutOfRange or UnknownPartition."""
+        """An entry has the new log start, OffsetOutOfRange or UnknownPartition.
+
+        A deletion of many rows is several operations, so that commits have their turn in between.
+        """
+        return await delete_records_in_steps(self, requests)
+
+    async def delete_records_at_once(
+        self, requests: Sequence[DeleteRecords]
+    ) -> Sequence[DeletedRecords]:
+        """The same in one operation; the caller bounds how many rows it deletes."""
         return await self._perform(lambda view, _: decide_delete_records(view, requests))
+
+    async def sweep_rows(self, limit: int) -> None:
+        """Delete up to `limit` rows that deleted topics have left behind. Raises CommitFailed."""
+        record = RowsSweptRecord(limit=limit)
+        await self._perform(lambda view, _: Decision((record,), None))
+
+    async def expire_producers(self, limit: int) -> None:
+        """Forget up to `limit` producers that have expired by now. Raises CommitFailed."""
+        expiration_ms = self._settings.producer_expiration_ms
+        await self._perform(
+            lambda view, now_ms: Decision(
+                (ProducersExpiredRecord(before_ms=now_ms - expiration_ms, limit=limit),), None
+            )
+        )
 
     async def find_batches(
         self,
