@@ -507,7 +507,7 @@ def deletable_files(
         FILES.select_all.add_columns(answered.exists())
         .where(
             columns.is_owner == int(is_owner),
-            columns.deletable_since_ms >= 0,
+            columns.deletable_since_ms >= max(since, 0),
             columns.deletable_since_ms < before_ms,
             (columns.deletable_since_ms > since)
             | ((columns.deletable_since_ms == since) & (columns.id > file_id)),
