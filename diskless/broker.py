@@ -17,12 +17,12 @@ import gc
 import random
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import structlog
@@ -37,15 +37,16 @@ from diskless.broker_metrics import RequestMetrics, broker_metrics
 from diskless.cluster import ConfiguredValues, CoordinatorTopics, SingleBroker
 from diskless.commit_lane import CommitLane
 from diskless.config import Config
+from diskless.coordinators import Coordinators
 from diskless.data_directory import DataDirectory
 from diskless.logs import configure_logs
 from diskless.metrics import MetricsServer
 from diskless.ports import LEADER_EPOCH
 from diskless.replica_manager import ReplicaManager, append_failed
-from diskless.server import KafkaServer
+from diskless.server import KafkaServer, bind_listener
 from diskless.timestamp_search import TimestampSearch
-from metadata.coordinator import LocalCoordinator
-from metadata.file_cleaner import FileCleaner
+from metadata.metadata_partition import Candidate
+from metadata.routed_client import RemoteClient
 from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from tiering.segment_reader import SegmentReader
 from wal.buffer import BufferPool
@@ -53,10 +54,11 @@ from wal.chunk_directory import ChunkDirectory, SealedChunk
 from wal.clock import Clock, SystemClock
 from wal.coordinates import ObjectKey
 from wal.disk import SYSTEM_DISK, Disk
-from wal.errors import DisklessError, InvalidSettings
+from wal.errors import DisklessError, InvalidSettings, NotCoordinator
 from wal.failpoint import arm_from_environment
 from wal.fd_cache import FdCache
 from wal.file_store import FileStoreSettings
+from wal.log_directory import DirectoryLock
 from wal.object_cache import ObjectCache
 from wal.object_notes import CommitJournal, TopicFacts
 from wal.object_store import Buffer, ObjectStore
@@ -187,9 +189,11 @@ class Broker:
     async def running(self) -> AsyncIterator[None]:
         """Build, recover, listen; on leaving, stop in reverse. Raises what a part died of."""
         async with AsyncExitStack() as stack:
+            self._lock_data_directory(stack)
+            self._take_address(stack)
             await self._open_storage(stack)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            await self._open_coordinator(stack, tasks)
+            await self._open_coordinators(stack, tasks)
             recovered = await self._open_chunks(stack)
             self._build_write_path()
             await self._build_read_path(stack)
@@ -197,6 +201,12 @@ class Broker:
             await self._listen(stack)
             _settle_garbage_collector()
             yield
+
+    def _lock_data_directory(self, stack: AsyncExitStack) -> None:
+        try:
+            stack.callback(DirectoryLock(self.data.path).close)
+        except BlockingIOError as error:
+            raise NotCoordinator(f"{self.data.path} is in use by another broker") from error
 
     async def _open_storage(self, stack: AsyncExitStack) -> None:
         config, data = self.config, self.data
@@ -220,21 +230,47 @@ class Broker:
         self.executor = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
         stack.callback(self.executor.shutdown)
 
-    async def _open_coordinator(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
-        self.coordinator = await stack.enter_async_context(
-            await LocalCoordinator.open(
-                self.data.metadata,
+    def _take_address(self, stack: AsyncExitStack) -> None:
+        """Other brokers are told where this one is before it serves anything."""
+        self.listener = bind_listener(self.host, self.port)
+        stack.callback(self.listener.close)
+        self.host, self.port = self.listener.getsockname()[:2]
+        advertised = self.config.broker.advertised_listener
+        self.advertised = (
+            parse_address(advertised, "advertised.listener")
+            if advertised
+            else (self.host, self.port)
+        )
+
+    async def _open_coordinators(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        incarnation, past = self.data.begin_life(self.rng)
+        self.candidate = Candidate(
+            broker_id=self.node_id,
+            host=self.advertised[0],
+            port=self.advertised[1],
+            incarnation=incarnation,
+            past_incarnations=past,
+            may_lead=self.config.coordinator.may_lead,
+        )
+        self.coordinators = await stack.enter_async_context(
+            Coordinators(
+                self.config,
+                data=self.data,
+                store=self.store,
+                cluster_id=self.cluster_id,
+                candidate=lambda: self.candidate,
+                connect=self._connect,
                 clock=self.clock,
                 rng=self.rng,
-                settings=self.config.coordinator,
-                log_settings=self.config.metadata_log,
             )
         )
-        self._run_until_stop(stack, tasks.create_task(self.coordinator.run(), name="coordinator"))
-        cleaner = FileCleaner(
-            self.coordinator, self.store, settings=self.config.coordinator, clock=self.clock
-        )
-        self._run_until_stop(stack, tasks.create_task(cleaner.run(), name="file-cleaner"))
+        self.coordinator = self.coordinators.client
+        running = tasks.create_task(self.coordinators.run(), name="coordinators")
+        self._run_until_stop(stack, running)
+        await _first_of(self.coordinators.ready(), running)
+
+    def _connect(self, host: str, port: int) -> RemoteClient:
+        raise NotCoordinator(f"no way to {host}:{port}")
 
     @staticmethod
     def _run_until_stop(stack: AsyncExitStack, task: asyncio.Task[None]) -> None:
@@ -365,17 +401,10 @@ class Broker:
             pool=self.pool,
             clock=self.clock,
             metrics=RequestMetrics(registry),
+            listener=self.listener,
         )
         await stack.enter_async_context(self.server)
-        self.host, self.port = self.server.address
-        advertised = self.config.broker.advertised_listener
-        cluster.advertise(
-            *(
-                parse_address(advertised, "advertised.listener")
-                if advertised
-                else (self.host, self.port)
-            )
-        )
+        cluster.advertise(*self.advertised)
         if self.config.broker.metrics_listen:
             host, port = parse_address(self.config.broker.metrics_listen, "metrics.listen")
             self.metrics = MetricsServer(registry, broker_metrics(self), host=host, port=port)
@@ -400,6 +429,17 @@ class Broker:
             COMMIT_SEGMENTS_KEY, "CommitSegments", commit_segments_handler(self.coordinator)
         )
         return apis
+
+
+async def _first_of(wanted: Coroutine[Any, Any, None], running: asyncio.Task[None]) -> None:
+    """Wait for `wanted`, unless `running`, which it depends on, ends first."""
+    waiting = asyncio.ensure_future(wanted)
+    try:
+        await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait([waiting])
 
 
 def parse_address(text: str, name: str) -> tuple[str, int]:

@@ -22,6 +22,9 @@ from typing import Any, Final, NamedTuple
 from diskless.server_settings import ServerSettings
 from metadata.local_log import LocalLogSettings
 from metadata.metadata_settings import CoordinatorSettings
+from metadata.object_log import ObjectLogSettings
+from metadata.retention_settings import RetentionSettings
+from metadata.snapshot_keeper import SnapshotSettings
 from tiering.segment_reader import SegmentReaderSettings
 from wal.chunk_directory import BATCH_OVERHEAD_BYTES
 from wal.errors import InvalidSettings
@@ -88,6 +91,21 @@ class BrokerSettings:
         choices=("debug", "info", "warning", "error"),
         why="debug writes a line a request and slows the broker",
     )
+    metadata_log: str = setting(
+        "diskless.metadata.log",
+        "local",
+        choices=("local", "object"),
+        why="local: in the data directory, one broker, a millisecond per commit; object: in the "
+        "object store, any number of brokers, survives every disk, one PUT per commit",
+    )
+    session_timeout_ms: int = setting(
+        "broker.session.timeout.ms",
+        9_000,
+        minimum=100,
+        maximum=600_000,
+        why="a broker silent for longer is taken out of the cluster; lower: a pause looks like a "
+        "death; higher: clients are sent to a dead broker for longer",
+    )
     object_store_url: str = setting(
         "object.store.url",
         "",
@@ -128,6 +146,9 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "segments": SegmentReaderSettings,
     "coordinator": CoordinatorSettings,
     "metadata_log": LocalLogSettings,
+    "object_log": ObjectLogSettings,
+    "snapshots": SnapshotSettings,
+    "retention": RetentionSettings,
 }
 
 
@@ -145,6 +166,9 @@ class Config:
     segments: SegmentReaderSettings = field(default_factory=SegmentReaderSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     metadata_log: LocalLogSettings = field(default_factory=LocalLogSettings)
+    object_log: ObjectLogSettings = field(default_factory=ObjectLogSettings)
+    snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     explicit: frozenset[str] = frozenset()
 
     def values(self) -> Mapping[str, SettingValue]:

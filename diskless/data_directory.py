@@ -1,8 +1,9 @@
 """The data directory: what lies where, and whose it is.
 
 DIR/meta.properties          node.id, cluster.id, version; written once, checked at every start
-DIR/metadata/0/log/          metadata log of partition 0 (the truth)
-DIR/metadata/0/state.sqlite  its materialisation (a cache)
+DIR/incarnation              the latest lives of this broker, one UUID a line
+DIR/metadata/<k>/log/        log of metadata partition k (the truth), unless it is in the store
+DIR/metadata/<k>/state.sqlite  its materialisation (a cache)
 DIR/wal/<node id>/           chunk files and their quarantine
 DIR/cache/                   disk tier of the object cache
 DIR/objects/                 the object store, unless another one is configured
@@ -11,6 +12,7 @@ DIR/objects/                 the object store, unless another one is configured
 import os
 import random
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -18,6 +20,7 @@ from typing import Final, Self
 from wal.errors import InvalidSettings
 
 LAYOUT_VERSION: Final = "1"
+LIVES_KEPT: Final = 8
 _PROPERTIES: Final = "meta.properties"
 
 
@@ -55,9 +58,30 @@ class DataDirectory:
             )
         return cls(path=path, node_id=node_id, cluster_id=known["cluster.id"])
 
+    def begin_life(self, rng: random.Random) -> tuple[uuid.UUID, Sequence[uuid.UUID]]:
+        """A new incarnation of this broker, written down, and the ones before it.
+
+        Whoever calls this has locked the directory, so all earlier lives are over.
+        """
+        path = self.path / "incarnation"
+        past: list[uuid.UUID] = []
+        if path.exists():
+            try:
+                past = [uuid.UUID(line) for line in path.read_text(encoding="ascii").split()]
+            except (ValueError, OSError) as error:
+                raise InvalidSettings(f"{path} is no list of UUIDs: {error}") from error
+        life = uuid.UUID(int=rng.getrandbits(128), version=4)
+        kept = [*past, life][-LIVES_KEPT:]
+        _write_durable(path, "".join(f"{one}\n" for one in kept))
+        return life, past
+
+    def metadata_partition(self, index: int) -> Path:
+        """Where metadata partition `index` lies."""
+        return self.path / "metadata" / str(index)
+
     @property
     def metadata(self) -> Path:
-        return self.path / "metadata" / "0"
+        return self.metadata_partition(0)
 
     @property
     def metadata_log(self) -> Path:

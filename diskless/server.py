@@ -12,6 +12,7 @@ Every task of a request belongs to the server's task group, so no request outliv
 
 import asyncio
 import itertools
+import socket
 from collections import Counter
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -49,6 +50,32 @@ class ServerStatistics(NamedTuple):
     """Answers on their way to their sockets, and what is being read for others."""
 
 
+def bind_listener(host: str, port: int) -> socket.socket:
+    """A socket that has its address and refuses connections until a server listens on it.
+
+    So a broker knows where it is reached before it can answer anybody; `port` 0 takes a free one.
+    Raises InvalidSettings when the address cannot be had.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = sorted(found, key=lambda one: one[0])[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setblocking(False)
+            bound.bind(address)
+        except BaseException:
+            bound.close()
+            raise
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    return bound
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> InvalidSettings:
+    return InvalidSettings(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
 class KafkaServer:
     """Listens on one address, from `async with` to its end."""
 
@@ -62,13 +89,17 @@ class KafkaServer:
         pool: BufferPool,
         clock: Clock,
         metrics: ServerMetrics,
+        listener: socket.socket | None = None,
     ) -> None:
         """`port` 0 takes a free one. `apis` may still grow until the server is entered.
+
+        `listener` is a socket that is bound already (`bind_listener`); host and port are its then.
 
         `pool` is the server's alone: what it lends is the memory of requests.
         """
         self._host = host
         self._port = port
+        self._bound = listener
         self._apis = apis
         self._settings = settings
         self._pool = pool
@@ -165,8 +196,16 @@ class KafkaServer:
     # --- own work
 
     async def _bind(self) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.get_running_loop().create_server(
+            if self._bound is not None:
+                return await loop.create_server(
+                    self._accept,
+                    sock=self._bound,
+                    backlog=self._settings.backlog,
+                    start_serving=False,
+                )
+            return await loop.create_server(
                 self._accept,
                 self._host,
                 self._port,
@@ -174,9 +213,7 @@ class KafkaServer:
                 start_serving=False,
             )
         except OSError as error:
-            raise InvalidSettings(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}"
-            ) from error
+            raise _cannot_listen(self._host, self._port, error) from error
 
     def _accept(self) -> Connection:
         assert self._shared is not None

@@ -60,6 +60,14 @@ class CoordinatorSettings:
         maximum=64,
         why="threads that answer find_batches; more than cores only helps with a slow disk",
     )
+    metadata_partitions: int = setting(
+        "diskless.metadata.topic.num.partitions",
+        1,
+        minimum=1,
+        maximum=1_000,
+        why="coordinators that share the work; more: a file is committed by more of them, each of "
+        "which appends to a log of its own; can be raised, which serves new partitions only",
+    )
     follow_interval_ms: int = setting(
         "diskless.metadata.follow.interval.ms",
         500,

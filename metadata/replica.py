@@ -15,6 +15,7 @@ applied sooner or later; CorruptState and CorruptLog are raised to whoever appli
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,16 +36,19 @@ from metadata.operations import (
     TopicDescription,
 )
 from metadata.queries import FileNames, find_batches, list_offset
+from metadata.snapshots import SnapshotStore
 from metadata.state import STATE_FILE, StateDatabase
 from metadata.state_recovery import REPLAY_BYTES, apply_batches, open_state
 from wal.coordinates import TopicIdPartition
-from wal.errors import StorageFailed
+from wal.errors import OutOfBounds, StorageFailed
 from wal.failpoint import failpoint
 
 APPLY_RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
 """Pauses while SQLite's disk refuses; the last one is repeated for ever."""
 
 ROWS_PER_PARTITION_MAX: Final = 2**31 - 1
+
+_logger = logging.getLogger(__name__)
 
 CommitListener = Callable[[Collection[TopicIdPartition]], None]
 
@@ -64,14 +68,17 @@ class Replica:
         *,
         settings: CoordinatorSettings,
         coordinator_id: int = 0,
+        snapshots: SnapshotStore | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
+        """`snapshots` are what a state that cannot be replayed any more starts from."""
         self.coordinator_id: Final = coordinator_id
         self.state: Final = StateDatabase(directory / STATE_FILE, readers=settings.state_readers)
         self.image = CommittedImage(
             producers_max=settings.producer_cache_max, coordinator_id=coordinator_id
         )
         self.names: Final = FileNames()
+        self.snapshots: Final = snapshots
         self._settings = settings
         self._sleep = sleep
         self._listeners: list[CommitListener] = []
@@ -86,12 +93,19 @@ class Replica:
         """
         await self.state.__aenter__()
         try:
-            self.image = await open_state(
-                self.state, log, self._settings, coordinator_id=self.coordinator_id
-            )
+            await self._open(log)
         except BaseException:
             await self.close()
             raise
+
+    async def _open(self, log: MetadataLog) -> None:
+        self.image = await open_state(
+            self.state,
+            log,
+            self._settings,
+            self.snapshots,
+            coordinator_id=self.coordinator_id,
+        )
 
     async def close(self) -> None:
         """Close SQLite; a second call does nothing."""
@@ -146,10 +160,19 @@ class Replica:
     async def catch_up(self, log: MetadataLog) -> None:
         """Apply what `log` is known to have beyond this state.
 
-        Raises: OutOfBounds (the log was pruned beyond this state), CorruptLog, CorruptState.
+        A follower that was away for long may find that the log was pruned meanwhile; it goes on
+        from a snapshot. Raises: CorruptLog, CorruptState, StorageFailed, ObjectStoreUnavailable.
         """
         while self.image.next_offset < log.end_offset:
-            await self.apply(await log.read(self.image.next_offset, REPLAY_BYTES))
+            try:
+                batches = await log.read(self.image.next_offset, REPLAY_BYTES)
+            except OutOfBounds as error:
+                _logger.info("metadata partition %d: %s", self.coordinator_id, error)
+                await self._open(log)
+                for listener in self._listeners:
+                    listener(self.image.partitions.keys())
+                continue
+            await self.apply(batches)
 
     # -- reading --------------------------------------------------------------------------------
 

@@ -1,0 +1,217 @@
+"""The metadata partitions of one broker: their logs, replicas, background workers and clients.
+
+    RoutedClient ──(led here)── LocalClient ── MetadataPartition 0 .. n-1
+         └──(led elsewhere)── WireClient          ├── metadata log (local or object)
+                                                  ├── Replica (SQLite), from a snapshot if need be
+                                                  └── while leading: PartitionCoordinator + workers
+
+The broker enters `Coordinators`, runs `run` in its task group and waits for `ready`. Everything
+else talks to `client`.
+
+With the local log this broker leads all metadata partitions by holding their directories' locks.
+With the object log any number of brokers share the logs below one bucket prefix, and each leads
+what it was elected for.
+
+Failure cases: a partition that cannot go on (its log or state makes no sense) ends `run`, and with
+it the broker; whatever else happens to a worker it retries itself.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from diskless.config import Config
+from diskless.data_directory import DataDirectory
+from metadata.coordinator import PartitionCoordinator
+from metadata.file_workers import FileWorkers
+from metadata.local_client import LocalClient
+from metadata.local_log import LocalMetadataLog
+from metadata.log import MetadataLog
+from metadata.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.object_log import ObjectMetadataLog
+from metadata.operations import CATALOGUE
+from metadata.orphan_scan import OrphanScan
+from metadata.producer_expiry import ProducerExpiry
+from metadata.replica import Replica
+from metadata.retention import RetentionWorker
+from metadata.routed_client import RemoteClient, RoutedClient
+from metadata.row_sweeper import RowSweeper
+from metadata.snapshot_keeper import SnapshotKeeper
+from metadata.snapshots import SnapshotStore
+from wal.clock import Clock
+from wal.errors import InvalidSettings
+from wal.object_store import ObjectStore
+
+OBJECT_LOG: Final = "object"
+
+
+class Coordinators:
+    """All metadata partitions in this process. Async context manager."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        data: DataDirectory,
+        store: ObjectStore,
+        cluster_id: str,
+        candidate: Callable[[], Candidate],
+        connect: Callable[[str, int], RemoteClient],
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        """`candidate` says who this broker is; `connect` makes a client to another one."""
+        self._config = config
+        self._data = data
+        self._store = store
+        self._cluster_id = cluster_id
+        self._candidate = candidate
+        self._connect = connect
+        self._clock = clock
+        self._rng = rng
+        self._stack = AsyncExitStack()
+        self.is_shared: Final = config.broker.metadata_log == OBJECT_LOG
+        """Whether other brokers may work on the same metadata."""
+        self.partitions: Sequence[MetadataPartition] = ()
+        self.file_workers: dict[int, FileWorkers] = {}
+        """By coordinator, of those that are or were led here; for the metrics."""
+        self.local: LocalClient
+        self.client: RoutedClient
+
+    async def __aenter__(self) -> Self:
+        """Open every log and bring every replica to its end.
+
+        Raises: NotCoordinator (another process has a local log), InvalidSettings (fewer metadata
+        partitions than there are already), CorruptLog, CorruptState, StorageFailed,
+        ObjectStoreUnavailable.
+        """
+        async with AsyncExitStack() as stack:
+            partitions = []
+            for index in range(self._config.coordinator.metadata_partitions):
+                partition = await self._partition(index)
+                partitions.append(await stack.enter_async_context(partition))
+            self.partitions = partitions
+            self._refuse_fewer_partitions()
+            self.local = LocalClient(partitions, rng=self._rng)
+            self.client = await stack.enter_async_context(
+                RoutedClient(self.local, connect=self._connect, clock=self._clock, rng=self._rng)
+            )
+            self.local.peers = self.client
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    async def run(self) -> None:
+        """Follow and lead until cancelled. Raises what a partition cannot heal."""
+        async with asyncio.TaskGroup() as tasks:
+            for partition in self.partitions:
+                tasks.create_task(partition.run(), name=f"metadata-partition-{partition.index}")
+
+    async def ready(self) -> None:
+        """Return when every metadata partition has a leader, here or elsewhere."""
+        for partition in self.partitions:
+            await partition.ready()
+
+    async def _partition(self, index: int) -> MetadataPartition:
+        settings = self._config.coordinator
+        replica = Replica(
+            self._data.metadata_partition(index),
+            settings=settings,
+            coordinator_id=index,
+            snapshots=SnapshotStore(self._store, partition=index, cluster_id=self._cluster_id),
+        )
+        return MetadataPartition(
+            replica,
+            await self._open_log(index),
+            candidate=self._candidate,
+            workers=self._workers,
+            clock=self._clock,
+            rng=self._rng,
+            settings=settings,
+            lease_ms=self._config.object_log.lease_ms if self.is_shared else 0,
+        )
+
+    async def _open_log(self, index: int) -> MetadataLog:
+        if self.is_shared:
+            return await ObjectMetadataLog.open(
+                self._store,
+                index,
+                clock=self._clock,
+                rng=self._rng,
+                settings=self._config.object_log,
+            )
+        return await LocalMetadataLog.open(
+            self._data.metadata_partition(index) / "log",
+            rng=self._rng,
+            settings=self._config.metadata_log,
+        )
+
+    def _refuse_fewer_partitions(self) -> None:
+        count = len(self.partitions)
+        for topic in self.partitions[CATALOGUE].replica.topics().values():
+            highest = max(topic.assignments.values(), default=CATALOGUE)
+            if highest >= count:
+                raise InvalidSettings(
+                    f"diskless.metadata.topic.num.partitions={count}, but partitions of "
+                    f"{topic.name} live at coordinator {highest}: it can only be raised"
+                )
+
+    def _workers(self, coordinator: PartitionCoordinator) -> Sequence[Worker]:
+        """What runs beside a coordinator as long as it leads."""
+        config, clock, rng = self._config, self._clock, self._rng
+        index = coordinator.coordinator_id
+        partition = self.partitions[index]
+        snapshots = partition.replica.snapshots
+        assert snapshots is not None
+        file_workers = FileWorkers(
+            coordinator,
+            self._store,
+            self.client,
+            coordinator_id=index,
+            settings=config.coordinator,
+            clock=clock,
+            rng=rng,
+        )
+        self.file_workers[index] = file_workers
+        workers: list[Worker] = [
+            file_workers,
+            RetentionWorker(coordinator, settings=config.retention, clock=clock),
+            RowSweeper(coordinator, settings=config.retention),
+            ProducerExpiry(
+                coordinator,
+                expiration_ms=config.coordinator.producer_expiration_ms,
+                settings=config.retention,
+                clock=clock,
+            ),
+            SnapshotKeeper(
+                partition.replica.state,
+                partition.log,
+                snapshots,
+                settings=config.snapshots,
+                clock=clock,
+                rng=rng,
+                is_leading=lambda: partition.coordinator is coordinator,
+            ),
+        ]
+        if index == CATALOGUE:
+            workers.append(
+                OrphanScan(
+                    self._store,
+                    self.client,
+                    lambda: range(len(self.partitions)),
+                    settings=config.coordinator,
+                    clock=clock,
+                    rng=rng,
+                )
+            )
+        return workers
