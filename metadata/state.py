@@ -306,6 +306,8 @@ def _run(engine: Engine | None, work: Callable[[Connection], _Result]) -> _Resul
         raise _translated(error.orig) from error
     except sqlite3.Error as error:  # from those who use the driver's connection
         raise _translated(error) from error
+    except UnicodeDecodeError as error:  # from the driver, about a damaged name in a message
+        raise CorruptState(f"SQLite: {error}") from error
 
 
 def _translated(error: BaseException | None) -> CorruptState | StorageFailed:

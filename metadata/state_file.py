@@ -56,7 +56,7 @@ def copy_database(source: Path, target: Path) -> None:
             reader.backup(copy, pages=-1)
     except sqlite3.OperationalError as error:
         raise StorageFailed(f"copying {source}: {error}") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise CorruptState(f"copying {source}: {error}") from error
 
 
