@@ -37,11 +37,12 @@ from diskless.broker_metrics import RequestMetrics, broker_metrics
 from diskless.cluster import ConfiguredValues, CoordinatorTopics, SingleBroker
 from diskless.commit_lane import CommitLane
 from diskless.config import Config
-from diskless.coordinators import Coordinators
+from diskless.coordinators import OBJECT_LOG, Coordinators
 from diskless.data_directory import DataDirectory
 from diskless.logs import configure_logs
+from diskless.membership import Membership, SharedCluster, shared_cluster_id
 from diskless.metrics import MetricsServer
-from diskless.ports import LEADER_EPOCH
+from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
 from diskless.replica_manager import ReplicaManager, append_failed
 from diskless.server import KafkaServer, bind_listener
 from diskless.timestamp_search import TimestampSearch
@@ -175,15 +176,12 @@ class Broker:
         self.opener = opener
         self.data = DataDirectory.open(data, node_id=config.broker.node_id, rng=rng)
         self.metrics: MetricsServer | None = None
+        self.cluster_id = self.data.cluster_id
         self._drain_deadline = 0.0
 
     @property
     def node_id(self) -> int:
         return self.data.node_id
-
-    @property
-    def cluster_id(self) -> str:
-        return self.data.cluster_id
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -198,7 +196,7 @@ class Broker:
             self._build_write_path()
             await self._build_read_path(stack)
             await self._start_write_path(stack, tasks, recovered)
-            await self._listen(stack)
+            await self._listen(stack, tasks)
             _settle_garbage_collector()
             yield
 
@@ -220,6 +218,8 @@ class Broker:
                 s3_settings=config.s3,
             )
         )
+        if config.broker.metadata_log == OBJECT_LOG:
+            self.cluster_id = await shared_cluster_id(self.store, self.rng)
         self.wal_settings = config.wal
         is_remote = url.startswith("s3://")
         if not is_remote and "wal.commit.interval.ms" not in config.explicit:
@@ -241,6 +241,12 @@ class Broker:
             if advertised
             else (self.host, self.port)
         )
+        is_shared = self.config.broker.metadata_log == OBJECT_LOG
+        if is_shared and self.advertised[0] in ("0.0.0.0", "::"):
+            raise InvalidSettings(
+                f"advertised.listener: other brokers cannot reach {self.advertised[0]}; "
+                "say under which name or address they and the clients do"
+            )
 
     async def _open_coordinators(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         incarnation, past = self.data.begin_life(self.rng)
@@ -390,9 +396,29 @@ class Broker:
         # Row groups are kept decoded by the segment reader; their bytes need not be kept as well.
         return await self.store.get_range(key, start, length)
 
-    async def _listen(self, stack: AsyncExitStack) -> None:
+    def _cluster(self) -> Cluster:
+        rack = self.config.broker.rack
+        myself = BrokerEndpoint(self.node_id, *self.advertised, rack or None)
+        if self.coordinators.is_shared:
+            return SharedCluster(self.coordinators, cluster_id=self.cluster_id, myself=myself)
+        return SingleBroker(self.cluster_id, myself)
+
+    def _join_cluster(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        """From here on clients of other brokers are sent here too."""
+        if not self.coordinators.is_shared:
+            return
+        membership = Membership(
+            self.coordinator.register_broker,
+            candidate=self.candidate,
+            rack=self.config.broker.rack,
+            session_timeout_ms=self.config.coordinator.session_timeout_ms,
+        )
+        stack.push_async_callback(membership.leave)
+        self._run_until_stop(stack, tasks.create_task(membership.run(), name="membership"))
+
+    async def _listen(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         registry = CollectorRegistry()
-        cluster = SingleBroker(self.cluster_id, self.node_id, self.config.broker.rack)
+        cluster = self._cluster()
         self.server = KafkaServer(
             host=self.host,
             port=self.port,
@@ -404,13 +430,13 @@ class Broker:
             listener=self.listener,
         )
         await stack.enter_async_context(self.server)
-        cluster.advertise(*self.advertised)
+        self._join_cluster(stack, tasks)
         if self.config.broker.metrics_listen:
             host, port = parse_address(self.config.broker.metrics_listen, "metrics.listen")
             self.metrics = MetricsServer(registry, broker_metrics(self), host=host, port=port)
             stack.callback(self.metrics.close)
 
-    def _apis(self, cluster: SingleBroker) -> ApiRegistry:
+    def _apis(self, cluster: Cluster) -> ApiRegistry:
         apis = kafka_apis(
             manager=self.replicas,
             cluster=cluster,

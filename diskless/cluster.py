@@ -1,8 +1,8 @@
 """What this broker tells clients about the cluster: itself, its topics, its configuration.
 
-A broker is a cluster of its own as long as nobody else shares its bucket prefix; the protocols in
-`diskless.ports` are what the handlers know, so that membership can come from the metadata log
-without touching them.
+A broker with a local metadata log is a cluster of its own; one with the metadata log in the object
+store shares it with others (diskless/membership.py). Handlers know only the protocols in
+`diskless.ports`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,9 @@ MAX_PARTITIONS_PER_TOPIC = 10_000
 class SingleBroker:
     """`diskless.ports.Cluster` of one broker: it leads everything and is its own controller."""
 
-    def __init__(self, cluster_id: str, node_id: int, rack: str) -> None:
+    def __init__(self, cluster_id: str, myself: BrokerEndpoint) -> None:
         self._cluster_id = cluster_id
-        self._endpoint = BrokerEndpoint(node_id, "", 0, rack or None)
-
-    def advertise(self, host: str, port: int) -> None:
-        """Where clients reach this broker; known once it listens."""
-        self._endpoint = self._endpoint._replace(host=host, port=port)
+        self._endpoint = myself
 
     @property
     def cluster_id(self) -> str:

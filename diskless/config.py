@@ -98,14 +98,6 @@ class BrokerSettings:
         why="local: in the data directory, one broker, a millisecond per commit; object: in the "
         "object store, any number of brokers, survives every disk, one PUT per commit",
     )
-    session_timeout_ms: int = setting(
-        "broker.session.timeout.ms",
-        9_000,
-        minimum=100,
-        maximum=600_000,
-        why="a broker silent for longer is taken out of the cluster; lower: a pause looks like a "
-        "death; higher: clients are sent to a dead broker for longer",
-    )
     object_store_url: str = setting(
         "object.store.url",
         "",

@@ -204,6 +204,7 @@ class Coordinators:
             ),
         ]
         if index == CATALOGUE:
+            workers.append(coordinator.sessions)
             workers.append(
                 OrphanScan(
                     self._store,

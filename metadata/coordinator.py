@@ -43,6 +43,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from metadata.broker_rules import decide_register_broker, decide_unregister_brokers
+from metadata.broker_sessions import BrokerSessions
 from metadata.commit_rules import Decision, check_commit, decide_commit, producers_of
 from metadata.control_records import NoOpRecord, ProducersExpiredRecord, RowsSweptRecord
 from metadata.deletion_steps import delete_records_in_steps
@@ -209,6 +210,15 @@ class PartitionCoordinator:
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
         self._last_time_ms = self._image.timestamp_ms
+
+        self.sessions: Final = BrokerSessions(
+            replica.brokers,
+            self.unregister_brokers,
+            clock=clock,
+            timeout_ms=settings.session_timeout_ms,
+            sleep=sleep,
+        )
+        """Of the brokers of the cluster, if this is the catalogue; run it beside."""
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -452,7 +462,16 @@ class PartitionCoordinator:
         return await self._perform(lambda view, _: decide_create_partitions_at(view, requests))
 
     async def register_broker(self, broker: RegisteredBroker) -> None:
-        """Write down where a broker is, unless that is known. Raises CommitFailed."""
+        """A broker is alive; written down when it is new or somewhere else.
+
+        One without a host says that it stops.
+        Raises: InvalidRequest (another live broker has its node id), CommitFailed.
+        """
+        if not broker.host:
+            self.sessions.forget(broker.broker_id)
+            await self.unregister_brokers([broker.broker_id])
+            return
+        self.sessions.hear(broker)
         await self._perform(lambda view, _: decide_register_broker(view, broker))
 
     async def unregister_brokers(self, broker_ids: Sequence[int]) -> None:

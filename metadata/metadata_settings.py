@@ -68,6 +68,14 @@ class CoordinatorSettings:
         why="coordinators that share the work; more: a file is committed by more of them, each of "
         "which appends to a log of its own; can be raised, which serves new partitions only",
     )
+    session_timeout_ms: int = setting(
+        "broker.session.timeout.ms",
+        9_000,
+        minimum=100,
+        maximum=600_000,
+        why="a broker silent for longer is taken out of the cluster; lower: a pause looks like a "
+        "death; higher: clients are sent to a dead broker for longer",
+    )
     follow_interval_ms: int = setting(
         "diskless.metadata.follow.interval.ms",
         500,
