@@ -1,8 +1,8 @@
-"""Operations between brokers that KIP-1164 leaves out, as bytes: API keys 10002 to 10008.
+"""Operations between brokers that KIP-1164 leaves out, as bytes: API keys 10002 to 10010.
 
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
-    10003 AllocateProducerIds   10006 CreatePartitionsAt
-    10004 TombstoneFiles        10007 DeleteTopicsAt
+    10003 AllocateProducerIds   10006 CreatePartitionsAt     10009 PlanSegmentsHere
+    10004 TombstoneFiles        10007 DeleteTopicsAt         10010 CommitSegmentsHere
 
 Laid out like the KIP's own (metadata/message_codec.py); docs/coordinator-api.md has the fields.
 Answers repeat nothing of the request and come in its order. Operations that are addressed to one
@@ -10,6 +10,10 @@ coordinator begin with its id, which is its metadata partition.
 
 CreateTopics exists beside the KIP's CreatePartitions because a topic's configs are part of its
 creation, and because the coordinator chooses the id of a topic that has none (a zero TopicId).
+
+PlanSegmentsHere and CommitSegmentsHere exist beside PlanSegments and CommitSegments (10000, 10001,
+metadata/segment_messages.py) because those are a tiering job's, which may ask any broker: that one
+asks the others. A broker that is asked by a broker answers for the coordinators it leads itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +26,21 @@ from metadata.operations import (
     CreateTopic,
     HandedFile,
     RegisteredBroker,
+    RolledSegment,
+    SegmentCommit,
+    SegmentPlan,
     Tombstone,
     TopicDescription,
 )
 from metadata.record_codec import INT8, INT32, INT64, NO_TAGS, UUID_BYTES, compact_string, uvarint
+from metadata.segment_messages import (
+    PLAN_BYTES_MIN,
+    SEGMENT_BYTES_MIN,
+    encode_plan,
+    encode_segment,
+    read_plan,
+    read_segment,
+)
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError
 
@@ -36,6 +51,8 @@ HAND_OVER_FILES_KEY: Final = 10_005
 CREATE_PARTITIONS_AT_KEY: Final = 10_006
 DELETE_TOPICS_AT_KEY: Final = 10_007
 REGISTER_BROKER_KEY: Final = 10_008
+PLAN_SEGMENTS_HERE_KEY: Final = 10_009
+COMMIT_SEGMENTS_HERE_KEY: Final = 10_010
 
 _NO_UUID: Final = UUID(int=0)
 
@@ -467,4 +484,96 @@ REGISTER_BROKER: Final[Operation[RegisteredBroker, DisklessError | None]] = Oper
     read_answers=lambda reader, broker: (reader.error(),),
     failed=_error_of,
     count=lambda broker: 1,
+)
+
+
+# --- 10009 PlanSegmentsHere, 10010 CommitSegmentsHere ---------------------------------------------
+
+
+def _write_plan_segments(include_partial: bool, parts: list[bytes]) -> Mapping[int, bytes]:
+    parts.append(INT8.pack(include_partial))
+    return {}
+
+
+def _read_plan_segments(reader: MessageReader) -> tuple[bool, int]:
+    include_partial = reader.boolean()
+    timeout_ms, _ = reader.request_end()
+    return include_partial, timeout_ms
+
+
+def _write_plans(
+    include_partial: bool,
+    answers: Sequence[Sequence[SegmentPlan] | DisklessError],
+    parts: list[bytes],
+) -> None:
+    (plans,) = answers
+    if isinstance(plans, DisklessError):
+        parts += (error_fields(plans), uvarint(1))
+    else:
+        parts += (error_fields(None), uvarint(len(plans) + 1), *map(encode_plan, plans))
+
+
+def _read_plans(
+    reader: MessageReader, include_partial: bool
+) -> Sequence[Sequence[SegmentPlan] | DisklessError]:
+    error = reader.error()
+    plans = [read_plan(reader) for _ in range(reader.array_count(PLAN_BYTES_MIN))]
+    return (plans,) if error is None else (error,)
+
+
+PLAN_SEGMENTS_HERE: Final[Operation[bool, Sequence[SegmentPlan] | DisklessError]] = Operation(
+    key=PLAN_SEGMENTS_HERE_KEY,
+    name="CoordinatorPlanSegmentsHere",
+    changes_state=True,
+    write_request=_write_plan_segments,
+    read_request=_read_plan_segments,
+    write_answers=_write_plans,
+    read_answers=_read_plans,
+    failed=lambda error: error,
+    count=lambda include_partial: 1,
+)
+
+
+def _write_commit_segments(
+    segments: Sequence[RolledSegment], parts: list[bytes]
+) -> Mapping[int, bytes]:
+    parts += (uvarint(len(segments) + 1), *map(encode_segment, segments))
+    return {}
+
+
+def _read_commit_segments(reader: MessageReader) -> tuple[Sequence[RolledSegment], int]:
+    segments = [read_segment(reader) for _ in reader.entries(SEGMENT_BYTES_MIN)]
+    timeout_ms, _ = reader.request_end()
+    return segments, timeout_ms
+
+
+def _write_segment_commits(
+    segments: Sequence[RolledSegment], answers: Sequence[SegmentCommit], parts: list[bytes]
+) -> None:
+    parts.append(uvarint(len(answers) + 1))
+    for answer in answers:
+        parts += (error_fields(answer.error), INT8.pack(answer.is_duplicate), NO_TAGS)
+
+
+def _read_segment_commits(
+    reader: MessageReader, segments: Sequence[RolledSegment]
+) -> Sequence[SegmentCommit]:
+    answers = []
+    for _ in reader.entries(5):
+        error = reader.error()
+        answers.append(SegmentCommit(reader.boolean(), error))
+        reader.skip_tags()
+    return answers
+
+
+COMMIT_SEGMENTS_HERE: Final[Operation[Sequence[RolledSegment], SegmentCommit]] = Operation(
+    key=COMMIT_SEGMENTS_HERE_KEY,
+    name="CoordinatorCommitSegmentsHere",
+    changes_state=True,
+    write_request=_write_commit_segments,
+    read_request=_read_commit_segments,
+    write_answers=_write_segment_commits,
+    read_answers=_read_segment_commits,
+    failed=lambda error: SegmentCommit(error=error),
+    count=len,
 )

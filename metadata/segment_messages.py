@@ -34,6 +34,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from metadata.message_codec import reading
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.record_codec import (
     INT8,
@@ -46,15 +47,14 @@ from metadata.record_codec import (
     uvarint,
 )
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
-from wal.errors import CorruptLog, InvalidRequest
 
 PLAN_SEGMENTS_KEY: Final = 10_000
 COMMIT_SEGMENTS_KEY: Final = 10_001
 VERSION: Final = 0
 
-_PLAN_BYTES_MIN: Final = 40
+PLAN_BYTES_MIN: Final = 40
 _EXTENT_BYTES_MIN: Final = 59
-_SEGMENT_BYTES_MIN: Final = 66
+SEGMENT_BYTES_MIN: Final = 66
 _RESULT_BYTES_MIN: Final = 5
 
 
@@ -118,26 +118,14 @@ def decode_plan_response(body: bytes) -> PlanSegmentsResponse:
     with _reading(body, "PlanSegments response") as reader:
         error_code, error_message = reader.int16(), reader.compact_string()
         url = reader.compact_string()
-        plans = [_plan(reader) for _ in range(reader.array_count(_PLAN_BYTES_MIN))]
+        plans = [read_plan(reader) for _ in range(reader.array_count(PLAN_BYTES_MIN))]
         reader.skip_tags()
     return PlanSegmentsResponse(error_code, error_message, url, plans)
 
 
 def encode_commit_request(segments: Sequence[RolledSegment]) -> bytes:
     parts = [uvarint(len(segments) + 1)]
-    for segment in segments:
-        parts += (
-            segment.partition.topic_id.bytes,
-            INT32.pack(segment.partition.partition),
-            compact_string(segment.object_key),
-            INT64.pack(segment.base_offset),
-            INT64.pack(segment.last_offset),
-            INT64.pack(segment.object_bytes),
-            segment.crc32c.to_bytes(4, "big"),
-            INT64.pack(segment.record_count),
-            INT64.pack(segment.max_timestamp_ms),
-            NO_TAGS,
-        )
+    parts += map(encode_segment, segments)
     parts.append(NO_TAGS)
     return b"".join(parts)
 
@@ -145,7 +133,7 @@ def encode_commit_request(segments: Sequence[RolledSegment]) -> bytes:
 def decode_commit_request(body: bytes) -> Sequence[RolledSegment]:
     """Raises: InvalidRequest."""
     with _reading(body, "CommitSegments request") as reader:
-        segments = [_segment(reader) for _ in range(reader.array_count(_SEGMENT_BYTES_MIN))]
+        segments = [read_segment(reader) for _ in range(reader.array_count(SEGMENT_BYTES_MIN))]
         reader.skip_tags()
     return segments
 
@@ -181,6 +169,23 @@ def decode_commit_response(body: bytes) -> CommitSegmentsResponse:
     return CommitSegmentsResponse(error_code, error_message, results)
 
 
+def encode_segment(segment: RolledSegment) -> bytes:
+    return b"".join(
+        (
+            segment.partition.topic_id.bytes,
+            INT32.pack(segment.partition.partition),
+            compact_string(segment.object_key),
+            INT64.pack(segment.base_offset),
+            INT64.pack(segment.last_offset),
+            INT64.pack(segment.object_bytes),
+            segment.crc32c.to_bytes(4, "big"),
+            INT64.pack(segment.record_count),
+            INT64.pack(segment.max_timestamp_ms),
+            NO_TAGS,
+        )
+    )
+
+
 def encode_plan(plan: SegmentPlan) -> bytes:
     parts = [
         compact_string(plan.topic_name),
@@ -211,25 +216,22 @@ def encode_plan(plan: SegmentPlan) -> bytes:
 def decode_plan(data: bytes) -> SegmentPlan:
     """Raises: InvalidRequest."""
     with _reading(data, "segment plan") as reader:
-        return _plan(reader)
+        return read_plan(reader)
 
 
 @contextmanager
 def _reading(body: bytes, what: str) -> Iterator[FieldReader]:
-    """A reader whose complaints are InvalidRequest, and that must have come to the end."""
     reader = FieldReader(body, what)
-    try:
+    with reading(reader):
         yield reader
-        reader.finish()
-    except CorruptLog as error:
-        raise InvalidRequest(str(error)) from error
 
 
 def _boolean(reader: FieldReader) -> bool:
     return reader.int8() != 0
 
 
-def _plan(reader: FieldReader) -> SegmentPlan:
+def read_plan(reader: FieldReader) -> SegmentPlan:
+    """Raises CorruptLog, as the reader does."""
     topic_name = reader.compact_string()
     partition = TopicIdPartition(reader.uuid(), reader.int32())
     object_key = ObjectKey(reader.compact_string())
@@ -262,7 +264,8 @@ def _extent(reader: FieldReader) -> WalExtent:
     return extent
 
 
-def _segment(reader: FieldReader) -> RolledSegment:
+def read_segment(reader: FieldReader) -> RolledSegment:
+    """Raises CorruptLog, as the reader does."""
     segment = RolledSegment(
         partition=TopicIdPartition(reader.uuid(), reader.int32()),
         object_key=ObjectKey(reader.compact_string()),

@@ -57,11 +57,11 @@ async def _answer(
         plans = await planner.plan_segments(include_partial=request.include_partial)
     except DisklessError as error:
         return PlanSegmentsResponse(kafka_code(error), error_message(error) or "")
-    plans = _within_limit(plans[: request.max_plans])
+    plans = within_limit(plans[: request.max_plans])
     return PlanSegmentsResponse(object_store_url=object_store_url, plans=plans)
 
 
-def _within_limit(plans: Sequence[SegmentPlan]) -> Sequence[SegmentPlan]:
+def within_limit(plans: Sequence[SegmentPlan]) -> Sequence[SegmentPlan]:
     """As many as fit into an answer, and one in any case: else it would never be rolled."""
     ends = list(accumulate(len(encode_plan(plan)) for plan in plans))
     fitting = sum(end <= RESPONSE_BYTES_MAX for end in ends)

@@ -40,7 +40,10 @@ from metadata.operations import (
     ListedOffset,
     ListOffsets,
     RegisteredBroker,
+    RolledSegment,
+    SegmentCommit,
     SegmentExtent,
+    SegmentPlan,
     Tombstone,
     TopicDescription,
     WalExtent,
@@ -253,6 +256,40 @@ _SAMPLES: Final = [
         own.REGISTER_BROKER,
         st.builds(RegisteredBroker, INT32, TEXT, INT32, TEXT, TOPIC_IDS),
         st.none() | ERRORS,
+    ),
+    Samples(
+        own.PLAN_SEGMENTS_HERE,
+        st.booleans(),
+        ERRORS
+        | st.lists(
+            st.builds(
+                SegmentPlan,
+                partition=PARTITIONS,
+                topic_name=TEXT,
+                object_key=TEXT,
+                base_offset=INT64,
+                last_offset=INT64,
+                extents=st.lists(WAL_EXTENTS, max_size=3),
+            ),
+            max_size=3,
+        ),
+    ),
+    Samples(
+        own.COMMIT_SEGMENTS_HERE,
+        _lists(
+            st.builds(
+                RolledSegment,
+                partition=PARTITIONS,
+                object_key=TEXT,
+                base_offset=INT64,
+                last_offset=INT64,
+                object_bytes=INT64,
+                crc32c=st.integers(0, 2**32 - 1),
+                record_count=INT64,
+                max_timestamp_ms=INT64,
+            )
+        ),
+        st.builds(SegmentCommit, st.booleans(), st.none() | ERRORS),
     ),
 ]
 

@@ -1,0 +1,122 @@
+"""Private operations between brokers, API keys 10002 to 10010, version 0.
+
+    10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
+    10003 AllocateProducerIds   10006 CreatePartitionsAt     10009 PlanSegmentsHere
+    10004 TombstoneFiles        10007 DeleteTopicsAt         10010 CommitSegmentsHere
+
+Not Kafka's, and not listed by ApiVersions; metadata/broker_messages.py has the bytes. Each is the
+`CoordinatorClient` operation of its name. Names, counts and configs of topics are checked here as
+in CreateTopics (key 19), except that names which differ only in '.' against '_' are let through:
+the broker that took the client's request knows all topics and has refused them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diskless.api.coordinator_operation import RunningOperations, checked, coordinator_api
+from diskless.api.diskless_create_partitions import check_partition_count
+from diskless.api.plan_segments import within_limit
+from diskless.api.registry import Api
+from diskless.topic_configs import check_topic_configs
+from diskless.topic_names import check_topic_name
+from metadata import broker_messages as messages
+from metadata.coordinator_client import CoordinatorClient
+from metadata.operations import (
+    CreatePartitionsAt,
+    CreateTopic,
+    RegisteredBroker,
+    RolledSegment,
+    SegmentCommit,
+    SegmentPlan,
+    Tombstone,
+    TopicDescription,
+)
+from wal.errors import DisklessError, InvalidPartitions
+
+
+def apis(client: CoordinatorClient, running: RunningOperations) -> Sequence[Api]:
+    async def create_topics(
+        topics: Sequence[CreateTopic], timeout_ms: int
+    ) -> Sequence[TopicDescription | DisklessError]:
+        return await checked(
+            topics, _checked_topic, lambda good: client.create_topics(good, timeout_ms=timeout_ms)
+        )
+
+    async def allocate_producer_ids(asked: None, timeout_ms: int) -> Sequence[range]:
+        return [await client.allocate_producer_ids(timeout_ms=timeout_ms)]
+
+    async def tombstone_files(
+        message: messages.TombstoneFilesMessage, timeout_ms: int
+    ) -> Sequence[Tombstone]:
+        return await client.tombstone_files(
+            message.coordinator, message.keys, timeout_ms=timeout_ms
+        )
+
+    async def hand_over_files(
+        message: messages.HandOverFilesMessage, timeout_ms: int
+    ) -> Sequence[DisklessError | None]:
+        return await client.hand_over_files(
+            message.coordinator, message.files, timeout_ms=timeout_ms
+        )
+
+    async def create_partitions_at(
+        message: messages.CreatePartitionsAtMessage, timeout_ms: int
+    ) -> Sequence[DisklessError | None]:
+        return await checked(
+            message.topics,
+            _checked_partitions,
+            lambda good: client.create_partitions_at(
+                message.coordinator, good, timeout_ms=timeout_ms
+            ),
+        )
+
+    async def delete_topics_at(
+        message: messages.DeleteTopicsAtMessage, timeout_ms: int
+    ) -> Sequence[DisklessError | None]:
+        return await client.delete_topics_at(
+            message.coordinator, message.topic_ids, timeout_ms=timeout_ms
+        )
+
+    async def register_broker(
+        broker: RegisteredBroker, timeout_ms: int
+    ) -> Sequence[DisklessError | None]:
+        await client.register_broker(broker, timeout_ms=timeout_ms)
+        return [None]
+
+    async def plan_segments(
+        include_partial: bool, timeout_ms: int
+    ) -> Sequence[Sequence[SegmentPlan]]:
+        plans = await client.plan_segments(include_partial=include_partial, timeout_ms=timeout_ms)
+        return [within_limit(plans)]
+
+    async def commit_segments(
+        segments: Sequence[RolledSegment], timeout_ms: int
+    ) -> Sequence[SegmentCommit]:
+        return await client.commit_segments(segments, timeout_ms=timeout_ms)
+
+    return [
+        coordinator_api(messages.CREATE_TOPICS, create_topics, running),
+        coordinator_api(messages.ALLOCATE_PRODUCER_IDS, allocate_producer_ids, running),
+        coordinator_api(messages.TOMBSTONE_FILES, tombstone_files, running),
+        coordinator_api(messages.HAND_OVER_FILES, hand_over_files, running),
+        coordinator_api(messages.CREATE_PARTITIONS_AT, create_partitions_at, running),
+        coordinator_api(messages.DELETE_TOPICS_AT, delete_topics_at, running),
+        coordinator_api(messages.REGISTER_BROKER, register_broker, running),
+        coordinator_api(messages.PLAN_SEGMENTS_HERE, plan_segments, running),
+        coordinator_api(messages.COMMIT_SEGMENTS_HERE, commit_segments, running),
+    ]
+
+
+def _checked_topic(topic: CreateTopic) -> CreateTopic:
+    check_topic_name(topic.name)
+    check_partition_count(topic.partition_count)
+    return replace(topic, configs=check_topic_configs(topic.configs))
+
+
+def _checked_partitions(topic: CreatePartitionsAt) -> CreatePartitionsAt:
+    check_topic_name(topic.name)
+    for index in topic.partitions:
+        if index < 0:
+            raise InvalidPartitions(f"topic {topic.name!r} cannot have a partition {index}")
+        check_partition_count(index + 1)
+    return topic

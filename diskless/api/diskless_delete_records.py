@@ -1,0 +1,22 @@
+"""DisklessDeleteRecords, key 96, version 0: everything below an offset goes.
+
+- Offset -1 is the high watermark, as in Kafka's DeleteRecords.
+- LowWatermark is the log start offset afterwards; it never goes back.
+"""
+
+from collections.abc import Sequence
+
+from diskless.api.coordinator_operation import RunningOperations, coordinator_api
+from diskless.api.registry import Api
+from metadata.coordinator_client import CoordinatorClient
+from metadata.coordinator_messages import DELETE_RECORDS
+from metadata.operations import DeletedRecords, DeleteRecords
+
+
+def api(client: CoordinatorClient, running: RunningOperations) -> Api:
+    async def delete_records(
+        requests: Sequence[DeleteRecords], timeout_ms: int
+    ) -> Sequence[DeletedRecords]:
+        return await client.delete_records(requests, timeout_ms=timeout_ms)
+
+    return coordinator_api(DELETE_RECORDS, delete_records, running)
