@@ -25,6 +25,7 @@ from typing import Final, Self
 
 from diskless.config import Config
 from diskless.data_directory import DataDirectory
+from metadata.catalogue_sweep import CatalogueSweep
 from metadata.coordinator import PartitionCoordinator
 from metadata.file_workers import FileWorkers
 from metadata.local_client import LocalClient
@@ -213,6 +214,19 @@ class Coordinators:
                     settings=config.coordinator,
                     clock=clock,
                     rng=rng,
+                )
+            )
+        else:
+            catalogue = self.partitions[CATALOGUE]
+            workers.append(
+                CatalogueSweep(
+                    coordinator,
+                    have=coordinator.replica.topics,
+                    catalogue_has=lambda topic_id: (
+                        catalogue.replica.topic_by_id(topic_id) is not None
+                    ),
+                    is_catalogue_followed=lambda: catalogue.leader is not None,
+                    clock=clock,
                 )
             )
         return workers
