@@ -1,0 +1,185 @@
+"""A process's share of one metadata partition, several of which can share one object store.
+
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    async with Contender(tmp_path / "a", store, clock=clock, broker_id=1) as a:
+        coordinator = await a.leading()
+
+Time is the test's: every contender looks at `clock`, which stands still until it is moved, however
+long the test takes; sleeping is a short real pause. `stop_the_world` stops a contender's store
+requests and its sleeping, as SIGSTOP stops a process, until `go_on`.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID
+
+from metadata.coordinator import PartitionCoordinator
+from metadata.log import MetadataLog
+from metadata.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.replica import Replica
+from metadata.snapshots import SnapshotStore
+from tests.support.stepped_store import Fate, SteppedStore, Steps
+from wal.clock import ManualClock
+from wal.object_store import ObjectStore
+
+LEASE_MS: Final = 10_000
+DEADLINE_S: Final = 30.0
+_TICK_S: Final = 0.002
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until `condition` holds; fail saying `what` did not happen."""
+    for _ in range(round(DEADLINE_S / _TICK_S)):
+        if condition():
+            return
+        await asyncio.sleep(_TICK_S)
+    raise AssertionError(f"did not happen: {what}")
+
+
+class Contender:
+    """One broker's `MetadataPartition` on an object log, running."""
+
+    def __init__(
+        self,
+        directory: Path,
+        store: ObjectStore,
+        *,
+        clock: ManualClock,
+        broker_id: int,
+        index: int = 0,
+        past: Sequence[UUID] = (),
+        may_lead: bool = True,
+        workers: Callable[[PartitionCoordinator], Sequence[Worker]] = lambda _: (),
+        settings: CoordinatorSettings | None = None,
+    ) -> None:
+        self.steps = Steps()
+        self.clock = clock
+        self._store = SteppedStore(store, self.steps)
+        self._directory = directory
+        self._index = index
+        self._rng = random.Random(broker_id)
+        self._settings = settings or CoordinatorSettings(state_readers=1, follow_interval_ms=1)
+        self._workers = workers
+        self._stack = AsyncExitStack()
+        self._may_run = asyncio.Event()
+        self._may_run.set()
+        self.candidate = Candidate(
+            broker_id=broker_id,
+            host=f"broker-{broker_id}",
+            port=9092,
+            incarnation=UUID(int=broker_id),
+            past_incarnations=past,
+            may_lead=may_lead,
+        )
+        self.log: MetadataLog
+        self.partition: MetadataPartition
+        self.task: asyncio.Task[None]
+
+    @property
+    def replica(self) -> Replica:
+        return self.partition.replica
+
+    async def _sleep(self, _: float) -> None:
+        await asyncio.sleep(_TICK_S)
+        await self._may_run.wait()
+
+    async def __aenter__(self) -> Self:
+        self.log = await ObjectMetadataLog.open(
+            self._store,
+            self._index,
+            clock=self.clock,
+            rng=self._rng,
+            settings=ObjectLogSettings(lease_ms=LEASE_MS),
+            sleep=self._sleep,
+        )
+        self.partition = MetadataPartition(
+            Replica(
+                self._directory,
+                settings=self._settings,
+                coordinator_id=self._index,
+                snapshots=SnapshotStore(self._store, partition=self._index, cluster_id="c"),
+                sleep=self._sleep,
+            ),
+            self.log,
+            candidate=lambda: self.candidate,
+            workers=self._workers,
+            clock=self.clock,
+            rng=self._rng,
+            settings=self._settings,
+            lease_ms=LEASE_MS,
+            sleep=self._sleep,
+        )
+        await self._stack.enter_async_context(self.partition)
+        self.task = asyncio.create_task(self.partition.run())
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """A clean stop: whoever leads resigns."""
+        self.go_on()
+        self.task.cancel()
+        try:
+            await self.task
+        except asyncio.CancelledError:
+            pass
+        finally:
+            await self._stack.aclose()
+
+    async def die(self) -> None:
+        """As SIGKILL: nothing more reaches the store, so nobody resigns."""
+        self.steps.held = True
+        self.task.cancel()
+        while not self.task.done():
+            self._decide(Fate.AWAY)
+            await asyncio.wait([self.task], timeout=_TICK_S)
+        await self._stack.aclose()
+
+    def stop_the_world(self) -> None:
+        """As SIGSTOP, for all that others can see."""
+        self._may_run.clear()
+        self.steps.held = True
+
+    def go_on(self) -> None:
+        """As SIGCONT: what was under way goes on."""
+        self.steps.held = False
+        self._decide(Fate.OK)
+        self._may_run.set()
+
+    def _decide(self, fate: Fate) -> None:
+        for waiting in list(self.steps.waiting):
+            if not waiting.fate.done():
+                waiting.decide(fate)
+
+    async def leading(self) -> PartitionCoordinator:
+        """Its coordinator, when it has come to lead."""
+        await until(
+            lambda: self.partition.coordinator is not None or self.task.done(),
+            f"broker {self.candidate.broker_id} leads",
+        )
+        if self.task.done():
+            self.task.result()
+        assert self.partition.coordinator is not None
+        return self.partition.coordinator
+
+    async def following(self, leader: "Contender") -> None:
+        """Return when it has applied all that `leader` has, and knows who leads."""
+        await until(
+            lambda: (
+                self.replica.applied_offset >= leader.replica.applied_offset
+                and self.partition.leader is not None
+                and self.partition.leader.broker_id == leader.candidate.broker_id
+            ),
+            "the follower has caught up",
+        )
