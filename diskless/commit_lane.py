@@ -117,7 +117,9 @@ def _outcome(result: BatchCommit) -> BatchOutcome:
         return BatchOutcome(exception=REFUSED)
     if result.is_duplicate:
         return BatchOutcome(exception=DUPLICATE)
-    return BatchOutcome(result.base_offset, result.log_append_time_ms)
+    return BatchOutcome(
+        result.base_offset, result.log_append_time_ms, max(result.log_start_offset, 0)
+    )
 
 
 def _deliver(tokens: Sequence[BatchWaiter | None], results: Sequence[BatchCommit]) -> None:

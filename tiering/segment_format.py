@@ -13,7 +13,7 @@ this project needs lies in the footer's key-value metadata, under names that sta
 | diskless.created.by | the writer; never a time or a host, so that a repeated roll is equal |
 | diskless.row.groups | JSON list of `[base offset, last offset, max timestamp, byte offset,
 length in bytes, CRC32C]`, one per row group |
-| diskless.sources | which bytes of which WAL objects were rolled, for whoever rebuilds metadata |
+| diskless.sources.bytes | how many bytes before the footer are the sources |
 | diskless.crc32c | `<CRC32C of the page index>-<CRC32C of the footer>` as 8 hex digits each |
 
 Parquet's own page checksums cover neither page headers nor the footer, so a flipped bit there can
@@ -22,12 +22,14 @@ back to back from byte 4 and have their checksums in the table above; the page i
 have theirs in `diskless.crc32c`. The footer's is computed with its own 8 digits set to zero and
 then written over them, which leaves the footer as long as it was.
 
-    PAR1 | row group 0 | row group 1 | … | page index | footer | footer length (u32 LE) | PAR1
+    PAR1 | row group 0 | … | page index | sources | footer | footer length (u32 LE) | PAR1
 
-`diskless.sources` is base64 over, for each run of neighbouring bytes in offset order: zigzag
-uvarint of the ULID's milliseconds minus those of the run before; the ULID's ten random bytes;
-uvarint byte offset in the object; uvarint length. Segments of earlier releases have none, and
-neither has one of objects that are not named by a ULID. A run takes some 24 characters.
+The sources say which bytes of which WAL objects were rolled, for whoever rebuilds the metadata. No
+other reader looks there, so they do not make the footers larger that brokers keep. For each run of
+neighbouring bytes, in offset order: zigzag uvarint of the ULID's milliseconds minus those of the
+run before; the ULID's ten random bytes; uvarint byte offset in the object; uvarint length. That is
+some 18 bytes. The page index's checksum covers them. Segments of earlier releases have none, and
+neither has one of objects that are not named by a ULID.
 
 This module knows the footer; metadata/segments.py names the object, tiering/segment_writer.py
 writes, tiering/segment_reader.py reads, tiering/segment_columns.py knows the columns. PyArrow is
@@ -38,7 +40,6 @@ Failure cases: CorruptSegment naming the key for everything that does not hold.
 
 import json
 import struct
-from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -70,7 +71,7 @@ RECORD_COUNT_KEY: Final = "diskless.record.count"
 RAW_BATCH_COUNT_KEY: Final = "diskless.raw.batch.count"
 CREATED_BY_KEY: Final = "diskless.created.by"
 ROW_GROUPS_KEY: Final = "diskless.row.groups"
-SOURCES_KEY: Final = "diskless.sources"
+SOURCES_BYTES_KEY: Final = "diskless.sources.bytes"
 CHECKSUMS_KEY: Final = "diskless.crc32c"
 
 CHECKSUMS_PLACEHOLDER: Final = "00000000-00000000"
@@ -125,8 +126,8 @@ class SegmentFooter:
     footer_start: int
     footer_bytes: bytes
     """The footer's Thrift bytes, the 8 bytes after them included: what PyArrow wants to see."""
-    encoded_sources: str | None = None
-    """See `decode_sources`; a broker has no use for them."""
+    sources_bytes: int | None = None
+    """How many bytes before the footer `decode_sources` reads; None: there are no sources."""
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -143,8 +144,8 @@ class SegmentFooter:
         return crc32c(self.footer_bytes, value)
 
 
-def encode_sources(sources: Sequence[SourceRange]) -> str | None:
-    """The text for SOURCES_KEY; None when an object is not named by a ULID."""
+def encode_sources(sources: Sequence[SourceRange]) -> bytes | None:
+    """None when an object is not named by a ULID."""
     encoded = bytearray()
     previous_ms = 0
     for source in sources:
@@ -161,17 +162,14 @@ def encode_sources(sources: Sequence[SourceRange]) -> str | None:
         encoded += _uvarint(delta << 1 if delta >= 0 else (-delta << 1) - 1)
         encoded += (number & _RANDOM_MASK).to_bytes(_RANDOM_BYTES, "big")
         encoded += _uvarint(source.byte_offset) + _uvarint(source.length_bytes)
-    return b64encode(encoded).decode("ascii")
+    return bytes(encoded)
 
 
-def decode_sources(key: str, text: str | None) -> Sequence[SourceRange] | None:
+def decode_sources(key: str, data: bytes) -> Sequence[SourceRange]:
     """The inverse of `encode_sources`. Raises: CorruptSegment naming `key`."""
-    if text is None:
-        return None
     sources: list[SourceRange] = []
     time_ms = position = 0
     try:
-        data = b64decode(text, validate=True)
         while position < len(data):
             zigzag, position = _read_uvarint(data, position)
             time_ms += zigzag >> 1 ^ -(zigzag & 1)
@@ -215,11 +213,10 @@ def footer_metadata(
     identity: SegmentIdentity,
     row_groups: Sequence[RowGroup],
     raw_batch_count: int,
-    sources: Sequence[SourceRange] = (),
+    sources_bytes: int | None = None,
 ) -> dict[str, str]:
     """The key-value metadata of a segment, its checksums still to be filled in."""
-    encoded = encode_sources(sources) if sources else None
-    told = {} if encoded is None else {SOURCES_KEY: encoded}
+    told = {} if sources_bytes is None else {SOURCES_BYTES_KEY: str(sources_bytes)}
     return {
         **told,
         VERSION_KEY: FORMAT_VERSION,
@@ -292,8 +289,8 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         row_groups = tuple(
             RowGroup(*map(int, group)) for group in json.loads(pairs[ROW_GROUPS_KEY.encode()])
         )
-        sources = pairs.get(SOURCES_KEY.encode())
-        encoded_sources = None if sources is None else sources.decode()
+        told = pairs.get(SOURCES_BYTES_KEY.encode())
+        sources_bytes = None if told is None else int(told)
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptSegment(f"{key}: footer metadata is incomplete: {error!r}") from error
     footer_start = object_bytes - len(footer)
@@ -303,6 +300,9 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
     if rows != described or record_count != identity.record_count:
         raise CorruptSegment(f"{key}: row groups hold {rows} rows, not {described}")
     last = row_groups[-1]
+    index_bytes = footer_start - last.byte_offset - last.length_bytes
+    if sources_bytes is not None and not 0 <= sources_bytes <= index_bytes:
+        raise CorruptSegment(f"{key}: {sources_bytes} bytes of sources in {index_bytes}")
     return SegmentFooter(
         identity=identity,
         row_groups=row_groups,
@@ -311,7 +311,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         page_index_start=last.byte_offset + last.length_bytes,
         footer_start=footer_start,
         footer_bytes=footer,
-        encoded_sources=encoded_sources,
+        sources_bytes=sources_bytes,
     )
 
 

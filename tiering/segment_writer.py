@@ -27,6 +27,7 @@ from tiering.segment_format import (
     RowGroup,
     SegmentIdentity,
     SourceRange,
+    encode_sources,
     footer_metadata,
     sealed_footer,
 )
@@ -134,22 +135,30 @@ class SegmentWriter:
 
     def finish(self) -> WrittenSegment:
         """Write page index and footer, and the checksums over both."""
+        sources = encode_sources(self._sources) if self._sources else None
         metadata = footer_metadata(
-            self._identity, self._row_groups, self._raw_batch_count, self._sources
+            self._identity,
+            self._row_groups,
+            self._raw_batch_count,
+            None if sources is None else len(sources),
         )
         self._parquet.add_key_value_metadata(metadata)
         index_start = self._sink.position
         self._parquet.close()
         self._file.flush()
-        object_bytes = self._sink.position
-        self._file.seek(object_bytes - TAIL.size)
+        written = self._sink.position
+        self._file.seek(written - TAIL.size)
         footer_bytes = TAIL.unpack(self._file.read(TAIL.size))[0] + TAIL.size
         self._file.seek(index_start)
-        index = self._file.read(object_bytes - footer_bytes - index_start)
+        index = self._file.read(written - footer_bytes - index_start)
         footer = self._file.read(footer_bytes)
-        self._file.seek(object_bytes - footer_bytes)
+        # Nothing in a Parquet file points behind its page index, so there is room for more.
+        index += sources or b""
+        self._file.seek(written - footer_bytes)
+        self._file.write(sources or b"")
         self._file.write(sealed_footer(footer, crc32c(index)))
         self._file.flush()
+        object_bytes = index_start + len(index) + footer_bytes
         value = 0
         for fragment in FileBody(self._file, object_bytes).fragments():
             value = crc32c(fragment, value)

@@ -18,7 +18,8 @@ without any is as good as one with.
     topic    topic id 16s; string name; uvarint partitions; uvarint count, (string, string) configs
     commit   ULID 16s; u8 outcome: 0 committed, 1 never will be
              if committed: time i64; uvarint count, runs; uvarint count, exceptions
-    run      uvarint base offset + 1, or 0 where no batch was appended; zigzag time - the commit's
+    run      uvarint base offset + 1, or 0 where no batch was appended, and then nothing more;
+             zigzag time - the commit's; uvarint base offset - log start offset
     except.  uvarint position - the previous position; u8 kind: 0 duplicate, 1 refused
     floor    uvarint offset + 1, or 0 where none is known; by (topic id, partition) in the object
 
@@ -62,7 +63,7 @@ REFUSED: Final = 1
 _TIME: Final = struct.Struct(">q")
 _ID_BYTES: Final = 16
 _UVARINT_BYTES_MAX: Final = 10
-_RUN_BYTES_MIN: Final = 2
+_RUN_BYTES_MIN: Final = 1
 
 
 class TopicFacts(NamedTuple):
@@ -82,6 +83,8 @@ class BatchOutcome(NamedTuple):
 
     base_offset: int = -1
     append_time_ms: int = -1
+    log_start_offset: int = 0
+    """Of the partition, at the time of the commit."""
     exception: int | None = None
     """DUPLICATE, REFUSED, or None: appended."""
 
@@ -91,6 +94,10 @@ class NotedRun(NamedTuple):
 
     base_offset: int
     append_time_ms: int
+    log_start_offset: int = 0
+
+
+_NO_RUN: Final = NotedRun(-1, 0)
 
 
 class CommitNote(NamedTuple):
@@ -119,7 +126,7 @@ class CommitNote(NamedTuple):
                     continue
                 if offset < 0:
                     raise CorruptObject(f"{self.ulid}: batch {len(found)} is noted without offset")
-                found.append(BatchOutcome(offset, noted.append_time_ms))
+                found.append(BatchOutcome(offset, noted.append_time_ms, noted.log_start_offset))
                 offset += batch.record_count
         return found
 
@@ -141,26 +148,28 @@ def note_commit(
 ) -> CommitNote | None:
     """The note of a committed object; None when its offsets are not what notes can tell.
 
-    That would be an appended batch that does not follow the one before it in its partition, which
-    no coordinator does.
+    That would be an appended batch that does not follow the one before it in its partition, or lies
+    below the log's start, which no coordinator answers.
     """
     runs: list[NotedRun] = []
     exceptions: dict[int, int] = {}
     position = 0
     for batches in _runs(extents):
-        base, time_ms, expected = -1, 0, -1
+        run, expected = _NO_RUN, -1
         for batch in batches:
             outcome = outcomes[position]
             if outcome.exception is not None:
                 exceptions[position] = outcome.exception
             else:
                 if expected < 0:
-                    base, time_ms = outcome.base_offset, outcome.append_time_ms
-                elif outcome.base_offset != expected or outcome.append_time_ms != time_ms:
+                    run = NotedRun(*outcome[:3])
+                    if not 0 <= run.log_start_offset <= run.base_offset:
+                        return None
+                elif outcome[:2] != (expected, run.append_time_ms):
                     return None
                 expected = outcome.base_offset + batch.record_count
             position += 1
-        runs.append(NotedRun(base, time_ms))
+        runs.append(run)
     return CommitNote(ulid, runs, exceptions)
 
 
@@ -246,11 +255,12 @@ def _committed(note: CommitNote) -> Iterator[bytes]:
     yield _uvarint(len(note.runs))
     for run in note.runs:
         if run.base_offset < 0:
-            yield b"\0\0"
+            yield b"\0"
             continue
         delta = run.append_time_ms - first
         yield _uvarint(run.base_offset + 1)
         yield _uvarint(delta << 1 if delta >= 0 else (-delta << 1) - 1)
+        yield _uvarint(run.base_offset - run.log_start_offset)
     yield _uvarint(len(note.exceptions))
     previous = 0
     for position, kind in sorted(note.exceptions.items()):
@@ -292,9 +302,12 @@ def _decode_commit(reader: "_Reader") -> CommitNote:
     runs: list[NotedRun] = []
     for _ in range(reader.count(_RUN_BYTES_MIN)):
         base = reader.uvarint() - 1
+        if base < 0:
+            runs.append(_NO_RUN)
+            continue
         zigzag = reader.uvarint()
         delta = zigzag >> 1 ^ -(zigzag & 1)
-        runs.append(NotedRun(base, first + delta if base >= 0 else 0))
+        runs.append(NotedRun(base, first + delta, base - reader.uvarint()))
     exceptions: dict[int, int] = {}
     position = 0
     for _ in range(reader.count(2)):

@@ -62,7 +62,10 @@ _committed = st.builds(
     ulid=_ulids,
     runs=st.lists(
         st.one_of(
-            st.just(NotedRun(-1, 0)), st.builds(NotedRun, st.integers(0, (1 << 63) - 2), _times)
+            st.just(NotedRun(-1, 0)),
+            st.builds(
+                NotedRun, st.integers(1 << 40, (1 << 63) - 2), _times, st.integers(0, 1 << 40)
+            ),
         ),
         max_size=5,
     ).map(tuple),
@@ -107,9 +110,9 @@ EXTENTS = [extent(A0, 2), extent(A0, 3), extent(A0, 1), extent(A1, 4), extent(B0
 
 def test_a_note_gives_back_the_answer_to_every_batch() -> None:
     outcomes = [
-        BatchOutcome(100, 7),
+        BatchOutcome(100, 7, 90),
         BatchOutcome(exception=DUPLICATE),
-        BatchOutcome(102, 7),
+        BatchOutcome(102, 7, 90),
         BatchOutcome(exception=REFUSED),
         BatchOutcome(0, 9),
     ]
@@ -122,6 +125,7 @@ def test_a_note_gives_back_the_answer_to_every_batch() -> None:
 def test_offsets_that_do_not_follow_each_other_are_not_noted() -> None:
     outcomes = [BatchOutcome(100, 7), BatchOutcome(103, 7), *[BatchOutcome(0, 7)] * 3]
     assert note_commit("0" * 26, EXTENTS, outcomes) is None
+    assert note_commit("0" * 26, EXTENTS[:1], [BatchOutcome(100, 7, 101)]) is None
 
 
 def test_floors_follow_what_was_committed_and_never_go_back() -> None:

@@ -1,0 +1,707 @@
+"""Placing the batches of one partition at their offsets, without the metadata that had them.
+
+What fixes an offset: a segment, which says it itself, and the *note* of a commit that a later
+object of the same broker carries (wal/object_notes.py). These are exact, and everything else is
+fitted in between and behind:
+
+1. A batch that a segment names as its source, or whose producer and sequence a fixed batch has, is
+   there already. A segment of an earlier release names no sources; then its batches are compared
+   by producer, sequence, size and timestamp.
+2. A run of batches (one partition in one object) without note goes into a gap between fixed
+   offsets, if it fits there: behind everything that its broker had committed before (the order of
+   a broker's ULIDs is the order of its commits), before everything its broker committed later, at
+   or above its own floor, and before whatever was committed long before the object existed. The
+   gap in front of everything is filled from its end, the others from their start.
+3. What must lie before something fixed and finds no room was not committed, or was rolled and then
+   deleted: it is left out.
+4. The rest is the tail. It follows the last fixed offset in the order of ULIDs, except that a floor
+   or a producer's sequence may say otherwise.
+5. What then is missing between two offsets is a hole: lost. Offsets stay what consumers have
+   committed, so the hole stays too. Missing at the beginning is no hole; the log starts later.
+6. What lies below a noted log start offset had been deleted, and is not brought back.
+
+One broker's objects are placed exactly by this as long as none is missing. The tails of several
+brokers interleave in a way that nobody noted; that is reported.
+
+Pure functions. Called by metadata/rebuild_plan.py.
+"""
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from metadata.producer_state import next_sequence
+from metadata.rebuild_facts import ObjectFacts, RolledBatch, SegmentFacts
+from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
+from wal.object_notes import DUPLICATE, BatchOutcome
+from wal.ulid import ulid_timestamp_ms
+
+COMMIT_DELAY_MS: Final = 10_000
+"""Objects are committed sooner after they were minted, and brokers' clocks differ by less."""
+
+HOLE_RECORDS_MAX: Final = 10_000_000
+"""A larger hole is not kept: the log starts behind it."""
+
+
+class Why(Enum):
+    """Why a batch of an object is not served from there."""
+
+    ROLLED = "it is in a segment"
+    DUPLICATE = "it was sent twice"
+    REFUSED = "the coordinator had refused it, or its object was given up"
+    NO_ROOM = "there is no place for it between offsets that are known"
+    ORPHAN = "nobody noted its commit"
+    CONFLICT = "something else is known to have its offset"
+    DELETED = "it was deleted"
+    BEFORE_HOLE = "it lies before a hole too large to keep"
+    NAMELESS = "its topic was deleted, or its number of partitions is impossible"
+
+
+class LeftOut(NamedTuple):
+    """One batch that is not served from its object; the offset is -1 where it is not known."""
+
+    object_key: ObjectKey
+    position: int
+    why: Why
+    base_offset: int = -1
+    append_time_ms: int = -1
+
+
+class PlacedBatch(NamedTuple):
+    """One batch of an object at its offset."""
+
+    position: int
+    extent: BatchExtent
+    base_offset: int
+    append_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalPiece:
+    """Consecutive offsets from one WAL object."""
+
+    base_offset: int
+    next_offset: int
+    source: ObjectFacts
+    batches: Sequence[PlacedBatch]
+    is_noted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPiece:
+    """The offsets of a segment."""
+
+    base_offset: int
+    next_offset: int
+    segment: SegmentFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """Offsets whose records nobody has."""
+
+    base_offset: int
+    next_offset: int
+
+
+Piece = WalPiece | SegmentPiece | Hole
+
+
+class Doubt(NamedTuple):
+    """Something about a partition, or the bucket, that could not be known."""
+
+    subject: str
+    problem: str
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionLayout:
+    """One partition: `pieces` follow each other from `log_start_offset` to `high_watermark`."""
+
+    partition: TopicIdPartition
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    pieces: Sequence[Piece] = ()
+    exact_end: int = 0
+    """Below it, every offset is known to be what it was; from it on they were inferred."""
+    inferred_objects: set[ObjectKey] = field(default_factory=set)
+    """Objects without a note whose batches were placed."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    unused_segments: list[SegmentFacts] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+class Run(NamedTuple):
+    """The batches of one partition in one object."""
+
+    source: ObjectFacts
+    positions: Sequence[int]
+    floor: int
+    outcomes: Sequence[BatchOutcome] | None
+    """What is noted of them, by place in `positions`; None where nothing is."""
+
+    @property
+    def extents(self) -> Sequence[BatchExtent]:
+        return [self.source.extents[position] for position in self.positions]
+
+
+def place_partition(
+    partition: TopicIdPartition,
+    segments: Sequence[SegmentFacts],
+    runs: Sequence[Run],
+    *,
+    include_orphans: bool,
+    has_one_broker: bool,
+) -> PartitionLayout:
+    """Lay out one partition; `runs` by ULID. `has_one_broker`: in the whole bucket."""
+    placement = _Placement(partition, include_orphans, has_one_broker)
+    placement.take_segments(segments)
+    placement.take_noted(runs)
+    placement.fit(runs)
+    return placement.finish()
+
+
+_Sequenced = tuple[int, int, int, int]
+"""(producer id, epoch, base sequence, last sequence)."""
+
+
+def _sequenced(batch: BatchExtent | RolledBatch) -> _Sequenced:
+    return batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence
+
+
+class _Shape(NamedTuple):
+    """By what a batch is recognised in a segment that does not name its sources."""
+
+    record_count: int
+    max_timestamp_ms: int
+    producer_id: int
+    base_sequence: int
+
+
+class _Waiting(NamedTuple):
+    """What is left to be placed of a run without note."""
+
+    run: Run
+    positions: Sequence[int]
+
+    @property
+    def extents(self) -> Sequence[BatchExtent]:
+        return [self.run.source.extents[position] for position in self.positions]
+
+    @property
+    def record_count(self) -> int:
+        return sum(extent.record_count for extent in self.extents)
+
+
+@dataclass(slots=True)
+class _Gap:
+    """Offsets between two fixed pieces, or behind them all."""
+
+    start: int
+    end: float
+    ends_ms: float
+    """When what follows it was committed, at the latest."""
+    waiting: list[_Waiting] = field(default_factory=list)
+    taken: int = 0
+
+
+class _Bound(NamedTuple):
+    """Where a broker's object with this ULID lies, at least roughly."""
+
+    ulid: str
+    earlier_end: int
+    """What the broker committed before ends at or below this."""
+    later_start: int
+    """What it committed later starts at or above this."""
+    is_itself: bool = False
+    """It is a part of the run in question, so that the rest comes later."""
+
+
+class _Placement:
+    """The work on one partition; see the module's text."""
+
+    def __init__(
+        self, partition: TopicIdPartition, include_orphans: bool, has_one_broker: bool
+    ) -> None:
+        self._include_orphans = include_orphans
+        self._has_one_broker = has_one_broker
+        self._layout = PartitionLayout(partition=partition)
+        self._segments: list[SegmentFacts] = []
+        self._fixed: list[WalPiece | SegmentPiece] = []
+        self._bounds: dict[int, list[_Bound]] = defaultdict(list)
+        self._ends_seen = 0
+        self._log_start_seen = 0
+        self._crc_of: dict[_Sequenced, int | None] = {}
+        self._shapes: Counter[_Shape] = Counter()
+        self._sources: dict[ObjectKey, list[tuple[int, int]]] = defaultdict(list)
+        self._order_is_known = True
+
+    # -- what is fixed --------------------------------------------------------------------------
+
+    def take_segments(self, segments: Sequence[SegmentFacts]) -> None:
+        end = 0
+        for segment in sorted(segments, key=lambda item: (item.base_offset, -item.last_offset)):
+            if segment.base_offset < end:
+                self._layout.unused_segments.append(segment)
+                self._doubt(f"{segment.object_key} overlaps the segment before it")
+                continue
+            end = segment.next_offset
+            self._segments.append(segment)
+            self._fixed.append(
+                SegmentPiece(base_offset=segment.base_offset, next_offset=end, segment=segment)
+            )
+            for key, start, length in segment.sources or ():
+                self._sources[key].append((start, start + length))
+            for batch in segment.batches:
+                if batch.producer_id >= 0:
+                    self._crc_of[_sequenced(batch)] = None
+                if segment.sources is None:
+                    self._shapes[_shape(batch, batch.max_timestamp_ms)] += 1
+
+    def take_noted(self, runs: Sequence[Run]) -> None:
+        """The runs whose offsets are noted, as pieces; those that only bound others, as bounds."""
+        ends = [segment.next_offset for segment in self._segments]
+        starts = [segment.base_offset for segment in self._segments]
+        pieces: list[WalPiece] = []
+        for run in runs:
+            source = run.source
+            self._ends_seen = max(self._ends_seen, run.floor)
+            if run.outcomes is None:
+                inside = [
+                    index
+                    for index, segment in enumerate(self._segments)
+                    if any(key == source.object_key for key, _, _ in segment.sources or ())
+                ]
+                if inside:
+                    bound = _Bound(source.ulid, ends[inside[-1]], starts[inside[0]], True)
+                    self._bounds[source.broker_id].append(bound)
+                continue
+            placed: list[PlacedBatch] = []
+            for position, outcome in zip(run.positions, run.outcomes, strict=True):
+                extent = source.extents[position]
+                if outcome.exception is not None:
+                    why = Why.DUPLICATE if outcome.exception == DUPLICATE else Why.REFUSED
+                    self._leave_out(source, position, why)
+                    continue
+                batch = PlacedBatch(position, extent, outcome.base_offset, outcome.append_time_ms)
+                self._ends_seen = max(self._ends_seen, _next_offset(batch))
+                self._log_start_seen = max(self._log_start_seen, outcome.log_start_offset)
+                placed.append(batch)
+            if not placed:
+                continue
+            self._bounds[source.broker_id].append(
+                _Bound(source.ulid, placed[0].base_offset, _next_offset(placed[-1]))
+            )
+            pieces += self._pieces_beside_segments(source, placed)
+        if self._has_one_broker:
+            for segment in self._segments:
+                base, end = segment.base_offset, segment.next_offset
+                if segment.first_source is not None and segment.last_source is not None:
+                    self._bounds[_THE_ONE] += (
+                        _Bound(segment.first_source, base, base),
+                        _Bound(segment.last_source, end, end),
+                    )
+        self._add_pieces(pieces)
+
+    def _pieces_beside_segments(
+        self, source: ObjectFacts, placed: Sequence[PlacedBatch]
+    ) -> list[WalPiece]:
+        """What of a noted run is in no segment, as pieces of consecutive offsets."""
+        pieces: list[list[PlacedBatch]] = []
+        for batch in placed:
+            where = self._segment_at(batch.base_offset, _next_offset(batch))
+            if where is not None:
+                start, end = where
+                is_inside = start <= batch.base_offset and _next_offset(batch) <= end
+                why = Why.ROLLED if is_inside else Why.CONFLICT
+                if not is_inside:
+                    self._doubt(
+                        f"{source.object_key}: the batch at offset {batch.base_offset} is partly in"
+                        f" the segment {start}..{end - 1}"
+                    )
+                self._leave_out(source, batch.position, why, batch)
+                continue
+            if pieces and _next_offset(pieces[-1][-1]) == batch.base_offset:
+                pieces[-1].append(batch)
+            else:
+                pieces.append([batch])
+        return [_piece(source, batches, is_noted=True) for batches in pieces]
+
+    def _segment_at(self, start: int, end: int) -> tuple[int, int] | None:
+        """(first, next offset) of a segment that has some of these offsets."""
+        low, high = 0, len(self._segments)
+        while low < high:
+            middle = (low + high) // 2
+            if self._segments[middle].next_offset <= start:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(self._segments) and self._segments[low].base_offset < end:
+            return self._segments[low].base_offset, self._segments[low].next_offset
+        return None
+
+    def _add_pieces(self, pieces: Sequence[WalPiece]) -> None:
+        fixed: list[WalPiece | SegmentPiece] = []
+        for piece in sorted([*self._fixed, *pieces], key=lambda item: item.base_offset):
+            if fixed and piece.base_offset < fixed[-1].next_offset:
+                # Only damage that still has its checksums right comes here.
+                assert isinstance(piece, WalPiece)
+                self._doubt(f"{piece.source.object_key} is noted at offsets that another has")
+                for batch in piece.batches:
+                    self._leave_out(piece.source, batch.position, Why.CONFLICT, batch)
+                continue
+            fixed.append(piece)
+            if isinstance(piece, WalPiece):
+                for batch in piece.batches:
+                    if batch.extent.producer_id >= 0:
+                        self._crc_of[_sequenced(batch.extent)] = batch.extent.crc
+        self._fixed = fixed
+
+    # -- what is fitted -------------------------------------------------------------------------
+
+    def fit(self, runs: Sequence[Run]) -> None:
+        gaps = self._gaps()
+        reached: dict[int, int] = {}
+        for run in runs:
+            if run.outcomes is not None:
+                continue
+            waiting = self._not_there_yet(run)
+            if not waiting.positions:
+                continue
+            if not self._include_orphans:
+                self._leave_all_out(waiting, Why.ORPHAN)
+                continue
+            broker = run.source.broker_id
+            index = self._gap_for(waiting, gaps, reached.get(broker, 0))
+            if index is None:
+                self._leave_all_out(waiting, Why.NO_ROOM)
+                continue
+            reached[broker] = index
+            gaps[index].waiting.append(waiting)
+            gaps[index].taken += waiting.record_count
+        fitted: list[WalPiece] = []
+        for gap in gaps:
+            if gap.waiting:
+                is_head = gap.start == 0 and math.isfinite(gap.end)
+                fitted += self._fill(gap, is_head=is_head)
+        self._fixed = sorted([*self._fixed, *fitted], key=lambda piece: piece.base_offset)
+
+    def _gaps(self) -> list[_Gap]:
+        gaps: list[_Gap] = []
+        start = 0
+        for piece in self._fixed:
+            if piece.base_offset > start:
+                gaps.append(_Gap(start, piece.base_offset, _committed_ms(piece)))
+            start = piece.next_offset
+        gaps.append(_Gap(start, math.inf, math.inf))
+        return gaps
+
+    def _not_there_yet(self, run: Run) -> _Waiting:
+        """The batches of a run that are in no segment and no duplicates of what is fixed."""
+        rolled = self._sources.get(run.source.object_key, ())
+        by_shape = self._found_by_shape(run)
+        left: list[int] = []
+        for position in run.positions:
+            extent = run.source.extents[position]
+            end = extent.byte_offset + extent.length_bytes
+            is_rolled = any(start <= extent.byte_offset and end <= stop for start, stop in rolled)
+            if is_rolled or by_shape:
+                self._leave_out(run.source, position, Why.ROLLED)
+            elif self._is_duplicate(extent):
+                self._leave_out(run.source, position, Why.DUPLICATE)
+            else:
+                left.append(position)
+        return _Waiting(run, left)
+
+    def _is_duplicate(self, extent: BatchExtent) -> bool:
+        if extent.producer_id < 0:
+            return False
+        # A sequence comes again after 2**31 records; the bytes of a repetition are the same ones.
+        crc = self._crc_of.get(_sequenced(extent), -1)
+        return crc is None or crc == extent.crc
+
+    def _found_by_shape(self, run: Run) -> bool:
+        """Whether a segment that names no sources has all of a run's batches, by their looks."""
+        if not self._shapes:
+            return False
+        wanted = Counter(_shape(extent, extent.max_timestamp_ms) for extent in run.extents)
+        if any(self._shapes[shape] < count for shape, count in wanted.items()):
+            return False
+        self._shapes.subtract(wanted)
+        if any(shape.producer_id < 0 for shape in wanted):
+            self._doubt(
+                f"{run.source.object_key} looks like a part of an older segment, which does not say"
+                " what it was rolled from"
+            )
+        return True
+
+    def _gap_for(self, waiting: _Waiting, gaps: Sequence[_Gap], first: int) -> int | None:
+        source = waiting.run.source
+        start, end = float(waiting.run.floor), math.inf
+        bounds = [*self._bounds[source.broker_id], *self._bounds[_THE_ONE]]
+        for bound in bounds:
+            if bound.ulid > source.ulid:
+                end = min(end, bound.earlier_end)
+            elif bound.ulid < source.ulid or bound.is_itself:
+                start = max(start, bound.later_start)
+        count = waiting.record_count
+        # Where its broker's later objects prove that it comes first, clocks need not agree.
+        slack = COMMIT_DELAY_MS if end < math.inf else 0
+        for index in range(first, len(gaps)):
+            gap = gaps[index]
+            room = gap.end - gap.start - gap.taken
+            if gap.end <= start or room < count or source.minted_ms > gap.ends_ms + slack:
+                continue
+            if gap.end > end:
+                return None
+            if gap.end - max(start, gap.start) >= count:
+                return index
+        return None
+
+    def _fill(self, gap: _Gap, *, is_head: bool) -> list[WalPiece]:
+        """The gap's runs in their order, at the offsets that gives."""
+        ordered = self._in_order(gap)
+        total = sum(waiting.record_count for waiting in ordered)
+        if math.isfinite(gap.end) and not is_head and gap.start + total < gap.end:
+            self._doubt(
+                f"{total} records were put into a gap of {int(gap.end) - gap.start} at offset"
+                f" {gap.start}; where in it they belong is not known"
+            )
+        position = int(gap.end) - total if is_head else gap.start
+        pieces: list[WalPiece] = []
+        left = total
+        for waiting in ordered:
+            if not is_head and position < waiting.run.floor <= gap.end - left:
+                position = waiting.run.floor
+            placed: list[PlacedBatch] = []
+            for index in waiting.positions:
+                extent = waiting.run.source.extents[index]
+                time_ms = waiting.run.source.stored_ms
+                placed.append(PlacedBatch(index, extent, position, time_ms))
+                position += extent.record_count
+            left -= waiting.record_count
+            if placed:
+                pieces.append(_piece(waiting.run.source, placed, is_noted=False))
+        return pieces
+
+    def _in_order(self, gap: _Gap) -> Sequence[_Waiting]:
+        """Merge the brokers' runs by ULID, as far as floors and sequences allow."""
+        queues: dict[int, deque[_Waiting]] = defaultdict(deque)
+        for waiting in gap.waiting:
+            queues[waiting.run.source.broker_id].append(waiting)
+        producers = self._producers_before(gap.start)
+        pending = Counter(
+            (extent.producer_id, extent.producer_epoch, next_sequence(extent.last_sequence))
+            for waiting in gap.waiting
+            for extent in waiting.extents
+            if extent.producer_id >= 0
+        )
+        ordered: list[_Waiting] = []
+        position = gap.start
+        while queues:
+            heads = {broker: queue[0] for broker, queue in queues.items()}
+            possible = sum(head.run.floor <= position for head in heads.values())
+            if possible > 1 and self._order_is_known:
+                self._order_is_known = False
+                self._doubt(
+                    f"the order of what {possible} brokers wrote from offset {position} on is not"
+                    " noted; it follows their clocks"
+                )
+            broker = min(
+                heads,
+                key=lambda item: (
+                    max(heads[item].run.floor - position, 0),
+                    not _follows(heads[item], producers, pending),
+                    heads[item].run.source.ulid,
+                ),
+            )
+            waiting = queues[broker].popleft()
+            if not queues[broker]:
+                del queues[broker]
+            kept = self._sequence(waiting, producers, pending)
+            position = max(position, waiting.run.floor) + kept.record_count
+            if kept.positions:
+                ordered.append(kept)
+        return ordered
+
+    def _sequence(
+        self,
+        waiting: _Waiting,
+        producers: dict[int, tuple[int, int]],
+        pending: Counter[tuple[int, int, int]],
+    ) -> _Waiting:
+        """Note what a run does to its producers' sequences; without the duplicates in it."""
+        kept: list[int] = []
+        for position in waiting.positions:
+            extent = waiting.run.source.extents[position]
+            if extent.producer_id >= 0:
+                following = next_sequence(extent.last_sequence)
+                pending[extent.producer_id, extent.producer_epoch, following] -= 1
+                if self._is_duplicate(extent):
+                    self._leave_out(waiting.run.source, position, Why.DUPLICATE)
+                    continue
+                known = producers.get(extent.producer_id)
+                if known is not None and not _is_next(known, extent):
+                    self._doubt(
+                        f"{waiting.run.source.object_key}: sequence {extent.base_sequence} of"
+                        f" producer {extent.producer_id} does not follow {known[1]}; it is kept"
+                    )
+                producers[extent.producer_id] = extent.producer_epoch, extent.last_sequence
+                self._crc_of[_sequenced(extent)] = extent.crc
+            kept.append(position)
+        return _Waiting(waiting.run, kept)
+
+    def _producers_before(self, offset: int) -> dict[int, tuple[int, int]]:
+        """(epoch, last sequence) by producer, as the fixed pieces below `offset` leave them."""
+        producers: dict[int, tuple[int, int]] = {}
+        for piece in self._fixed:
+            if piece.base_offset >= offset:
+                break
+            batches: Iterable[BatchExtent | RolledBatch]
+            if isinstance(piece, SegmentPiece):
+                batches = piece.segment.batches
+            else:
+                batches = (placed.extent for placed in piece.batches)
+            for batch in batches:
+                if batch.producer_id >= 0:
+                    producers[batch.producer_id] = batch.producer_epoch, batch.last_sequence
+        return producers
+
+    # -- the result -----------------------------------------------------------------------------
+
+    def finish(self) -> PartitionLayout:
+        layout = self._layout
+        log_start = self._log_start_seen
+        pieces: list[Piece] = []
+        for piece in self._fixed:
+            if piece.next_offset <= log_start:
+                self._drop(piece, Why.DELETED)
+                continue
+            self._skip_to(piece.base_offset, pieces)
+            pieces.append(piece)
+        self._skip_to(self._ends_seen, pieces)
+        layout.pieces = pieces
+        if pieces:
+            layout.log_start_offset = max(pieces[0].base_offset, log_start)
+            layout.high_watermark = pieces[-1].next_offset
+        else:
+            layout.log_start_offset = layout.high_watermark = max(self._ends_seen, log_start)
+        layout.exact_end = layout.high_watermark
+        for placed in pieces:
+            if isinstance(placed, WalPiece) and not placed.is_noted:
+                layout.exact_end = min(layout.exact_end, placed.base_offset)
+                layout.inferred_objects.add(placed.source.object_key)
+        self._doubt_old_segments()
+        return layout
+
+    def _doubt_old_segments(self) -> None:
+        """Nobody knows what went into a segment that names no sources."""
+        silent = [segment for segment in self._segments if segment.sources is None]
+        rolled_ms = max((segment.stored_ms for segment in silent), default=-1)
+        for piece in self._layout.pieces:
+            if (
+                isinstance(piece, WalPiece)
+                and not piece.is_noted
+                and piece.source.minted_ms <= rolled_ms
+            ):
+                self._doubt(
+                    f"{piece.source.object_key} may be in a segment already, which does not say"
+                    f" what it was rolled from; its records are at {piece.base_offset}"
+                )
+
+    def _drop(self, piece: Piece, why: Why) -> None:
+        if isinstance(piece, SegmentPiece):
+            self._layout.unused_segments.append(piece.segment)
+        elif isinstance(piece, WalPiece):
+            for batch in piece.batches:
+                self._leave_out(piece.source, batch.position, why, batch)
+
+    def _skip_to(self, offset: int, pieces: list[Piece]) -> None:
+        """Account for the offsets from the end of `pieces` up to `offset`."""
+        if not pieces or offset <= pieces[-1].next_offset:
+            return
+        start = pieces[-1].next_offset
+        if offset - start > HOLE_RECORDS_MAX:
+            self._doubt(f"the log starts at {offset}: {offset - start} records before are missing")
+            for piece in pieces:
+                self._drop(piece, Why.BEFORE_HOLE)
+            pieces.clear()
+            return
+        self._doubt(f"the records {start}..{offset - 1} are missing")
+        pieces.append(Hole(base_offset=start, next_offset=offset))
+
+    def _doubt(self, problem: str) -> None:
+        self._layout.doubts.append(problem)
+
+    def _leave_all_out(self, waiting: _Waiting, why: Why) -> None:
+        for position in waiting.positions:
+            self._leave_out(waiting.run.source, position, why)
+
+    def _leave_out(
+        self, source: ObjectFacts, position: int, why: Why, batch: PlacedBatch | None = None
+    ) -> None:
+        offset, time_ms = (-1, -1) if batch is None else (batch.base_offset, batch.append_time_ms)
+        self._layout.left_out.append(LeftOut(source.object_key, position, why, offset, time_ms))
+
+
+_THE_ONE: Final = -(1 << 40)
+"""Stands for the only broker there is, where objects that are gone cannot say whose they were."""
+
+
+def _follows(
+    waiting: _Waiting,
+    producers: Mapping[int, tuple[int, int]],
+    pending: Counter[tuple[int, int, int]],
+) -> bool:
+    """Whether each idempotent producer's first batch follows what is placed already."""
+    seen: set[int] = set()
+    for extent in waiting.extents:
+        producer = extent.producer_id
+        if producer < 0 or producer in seen:
+            continue
+        seen.add(producer)
+        known = producers.get(producer)
+        if known is None:
+            if pending[producer, extent.producer_epoch, extent.base_sequence] > 0:
+                return False  # its predecessor waits, in another broker's queue
+        elif not _is_next(known, extent):
+            return False
+    return True
+
+
+def _is_next(known: tuple[int, int], extent: BatchExtent) -> bool:
+    epoch, last_sequence = known
+    if extent.producer_epoch != epoch:
+        return extent.producer_epoch > epoch and extent.base_sequence == 0
+    return extent.base_sequence == next_sequence(last_sequence)
+
+
+def _shape(batch: BatchExtent | RolledBatch, max_timestamp_ms: int) -> _Shape:
+    return _Shape(batch.record_count, max_timestamp_ms, batch.producer_id, batch.base_sequence)
+
+
+def _piece(source: ObjectFacts, batches: Sequence[PlacedBatch], *, is_noted: bool) -> WalPiece:
+    return WalPiece(
+        base_offset=batches[0].base_offset,
+        next_offset=_next_offset(batches[-1]),
+        source=source,
+        batches=batches,
+        is_noted=is_noted,
+    )
+
+
+def _next_offset(batch: PlacedBatch) -> int:
+    return batch.base_offset + batch.extent.record_count
+
+
+def _committed_ms(piece: WalPiece | SegmentPiece) -> float:
+    """When the first record of a fixed piece was committed, at the latest."""
+    if isinstance(piece, WalPiece):
+        return piece.batches[0].append_time_ms
+    segment = piece.segment
+    if segment.first_source is not None:
+        return ulid_timestamp_ms(segment.first_source) + COMMIT_DELAY_MS
+    return segment.stored_ms
