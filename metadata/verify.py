@@ -1,10 +1,13 @@
 """Checking a coordinator's stored metadata against itself: its part of `diskless verify`.
 
 The metadata log is replayed from its start into a scratch state, and that state - the truth - is
-checked for everything that can be checked without the object store. Then the SQLite state that the
-coordinator keeps is compared with it: replaying up to where that state is must give its hash. A
-state that is missing or damaged heals at the next start and yet is reported, because nobody expects
-it.
+checked for everything that can be checked without the object store. A log that was pruned is
+replayed onto the oldest snapshot that it reaches back to.
+
+Everything else that claims to be the state at some offset is compared with it: the SQLite state
+that the coordinator keeps, and every snapshot, which is loaded and checked row by row. Replaying up
+to where it is must give its hash and end in its last record. A state or snapshot that is missing or
+damaged heals at the next start, is passed over, and yet is reported, because nobody expects it.
 
 The log must not be open elsewhere. What objects must exist is returned for the caller, who has the
 store.
@@ -31,11 +34,14 @@ from metadata.schema import (
     SEGMENTS,
     SWEPT,
 )
-from metadata.state import STATE_FILE, Applied, StateDatabase, verified_position
+from metadata.snapshot_format import SnapshotManifest
+from metadata.snapshots import SnapshotStatus, SnapshotStore
+from metadata.state import STATE_FILE, Applied, StateDatabase, load_image, verified_position
+from metadata.state_file import remove_database
 from metadata.state_recovery import REPLAY_BYTES, apply_batches
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
-from wal.errors import CorruptData, CorruptState, StorageFailed
+from wal.errors import CorruptData, CorruptObject, CorruptState, StorageFailed
 
 _PRODUCERS_MAX: Final = 10_000
 
@@ -64,22 +70,41 @@ class MetadataReport(NamedTuple):
     partitions: int
 
 
+class _Claim(NamedTuple):
+    """Something that claims to be the state at an offset."""
+
+    subject: str
+    applied: Applied
+
+
 async def verify_metadata(
-    directory: Path, log: MetadataLog, *, coordinator_id: int = 0
+    directory: Path,
+    log: MetadataLog,
+    *,
+    coordinator_id: int = 0,
+    snapshots: SnapshotStore | None = None,
 ) -> MetadataReport:
-    """Check `log` and the SQLite state in `directory`, neither of which is changed.
+    """Check `log`, the SQLite state in `directory` and the snapshots; nothing is changed.
 
-    `coordinator_id` is the metadata partition whose log it is.
+    `coordinator_id` is the metadata partition whose log it is. Without `snapshots`, a log that was
+    pruned cannot be checked, which is a violation.
 
-    Raises nothing for what it finds, StorageFailed when the scratch state cannot be written.
+    Raises: StorageFailed (the scratch state cannot be written), ObjectStoreUnavailable; nothing for
+    what it finds.
     """
-    applied, violations = await _stored_position(directory)
-    with tempfile.TemporaryDirectory(prefix="diskless-verify-") as scratch:
-        async with StateDatabase(Path(scratch) / STATE_FILE, readers=1) as replayed:
-            await replayed.open_or_create()
+    violations: list[Violation] = []
+    claims = await _claim_of_state(directory, violations)
+    with tempfile.TemporaryDirectory(prefix="diskless-verify-") as name:
+        scratch = Path(name)
+        manifests: list[SnapshotManifest] = []
+        if snapshots is not None:
+            manifests = await _sound_snapshots(snapshots, scratch / "check", violations)
+            claims += [_claim_of(manifest) for manifest in manifests]
+        async with StateDatabase(scratch / STATE_FILE, readers=1) as replayed:
             image = CommittedImage(producers_max=_PRODUCERS_MAX, coordinator_id=coordinator_id)
             try:
-                violations += await _replay(replayed, log, image, applied)
+                await _begin(replayed, log, image, snapshots, manifests)
+                await _replay(replayed, log, image, claims, violations)
             except CorruptData as error:
                 violations.append(Violation("metadata log", str(error)))
             violations += await replayed.read(check_state)
@@ -91,46 +116,115 @@ async def verify_metadata(
             )
 
 
-async def _stored_position(directory: Path) -> tuple[Applied | None, list[Violation]]:
-    """Where the coordinator's own state is; None with a violation when it cannot be trusted."""
+async def _claim_of_state(directory: Path, violations: list[Violation]) -> list[_Claim]:
+    """What the coordinator's own state claims; nothing when it cannot be trusted."""
     path = directory / STATE_FILE
     if not path.exists():
-        return None, [Violation(STATE_FILE, "is missing; the next start rebuilds it")]
+        violations.append(Violation(STATE_FILE, "is missing; the next start rebuilds it"))
+        return []
     async with StateDatabase(path, readers=1) as state:
         try:
             await state.open_or_create()
-            return await state.read(verified_position), []
+            applied = await state.read(verified_position)
+            state.trust()
         except (CorruptState, StorageFailed) as error:
-            return None, [Violation(STATE_FILE, str(error))]
+            violations.append(Violation(STATE_FILE, str(error)))
+            return []
+    return [] if applied is None else [_Claim(STATE_FILE, applied)]
+
+
+async def _sound_snapshots(
+    snapshots: SnapshotStore, scratch: Path, violations: list[Violation]
+) -> list[SnapshotManifest]:
+    """The snapshots that can be loaded and are sound, oldest first."""
+    sound: list[SnapshotManifest] = []
+    for stored in reversed(await snapshots.stored()):
+        found = await snapshots.survey(stored)
+        if found.status is SnapshotStatus.DAMAGED:
+            violations.append(Violation(f"snapshot {stored.name}", "is damaged"))
+        if found.status is not SnapshotStatus.USABLE or found.manifest is None:
+            continue
+        try:
+            await snapshots.download(found.manifest, scratch)
+            await snapshots.verify(found.manifest, scratch)
+            sound.append(found.manifest)
+        except (CorruptObject, CorruptState) as error:
+            violations.append(Violation(f"snapshot {stored.name}", str(error)))
+        finally:
+            remove_database(scratch)
+    return sound
+
+
+def _claim_of(manifest: SnapshotManifest) -> _Claim:
+    return _Claim(f"snapshot {manifest.name}", manifest.applied)
+
+
+async def _begin(
+    state: StateDatabase,
+    log: MetadataLog,
+    image: CommittedImage,
+    snapshots: SnapshotStore | None,
+    manifests: Sequence[SnapshotManifest],
+) -> None:
+    """Bring the new `state` to where the log begins. Raises: CorruptState, CorruptObject."""
+    reached = [manifest for manifest in manifests if log.start_offset <= manifest.next_offset]
+    if log.start_offset > 0 and snapshots is not None and reached:
+        await snapshots.download(reached[0], state.path)
+    await state.open_or_create()
+    await state.read(partial(load_image, image=image))
+    if image.next_offset < log.start_offset:
+        raise CorruptState(
+            f"begins at {log.start_offset} and no sound snapshot reaches it: it cannot be replayed"
+        )
 
 
 async def _replay(
-    state: StateDatabase, log: MetadataLog, image: CommittedImage, applied: Applied | None
-) -> list[Violation]:
-    """Replay everything, stopping where the stored state is to compare the hashes."""
-    violations = []
-    stop = 0 if applied is None else applied.next_offset
-    if stop > log.end_offset:
-        violations.append(
-            Violation(STATE_FILE, f"is at {stop}, behind the log's end at {log.end_offset}")
-        )
+    state: StateDatabase,
+    log: MetadataLog,
+    image: CommittedImage,
+    claims: Sequence[_Claim],
+    violations: list[Violation],
+) -> None:
+    """Replay everything, stopping where something claims to be, to compare."""
+    for claim in claims:
+        if claim.applied.next_offset > log.end_offset:
+            violations.append(
+                Violation(
+                    claim.subject,
+                    f"is at {claim.applied.next_offset}, behind the log's end at {log.end_offset}",
+                )
+            )
+        elif claim.applied.next_offset < log.start_offset:
+            violations.append(
+                Violation(
+                    claim.subject,
+                    f"is at {claim.applied.next_offset}, the log begins at {log.start_offset}",
+                )
+            )
     while image.next_offset < log.end_offset:
         batches = list(await log.read(image.next_offset, REPLAY_BYTES))
-        if image.next_offset < stop:
+        claimed = [claim.applied.next_offset for claim in claims]
+        stop = min((offset for offset in claimed if offset > image.next_offset), default=None)
+        if stop is not None:
             batches = [batch for batch in batches if batch.next_offset <= stop] or batches[:1]
         image.merge(await state.write(partial(apply_batches, image, batches)))
-        if applied is not None and image.next_offset == stop:
-            if image.state_hash != applied.state_hash:
-                violations.append(
-                    Violation(
-                        STATE_FILE,
-                        f"state hash {applied.state_hash:016x} at {stop}, replay gives "
-                        f"{image.state_hash:016x}",
-                    )
-                )
-            if crc32c(batches[-1].records[-1]) != applied.last_record_crc:
-                violations.append(Violation(STATE_FILE, f"another record was applied at {stop}"))
-    return violations
+        last_record_crc = crc32c(batches[-1].records[-1])
+        for claim in claims:
+            if claim.applied.next_offset == image.next_offset:
+                violations += _compared(claim, image, last_record_crc)
+
+
+def _compared(claim: _Claim, image: CommittedImage, last_record_crc: int) -> Iterable[Violation]:
+    """What is wrong with `claim`, given the truth at its offset."""
+    offset = image.next_offset
+    if image.state_hash != claim.applied.state_hash:
+        yield Violation(
+            claim.subject,
+            f"state hash {claim.applied.state_hash:016x} at {offset}, replay gives "
+            f"{image.state_hash:016x}",
+        )
+    if last_record_crc != claim.applied.last_record_crc:
+        yield Violation(claim.subject, f"another record was applied at {offset}")
 
 
 def check_state(connection: Connection) -> list[Violation]:

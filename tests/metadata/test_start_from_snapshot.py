@@ -9,15 +9,18 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
 from metadata.log import MetadataRecordBatch
+from metadata.records import PartitionCreatedRecord, encode_record
 from metadata.schema import STATE_VERSION
 from metadata.snapshot_format import SnapshotManifest, manifest_key, part_key
 from metadata.snapshots import SnapshotStore
 from metadata.state import SET_ASIDE_MAX, STATE_FILE, StateDatabase
 from metadata.state_file import is_as_closed
+from metadata.verify import verify_metadata
 from tests.support.failing_disk import FailingDisk
 from tests.support.faulty_store import FaultyStore, StoreFaults
 from tests.support.snapshot_bench import (
@@ -423,3 +426,52 @@ class TestClosingMark:
             with pytest.raises(asyncio.CancelledError):
                 await copying
             await followed.state.backup(tmp_path / "copy")
+
+
+class TestVerify:
+    async def test_a_pruned_log_is_checked_from_the_oldest_snapshot(self, scene: Scene) -> None:
+        await scene.starts()
+        report = await verify_metadata(scene.directory, scene.log, snapshots=scene.snapshots)
+        assert report.violations == []
+        assert report.records == scene.all_batches[-1].next_offset
+        whole = PrunableLog(scene.all_batches)
+        report = await verify_metadata(scene.directory, whole, snapshots=scene.snapshots)
+        assert report.violations == []
+        assert is_as_closed(scene.directory / STATE_FILE)
+
+    async def test_a_pruned_log_without_its_snapshots_is_a_violation(self, scene: Scene) -> None:
+        await scene.starts()
+        (violation,) = (await verify_metadata(scene.directory, scene.log)).violations
+        assert violation.subject == "metadata log"
+        assert "no sound snapshot" in violation.problem
+
+    async def test_damaged_snapshots_are_reported(self, scene: Scene) -> None:
+        await scene.starts()
+        part = scene.file(part_key(0, scene.newer.name, 0))
+        part.write_bytes(part.read_bytes()[:-1] + b"x")
+        scene.file(manifest_key(0, scene.older.name)).write_bytes(b"")
+        report = await verify_metadata(
+            scene.directory, PrunableLog(scene.all_batches), snapshots=scene.snapshots
+        )
+        assert [violation.subject for violation in report.violations] == [
+            f"snapshot {scene.older.name}",
+            f"snapshot {scene.newer.name}",
+        ]
+
+    async def test_a_sound_snapshot_that_the_log_does_not_give_is_reported(
+        self, scene: Scene, tmp_path: Path
+    ) -> None:
+        await scene.starts()
+        record = PartitionCreatedRecord(topic_id=UUID(int=99), name="another", partition=0)
+        different = [
+            *scene.all_batches[:4],
+            scene.all_batches[4]._replace(records=(encode_record(record),)),
+        ]
+        end = different[-1].next_offset
+        async with following(tmp_path / "wrong", PrunableLog(different), end) as followed:
+            wrong = await keeper_of(followed, scene.snapshots, seed=9).take_once()
+        assert wrong is not None
+        report = await verify_metadata(
+            scene.directory, PrunableLog(scene.all_batches), snapshots=scene.snapshots
+        )
+        assert {violation.subject for violation in report.violations} == {f"snapshot {wrong.name}"}

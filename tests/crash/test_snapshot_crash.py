@@ -1,0 +1,134 @@
+"""SIGKILL at the named points of taking, keeping, pruning and restoring: the state comes back."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metadata.local_log import LocalLogSettings, LocalMetadataLog
+from metadata.snapshots import SnapshotStatus
+from metadata.state import STATE_FILE
+from tests.support.snapshot_bench import (
+    PrunableLog,
+    following,
+    keeper_of,
+    opened,
+    recorded_batches,
+    snapshots_in,
+)
+from wal.clock import ManualClock
+from wal.failpoint import ENVIRONMENT_VARIABLE, arm_from_environment
+from wal.file_store import FileStore
+
+FILES = 24
+RETAINED = 2
+SNAPSHOT_EVERY = 5
+LOG = LocalLogSettings(segment_bytes=4 << 10)
+
+pytestmark = pytest.mark.crash
+
+
+async def work(directory: Path, seed: int) -> int:
+    """Append the recorded batches from where an earlier process was; returns the state hash.
+
+    Every few batches a snapshot is taken, older ones deleted, the log pruned. Then the local state
+    is deleted, and the process starts once more, from a snapshot.
+    """
+    batches = await recorded_batches(directory / f"recorded-{seed}", FILES)
+    log = await LocalMetadataLog.open(directory / "log", rng=random.Random(seed), settings=LOG)
+    store = FileStore(
+        directory / "objects", clock=ManualClock(), rng=random.Random(seed), sync=False
+    )
+    try:
+        async with store:
+            snapshots = snapshots_in(store)
+            async with opened(directory / "state", log, snapshots) as state:
+                keeper = keeper_of(state, snapshots, seed=seed, retained_max=RETAINED)
+                await keeper.maintain_once()
+                for number, batch in enumerate(batches):
+                    if batch.base_offset < log.end_offset:
+                        continue
+                    await log.append([batch.records], batch.timestamp_ms)
+                    await state.follow()
+                    if number % SNAPSHOT_EVERY == 0:
+                        await keeper.take_once()
+                        await keeper.maintain_once()
+            shutil.rmtree(directory / "state")
+            async with opened(directory / "state", log, snapshots) as state:
+                assert state.image.next_offset == log.end_offset
+                return await state.checked_hash()
+    finally:
+        await log.close()
+
+
+@pytest.mark.parametrize(
+    ("point", "count"),
+    [
+        ("snapshot.after_copy", 1),
+        ("snapshot.after_copy", 4),
+        ("snapshot.after_upload", 2),
+        ("snapshot.before_manifest", 1),
+        ("snapshot.before_manifest", 4),
+        ("snapshot.after_manifest", 1),
+        ("snapshot.after_manifest", 3),
+        ("snapshot.after_delete", 2),
+        ("prune.before", 2),
+        ("prune.after_some", 1),
+        ("prune.after_some", 3),
+        ("restore.before_rename", 1),
+        ("restore.after_rename", 1),
+    ],
+)
+def test_a_process_killed_over_a_snapshot_comes_back_with_the_same_state(
+    tmp_path: Path, point: str, count: int
+) -> None:
+    child = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)],
+        env={
+            **os.environ,
+            ENVIRONMENT_VARIABLE: f"{point}=kill:{count}",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    asyncio.run(check(tmp_path))
+
+
+async def check(directory: Path) -> None:
+    """Whatever the dead process left, a start with and without its local state is right."""
+    batches = await recorded_batches(directory / "expected", FILES)
+    async with following(
+        directory / "replayed", PrunableLog(batches), batches[-1].next_offset
+    ) as replayed:
+        expected = await replayed.checked_hash()
+    twin = directory.with_name(f"{directory.name}-twin")
+    shutil.copytree(directory, twin)
+    shutil.rmtree(twin / "state")
+    for place in (directory, twin):
+        assert await work(place, seed=2) == expected
+        async with FileStore(
+            place / "objects", clock=ManualClock(), rng=random.Random(3), sync=False
+        ) as store:
+            snapshots = snapshots_in(store)
+            found = [await snapshots.survey(stored) for stored in await snapshots.stored()]
+            statuses = [one.status for one in found]
+            assert statuses.count(SnapshotStatus.USABLE) == RETAINED
+            # At most what the dead process did not finish; it goes when it is old enough.
+            assert len(statuses) <= RETAINED + 1
+        names = {path.name for path in (place / "state").iterdir()}
+        assert names == {STATE_FILE, f"{STATE_FILE}.closed"}
+
+
+if __name__ == "__main__":
+    arm_from_environment()
+    asyncio.run(work(Path(sys.argv[1]), seed=1))
