@@ -144,12 +144,15 @@ class BatchReader:
         )
 
     async def read(
-        self, requests: Sequence[ReadRequest], *, max_bytes: int
+        self, requests: Sequence[ReadRequest], *, max_bytes: int, at_least_one: bool = True
     ) -> Sequence[ReadResult]:
-        """Read in request order; the first non-empty partition gives at least one whole batch."""
+        """Read in request order; the first non-empty partition gives at least one whole batch.
+
+        Without `at_least_one` only what fits into the limits.
+        """
         answers = [_Answer(request) for request in requests]
         remaining = max_bytes
-        nothing_yet = True
+        nothing_yet = at_least_one
         is_full = False
         while not is_full and (wave := _next_wave(answers, remaining, one_at_least=nothing_yet)):
             for (answer, _, _), piece in zip(wave, await self._fetch(wave), strict=True):

@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from metadata.operations import METADATA_TOPIC
 from wal.errors import InvalidTopic
 
 NAME_LENGTH_MAX: Final = 249
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
-_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__diskless_metadata"})
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", METADATA_TOPIC})
 
 
 def check_topic_name(name: str) -> None:

@@ -26,6 +26,12 @@ PARQUET_SEGMENT: Final = 2
 TOMBSTONE: Final = 0
 """Object format of a row that only says: this key shall never be committed."""
 
+METADATA_TOPIC: Final = "__diskless_metadata"
+"""The topic under which any Kafka client can read the metadata log, a partition per coordinator."""
+
+METADATA_TOPIC_ID: Final = UUID("6469736b-6c65-8373-8000-6d6574616461")
+"""The same in every cluster. Ids of topics are of version 4; this one is of version 8."""
+
 CATALOGUE: Final = 0
 """The coordinator that also keeps topic names, configs, assignments and broker registrations."""
 

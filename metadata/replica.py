@@ -82,6 +82,7 @@ class Replica:
         self._settings = settings
         self._sleep = sleep
         self._listeners: list[CommitListener] = []
+        self._applied_listeners: list[Callable[[], None]] = []
         self._is_closed = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -120,6 +121,10 @@ class Replica:
         """
         self._listeners.append(listener)
 
+    def subscribe_applied(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop each time `applied_offset` has moved."""
+        self._applied_listeners.append(listener)
+
     # -- applying -------------------------------------------------------------------------------
 
     async def apply(
@@ -156,6 +161,11 @@ class Replica:
         if changes.partitions:
             for listener in self._listeners:
                 listener(changes.partitions.keys())
+        self._tell_applied()
+
+    def _tell_applied(self) -> None:
+        for listener in self._applied_listeners:
+            listener()
 
     async def catch_up(self, log: MetadataLog) -> None:
         """Apply what `log` is known to have beyond this state.
@@ -171,6 +181,7 @@ class Replica:
                 await self._open(log)
                 for listener in self._listeners:
                     listener(self.image.partitions.keys())
+                self._tell_applied()
                 continue
             await self.apply(batches)
 

@@ -14,6 +14,8 @@ from metadata.control_records import PartitionsAssignedRecord
 from metadata.image import PartitionState, StoredTopic
 from metadata.operations import (
     CATALOGUE,
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
     CreatePartitions,
     CreatePartitionsAt,
     CreateTopic,
@@ -67,6 +69,9 @@ def decide_create_topics(
     records: list[MetadataRecord] = []
     answer: list[TopicDescription | DisklessError] = []
     for topic in topics:
+        if _is_metadata_topic(topic.name, topic.topic_id):
+            answer.append(_metadata_topic_exists())
+            continue
         if view.topic_by_name(topic.name) is not None:
             answer.append(TopicExists(f"topic {topic.name} exists"))
             continue
@@ -100,6 +105,9 @@ def decide_create_partitions(
     records: list[MetadataRecord] = []
     answer: list[DisklessError | None] = []
     for request in requests:
+        if _is_metadata_topic(request.name, request.topic_id):
+            answer.append(_metadata_topic_exists())
+            continue
         named, topic = view.stored_topic_by_name(request.name), view.stored_topic(request.topic_id)
         if named != topic:
             answer.append(TopicExists(f"topic {request.name} exists under another id or name"))
@@ -178,6 +186,9 @@ def decide_create_partitions_at(
     records: list[MetadataRecord] = []
     answer: list[DisklessError | None] = []
     for request in requests:
+        if _is_metadata_topic(request.name, request.topic_id):
+            answer.append(_metadata_topic_exists())
+            continue
         named = view.topic_by_name(request.name)
         if named is not None and named.topic_id != request.topic_id:
             view.delete_topic(named)
@@ -274,3 +285,12 @@ def decide_allocate_producer_ids(view: SpeculativeView) -> Decision[int]:
     view.put_next_producer_id(first + PRODUCER_ID_BLOCK)
     record = ProducerIdsAllocatedRecord(next_producer_id=first + PRODUCER_ID_BLOCK)
     return Decision((record,), first)
+
+
+def _is_metadata_topic(name: str, topic_id: UUID | None) -> bool:
+    """The metadata log can be read as a topic of this name and id: no other may bear either."""
+    return name == METADATA_TOPIC or topic_id == METADATA_TOPIC_ID
+
+
+def _metadata_topic_exists() -> TopicExists:
+    return TopicExists(f"{METADATA_TOPIC} is the metadata log itself")
