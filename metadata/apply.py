@@ -8,43 +8,35 @@ the record holds the result.
 A record that contradicts the state (a batch that does not start at the high watermark, a plan
 nobody made) raises CorruptState: one of the two is damaged, and going on would hide which.
 
-Inserts of `FileCommitted` records are collected over the whole transaction and sent in bulk,
-because a transaction usually covers the files of several brokers; every other record first flushes
-them.
+What `FileCommitted` records write is collected over the whole transaction and sent in bulk
+(metadata/apply_commit.py); every other record first flushes it.
 """
 
+import sqlite3
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
+import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, select
 
+from metadata.apply_commit import FileCommits
 from metadata.apply_control import apply_control
-from metadata.commit_answer import AnswerEntry, pack_answer
 from metadata.image import (
     Changes,
     CommittedImage,
     PartitionState,
     PlannedSegment,
-    ProducerKey,
-    StoredProducer,
     StoredTopic,
 )
 from metadata.log import MetadataRecordBatch
 from metadata.operations import (
     CATALOGUE,
     PARQUET_SEGMENT,
-    TOMBSTONE,
     TopicDescription,
 )
-from metadata.producer_rows import load_producers, producer_row
-from metadata.producer_state import (
-    ProducerBatch,
-    ProducerState,
-    with_batch,
-)
 from metadata.records import (
-    CommittedBatch,
     FileCommittedRecord,
     FilesDeletedRecord,
     PartitionCreatedRecord,
@@ -79,14 +71,11 @@ from metadata.schema import (
     pack_owners,
 )
 from metadata.segment_identity import segment_digest
-from metadata.state_hash import HASH_MODULUS, to_signed
-from wal.coordinates import ObjectKey, TopicIdPartition
+from metadata.state_hash import HASH_MODULUS, sum_of, to_signed
+from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptState
 from wal.ulid import minted_ms
-
-COALESCED_BYTES_MAX: Final = 1 << 20
-"""Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
 
 SWEPT_WITH_TOPIC_MAX: Final = 1_000
 """Rows that TopicDeleted deletes itself; part of STATE_VERSION. Small topics leave nothing."""
@@ -100,18 +89,7 @@ _UPDATE_PARTITION: Final = PARTITIONS.update_sql(
     "log_start_offset", "high_watermark", "planned_end_offset", "unplanned_bytes", "live_bytes"
 )
 _UPDATE_FILE: Final = FILES.update_sql("live_rows", "live_bytes", "deletable_since_ms")
-_FILE_STANDING: Final = compiled(
-    select(FILES.table.c.id, FILES.table.c.object_format, FILE_ANSWERS.table.c.file)
-    .join_from(
-        FILES.table,
-        FILE_ANSWERS.table,
-        isouter=True,
-        onclause=FILES.table.c.id == FILE_ANSWERS.table.c.file,
-    )
-    .where(FILES.table.c.object_key == "")
-)
 _SELECT_FILES: Final = f"SELECT {', '.join(FILES.columns)} FROM {FILES.name} WHERE id IN ({{}})"
-_UPSERT_PRODUCER: Final = PRODUCER_STATES.upsert_sql()
 _UPSERT_PRODUCER_IDS: Final = PRODUCER_IDS.upsert_sql()
 _ALL_BITS: Final = 0xFFFFFFFF
 _UNCHANGED: Final = PartitionState(-1, -1, -1)
@@ -142,12 +120,9 @@ class StateTransaction:
             forgotten_until_ms=image.forgotten_until_ms,
         )
         self._last_record = b""
-        self._new_batches: list[Row] = []
-        self._new_files: list[Row] = []
-        self._new_answers: list[Row] = []
+        self._commits = FileCommits(self)
         self._written_partitions: dict[int, PartitionState] = {}
-        self._written_producers: dict[ProducerKey, ProducerState] = {}
-        self._producer_checksums: dict[ProducerKey, int] = {}
+        self._partitions_before: dict[int, PartitionState] = {}
 
     def apply(self, batch: MetadataRecordBatch) -> None:
         """Raises CorruptState (the batch does not fit the state), CorruptLog (not records)."""
@@ -158,7 +133,7 @@ class StateTransaction:
         for offset, data in enumerate(batch.records, batch.base_offset):
             record = decode_record(data)
             if isinstance(record, FileCommittedRecord):
-                self._commit_file(offset, record, batch.timestamp_ms)
+                self._commits.add(offset, record, batch.timestamp_ms)
                 continue
             self._flush()
             match record:
@@ -191,194 +166,6 @@ class StateTransaction:
         changes.state_hash = self._hash % HASH_MODULUS
         write_applied(self.connection, changes, last_record_crc=crc32c(self._last_record))
         return changes
-
-    # -- 102 FileCommitted ----------------------------------------------------------------------
-
-    def _commit_file(self, file_id: int, record: FileCommittedRecord, timestamp_ms: int) -> None:
-        answer: list[AnswerEntry] = [AnswerEntry()] * (len(record.batches) + len(record.refused))
-        live_rows = live_bytes = 0
-        position = 0
-        batches = record.batches
-        self._load_missing_producers(batches)
-        while position < len(batches):
-            partition = batches[position].partition
-            end = position + 1
-            while end < len(batches) and batches[end].partition == partition:
-                end += 1
-            rows, size = self._append(file_id, partition, batches[position:end], answer)
-            live_rows += rows
-            live_bytes += size
-            position = end
-        for refused in record.refused:
-            answer[refused.position] = AnswerEntry(
-                base_offset=refused.base_offset,
-                log_append_time_ms=refused.log_append_time_ms,
-                log_start_offset=refused.log_start_offset,
-                refusal=refused.error_code,
-                is_duplicate=refused.error_code == 0,
-            )
-        owners = record.owner_ids
-        is_owner = not owners or owners[0] == self.coordinator_id
-        is_owner |= self._commit_handed_over(record.object_key)
-        self._new_files.append(
-            self._added(
-                FILES,
-                file_id,
-                record.object_format,
-                record.file_size,
-                record.uploader_broker_id,
-                record.committed_at_ms,
-                live_rows,
-                live_bytes,
-                NOT_DELETABLE if live_rows else timestamp_ms,
-                int(is_owner),
-                record.object_key,
-                pack_owners(owners),
-            )
-        )
-        self._new_answers.append(
-            self._added(FILE_ANSWERS, file_id, record.request_digest, pack_answer(answer))
-        )
-
-    def _commit_handed_over(self, key: ObjectKey) -> bool:
-        """Whether `key` was handed over before it was committed; the commit replaces that row."""
-        row = self.connection.exec_driver_sql(_FILE_STANDING, (key,)).one_or_none()
-        if row is None:
-            return False
-        file_id, object_format, answered = row
-        if object_format == TOMBSTONE or answered is not None:
-            raise CorruptState(f"{key} was committed {'twice' if answered else 'after its end'}")
-        self.delete_where(FILES, FILES.table.c.id == file_id)
-        return True
-
-    def _append(
-        self,
-        file_id: int,
-        partition: TopicIdPartition,
-        batches: Sequence[CommittedBatch],
-        answer: list[AnswerEntry],
-    ) -> tuple[int, int]:
-        """Append consecutive batches of one partition; returns (rows made, bytes)."""
-        state = self._partition(partition)
-        high_watermark = state.high_watermark
-        log_start = state.log_start_offset
-        total_bytes = rows = 0
-        run: CommittedBatch | None = None
-        run_bytes = run_count = run_max_timestamp = 0
-        previous: CommittedBatch | None = None
-        for batch in batches:
-            if batch.base_offset != high_watermark or batch.last_offset < batch.base_offset:
-                raise CorruptState(
-                    f"{partition}: record commits {batch.base_offset}..{batch.last_offset} at high "
-                    f"watermark {high_watermark}"
-                )
-            high_watermark = batch.last_offset + 1
-            size = batch.byte_size
-            total_bytes += size
-            if (
-                run is not None
-                and previous is not None
-                and batch.byte_offset == run.byte_offset + run_bytes
-                and batch.timestamp_type == run.timestamp_type
-                and batch.log_append_time_ms == run.log_append_time_ms
-                and run_bytes + size <= COALESCED_BYTES_MAX
-            ):
-                run_bytes += size
-                run_count += 1
-                run_max_timestamp = max(run_max_timestamp, batch.max_timestamp_ms)
-            else:
-                if run is not None and previous is not None:
-                    self._add_run(
-                        state.id, file_id, run, previous, run_bytes, run_count, run_max_timestamp
-                    )
-                    rows += 1
-                run, run_bytes, run_count = batch, size, 1
-                run_max_timestamp = batch.max_timestamp_ms
-            previous = batch
-            if batch.producer_id >= 0:
-                self._append_to_producer((state.id, batch.producer_id), batch)
-            answer[batch.position] = AnswerEntry(
-                batch.base_offset, batch.log_append_time_ms, log_start
-            )
-        assert run is not None
-        assert previous is not None
-        self._add_run(state.id, file_id, run, previous, run_bytes, run_count, run_max_timestamp)
-        self._put_partition(
-            partition,
-            state,
-            state._replace(
-                high_watermark=high_watermark,
-                unplanned_bytes=state.unplanned_bytes + total_bytes,
-                live_bytes=state.live_bytes + total_bytes,
-            ),
-        )
-        return rows + 1, total_bytes
-
-    def _add_run(
-        self,
-        partition_id: int,
-        file_id: int,
-        first: CommittedBatch,
-        last: CommittedBatch,
-        size: int,
-        count: int,
-        max_timestamp_ms: int,
-    ) -> None:
-        self._new_batches.append(
-            self._added(
-                BATCHES,
-                partition_id,
-                last.last_offset,
-                first.base_offset,
-                file_id,
-                first.byte_offset,
-                size,
-                count,
-                first.timestamp_type,
-                first.log_append_time_ms,
-                max_timestamp_ms,
-            )
-        )
-
-    def _append_to_producer(self, key: ProducerKey, batch: CommittedBatch) -> None:
-        written = self._written_producers
-        state = written.get(key)
-        if state is None:
-            changed = self.changes.producers
-            stored = changed[key] if key in changed else self.image.producers[key]
-            if stored is not None:
-                state = stored.state
-                self._producer_checksums[key] = stored.checksum
-        written[key] = with_batch(
-            state,
-            batch.producer_epoch,
-            ProducerBatch(
-                batch.base_sequence,
-                batch.last_sequence,
-                batch.base_offset,
-                batch.log_append_time_ms,
-            ),
-        )
-
-    def _load_missing_producers(self, batches: Sequence[CommittedBatch]) -> None:
-        """Bring what `batches` need, and memory has not, into this transaction with one query."""
-        changed, cached = self.changes.producers, self.image.producers
-        missing: set[ProducerKey] = set()
-        partition: TopicIdPartition | None = None
-        partition_id = -1
-        for batch in batches:
-            if batch.producer_id < 0:
-                continue
-            if batch.partition is not partition:
-                partition = batch.partition
-                partition_id = self._partition(partition).id
-            key = (partition_id, batch.producer_id)
-            if key not in cached and key not in changed and key not in self._written_producers:
-                missing.add(key)
-        if missing:
-            found = load_producers(self.connection, sorted(missing))
-            for key in missing:
-                changed[key] = found.get(key)
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -461,7 +248,7 @@ class StateTransaction:
             if state is None:
                 continue  # a coordinator beside the catalogue has only some of a topic's partitions
             if state.high_watermark:
-                left_behind.append(self._added(SWEPT, state.id))
+                left_behind.append(self.added(SWEPT, state.id))
             partition_ids.add(state.id)
             self.changes.partitions[partition] = None
         partitions = PARTITIONS.table.c
@@ -532,7 +319,7 @@ class StateTransaction:
 
     def _delete_records(self, record: RecordsDeletedRecord, timestamp_ms: int) -> None:
         """Planned rows stay until their segment is committed: a task may be reading them."""
-        state = self._partition(record.partition)
+        state = self.partition(record.partition)
         start, planned = record.new_log_start_offset, state.planned_end_offset
         if not state.log_start_offset <= start <= state.high_watermark:
             raise CorruptState(
@@ -563,7 +350,7 @@ class StateTransaction:
                 .limit(1)
             ).scalar()
             planned_end = state.high_watermark if first is None else first
-        self._put_partition(
+        self.put_partition(
             record.partition,
             state,
             state._replace(
@@ -580,14 +367,14 @@ class StateTransaction:
             raise CorruptState(f"producer ids went back from {before}")
         if before:
             self._hash -= PRODUCER_IDS.checksum((0, before))
-        row = self._added(PRODUCER_IDS, 0, record.next_producer_id)
+        row = self.added(PRODUCER_IDS, 0, record.next_producer_id)
         self.connection.exec_driver_sql(_UPSERT_PRODUCER_IDS, row)
         self.changes.next_producer_id = record.next_producer_id
 
     # -- segments -------------------------------------------------------------------------------
 
     def _plan_segment(self, record: SegmentPlannedRecord) -> None:
-        state = self._partition(record.partition)
+        state = self.partition(record.partition)
         if record.base_offset != state.planned_end_offset:
             raise CorruptState(
                 f"{record.object_key} starts at {record.base_offset}, not at "
@@ -609,7 +396,7 @@ class StateTransaction:
             record.object_key,
             record.planned_at_ms,
         )
-        self._put_partition(
+        self.put_partition(
             record.partition,
             state,
             state._replace(
@@ -622,7 +409,7 @@ class StateTransaction:
         self, file_id: int, record: SegmentCommittedRecord, timestamp_ms: int
     ) -> None:
         """Batches out, segment in; the objects of the batches are released."""
-        state = self._partition(record.partition)
+        state = self.partition(record.partition)
         batches, plans = BATCHES.table.c, SEGMENT_PLANS.table.c
         planned = self.delete_where(
             SEGMENT_PLANS,
@@ -675,7 +462,7 @@ class StateTransaction:
                 record.max_timestamp_ms,
             )
         if live_bytes != state.live_bytes:
-            self._put_partition(record.partition, state, state._replace(live_bytes=live_bytes))
+            self.put_partition(record.partition, state, state._replace(live_bytes=live_bytes))
 
     # -- files ----------------------------------------------------------------------------------
 
@@ -777,19 +564,17 @@ class StateTransaction:
         state = self.changes.partitions.get(partition, _UNCHANGED)
         return self.image.partitions.get(partition) if state is _UNCHANGED else state
 
-    def _partition(self, partition: TopicIdPartition) -> PartitionState:
+    def partition(self, partition: TopicIdPartition) -> PartitionState:
         state = self._partition_or_none(partition)
         if state is None:
             raise CorruptState(f"a record names the unknown partition {partition}")
         return state
 
-    def _put_partition(
+    def put_partition(
         self, partition: TopicIdPartition, before: PartitionState, after: PartitionState
     ) -> None:
         """Collected: a partition is usually written by several files of one transaction."""
-        if after.id not in self._written_partitions:
-            # Out with the row as it was; `_flush` puts in what it has become.
-            self._hash -= PARTITIONS.checksum(before)
+        self._partitions_before.setdefault(before.id, before)
         self._written_partitions[after.id] = after
         self.changes.partitions[partition] = after
 
@@ -797,22 +582,26 @@ class StateTransaction:
         merged = {**self.image.plans, **self.changes.plans}
         return [plan for plan in merged.values() if plan is not None]
 
-    def _added(self, table: StateTable, *values: Any) -> Row:
+    def added(self, table: StateTable, *values: Any) -> Row:
         row = table.row(*values)
         self._hash += row[-1]
         return row
+
+    def add(self, difference: int) -> None:
+        """Change the state hash by what rows that somebody else wrote make of it."""
+        self._hash += difference
 
     def subtract(self, checksum: int) -> None:
         """Take a row that somebody else deleted out of the state hash."""
         self._hash -= checksum
 
     def insert(self, table: StateTable, *values: Any) -> None:
-        self.connection.exec_driver_sql(table.insert_sql, self._added(table, *values))
+        self.connection.exec_driver_sql(table.insert_sql, self.added(table, *values))
 
     def _replace_row(self, table: StateTable, before: Row, after: Row) -> None:
         """Replace the row whose first column is its key."""
         self._hash -= table.checksum(before)
-        self.connection.exec_driver_sql(table.upsert_sql(), self._added(table, *after))
+        self.connection.exec_driver_sql(table.upsert_sql(), self.added(table, *after))
 
     def delete_where(self, table: StateTable, which: ColumnElement[bool]) -> int:
         """Delete rows and take their checksums out of the hash; returns how many they were.
@@ -835,42 +624,24 @@ class StateTransaction:
         return int(count)
 
     def _flush(self) -> None:
-        connection = self.connection
-        for table, rows in (
-            (FILES, self._new_files),
-            (FILE_ANSWERS, self._new_answers),
-            (BATCHES, self._new_batches),
-        ):
-            if rows:
-                connection.exec_driver_sql(table.insert_sql, rows)
-                rows.clear()
+        self._commits.flush()
         if self._written_partitions:
             self._flush_partitions()
-        if self._written_producers:
-            self._flush_producers()
 
     def _flush_partitions(self) -> None:
-        updates = []
-        for state in self._written_partitions.values():
-            checksum = PARTITIONS.checksum(state)
-            self._hash += checksum
-            updates.append((*state[3:], checksum, state.id))
-        self.connection.exec_driver_sql(_UPDATE_PARTITION, updates)
+        before, after = (
+            np.fromiter(chain.from_iterable(states.values()), np.int64).reshape(len(states), -1).T
+            for states in (self._partitions_before, self._written_partitions)
+        )
+        checksums = PARTITIONS.checksums([*after])
+        self._hash += sum_of(checksums) - sum_of(PARTITIONS.checksums([*before]))
+        updates = [*after[3:], checksums, after[0]]
+        driver = cast(sqlite3.Connection, self.connection.connection.driver_connection)
+        driver.executemany(
+            _UPDATE_PARTITION, [*zip(*(numbers.tolist() for numbers in updates), strict=True)]
+        )
         self._written_partitions.clear()
-
-    def _flush_producers(self) -> None:
-        rows = []
-        changed = self.changes.producers
-        replaced = self._producer_checksums
-        for key, state in self._written_producers.items():
-            row = producer_row(key, state)
-            checksum = row[-1]
-            self._hash += checksum - replaced.get(key, 0)
-            changed[key] = StoredProducer(state, checksum)
-            rows.append(row)
-        self.connection.exec_driver_sql(_UPSERT_PRODUCER, rows)
-        self._written_producers.clear()
-        replaced.clear()
+        self._partitions_before.clear()
 
 
 def write_applied(connection: Connection, changes: Changes, *, last_record_crc: int) -> None:

@@ -1,17 +1,24 @@
 """The answer to a commit: how it is stored, and how it becomes a list of `BatchCommit`s.
 
 The first answer and the answer to a re-sent commit go through the same function, from the same
-stored entries, so they are equal by construction. Errors are stored as the code that the metadata
+stored columns, so they are equal by construction. Errors are stored as the code that the metadata
 record has for them; their text is made from the request alone.
+
+Stored is one column (metadata/columns.py) per field of `Answer`, in its order, the first one
+leading.
 """
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from metadata.columns import Int64s, pack_column, read_column
 from metadata.operations import BatchCommit
+from metadata.record_codec import FieldReader
 from wal.coordinates import BatchExtent
 from wal.errors import (
+    CorruptLog,
     CorruptState,
     OutOfOrderSequence,
     Rejected,
@@ -35,38 +42,47 @@ _TEXTS: Final[Mapping[type[Rejected], str]] = {
     StaleProducerEpoch: "a newer epoch of this producer has written",
 }
 
-_ENTRY: Final = struct.Struct("<qqqhB")
-assert _ENTRY.size == 27
+
+class Answer(NamedTuple):
+    """The answers for all batches of a request, in its order; `refusal` 0 = it has an offset."""
+
+    base_offset: Int64s
+    log_append_time_ms: Int64s
+    log_start_offset: Int64s
+    refusal: Int64s
+    is_duplicate: Int64s
+
+    @classmethod
+    def empty(cls, count: int) -> "Answer":
+        """To be filled in: -1 for offsets and times, 0 for the rest."""
+        return cls(
+            *(np.full(count, -1, np.int64) for _ in range(3)),
+            *(np.zeros(count, np.int64) for _ in range(2)),
+        )
 
 
-class AnswerEntry(NamedTuple):
-    """What is stored of the answer for one batch; `refusal` 0 = it has an offset."""
-
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-    refusal: int = 0
-    is_duplicate: bool = False
-
-
-def pack_answer(entries: Sequence[AnswerEntry]) -> bytes:
-    """27 bytes per batch, in request order, little-endian."""
-    pack = _ENTRY.pack
-    return b"".join([pack(*entry) for entry in entries])
+def pack_answer(answer: Answer) -> bytes:
+    """What is stored."""
+    first, *others = answer
+    return b"".join((pack_column(first, is_leading=True), *map(pack_column, others)))
 
 
 def unpack_answer(data: bytes, batches: Sequence[BatchExtent]) -> Sequence[BatchCommit]:
     """The answer to the request whose batches are `batches`. Raises CorruptState."""
-    if len(data) != len(batches) * _ENTRY.size:
-        raise CorruptState(f"a stored answer of {len(data)} bytes for {len(batches)} batches")
-    return [
-        BatchCommit(base_offset, append_time_ms, log_start, bool(is_duplicate))
-        if refusal == 0
-        else BatchCommit(error=_error(refusal, batch))
-        for (base_offset, append_time_ms, log_start, refusal, is_duplicate), batch in zip(
-            _ENTRY.iter_unpack(data), batches, strict=True
-        )
-    ]
+    reader = FieldReader(data, "a stored answer")
+    try:
+        first = read_column(reader, None)
+        answer = Answer(first, *(read_column(reader, len(first)) for _ in range(4)))
+        reader.finish()
+    except CorruptLog as error:
+        raise CorruptState(str(error)) from error
+    if len(first) != len(batches):
+        raise CorruptState(f"a stored answer for {len(first)} batches to {len(batches)}")
+    is_duplicate = answer.is_duplicate.astype(np.bool_)
+    commits = [*map(BatchCommit, *(numbers.tolist() for numbers in (*answer[:3], is_duplicate)))]
+    for place in np.flatnonzero(answer.refusal).tolist():
+        commits[place] = BatchCommit(error=_error(int(answer.refusal[place]), batches[place]))
+    return commits
 
 
 def _error(code: int, batch: BatchExtent) -> Rejected:

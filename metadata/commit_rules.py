@@ -1,55 +1,63 @@
 """Deciding a commit: which batches of a WAL object are appended, at which offsets.
 
-Pure functions over the speculative view; nothing here waits or does I/O. A commit is idempotent
-by object key: a key that was committed before, or is pending, gets the first answer again, whatever
+Functions over the speculative view; nothing here waits or does I/O. A commit is idempotent by
+object key: a key that was committed before, or is pending, gets the first answer again, whatever
 became of its batches since. A batch that is refused (no such partition, stale epoch, sequence out
 of order) or that is a duplicate is refused alone.
+
+All batches of a file are decided together, column by column. One by one go only those of a producer
+of whose batches one does not simply follow the one before it.
 
 Source: KIP-1164, DisklessCommitFile; Kafka's ProducerAppendInfo (metadata/producer_state.py).
 """
 
-import struct
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Final, Generic, NamedTuple, TypeVar
-from uuid import UUID
 
-from metadata.commit_answer import REFUSAL_CODES, AnswerEntry, pack_answer, unpack_answer
+import numpy as np
+import numpy.typing as npt
+
+from metadata.columns import Int64s, column
+from metadata.commit_answer import REFUSAL_CODES, Answer, pack_answer, unpack_answer
+from metadata.commit_request import BatchColumns, CheckedCommit
+from metadata.commit_request import check_commit as check_commit
+from metadata.file_committed import CommittedBatches
 from metadata.image import PartitionState, ProducerKey
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, BatchCommit, CommitFile
-from metadata.producer_state import ProducerBatch, check_sequence, with_batch
+from metadata.operations import BatchCommit
+from metadata.producer_state import (
+    ProducerBatch,
+    ProducerBatches,
+    ProducerState,
+    ProducerWindow,
+    States,
+    all_follow,
+    appended,
+    check_sequence,
+    grouped_by_producer,
+    states_array,
+    states_list,
+    unpack_window,
+    with_batch,
+)
 from metadata.records import (
-    REQUEST_DIGEST_BYTES,
-    CommittedBatch,
     FileCommittedRecord,
     MetadataRecord,
     RefusedBatch,
 )
 from metadata.speculative import FileStanding, KnownFile, SpeculativeView
-from wal.coordinates import (
-    CREATE_TIME,
-    LOG_APPEND_TIME,
-    BatchExtent,
-    ObjectKey,
-    Offset,
-    TopicIdPartition,
-)
+from wal.coordinates import ObjectKey
 from wal.errors import ObjectExpired, Rejected, UnknownPartition
-from wal.object_store import check_object_key
-from wal.ulid import minted_ms
 
 MAGIC: Final = 2
 """The only RecordBatch magic there is here."""
 
-_INT32_MAX: Final = 2**31 - 1
-_INT16_MAX: Final = 2**15 - 1
-
-_DIGESTED_FILE: Final = struct.Struct("<bqq")
-_DIGESTED_BATCH: Final = struct.Struct("<16siqiiIqbqhiq")
-
+_UNKNOWN: Final = -1
+"""The surrogate key of a partition that does not exist; others are offsets."""
+_UNKNOWN_PARTITION: Final = REFUSAL_CODES[UnknownPartition]
 
 _Answer = TypeVar("_Answer")
+_Bools = npt.NDArray[np.bool_]
 
 
 class Decision(NamedTuple, Generic[_Answer]):
@@ -59,112 +67,32 @@ class Decision(NamedTuple, Generic[_Answer]):
     answer: _Answer
 
 
-class CheckedCommit(NamedTuple):
-    """A commit request that holds together, with the digest that identifies its content."""
-
-    request: CommitFile
-    digest: bytes
-    minted_ms: int
-    """When the object's key was minted, which is before its upload began."""
-
-
-def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedCommit:
-    """Check everything that does not depend on state.
-
-    Raises Rejected: not a WAL object's key, an extent outside the object, extents that overlap,
-    numbers that no RecordBatch has.
-    """
-    key = request.object_key
-    check_object_key(key)
-    try:
-        minted = minted_ms(key)
-    except ValueError as error:
-        raise Rejected(f"{key} is not named by a ULID") from error
-    if request.object_format != WRITE_AHEAD_MULTI_SEGMENT:
-        raise Rejected(f"{key}: object format {request.object_format}")
-    if not 0 < request.file_size_bytes <= _INT32_MAX:
-        raise Rejected(f"{key}: an object of {request.file_size_bytes} bytes")
-    if len(request.batches) > settings.commit_batches_max:
-        raise Rejected(
-            f"{key}: {len(request.batches)} batches, at most allowed are "
-            f"{settings.commit_batches_max}"
-        )
-    for number in (request.uploader_broker_id, *request.owner_ids):
-        if not -_INT32_MAX <= number <= _INT32_MAX:
-            raise Rejected(f"{key}: {number} is not a broker or coordinator id")
-    _check_extents(request)
-    return CheckedCommit(request, _digest(request), minted)
-
-
-def _check_extents(request: CommitFile) -> None:
-    end = 0
-    is_ascending = True
-    for batch in request.batches:
-        is_ascending &= batch.byte_offset >= end
-        end = batch.byte_offset + batch.length_bytes
-        has_producer = batch.producer_id >= 0
-        if (
-            batch.byte_offset < 0
-            or batch.length_bytes <= 0
-            or end > request.file_size_bytes
-            or not 0 < batch.record_count <= _INT32_MAX
-            or batch.timestamp_type not in (CREATE_TIME, LOG_APPEND_TIME)
-            or not 0 <= batch.partition.partition <= _INT32_MAX
-            or (has_producer and not 0 <= batch.producer_epoch <= _INT16_MAX)
-            or (has_producer and not 0 <= batch.base_sequence <= _INT32_MAX)
-        ):
-            raise Rejected(f"{request.object_key}: not a batch of this object: {batch}")
-    if is_ascending:
-        return
-    end = 0
-    for batch in sorted(request.batches, key=_byte_offset_of):
-        if batch.byte_offset < end:
-            raise Rejected(f"{request.object_key}: extents overlap at byte {batch.byte_offset}")
-        end = batch.byte_offset + batch.length_bytes
-
-
-def _byte_offset_of(batch: BatchExtent) -> int:
-    return batch.byte_offset
-
-
-def _digest(request: CommitFile) -> bytes:
-    """16 bytes over the object and all its batches; who uploaded it does not matter."""
-    parts = [
-        _DIGESTED_FILE.pack(request.object_format, request.file_size_bytes, len(request.batches))
-    ]
-    topic_id: UUID | None = None
-    topic_bytes = b""
-    try:
-        for batch in request.batches:
-            partition = batch.partition
-            if partition.topic_id is not topic_id:
-                topic_id = partition.topic_id
-                topic_bytes = topic_id.bytes
-            parts.append(_DIGESTED_BATCH.pack(topic_bytes, partition.partition, *batch[1:]))
-    except struct.error as error:
-        raise Rejected(f"{request.object_key}: a number of {batch} is out of range") from error
-    return blake2b(b"".join(parts), digest_size=REQUEST_DIGEST_BYTES).digest()
-
-
 def owns_first(owner_ids: Sequence[int], coordinator_id: int) -> bool:
     """Whether a file with this owner list belongs to this coordinator from its commit on."""
     return not owner_ids or owner_ids[0] == coordinator_id
 
 
-def producers_of(request: CommitFile, view: SpeculativeView) -> set[ProducerKey]:
-    """The producers whose state deciding `request` needs."""
-    keys: set[ProducerKey] = set()
-    partition: TopicIdPartition | None = None
-    state: PartitionState | None = None
-    for batch in request.batches:
-        if batch.producer_id < 0:
-            continue
-        if batch.partition is not partition:
-            partition = batch.partition
-            state = view.partition(partition)
-        if state is not None:
-            keys.add((state.id, batch.producer_id))
-    return keys
+def producers_of(commit: CheckedCommit, view: SpeculativeView) -> set[ProducerKey]:
+    """The producers whose state deciding `commit` needs."""
+    columns = commit.columns
+    which = np.flatnonzero(columns.producer_id >= 0)
+    if not len(which):
+        return set()
+    ids = commit.partition_ids
+    if not ids:
+        ids += [None] * len(columns.partitions)
+    for place, partition in enumerate(columns.partitions):
+        if ids[place] is None and (state := view.partition(partition)) is not None:
+            ids[place] = state.id
+    partition_ids = column(_UNKNOWN if row_id is None else row_id for row_id in ids)
+    of = partition_ids[columns.partition_of[which]]
+    return {
+        *zip(
+            of[of != _UNKNOWN].tolist(),
+            columns.producer_id[which][of != _UNKNOWN].tolist(),
+            strict=True,
+        )
+    }
 
 
 def decide_commit(
@@ -200,86 +128,32 @@ def decide_commit(
         # may delete it, trusting that it stays unknown.
         raise ObjectExpired(f"{key} is older than {settings.max_commit_age_ms} ms or was forgotten")
 
-    accepted: list[CommittedBatch] = []
-    refused: list[RefusedBatch] = []
-    answer: list[AnswerEntry] = []
-    partition: TopicIdPartition | None = None
-    state: PartitionState | None = None
-    high_watermark = 0
+    columns = commit.columns
+    of = columns.partition_of
+    states = [view.partition(partition) for partition in columns.partitions]
+    partition_ids = column(_UNKNOWN if state is None else state.id for state in states)
+    log_starts = column(0 if state is None else state.log_start_offset for state in states)
+    high_watermarks = column(0 if state is None else state.high_watermark for state in states)
+    is_known = (partition_ids != _UNKNOWN)[of]
+    answer = Answer.empty(len(of))
+    answer.refusal[~is_known] = _UNKNOWN_PARTITION
 
-    def leave_partition() -> None:
-        if partition is not None and state is not None and high_watermark > state.high_watermark:
-            view.put_partition(partition, state._replace(high_watermark=high_watermark))
+    checked = _check_producers(
+        view, columns, partition_ids[of], is_known, answer, now_ms, settings.producer_expiration_ms
+    )
+    is_accepted = (answer.refusal == 0) & (answer.is_duplicate == 0)
+    base_offset, ends = _assign(columns, is_accepted, high_watermarks)
+    has_offset = is_known & (answer.refusal == 0)
+    answer.log_start_offset[has_offset] = log_starts[of][has_offset]
+    answer.base_offset[is_accepted] = base_offset[is_accepted]
+    answer.log_append_time_ms[is_accepted] = now_ms
+    if checked is not None:
+        checked.give_offsets_to_duplicates(answer)
+        view.put_producers(checked.states_after(is_accepted, base_offset, now_ms))
 
-    for position, batch in enumerate(request.batches):
-        if batch.partition != partition:
-            leave_partition()
-            partition = batch.partition
-            state = view.partition(partition)
-            high_watermark = 0 if state is None else state.high_watermark
-        if state is None:
-            code = REFUSAL_CODES[UnknownPartition]
-            refused.append(RefusedBatch(position, code))
-            answer.append(AnswerEntry(refusal=code))
-            continue
-        last_sequence = batch.last_sequence
-        if batch.producer_id >= 0:
-            producer_key = (state.id, batch.producer_id)
-            producer = view.producer(producer_key)
-            verdict = check_sequence(
-                producer,
-                epoch=batch.producer_epoch,
-                base_sequence=batch.base_sequence,
-                last_sequence=last_sequence,
-                now_ms=now_ms,
-                expiration_ms=settings.producer_expiration_ms,
-            )
-            if isinstance(verdict, ProducerBatch):
-                duplicate = AnswerEntry(
-                    verdict.base_offset,
-                    verdict.append_time_ms,
-                    state.log_start_offset,
-                    is_duplicate=True,
-                )
-                refused.append(RefusedBatch(position, 0, *duplicate[:3]))
-                answer.append(duplicate)
-                continue
-            if verdict is not None:
-                code = REFUSAL_CODES[verdict]
-                refused.append(RefusedBatch(position, code))
-                answer.append(AnswerEntry(refusal=code))
-                continue
-            view.put_producer(
-                producer_key,
-                with_batch(
-                    producer,
-                    batch.producer_epoch,
-                    ProducerBatch(batch.base_sequence, last_sequence, high_watermark, now_ms),
-                ),
-            )
-        last_offset = high_watermark + batch.record_count - 1
-        accepted.append(
-            CommittedBatch(
-                partition,
-                position,
-                MAGIC,
-                batch.byte_offset,
-                batch.length_bytes,
-                Offset(high_watermark),
-                Offset(last_offset),
-                now_ms,
-                batch.max_timestamp_ms,
-                batch.timestamp_type,
-                batch.producer_id,
-                batch.producer_epoch,
-                batch.base_sequence,
-                last_sequence,
-            )
-        )
-        answer.append(AnswerEntry(high_watermark, now_ms, state.log_start_offset))
-        high_watermark = last_offset + 1
-    leave_partition()
-
+    for partition, state, end in zip(columns.partitions, states, ends.tolist(), strict=True):
+        if state is not None and end > state.high_watermark:
+            view.put_partition(partition, _with_high_watermark(state, end))
     stored = pack_answer(answer)
     view.put_file(
         key,
@@ -296,8 +170,193 @@ def decide_commit(
         uploader_broker_id=request.uploader_broker_id,
         owner_ids=tuple(request.owner_ids),
         committed_at_ms=now_ms,
-        batches=accepted,
-        refused=refused,
+        batches=_accepted(columns, np.flatnonzero(is_accepted), base_offset, now_ms),
+        refused=_refused(answer, np.flatnonzero(~is_accepted)),
         request_digest=commit.digest,
     )
     return Decision((record,), unpack_answer(stored, request.batches))
+
+
+def _with_high_watermark(state: PartitionState, high_watermark: int) -> PartitionState:
+    # A third of what _replace takes.
+    return PartitionState._make((*state[:4], high_watermark, *state[5:]))
+
+
+def _assign(
+    columns: BatchColumns, is_accepted: _Bools, high_watermarks: Int64s
+) -> tuple[Int64s, Int64s]:
+    """(base offset per batch, where each partition ends); a refused batch takes no offsets."""
+    of = columns.partition_of
+    if not len(of):
+        return of, high_watermarks
+    order = np.argsort(of, kind="stable")
+    counts = np.where(is_accepted, columns.record_count, 0)[order]
+    before = np.cumsum(counts) - counts
+    starts = np.searchsorted(of[order], np.arange(len(high_watermarks)))
+    base_offset = np.empty_like(before)
+    base_offset[order] = before + (high_watermarks - before[starts])[of[order]]
+    return base_offset, high_watermarks + np.add.reduceat(counts, starts)
+
+
+def _accepted(
+    columns: BatchColumns, which: Int64s, base_offset: Int64s, now_ms: int
+) -> CommittedBatches:
+    of = columns.partition_of[which]
+    is_start = np.ones(len(of), np.bool_)
+    is_start[1:] = of[1:] != of[:-1]
+    starts = np.flatnonzero(is_start)
+    base = base_offset[which]
+    return CommittedBatches(
+        partitions=[columns.partitions[place] for place in of[starts].tolist()],
+        run_lengths=np.diff(np.append(starts, len(of))),
+        position=which,
+        magic=np.full(len(of), MAGIC),
+        byte_offset=columns.byte_offset[which],
+        byte_size=columns.length_bytes[which],
+        base_offset=base,
+        last_offset=base + columns.record_count[which] - 1,
+        log_append_time_ms=np.full(len(of), now_ms),
+        max_timestamp_ms=columns.max_timestamp_ms[which],
+        timestamp_type=columns.timestamp_type[which],
+        producer_id=columns.producer_id[which],
+        producer_epoch=columns.producer_epoch[which],
+        base_sequence=columns.base_sequence[which],
+        last_sequence=columns.last_sequence[which],
+    )
+
+
+def _refused(answer: Answer, which: Int64s) -> Sequence[RefusedBatch]:
+    numbers = (
+        which,
+        answer.refusal[which],
+        answer.base_offset[which],
+        answer.log_append_time_ms[which],
+        answer.log_start_offset[which],
+    )
+    return tuple(map(RefusedBatch._make, zip(*(each.tolist() for each in numbers), strict=True)))
+
+
+# -- producers ----------------------------------------------------------------------------------
+
+
+class _CheckedProducers(NamedTuple):
+    """The batches that have a producer, by (partition, producer), after their sequences' check."""
+
+    columns: BatchColumns
+    keys: Sequence[ProducerKey]
+    states: States
+    which: Int64s
+    """Which batches of the request they are."""
+    starts: Int64s
+    of_same_file: Sequence[tuple[int, int]]
+    """(duplicate, the batch of the same file that it repeats)."""
+
+    def give_offsets_to_duplicates(self, answer: Answer) -> None:
+        """Of batches of this file, whose offset was not known when they were found."""
+        for duplicate, first in self.of_same_file:
+            answer.base_offset[duplicate] = answer.base_offset[first]
+            answer.log_append_time_ms[duplicate] = answer.log_append_time_ms[first]
+
+    def states_after(
+        self, is_accepted: _Bools, base_offset: Int64s, now_ms: int
+    ) -> dict[ProducerKey, ProducerState]:
+        """The states of the producers of which anything was accepted."""
+        lengths = np.diff(np.append(self.starts, len(self.which)))
+        group = np.repeat(np.arange(len(self.keys)), lengths)
+        is_in = is_accepted[self.which]
+        which, group = self.which[is_in], group[is_in]
+        if not len(which):
+            return {}
+        starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+        groups = group[starts]
+        after = appended(
+            self.states[groups],
+            _batches(self.columns, which, starts),
+            base_offset[which],
+            np.full(len(which), now_ms),
+        )
+        keys = [self.keys[place] for place in groups.tolist()]
+        return dict(zip(keys, states_list(after), strict=True))
+
+
+def _batches(columns: BatchColumns, which: Int64s, starts: Int64s) -> ProducerBatches:
+    return ProducerBatches(
+        starts=starts,
+        epoch=columns.producer_epoch[which],
+        base_sequence=columns.base_sequence[which],
+        last_sequence=columns.last_sequence[which],
+    )
+
+
+def _check_producers(
+    view: SpeculativeView,
+    columns: BatchColumns,
+    partition_ids: Int64s,
+    is_known: _Bools,
+    answer: Answer,
+    now_ms: int,
+    expiration_ms: int,
+) -> _CheckedProducers | None:
+    """Mark in `answer` what is refused or a duplicate; None when no batch has a producer."""
+    which = np.flatnonzero(is_known & (columns.producer_id >= 0))
+    if not len(which):
+        return None
+    order, starts = grouped_by_producer(partition_ids[which], columns.producer_id[which])
+    which = which[order]
+    firsts = which[starts]
+    keys = [*zip(partition_ids[firsts].tolist(), columns.producer_id[firsts].tolist(), strict=True)]
+    states = states_array([*map(view.producer, keys)])
+    batches = _batches(columns, which, starts)
+    of_same_file: list[tuple[int, int]] = []
+    ends = batches.ends
+    for group in np.flatnonzero(~all_follow(states, batches)).tolist():
+        state = view.producer(keys[group])
+        window = None if state is None else unpack_window(state)
+        _check_one(
+            window,
+            columns,
+            which[starts[group] : ends[group]].tolist(),
+            answer,
+            now_ms,
+            expiration_ms,
+            of_same_file,
+        )
+    return _CheckedProducers(columns, keys, states, which, starts, of_same_file)
+
+
+def _check_one(
+    window: ProducerWindow | None,
+    columns: BatchColumns,
+    which: Sequence[int],
+    answer: Answer,
+    now_ms: int,
+    expiration_ms: int,
+    of_same_file: list[tuple[int, int]],
+) -> None:
+    """The batches of one producer on one partition, one after the other."""
+    last_sequences = columns.last_sequence
+    for place in which:
+        epoch = int(columns.producer_epoch[place])
+        base_sequence = int(columns.base_sequence[place])
+        last_sequence = int(last_sequences[place])
+        verdict = check_sequence(
+            window,
+            epoch=epoch,
+            base_sequence=base_sequence,
+            last_sequence=last_sequence,
+            now_ms=now_ms,
+            expiration_ms=expiration_ms,
+        )
+        if verdict is None:
+            # Its offset is not known yet: it depends on all batches of the partition before it.
+            pending = ProducerBatch(base_sequence, last_sequence, -1 - place, now_ms)
+            window = with_batch(window, epoch, pending)
+        elif isinstance(verdict, ProducerBatch):
+            answer.is_duplicate[place] = 1
+            if verdict.base_offset < 0:
+                of_same_file.append((place, -1 - verdict.base_offset))
+            else:
+                answer.base_offset[place] = verdict.base_offset
+                answer.log_append_time_ms[place] = verdict.append_time_ms
+        else:
+            answer.refusal[place] = REFUSAL_CODES[verdict]

@@ -331,13 +331,12 @@ class PartitionCoordinator:
             # First, so that what an earlier look-up found does not count as known: it may be stale.
             view.start_look_up()
             wanted = self._producers_wanted(operations)
-            missing = [key for key in wanted if not view.knows_producer(key)]
+            missing = [*view.unknown_producers(wanted)]
             if keys or missing:
                 found = await self._state.read(partial(look_up, keys=keys, producers=missing))
                 view.finish_look_up(found.files, found.producers)
-            if self._steady.is_set() and all(
-                view.knows_producer(key) for key in self._producers_wanted(operations)
-            ):
+            wanted = self._producers_wanted(operations)
+            if self._steady.is_set() and not view.unknown_producers(wanted):
                 return
 
     def _producers_wanted(self, operations: Sequence[_Operation]) -> set[ProducerKey]:
@@ -496,7 +495,7 @@ class PartitionCoordinator:
                 settings=self._settings,
             ),
             object_keys=(request.object_key,),
-            producers=partial(producers_of, request),
+            producers=partial(producers_of, commit),
         )
 
     async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:

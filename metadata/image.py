@@ -34,7 +34,7 @@ class PartitionState(NamedTuple):
 
 
 class StoredProducer(NamedTuple):
-    """A producer's state and the checksum of its row; no state = not known on that partition."""
+    """A producer's state and the checksum of its row."""
 
     state: ProducerState
     checksum: int

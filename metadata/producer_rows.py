@@ -2,18 +2,37 @@
 
 A file of 1,600 batches may name 1,600 producers; looking each one up alone would cost more than all
 the rest of its commit.
+
+Which producers have been silent for longest is found through an index. An index on the time of the
+last append would be rewritten with every batch; so a row also has the *period* of that time, some
+minutes long, and only that is indexed: an active producer's entry moves once per period. Within the
+last period that has expired in part, rows are looked at one by one; those are the producers that
+fell silent during these very minutes.
 """
 
+import sqlite3
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, Final
 
+import numpy as np
 from sqlalchemy import Connection, select
 
 from metadata.image import ProducerKey, StoredProducer
-from metadata.producer_state import ProducerState, pack_batches, unpack_batches
+from metadata.producer_state import (
+    ProducerState,
+    States,
+    last_append_ms,
+    state_of_row,
+    states_array,
+    states_list,
+    stored_windows,
+)
 from metadata.schema import PRODUCER_STATES, Row
+from metadata.state_hash import sum_of
 from wal.errors import CorruptState
+
+PERIOD_MS: Final = 10 * 60_000
 
 _KEYS_PER_QUERY: Final = 1_000
 """Two parameters each; SQLite takes 32,766."""
@@ -27,12 +46,55 @@ _SELECT: Final = f"""
     ON found.partition = wanted.partition AND found.producer_id = wanted.producer_id
 """
 
+_UPSERT: Final = PRODUCER_STATES.upsert_sql()
+# Leaves the indexed period alone, and with it the index.
+_UPDATE: Final = PRODUCER_STATES.update_sql("last_append_ms", "window")
 _DELETE: Final = PRODUCER_STATES.delete_sql()
 
 
-def producer_row(key: ProducerKey, state: ProducerState) -> Row:
-    """The row of one producer on one partition."""
-    return PRODUCER_STATES.row(*key, state.epoch, state.last_append_ms, pack_batches(state.batches))
+def write_producers(
+    driver: sqlite3.Connection,
+    keys: Sequence[ProducerKey],
+    before: Sequence[StoredProducer | None],
+    after: States,
+) -> tuple[list[StoredProducer], int]:
+    """Replace or insert the rows of `keys`.
+
+    Returns what is stored now, and the change of the state hash.
+    """
+    last_append = last_append_ms(after)
+    period = last_append // PERIOD_MS
+    partitions = np.array([key[0] for key in keys], np.int64)
+    producers = np.array([key[1] for key in keys], np.int64)
+    windows = stored_windows(after)
+    checksums = PRODUCER_STATES.checksums([partitions, producers, period, last_append], windows)
+    known = [stored is not None for stored in before]
+    was = states_array([None if stored is None else stored.state for stored in before])
+    stays = np.array(known)
+    if stays.any():
+        stays[stays] = last_append_ms(was[stays]) // PERIOD_MS == period[stays]
+    rows = [
+        *zip(
+            partitions.tolist(),
+            producers.tolist(),
+            period.tolist(),
+            last_append.tolist(),
+            windows,
+            checksums.tolist(),
+            strict=True,
+        )
+    ]
+    driver.executemany(
+        _UPDATE,
+        [
+            (last, window, checksum, partition, producer)
+            for partition, producer, _, last, window, checksum in compress(rows, stays)
+        ],
+    )
+    driver.executemany(_UPSERT, [*compress(rows, ~stays)])
+    gone = sum(stored.checksum for stored in before if stored is not None)
+    stored_now = [*map(StoredProducer, states_list(after), checksums.tolist())]
+    return stored_now, sum_of(checksums) - gone
 
 
 def load_producers(
@@ -48,25 +110,18 @@ def load_producers(
     return found
 
 
-def _stored_producer(values: Row) -> StoredProducer:
-    checksum: Any = values[-1]
-    if PRODUCER_STATES.checksum(values[:-1]) != checksum:
-        raise CorruptState(f"producer {values[1]} of partition {values[0]} fails its checksum")
-    return StoredProducer(ProducerState(values[2], unpack_batches(values[4])), checksum)
-
-
 def expired_producers(
     connection: Connection, before_ms: int, limit: int
 ) -> Sequence[tuple[ProducerKey, int]]:
     """(key, checksum) of up to `limit` producers that wrote nothing since `before_ms`.
 
-    The longest silent come first. Those after them wait for the next call.
+    By period, partition and producer id: the longest silent come first, to within a period.
     """
     columns = PRODUCER_STATES.table.c
     rows = connection.execute(
         select(columns.partition, columns.producer_id, columns.checksum)
-        .where(columns.last_append_ms < before_ms)
-        .order_by(columns.last_append_ms, columns.partition, columns.producer_id)
+        .where(columns.append_period <= before_ms // PERIOD_MS, columns.last_append_ms < before_ms)
+        .order_by(columns.append_period, columns.partition, columns.producer_id)
         .limit(limit)
     )
     return [((partition, producer_id), checksum) for partition, producer_id, checksum in rows]
@@ -75,9 +130,19 @@ def expired_producers(
 def expire_producers(
     connection: Connection, before_ms: int, limit: int
 ) -> Sequence[tuple[ProducerKey, int]]:
-    """Delete what `expired_producers` returns, and return it: it is up to the caller to take the
-    checksums out of the state hash and the keys out of the image."""
+    """Delete what `expired_producers` returns, and return it.
+
+    The caller takes the checksums out of the state hash and the keys out of the image.
+    """
     expired = expired_producers(connection, before_ms, limit)
     if expired:
         connection.exec_driver_sql(_DELETE, [key for key, _ in expired])
     return expired
+
+
+def _stored_producer(values: Row) -> StoredProducer:
+    checksum: Any = values[-1]
+    if PRODUCER_STATES.checksum(values[:-1]) != checksum:
+        raise CorruptState(f"producer {values[1]} of partition {values[0]} fails its checksum")
+    state: ProducerState = state_of_row(values[-2])
+    return StoredProducer(state, checksum)

@@ -1,9 +1,9 @@
-"""Kafka's rules for idempotent producers, as pure functions over one producer's state.
+"""Kafka's rules for idempotent producers, over one producer's state, and over many at a time.
 
-The coordinator keeps one `ProducerState` per (partition, producer id): the producer's epoch and its
-last five batches. `check_sequence` decides what a new batch is (new, a duplicate, or refused);
-`with_batch` gives the state after it. Deciding and applying both use `with_batch`, so what was
-decided is what replay rebuilds.
+The coordinator keeps one state per (partition, producer id): the producer's epoch and its last five
+batches. `check_sequence` decides what a new batch is (new, a duplicate, or refused). What a batch
+that was appended makes of a state depends on the two alone, never on a clock, so that replay
+repeats it exactly.
 
 The rules are those of Kafka's ProducerAppendInfo and ProducerStateEntry:
 
@@ -18,12 +18,21 @@ The rules are those of Kafka's ProducerAppendInfo and ProducerStateEntry:
 
 A sixth-oldest duplicate is not recognisable any more and is out of order, as in Kafka; a client
 never has more than five batches in flight per partition.
+
+A file may name thousands of producers. So states are kept packed (`ProducerState`), and what nearly
+every batch does, namely follow, is told and applied for all of them at once (`all_follow`,
+`appended`). Only the batches of a producer with one that does not follow go through
+`check_sequence`, one by one.
 """
 
-import struct
-from itertools import chain
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, NewType
 
+import numpy as np
+import numpy.typing as npt
+
+from metadata.columns import Int64s
 from wal.errors import CorruptState, OutOfOrderSequence, Rejected, StaleProducerEpoch
 
 WINDOW: Final = 5
@@ -31,9 +40,31 @@ WINDOW: Final = 5
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 
-_ENTRY: Final = struct.Struct("<iiqq")
-assert _ENTRY.size == 24
-_WINDOW: Final = tuple(struct.Struct("<" + "iiqq" * count) for count in range(WINDOW + 1))
+_BATCH: Final = np.dtype(
+    [
+        ("base_sequence", "<i4"),
+        ("last_sequence", "<i4"),
+        ("base_offset", "<i8"),
+        ("append_time_ms", "<i8"),
+    ]
+)
+assert _BATCH.itemsize == 24
+_STATE: Final = np.dtype([("epoch", "<i2"), ("count", "<u2"), ("batches", _BATCH, WINDOW)])
+assert _STATE.itemsize == 124
+_FRONT_BYTES: Final = 4
+
+RECORDS_UNCHECKED_MAX: Final = 1 << 28
+"""Eight batches of fewer records do not reach around all sequences: none of the window can be equal
+to one that follows it."""
+
+States = npt.NDArray[Any]
+"""An array of states, field by field; one without batches stands for none."""
+
+ProducerState = NewType("ProducerState", bytes)
+"""One producer's state: epoch, count of batches, and five times 24 bytes, oldest first, the unused
+ones 0; little-endian."""
+
+NO_STATE: Final = ProducerState(bytes(_STATE.itemsize))
 
 
 class ProducerBatch(NamedTuple):
@@ -45,7 +76,7 @@ class ProducerBatch(NamedTuple):
     append_time_ms: int
 
 
-class ProducerState(NamedTuple):
+class ProducerWindow(NamedTuple):
     """What is remembered of one producer on one partition; `batches` oldest first, 1 to 5."""
 
     epoch: int
@@ -58,7 +89,7 @@ class ProducerState(NamedTuple):
 
 
 def check_sequence(
-    state: ProducerState | None,
+    window: ProducerWindow | None,
     *,
     epoch: int,
     base_sequence: int,
@@ -67,17 +98,17 @@ def check_sequence(
     expiration_ms: int,
 ) -> ProducerBatch | type[Rejected] | None:
     """None: append it. A ProducerBatch: it is a duplicate of that one. A class: refuse it so."""
-    if state is None:
+    if window is None:
         return None
-    if epoch == state.epoch:
-        for batch in reversed(state.batches):
+    if epoch == window.epoch:
+        for batch in reversed(window.batches):
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
-    if now_ms - state.last_append_ms > expiration_ms:
+    if now_ms - window.last_append_ms > expiration_ms:
         return None
-    if epoch < state.epoch:
+    if epoch < window.epoch:
         return StaleProducerEpoch
-    expected = 0 if epoch > state.epoch else next_sequence(state.batches[-1].last_sequence)
+    expected = 0 if epoch > window.epoch else next_sequence(window.batches[-1].last_sequence)
     return None if base_sequence == expected else OutOfOrderSequence
 
 
@@ -86,30 +117,156 @@ def next_sequence(last_sequence: int) -> int:
     return (last_sequence + 1) & SEQUENCE_MASK
 
 
-def with_batch(state: ProducerState | None, epoch: int, batch: ProducerBatch) -> ProducerState:
-    """The state after `batch` was appended.
+def with_batch(window: ProducerWindow | None, epoch: int, batch: ProducerBatch) -> ProducerWindow:
+    """What is remembered after `batch` was appended.
 
     A batch that does not follow (new epoch, or a producer that had expired) starts a new window.
-    That depends on the record and the state alone, never on a clock: replay repeats it exactly.
+    `appended` does the same for many.
     """
     if (
-        state is None
-        or state.epoch != epoch
-        or batch.base_sequence != next_sequence(state.batches[-1].last_sequence)
+        window is None
+        or window.epoch != epoch
+        or batch.base_sequence != next_sequence(window.batches[-1].last_sequence)
     ):
-        return ProducerState(epoch, (batch,))
-    return ProducerState(epoch, (*state.batches[1 - WINDOW :], batch))
+        return ProducerWindow(epoch, (batch,))
+    return ProducerWindow(epoch, (*window.batches[1 - WINDOW :], batch))
 
 
-def pack_batches(batches: tuple[ProducerBatch, ...]) -> bytes:
-    """The window as 24 bytes per batch, oldest first, little-endian."""
-    if len(batches) == 1:
-        return _ENTRY.pack(*batches[0])
-    return _WINDOW[len(batches)].pack(*chain.from_iterable(batches))
+# -- states packed ------------------------------------------------------------------------------
 
 
-def unpack_batches(data: bytes) -> tuple[ProducerBatch, ...]:
-    """The inverse of `pack_batches`. Raises CorruptState when it is none."""
-    if not data or len(data) % _ENTRY.size or len(data) > WINDOW * _ENTRY.size:
-        raise CorruptState(f"a producer window of {len(data)} bytes")
-    return tuple(ProducerBatch(*entry) for entry in _ENTRY.iter_unpack(data))
+def unpack_window(state: ProducerState) -> ProducerWindow:
+    """The state, for a look at each of its batches."""
+    (fields,) = np.frombuffer(state, _STATE).tolist()
+    epoch, count, batches = fields
+    return ProducerWindow(epoch, tuple(map(ProducerBatch._make, batches[:count])))
+
+
+def states_array(states: Sequence[ProducerState | None]) -> States:
+    return np.frombuffer(b"".join([state or NO_STATE for state in states]), _STATE)
+
+
+def states_list(states: States) -> list[ProducerState]:
+    data, size = states.tobytes(), _STATE.itemsize
+    return [ProducerState(data[start : start + size]) for start in range(0, len(data), size)]
+
+
+def last_append_ms(states: States) -> Int64s:
+    """When each producer last wrote; every state has at least one batch."""
+    newest = states["count"].astype(np.int64) - 1
+    times: Int64s = states["batches"]["append_time_ms"][np.arange(len(states)), newest]
+    return times.astype(np.int64)
+
+
+def stored_windows(states: States) -> list[bytes]:
+    """What a row has of each state: the state without its unused batches."""
+    data, size = states.tobytes(), _STATE.itemsize
+    used = (_FRONT_BYTES + states["count"].astype(np.int64) * _BATCH.itemsize).tolist()
+    return [
+        data[start : start + length]
+        for start, length in zip(range(0, len(data), size), used, strict=True)
+    ]
+
+
+def state_of_row(stored: bytes) -> ProducerState:
+    """The inverse of `stored_windows`. Raises CorruptState when it is none."""
+    count, rest = divmod(len(stored) - _FRONT_BYTES, _BATCH.itemsize)
+    if rest or not 0 < count <= WINDOW or int.from_bytes(stored[2:_FRONT_BYTES], "little") != count:
+        raise CorruptState(f"a producer window of {len(stored)} bytes")
+    return ProducerState(stored.ljust(_STATE.itemsize, b"\0"))
+
+
+# -- many batches of many producers -------------------------------------------------------------
+
+
+def grouped_by_producer(partition_ids: Int64s, producer_ids: Int64s) -> tuple[Int64s, Int64s]:
+    """(order, starts): batches by (partition, producer), in their order within, and the groups."""
+    order = np.lexsort((producer_ids, partition_ids))
+    partition_ids, producer_ids = partition_ids[order], producer_ids[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (partition_ids[1:] != partition_ids[:-1]) | (
+        producer_ids[1:] != producer_ids[:-1]
+    )
+    return order.astype(np.int64, copy=False), np.flatnonzero(is_first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerBatches:
+    """Batches of one file, grouped by (partition, producer) and in request order within a group."""
+
+    starts: Int64s
+    """Where each group starts."""
+    epoch: Int64s
+    base_sequence: Int64s
+    last_sequence: Int64s
+
+    @property
+    def ends(self) -> Int64s:
+        return np.append(self.starts[1:], len(self.epoch))
+
+
+def _follow(states: States, batches: ProducerBatches) -> npt.NDArray[np.bool_]:
+    """Which batches have the epoch of, and the sequence after, the one before them."""
+    epoch, last = np.empty_like(batches.epoch), np.empty_like(batches.epoch)
+    epoch[1:] = batches.epoch[:-1]
+    last[1:] = batches.last_sequence[:-1]
+    newest = np.maximum(states["count"].astype(np.int64) - 1, 0)
+    epoch[batches.starts] = states["epoch"]
+    last[batches.starts] = states["batches"]["last_sequence"][np.arange(len(states)), newest]
+    follow: npt.NDArray[np.bool_] = (batches.epoch == epoch) & (
+        batches.base_sequence == (last + 1) & SEQUENCE_MASK
+    )
+    follow[batches.starts[states["count"] == 0]] = False
+    return follow
+
+
+def all_follow(states: States, batches: ProducerBatches) -> npt.NDArray[np.bool_]:
+    """The groups whose batches may all be appended without a look at each.
+
+    Each follows the one before it, or is the first of a producer that nobody knows; and none has so
+    many records that sequences could have come around to a duplicate.
+    """
+    fine = _follow(states, batches)
+    fine[batches.starts[states["count"] == 0]] = True
+    fine &= (batches.last_sequence - batches.base_sequence & SEQUENCE_MASK) < RECORDS_UNCHECKED_MAX
+    remembered = states["batches"]
+    spans = remembered["last_sequence"].astype(np.int64) - remembered["base_sequence"]
+    calm: npt.NDArray[np.bool_] = (spans & SEQUENCE_MASK).max(axis=1) < RECORDS_UNCHECKED_MAX
+    return calm & np.logical_and.reduceat(fine, batches.starts)
+
+
+def appended(
+    states: States, batches: ProducerBatches, base_offset: Int64s, append_time_ms: Int64s
+) -> States:
+    """The states after all `batches` were appended; every group has at least one.
+
+    As `with_batch`, batch by batch: one that does not follow starts a new window.
+    """
+    count = len(batches.epoch)
+    new = np.empty(count, _BATCH)
+    new["base_sequence"] = batches.base_sequence
+    new["last_sequence"] = batches.last_sequence
+    new["base_offset"] = base_offset
+    new["append_time_ms"] = append_time_ms
+
+    breaks = np.where(_follow(states, batches), -1, np.arange(count))
+    last_break = np.maximum.reduceat(breaks, batches.starts)
+    is_broken = last_break >= 0
+    first_new = np.where(is_broken, last_break, batches.starts)
+    old_count = np.where(is_broken, 0, states["count"])
+    remembered = old_count + batches.ends - first_new
+    kept = np.minimum(remembered, WINDOW)
+
+    after = np.zeros(len(states), _STATE)
+    after["epoch"] = batches.epoch[batches.ends - 1]
+    after["count"] = kept
+    # Which of the remembered batches, old ones first, each slot of the window gets.
+    slot = np.arange(WINDOW)
+    which = (remembered - kept)[:, None] + slot
+    is_used = slot < kept[:, None]
+    from_old = is_used & (which < old_count[:, None])
+    from_new = is_used & ~from_old
+    rows = np.broadcast_to(np.arange(len(states))[:, None], which.shape)
+    after["batches"][from_old] = states["batches"][rows[from_old], which[from_old]]
+    after["batches"][from_new] = new[(first_new[:, None] + which - old_count[:, None])[from_new]]
+    return after

@@ -68,13 +68,13 @@ from uuid import UUID
 from metadata.control_records import CONTROL_CODECS, ControlRecord
 from metadata.file_committed import REQUEST_DIGEST_BYTES as REQUEST_DIGEST_BYTES
 from metadata.file_committed import CommittedBatch as CommittedBatch
+from metadata.file_committed import FileCommittedRecord as FileCommittedRecord
+from metadata.file_committed import RefusedBatch as RefusedBatch
 from metadata.file_committed import (
-    FileCommittedRecord,
     decode_file_committed,
     decode_file_committed_0,
     encode_file_committed,
 )
-from metadata.file_committed import RefusedBatch as RefusedBatch
 from metadata.record_codec import (
     INT32,
     INT64,

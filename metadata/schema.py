@@ -15,7 +15,7 @@ tree and a walk along its leaves, however long the backlog.
 | files           | object (WAL object or segment) that is referenced, or waits for its end |
 | file_answers    | file: digest of the request that committed it, and the answer it got |
 | batches         | run of byte-contiguous batches of one file and partition (coalesced) |
-| producer_states | (partition, producer id): epoch and last five batches |
+| producer_states | (partition, producer id): epoch and last five batches, when it wrote last |
 | producer_ids    | exactly one: the next producer id never given out |
 | segment_plans   | segment that was planned and not yet committed |
 | segments        | committed segment |
@@ -52,9 +52,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.type_api import TypeEngine
 
-from metadata.state_hash import RowChecksum
+from metadata.state_hash import Int64s, RowChecksum
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -136,6 +136,10 @@ class StateTable:
             values[:count],
             [blob.encode() if isinstance(blob, str) else blob for blob in values[count:]],
         )
+
+    def checksums(self, columns: Sequence[Int64s | int], blobs: Sequence[bytes] = ()) -> Int64s:
+        """Those of many rows: integers column by column, and the only blob of each row, if any."""
+        return self._checksum.rows(columns, blobs)
 
     def update_sql(self, *changed: str) -> str:
         """UPDATE of `changed` columns and the checksum; parameters in that order, then the key."""
@@ -250,10 +254,11 @@ BATCHES: Final = StateTable(
 PRODUCER_STATES: Final = StateTable(
     7,
     "producer_states",
-    ["partition", "producer_id", "epoch", "last_append_ms"],
+    ["partition", "producer_id", "append_period", "last_append_ms"],
     [("window", LargeBinary)],
     key=["partition", "producer_id"],
 )
+Index("producers_by_period", PRODUCER_STATES.table.c.append_period)
 PRODUCER_IDS: Final = StateTable(8, "producer_ids", ["id", "next_producer_id"], key=["id"])
 SEGMENT_PLANS: Final = StateTable(
     9,

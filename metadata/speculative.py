@@ -75,6 +75,10 @@ class Overlay(Generic[_Key, _Value]):
         entry = self._entries.get(key)
         return ABSENT if entry is None else entry[0]
 
+    def put_all(self, values: Mapping[_Key, _Value], group: int) -> None:
+        self._entries.update((key, (value, group)) for key, value in values.items())
+        self._written.extend((group, key) for key in values)
+
     def put(self, key: _Key, value: _Value | None, group: int) -> None:
         self._entries[key] = (value, group)
         self._written.append((group, key))
@@ -210,6 +214,11 @@ class SpeculativeView:
 
     # -- producers ------------------------------------------------------------------------------
 
+    def unknown_producers(self, keys: set[ProducerKey]) -> set[ProducerKey]:
+        """Those of `keys` for which `knows_producer` does not hold."""
+        unknown = keys.difference(self._image.producers)
+        return {key for key in unknown if not self.knows_producer(key)} if unknown else unknown
+
     def knows_producer(self, key: ProducerKey) -> bool:
         """Whether `producer` can answer without a look-up in SQLite."""
         return (
@@ -226,8 +235,8 @@ class SpeculativeView:
         stored = self._image.producers.get(key)
         return self._looked_up_producers[key] if stored is None else stored.state
 
-    def put_producer(self, key: ProducerKey, state: ProducerState) -> None:
-        self._producers.put(key, state, self.group)
+    def put_producers(self, states: Mapping[ProducerKey, ProducerState]) -> None:
+        self._producers.put_all(states, self.group)
 
     # -- brokers and producer ids ---------------------------------------------------------------
 

@@ -61,7 +61,9 @@ async def test_a_file_without_batches_is_fine_and_deletable(bench: CoordinatorBe
 
 
 async def deletable(bench: CoordinatorBench) -> list[tuple[ObjectKey, int]]:
-    files = await bench.coordinator.deletable_files(before_ms=2**60, after=(-1, -1), limit=100)
+    files = await bench.coordinator.deletable_files(
+        before_ms=2**60, after=(-1, -1), limit=100, is_owner=True
+    )
     return [(file.object_key, file.deletable_since_ms) for _, file in files]
 
 

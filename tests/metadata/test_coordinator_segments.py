@@ -50,7 +50,9 @@ async def fill(bench: CoordinatorBench, partition: TopicIdPartition, files: int)
 
 
 async def deletable(bench: CoordinatorBench) -> list[ObjectKey]:
-    files = await bench.coordinator.deletable_files(before_ms=2**60, after=(-1, -1), limit=100)
+    files = await bench.coordinator.deletable_files(
+        before_ms=2**60, after=(-1, -1), limit=100, is_owner=True
+    )
     return [file.object_key for _, file in files]
 
 
