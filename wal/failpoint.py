@@ -24,6 +24,12 @@ the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from 
 | takeover.after_tombstones / takeover.after_log | around acting for an owner that never came |
 | orphan.after_marker | the store's clock is about to be read |
 | orphan.after_tombstones / orphan.after_delete | around the deletion of orphans |
+| snapshot.after_copy | the state is copied beside itself |
+| snapshot.after_upload | the parts are stored, nobody has checked them |
+| snapshot.before_manifest / snapshot.after_manifest | around what makes them a snapshot |
+| snapshot.after_delete | an old snapshot or debris is gone |
+| prune.before / prune.after_some | around each step of pruning the metadata log |
+| restore.before_rename / restore.after_rename | a loaded snapshot is about to be the state, or is |
 | roll.before_put / roll.after_put / roll.before_commit / roll.after_commit | the tiering job |
 """
 
