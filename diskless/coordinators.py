@@ -202,6 +202,7 @@ class Coordinators:
                 clock=clock,
                 rng=rng,
                 is_leading=lambda: partition.coordinator is coordinator,
+                applied_bytes=lambda: partition.replica.applied_bytes,
             ),
         ]
         if index == CATALOGUE:

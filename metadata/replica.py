@@ -84,6 +84,8 @@ class Replica:
         self._listeners: list[CommitListener] = []
         self._applied_listeners: list[Callable[[], None]] = []
         self._is_closed = False
+        self.applied_bytes = 0
+        """Metadata records applied since the start, in bytes."""
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -152,6 +154,7 @@ class Replica:
     ) -> None:
         changes = await self.state.write(partial(apply_batches, self.image, batches))
         failpoint("commit.after_apply")
+        self.applied_bytes += sum(len(record) for batch in batches for record in batch.records)
         self._merge(changes, on_merged)
 
     def _merge(self, changes: Changes, on_merged: Callable[[], None] | None) -> None:

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from metadata.log import MetadataLog, MetadataRecordBatch
+from metadata.log import MetadataLog
 from metadata.schema import STATE_VERSION
 from metadata.snapshot_format import SnapshotManifest, snapshot_name
 from metadata.snapshots import SnapshotStatus, SnapshotStore, SurveyedSnapshot
@@ -125,8 +125,13 @@ class SnapshotKeeper:
         rng: random.Random,
         sleep: Sleep = asyncio.sleep,
         is_leading: Callable[[], bool] = lambda: True,
+        applied_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`state` is open, at most as far as `log`; copies of it are made beside its file."""
+        """`state` is open, at most as far as `log`; copies of it are made beside its file.
+
+        `applied_bytes` counts what is applied to the state, from wherever it likes: how far that
+        moves is what `metadata.snapshot.log.bytes` bounds.
+        """
         self._state = state
         self._log = log
         self._snapshots = snapshots
@@ -137,7 +142,8 @@ class SnapshotKeeper:
         self._is_leading = is_leading
         self._newest: SnapshotManifest | None = None
         self._newest_taken_at = clock.monotonic()
-        self._log_bytes = 0
+        self._applied_bytes = applied_bytes
+        self._newest_applied_bytes = applied_bytes()
         self._given_up: set[str] = set()
         self.taken = 0
         """Snapshots taken since the start, for the metrics."""
@@ -148,10 +154,6 @@ class SnapshotKeeper:
     def newest(self) -> SnapshotManifest | None:
         """The newest usable snapshot, as of the last round."""
         return self._newest
-
-    def applied(self, batches: Sequence[MetadataRecordBatch]) -> None:
-        """Count what was applied to the state, for `metadata.snapshot.log.bytes`."""
-        self._log_bytes += sum(len(record) for batch in batches for record in batch.records)
 
     async def run(self) -> None:
         """Take, keep and prune until cancelled. Raises: CorruptState."""
@@ -198,7 +200,7 @@ class SnapshotKeeper:
         return (
             age_s * 1000 >= self._settings.interval_ms
             or grown >= self._settings.log_records
-            or self._log_bytes >= self._settings.log_bytes
+            or self._applied_bytes() - self._newest_applied_bytes >= self._settings.log_bytes
         )
 
     # -- taking ---------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ class SnapshotKeeper:
         else), StorageFailed, and what the store raises. Then there is no new snapshot.
         """
         copy = self._beside("copy")
-        log_bytes = self._log_bytes
+        applied_bytes = self._applied_bytes()
         try:
             applied = await self._state.backup(copy)
             failpoint("snapshot.after_copy")
@@ -240,7 +242,7 @@ class SnapshotKeeper:
         failpoint("snapshot.after_manifest")
         self._given_up.discard(name)
         self._took(manifest)
-        self._log_bytes -= log_bytes
+        self._newest_applied_bytes = applied_bytes
         self.taken += 1
         _logger.info("metadata snapshot %s: %d bytes", name, manifest.stored_bytes)
         return manifest

@@ -496,8 +496,17 @@ class TestRunning:
             await self.run(few)
             assert few.taken == 0
             pauses = Pauses(ManualClock(), limit=3)
-            bytes_wise = self.keeper(followed, snapshots_in(store), pauses, log_bytes=1_024)
-            bytes_wise.applied(batches)
+            counts = iter([500, 1_523, *[1_524] * 20])
+            bytes_wise = SnapshotKeeper(
+                followed.state,
+                followed.log,
+                snapshots_in(store),
+                settings=SnapshotSettings(log_bytes=1_024),
+                clock=pauses.clock,
+                rng=random.Random(5),
+                sleep=pauses,
+                applied_bytes=lambda: next(counts),
+            )
             await self.run(bytes_wise)
             assert bytes_wise.taken == 1
             await followed.follow()
