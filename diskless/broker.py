@@ -41,6 +41,7 @@ from diskless.coordinators import OBJECT_LOG, Coordinators
 from diskless.data_directory import DataDirectory
 from diskless.logs import configure_logs
 from diskless.membership import Membership, SharedCluster, shared_cluster_id
+from diskless.metadata_topic import MetadataTopic
 from diskless.metrics import MetricsServer
 from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
 from diskless.replica_manager import ReplicaManager, append_failed
@@ -377,6 +378,7 @@ class Broker:
             clock=self.clock,
             cold_after_ms=self.config.read.cold_after_ms,
         )
+        self.metadata_topic = MetadataTopic(self.coordinators.partitions)
         self.replicas = ReplicaManager(
             coordinator=self.coordinator,
             write_loop=self.write_loop,
@@ -386,9 +388,11 @@ class Broker:
             ),
             clock=self.clock,
             fetch_max_bytes=self.config.server.fetch_max_bytes,
+            metadata_topic=self.metadata_topic,
         )
         stack.callback(self.replicas.close)
         self.coordinator.subscribe(self.replicas.committed)
+        self.metadata_topic.subscribe(self.replicas.committed)
 
     async def _read_segment_range(
         self, key: ObjectKey, start: int, length: int, object_length: int
@@ -441,7 +445,10 @@ class Broker:
             manager=self.replicas,
             cluster=cluster,
             topics=CoordinatorTopics(
-                self.coordinator, self.config.broker, on_deleted=self.replicas.forget
+                self.coordinator,
+                self.config.broker,
+                metadata_topic=self.metadata_topic.description,
+                on_deleted=self.replicas.forget,
             ),
             producer_ids=self.coordinator,
             broker_configs=ConfiguredValues(self.config),

@@ -5,14 +5,16 @@ store shares it with others (diskless/membership.py). Handlers know only the pro
 `diskless.ports`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import cast
 from uuid import UUID
 
 from diskless.config import BrokerSettings, Config, explain_all
 from diskless.ports import BrokerConfigEntry, BrokerEndpoint, ClientInfo
 from metadata.operations import Coordinator, CreateTopic, TopicDescription
 from wal.coordinates import TopicIdPartition
-from wal.errors import DisklessError
+from wal.errors import DisklessError, InvalidTopic
 
 MAX_PARTITIONS_PER_TOPIC = 10_000
 """Upper bound of one topic; each partition costs a row and a little memory, used or not."""
@@ -50,17 +52,23 @@ class SingleBroker:
 
 
 class CoordinatorTopics:
-    """`diskless.ports.TopicAdmin` on the coordinator."""
+    """`diskless.ports.TopicAdmin` on the coordinator, and the metadata topic beside its topics.
+
+    Creating that one finds that it exists, as with topics of Kafka's own. Deleting it is refused:
+    Kafka lets its internal topics go, but this one is what all the others are made of.
+    """
 
     def __init__(
         self,
         coordinator: Coordinator,
         settings: BrokerSettings,
         *,
+        metadata_topic: TopicDescription,
         on_deleted: Callable[[Sequence[TopicIdPartition]], None],
     ) -> None:
         self._coordinator = coordinator
         self._settings = settings
+        self._internal = {metadata_topic.name: metadata_topic}
         self._on_deleted = on_deleted
 
     @property
@@ -76,10 +84,15 @@ class CoordinatorTopics:
         return MAX_PARTITIONS_PER_TOPIC
 
     def topics(self) -> Mapping[str, TopicDescription]:
-        return self._coordinator.topics()
+        # A view, because there may be many; nobody writes to it.
+        known = cast(MutableMapping[str, TopicDescription], self._coordinator.topics())
+        return ChainMap(self._internal, known)
 
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
-        return self._coordinator.topic_by_id(topic_id)
+        known = self._coordinator.topic_by_id(topic_id)
+        if known is None:
+            known = next((t for t in self._internal.values() if t.topic_id == topic_id), None)
+        return known
 
     async def create_topics(
         self, topics: Sequence[CreateTopic]
@@ -88,15 +101,24 @@ class CoordinatorTopics:
 
     async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
         """Fetches that wait for a deleted topic are answered at once."""
-        known = {topic_id: self._coordinator.topic_by_id(topic_id) for topic_id in topic_ids}
-        results = await self._coordinator.delete_topics(topic_ids)
-        for topic_id, error in zip(topic_ids, results, strict=True):
-            topic = known[topic_id]
+        internal = {topic.topic_id: topic for topic in self._internal.values()}
+        known = {
+            topic_id: self._coordinator.topic_by_id(topic_id)
+            for topic_id in topic_ids
+            if topic_id not in internal
+        }
+        results = iter(await self._coordinator.delete_topics([*known]) if known else ())
+        errors: dict[UUID, DisklessError | None] = {
+            topic_id: InvalidTopic(f"{topic.name} is the cluster's own and cannot be deleted")
+            for topic_id, topic in internal.items()
+        }
+        for topic_id, topic in known.items():
+            error = errors[topic_id] = next(results)
             if error is None and topic is not None:
                 self._on_deleted(
                     [TopicIdPartition(topic_id, index) for index in range(topic.partition_count)]
                 )
-        return results
+        return [errors[topic_id] for topic_id in topic_ids]
 
 
 class ConfiguredValues:

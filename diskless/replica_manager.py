@@ -15,15 +15,19 @@ batch gets exactly one outcome, and every fragment chain is released exactly onc
 high watermark is called out of range: the high watermark comes from the coordinator's committed
 state, which this broker's own answers never run ahead of.
 
+The metadata topic is read from the metadata logs themselves (diskless/metadata_topic.py), in the
+same requests, under the same limits and with the same waits; nothing can be appended to it.
+
 Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's ReplicaManager.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from diskless.batch_reader import BatchReader, ReadRequest, ReadResult
+from diskless.metadata_topic import LogPartition, LogRead, MetadataTopic
 from diskless.ports import (
     LEADER_EPOCH,
     AppendBatch,
@@ -56,6 +60,7 @@ from wal.errors import (
     FencedLeaderEpoch,
     InvalidRecord,
     InvalidRequest,
+    InvalidTopic,
     ObjectNotFound,
     OffsetOutOfRange,
     OutcomeUnknown,
@@ -191,6 +196,7 @@ class ReplicaManager:
         search: TimestampSearch,
         clock: Clock,
         fetch_max_bytes: int,
+        metadata_topic: MetadataTopic | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._write_loop = write_loop
@@ -198,6 +204,7 @@ class ReplicaManager:
         self._search = search
         self._clock = clock
         self._fetch_max_bytes = fetch_max_bytes
+        self._metadata_topic = metadata_topic or MetadataTopic(())
         self._loop = asyncio.get_running_loop()
         self.produce_purgatory: Purgatory[TopicIdPartition] = Purgatory("produce")
         self.fetch_purgatory: Purgatory[TopicIdPartition] = Purgatory("fetch")
@@ -274,6 +281,8 @@ class ReplicaManager:
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks must be -1, 0 or 1, not {acks}")
         topic = self._topic(batch.topic_name, batch.topic_id, batch.partition)
+        if topic is self._metadata_topic.description:
+            raise InvalidTopic(f"{topic.name} is the cluster's own: clients can only read it")
         if batch.records is None or batch.records.length_bytes == 0:
             raise InvalidRecord(f"no batch for {topic.name}-{batch.partition}")
         rules = self._rules_of(topic)
@@ -316,9 +325,10 @@ class ReplicaManager:
         while True:
             # Anew each time: the topic may have been deleted while this waited.
             resolved = [self._resolve_fetch(request) for request in requests]
-            keys = [target for target in resolved if isinstance(target, TopicIdPartition)]
+            keys = _keys_of(resolved)
             looked_at = self._commits.now
             found = await self._find(requests, resolved, max_bytes)
+            logs = _readable_logs(requests, resolved, found)
             left_s = deadline - self._loop.time()
             if (
                 left_s <= 0
@@ -326,10 +336,14 @@ class ReplicaManager:
                 or wake.is_set()
                 or self._is_closing
                 or any(batches.error is not None for batches in found)
+                or logs
                 or _size_bytes(found) >= min_bytes
             ):
-                granted = reserve(min(max_bytes, _bytes_to_read(requests, found)))
-                return await self._read(requests, resolved, found, granted)
+                to_read = _bytes_to_read(requests, found) + sum(
+                    log.max_bytes for log in logs.values()
+                )
+                granted = reserve(min(max_bytes, to_read))
+                return await self._read(requests, resolved, found, logs, granted)
             await self._wait_for_commit(keys, looked_at, left_s, wake)
 
     def committed(self, partitions: Collection[TopicIdPartition]) -> None:
@@ -361,26 +375,70 @@ class ReplicaManager:
     async def _read(
         self,
         requests: Sequence[FetchPartition],
-        resolved: Sequence[TopicIdPartition | DisklessError],
+        resolved: Sequence["_Target"],
         found: Sequence[FoundBatches],
+        logs: Mapping[int, LogRead],
         max_bytes: int,
     ) -> list[FetchResult]:
-        """The answer, in request order, from extents that were found before."""
+        """The answer, in request order, from what was found before.
+
+        The metadata topic comes first where it is asked for first; clients ask in turn.
+        """
+        if not logs:
+            return await self._read_batches(requests, resolved, found, max_bytes)
+        pieces: Sequence[ReadResult] = ()
+        first_batches = next((i for i, batches in enumerate(found) if batches.extents), None)
+        are_logs_first = first_batches is None or min(logs) < first_batches
+        size = 0
+        if are_logs_first:
+            pieces = await self._metadata_topic.read(
+                [*logs.values()], max_bytes=max_bytes, at_least_one=True
+            )
+            size = sum(piece.size_bytes for piece in pieces)
+        results = await self._read_batches(
+            requests, resolved, found, max_bytes - size, at_least_one=not size
+        )
+        if not are_logs_first:
+            size = sum(len(buffer) for result in results for buffer in result.records)
+            pieces = await self._metadata_topic.read(
+                [*logs.values()], max_bytes=max_bytes - size, at_least_one=not size
+            )
+        for index, piece in zip(logs, pieces, strict=True):
+            results[index] = _fetch_result(found[index], piece)
+        return results
+
+    async def _read_batches(
+        self,
+        requests: Sequence[FetchPartition],
+        resolved: Sequence["_Target"],
+        found: Sequence[FoundBatches],
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+    ) -> list[FetchResult]:
+        """What extents give; of the metadata topic only the bounds."""
         reads, places = _reads_of(requests, resolved, found)
-        pieces = await self._reader.read(reads, max_bytes=max_bytes) if reads else []
+        pieces = await self._read_extents(reads, max_bytes, at_least_one)
         if any(isinstance(piece.error, ObjectNotFound) for piece in pieces):
             # Tiering or retention released the object between the look-up and the read. The
             # coordinator knows where the data is now; if it still names the object, it is lost.
             found = await self._find(requests, resolved, max_bytes)
             reads, places = _reads_of(requests, resolved, found)
-            pieces = await self._reader.read(reads, max_bytes=max_bytes) if reads else []
+            pieces = await self._read_extents(reads, max_bytes, at_least_one)
         read_at = dict(zip(places, pieces, strict=True))
         return [_fetch_result(batches, read_at.get(index)) for index, batches in enumerate(found)]
+
+    async def _read_extents(
+        self, reads: Sequence[ReadRequest], max_bytes: int, at_least_one: bool
+    ) -> Sequence[ReadResult]:
+        if not reads:
+            return []
+        return await self._reader.read(reads, max_bytes=max_bytes, at_least_one=at_least_one)
 
     async def _find(
         self,
         requests: Sequence[FetchPartition],
-        resolved: Sequence[TopicIdPartition | DisklessError],
+        resolved: Sequence["_Target"],
         max_bytes: int,
     ) -> list[FoundBatches]:
         wanted = [
@@ -391,18 +449,23 @@ class ReplicaManager:
         answers = iter(
             await self._coordinator.find_batches(wanted, max_bytes=max_bytes) if wanted else ()
         )
-        return [
-            next(answers) if isinstance(target, TopicIdPartition) else FoundBatches(error=target)
-            for target in resolved
-        ]
+        found = []
+        for request, target in zip(requests, resolved, strict=True):
+            if isinstance(target, TopicIdPartition):
+                found.append(next(answers))
+            elif isinstance(target, LogPartition):
+                found.append(await self._metadata_topic.find(target, request.offset))
+            else:
+                found.append(FoundBatches(error=target))
+        return found
 
-    def _resolve_fetch(self, request: FetchPartition) -> TopicIdPartition | DisklessError:
+    def _resolve_fetch(self, request: FetchPartition) -> "_Target":
         try:
             topic = self._topic(request.topic_name, request.topic_id, request.partition)
             _check_leader_epoch(request.current_leader_epoch)
         except DisklessError as error:
             return error
-        return TopicIdPartition(topic.topic_id, request.partition)
+        return self._target(topic, request.partition)
 
     # Offsets
 
@@ -410,14 +473,14 @@ class ReplicaManager:
         self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo
     ) -> Sequence[ListOffsetsResult]:
         """See `diskless.ports.ReplicaManager.list_offsets`. Isolation levels do not differ yet."""
-        targets: list[TopicIdPartition | DisklessError] = []
+        targets: list[_Target] = []
         for request in requests:
             try:
                 topic = self._topic(request.topic_name, None, request.partition)
                 _check_leader_epoch(request.current_leader_epoch)
                 if request.timestamp < LATEST_TIERED_TIMESTAMP:
                     raise InvalidRequest(f"no such special timestamp: {request.timestamp}")
-                targets.append(TopicIdPartition(topic.topic_id, request.partition))
+                targets.append(self._target(topic, request.partition))
             except DisklessError as error:
                 targets.append(error)
         wanted = [
@@ -430,6 +493,8 @@ class ReplicaManager:
         for request, target in zip(requests, targets, strict=True):
             if isinstance(target, TopicIdPartition):
                 results.append(await self._search.exact(request.timestamp, next(answers)))
+            elif isinstance(target, LogPartition):
+                results.append(await self._metadata_topic.list_offset(target, request.timestamp))
             else:
                 results.append(ListOffsetsResult(error=target))
         return results
@@ -439,11 +504,11 @@ class ReplicaManager:
     def _topic(self, name: str, topic_id: UUID | None, partition: int) -> TopicDescription:
         """Raises UnknownTopicId or UnknownPartition."""
         if topic_id is not None:
-            topic = self._coordinator.topic_by_id(topic_id)
+            topic = self._coordinator.topic_by_id(topic_id) or self._internal(topic_id)
             if topic is None:
                 raise UnknownTopicId(f"no topic has the id {topic_id}")
         else:
-            topic = self._coordinator.topics().get(name)
+            topic = self._coordinator.topics().get(name) or self._internal(name)
             if topic is None:
                 raise UnknownPartition(f"no topic {name}")
         if not 0 <= partition < topic.partition_count:
@@ -452,12 +517,27 @@ class ReplicaManager:
             )
         return topic
 
+    def _internal(self, wanted: str | UUID) -> TopicDescription | None:
+        """The topic of this name or id that no coordinator knows."""
+        topic = self._metadata_topic.description
+        return topic if wanted in (topic.name, topic.topic_id) else None
+
+    def _target(self, topic: TopicDescription, partition: int) -> "_Target":
+        if topic is self._metadata_topic.description:
+            return LogPartition(partition)
+        return TopicIdPartition(topic.topic_id, partition)
+
     def _rules_of(self, topic: TopicDescription) -> TopicRules:
         known = self._rules.get(topic.topic_id)
         if known is None or known[0] is not topic:
             known = (topic, topic_rules(topic.configs))
             self._rules[topic.topic_id] = known
         return known[1]
+
+
+_Target = TopicIdPartition | LogPartition | DisklessError
+"""What a request names: a partition in the care of a coordinator, one of the metadata topic, or
+nothing that could be read."""
 
 
 def append_failed(batches: Sequence[PendingBatch], error: DisklessError) -> None:
@@ -474,9 +554,38 @@ def _check_leader_epoch(current: int) -> None:
     raise FencedLeaderEpoch(f"leader epoch {current} is behind {LEADER_EPOCH}")
 
 
+def _keys_of(resolved: Sequence[_Target]) -> list[TopicIdPartition]:
+    """What a fetch waits for."""
+    keys = []
+    for target in resolved:
+        if isinstance(target, TopicIdPartition):
+            keys.append(target)
+        elif isinstance(target, LogPartition):
+            keys.append(target.key)
+    return keys
+
+
+def _readable_logs(
+    requests: Sequence[FetchPartition],
+    resolved: Sequence[_Target],
+    found: Sequence[FoundBatches],
+) -> dict[int, LogRead]:
+    """What there is to read of the metadata topic, by its position in the request.
+
+    How much that is shows when it is read, so any of it ends the wait.
+    """
+    return {
+        index: LogRead(target, requests[index].offset, requests[index].max_bytes)
+        for index, target in enumerate(resolved)
+        if isinstance(target, LogPartition)
+        and found[index].error is None
+        and requests[index].offset < found[index].high_watermark
+    }
+
+
 def _reads_of(
     requests: Sequence[FetchPartition],
-    resolved: Sequence[TopicIdPartition | DisklessError],
+    resolved: Sequence[_Target],
     found: Sequence[FoundBatches],
 ) -> tuple[list[ReadRequest], list[int]]:
     """(what to read, position of each in the request)"""

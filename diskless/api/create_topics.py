@@ -4,6 +4,7 @@
   assignment counts as so many partitions; its brokers are ignored, since any broker serves any
   partition.
 - A topic can be used as soon as it is answered; the request's timeout is not needed.
+- The metadata topic always exists: TOPIC_ALREADY_EXISTS.
 - Refused entries do not hinder the others. A name that occurs twice is refused both times.
 """
 

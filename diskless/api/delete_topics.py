@@ -1,5 +1,6 @@
 """DeleteTopics, key 20, versions 1-6; version 6 names topics by name or by id.
 
+- The metadata topic cannot be deleted: INVALID_TOPIC_EXCEPTION. (Kafka's internal topics can.)
 - A topic is gone when it is answered; the request's timeout is not needed.
 - Its objects are deleted later, by the file lifecycle.
 - A new topic of the same name has a new id, so nothing of the old one is ever served under it.

@@ -3,6 +3,7 @@
 - Linearisable over all brokers, and exact to the record for timestamps.
 - The special timestamps of later versions are answered as far as they mean something here: the
   earliest local offset (-4) is the earliest one, the latest tiered one (-5) is unknown (-1).
+- The metadata topic is answered from what this broker has applied, which may be behind its leader.
 - The leader epoch is always 0.
 """
 

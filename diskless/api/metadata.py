@@ -5,6 +5,7 @@
 - Any broker takes administrative requests; the controller named is a live one.
 - Unknown topics are created when the request and `auto.create.topics.enable` allow it, and are
   answered with their partitions at once: there is no election to wait for.
+- The metadata topic is listed as an internal one, whatever is asked for; nobody produces to it.
 - Without an authorizer, everything is allowed: asked for authorized operations, it lists all.
 - From version 9 on each partition has a tagged field of ours, PreferredProduceBrokers (tag 10000,
   array of int32): the produce gateways for this client, best first (metadata/produce_gateways.py).
@@ -187,6 +188,7 @@ def _topic(
     cluster: Cluster, client: ClientInfo, topic: TopicDescription, operations: int
 ) -> Fields:
     partitions = []
+    internal = is_internal(topic.name)
     for partition in range(topic.partition_count):
         leader = cluster.leader_of(topic.topic_id, partition, client)
         replicas = (leader,)
@@ -198,14 +200,16 @@ def _topic(
                 "leader_epoch": LEADER_EPOCH,
                 "replica_nodes": replicas,
                 "isr_nodes": replicas,
-                EXTRA_TAGS: _gateways(cluster, client, topic.topic_id, partition),
+                EXTRA_TAGS: {}
+                if internal
+                else _gateways(cluster, client, topic.topic_id, partition),
             }
         )
     return {
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": is_internal(topic.name),
+        "is_internal": internal,
         "partitions": partitions,
         "topic_authorized_operations": operations,
     }

@@ -7,6 +7,7 @@
   connection is closed, as Kafka does, since that is the only way to tell.
 - Batches of one connection are handed on in the order of arrival, without waiting for answers.
 - Transactional producers are refused.
+- A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
 - No leader hints (KIP-951): they need growing leader epochs.
 """
 

@@ -140,7 +140,9 @@ class ScriptedReader:
         self.max_bytes: list[int] = []
         self.on_read: Callable[[], None] | None = None
 
-    async def read(self, requests: Sequence[ReadRequest], *, max_bytes: int) -> list[ReadResult]:
+    async def read(
+        self, requests: Sequence[ReadRequest], *, max_bytes: int, at_least_one: bool = True
+    ) -> list[ReadResult]:
         self.requests.append(requests)
         self.max_bytes.append(max_bytes)
         results = []
