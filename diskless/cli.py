@@ -1,11 +1,12 @@
 """The command line: one sub-command, one function.
 
 `serve` runs a broker. `topic` and `tier` are clients of a running one. `verify`, `chunk dump` and
-`wal dump` read what is stored, without a broker. Everything heavy is imported inside the command
-that needs it, so that `diskless --help` is instant and a broker never imports Spark.
+`wal dump` read what is stored, without a broker; `rebuild` writes lost metadata anew. Everything
+heavy is imported inside the command that needs it, so that `diskless --help` is instant and a
+broker never imports Spark.
 
 Exit status: 0 it worked, 1 it did not (or `verify` found a broken invariant), 2 the command line or
-the configuration does not make sense.
+the configuration does not make sense, 3 `rebuild` worked and has doubts to tell.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from wal.errors import DisklessError, InvalidSettings
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from metadata.rebuild_report import RebuildReport
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 _UNLIMITED_WIDTH: Final = 100_000
@@ -134,6 +137,45 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--data", type=Path, required=True, metavar="DIR")
     verify.add_argument("--object-store", metavar="URL", help="default: DIR/objects")
     verify.set_defaults(run=_verify)
+
+    rebuild = commands.add_parser(
+        "rebuild",
+        help="rebuild lost metadata from the bucket",
+        description="Write a new metadata log from the WAL objects and segments in the bucket, for "
+        "when metadata log, snapshots and SQLite are gone. Exit status 3 when something could not "
+        "be known; the report says what.",
+    )
+    rebuild.add_argument("--data", type=Path, required=True, metavar="DIR", help="data directory")
+    rebuild.add_argument(
+        "--object-store", "--store", metavar="URL", help="as for serve; default: DIR/objects"
+    )
+    rebuild.add_argument(
+        "--metadata-log",
+        choices=("local", "object"),
+        default="local",
+        help="where the brokers' diskless.metadata.log is; default: %(default)s",
+    )
+    rebuild.add_argument("--dry-run", action="store_true", help="report, and write nothing")
+    rebuild.add_argument("--json", action="store_true", help="the report as JSON")
+    rebuild.add_argument(
+        "--force", action="store_true", help="set metadata aside that is there still"
+    )
+    rebuild.add_argument(
+        "--orphans",
+        choices=("include", "skip"),
+        default="include",
+        help="objects whose commit nobody noted, the last ones of each broker: include them, which "
+        "may bring records that were never acknowledged, or skip them, which loses some that were; "
+        "default: %(default)s",
+    )
+    rebuild.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="ID=NAME",
+        help="the name of a topic, by its id",
+    )
+    rebuild.set_defaults(run=_rebuild)
 
     chunk = commands.add_parser("chunk", help="look into local chunk files")
     chunks = chunk.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -251,6 +293,64 @@ def _verify(options: argparse.Namespace) -> int:
         print(f"BROKEN {violation}")
     print(f"{len(report.violations)} broken" if report.violations else "all invariants hold")
     return 1 if report.violations else 0
+
+
+def _rebuild(options: argparse.Namespace) -> int:
+    import json
+    from uuid import UUID
+
+    from rich.progress import Progress, TaskID
+
+    from diskless.rebuild import Rebuild, rebuild
+    from metadata.rebuild_facts import RebuildOptions
+
+    names: dict[UUID, str] = {}
+    for pair in options.name:
+        topic_id, name = _key_value(pair)
+        try:
+            names[UUID(topic_id)] = name
+        except ValueError as error:
+            raise InvalidSettings(f"--name {pair}: {topic_id!r} is no topic id") from error
+    request = Rebuild(
+        data=options.data,
+        object_store_url=options.object_store,
+        is_dry_run=options.dry_run,
+        force=options.force,
+        is_log_in_store=options.metadata_log == "object",
+        options=RebuildOptions(include_orphans=options.orphans == "include", topic_names=names),
+    )
+    with Progress(transient=True, disable=not sys.stderr.isatty()) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+
+        report = rebuild(request, progress=show)
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        _print_rebuilt(report)
+        print("nothing was written" if options.dry_run else f"metadata rebuilt in {options.data}")
+    return 0 if report.is_certain else 3
+
+
+def _print_rebuilt(report: "RebuildReport") -> None:
+    table = _table(
+        "topic", "partition", "log start", "exact below", "log end", "segments", "WAL objects"
+    )
+    for row in report.partitions:
+        table.add_row(*map(str, row))
+    _print(table)
+    for name, values in report.lists().items():
+        for value in values:
+            print(f"{name}: {value}")
+    print(
+        f"{report.batches:,} batches in {report.wal_objects:,} WAL objects, {report.segments:,}"
+        f" segments, {len(report.topics):,} topics"
+    )
+    print(f"{report.doubt_count} doubts" if report.doubt_count else "no doubts")
 
 
 def _chunk_dump(options: argparse.Namespace) -> int:

@@ -66,8 +66,33 @@ class RebuildReport:
     metadata_records: int
 
     @property
+    def doubt_count(self) -> int:
+        return len(self.doubts) + len(self.unreadable)
+
+    @property
     def is_certain(self) -> bool:
-        return not self.doubts and not self.unreadable
+        return self.doubt_count == 0
+
+    def lists(self) -> Mapping[str, Sequence[str]]:
+        """What there is to say besides the table of partitions, for people."""
+        young = set(self.maybe_uncommitted)
+        return {
+            "never known": NEVER_KNOWN,
+            "not brought back": [f"topic {name}" for name in self.dropped_topics],
+            "taken as committed": [
+                f"{key} (perhaps never was)" if key in young else key
+                for key in self.inferred_objects
+            ],
+            "left out": [
+                f"{left.object_key}{'' if left.is_committed else ', which is an orphan now'}: "
+                + ", ".join(f"{count} batches: {why}" for why, count in left.reasons.items())
+                for left in self.left_out
+            ],
+            "segment not used": self.unused_segments,
+            "written": self.written_objects,
+            "unreadable": [f"{key}: {problem}" for key, problem in self.unreadable],
+            "DOUBT": [f"{subject}: {problem}" for subject, problem in self.doubts],
+        }
 
     def to_json(self) -> dict[str, Any]:
         """For json.dumps."""

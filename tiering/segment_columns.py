@@ -111,18 +111,50 @@ def read_row_group(
     """
     group = footer.row_groups[index]
     check_row_group(key, group, data)
+    # Page checksums are for other readers: CRC32C covered these bytes already.
+    rows = _read(key, footer, index, group.byte_offset, data, columns, verify_pages=False)
+    _check_offsets(key, group, rows)
+    return rows
+
+
+def read_part_of_row_group(
+    key: str, footer: SegmentFooter, index: int, start: int, data: Buffer, columns: list[str]
+) -> pa.Table:
+    """Some columns, given the bytes of the object from `start` on that hold them.
+
+    Our checksum is over the whole row group, so here Parquet's own tell damage: those of the pages,
+    which leave out the pages' headers.
+    Raises: CorruptSegment naming the key.
+    """
+    rows = _read(key, footer, index, start, data, columns, verify_pages=True)
+    group = footer.row_groups[index]
+    if rows.num_rows != group.last_offset - group.base_offset + 1:
+        raise CorruptSegment(f"{key}: row group {index} has {rows.num_rows} rows")
+    return rows
+
+
+def _read(
+    key: str,
+    footer: SegmentFooter,
+    index: int,
+    start: int,
+    data: Buffer,
+    columns: list[str] | None,
+    *,
+    verify_pages: bool,
+) -> pa.Table:
     try:
-        source = pa.PythonFile(_RowGroupFile(group, data, footer), mode="r")
+        source = pa.PythonFile(_PartFile(start, data, footer), mode="r")
         metadata = pq.read_metadata(pa.BufferReader(footer.footer_bytes))
-        # Page checksums are for other readers: CRC32C covered these bytes already.
-        file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False)
+        file = pq.ParquetFile(
+            source, metadata=metadata, pre_buffer=False, page_checksum_verification=verify_pages
+        )
         rows = file.read_row_group(index, columns=columns, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptSegment(f"{key}: row group {index} cannot be read: {error}") from error
     expected = SEGMENT_SCHEMA if columns is None else _part_of_schema(columns)
     if rows.schema.remove_metadata() != expected:
         raise CorruptSegment(f"{key}: its columns are not those of a segment")
-    _check_offsets(key, group, rows)
     return rows
 
 
@@ -141,15 +173,19 @@ def read_timestamps(
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """(offsets, timestamps in ms) of the rows of one row group. Raises: CorruptSegment."""
     rows = read_row_group(key, footer, index, data, list(_TIMESTAMP_COLUMNS))
-    timestamps = _joined_timestamps(rows.column("timestamp"), rows.column("timestamp_raw"))
-    return rows.column("offset"), timestamps
+    return rows.column("offset"), timestamps_of(rows)
 
 
-class _RowGroupFile(io.RawIOBase):
-    """A segment of which only one row group is there: what PyArrow reads that row group from."""
+def timestamps_of(rows: pa.Table) -> pa.ChunkedArray:
+    """Timestamps in ms of rows that have both columns."""
+    return _joined_timestamps(rows.column("timestamp"), rows.column("timestamp_raw"))
 
-    def __init__(self, group: RowGroup, data: Buffer, footer: SegmentFooter) -> None:
-        self._start = group.byte_offset
+
+class _PartFile(io.RawIOBase):
+    """A segment of which only a part is there: what PyArrow reads a row group from."""
+
+    def __init__(self, start: int, data: Buffer, footer: SegmentFooter) -> None:
+        self._start = start
         self._data = memoryview(data)
         self._size = footer.footer_start + len(footer.footer_bytes)
         self._position = 0
@@ -179,7 +215,7 @@ class _RowGroupFile(io.RawIOBase):
         first = self._position - self._start
         end = len(self._data) if size < 0 else min(first + size, len(self._data))
         if first < 0 or (first >= end and size != 0):
-            raise OSError(f"bytes at {self._position} are outside the row group")
+            raise OSError(f"bytes at {self._position} are outside what was read")
         self._position += end - first
         return self._data[first:end]
 

@@ -1,0 +1,186 @@
+"""Segments as `metadata.rebuild_facts.SegmentFacts`, from ranged reads of what little they need.
+
+A footer gives almost all of it, also the checksum of the whole object. The batches of idempotent
+producers come from four columns that lie side by side in each row group, so a row group costs one
+small read; row groups whose statistics know no producer cost none. Only segments of releases that
+did not write sources are read as a whole, when somebody has to compare batches with them.
+
+PyArrow works in threads. Failure cases: CorruptSegment naming the key, ObjectNotFound,
+ObjectStoreUnavailable.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from metadata.rebuild_facts import RolledBatch, RolledRange, SegmentFacts
+from tiering.segment_columns import read_part_of_row_group, read_row_group, timestamps_of
+from tiering.segment_format import (
+    SegmentFooter,
+    decode_sources,
+    footer_length,
+    parse_footer,
+)
+from wal.coordinates import ObjectKey
+from wal.errors import CorruptSegment
+from wal.object_store import ObjectStat, ObjectStore
+
+_TAIL_GUESS_BYTES: Final = 64 << 10
+_BATCH_COLUMNS: Final = ["batch_base_offset", "producer_id", "producer_epoch", "base_sequence"]
+_TIMESTAMP_COLUMNS: Final = ["offset", "timestamp", "timestamp_raw"]
+
+
+class _ColumnRange(NamedTuple):
+    start: int
+    length: int
+
+
+async def read_segment_facts(
+    store: ObjectStore, stat: ObjectStat, *, existing: Collection[ObjectKey]
+) -> SegmentFacts:
+    """What the footer says; of its sources, those among the `existing` WAL objects."""
+    footer, tail, tail_start = await _footer(store, stat)
+    sources = None
+    first: str | None = None
+    last: str | None = None
+    if footer.sources_bytes is not None:
+        start = footer.footer_start - footer.sources_bytes
+        if start >= tail_start:
+            encoded = tail[start - tail_start : footer.footer_start - tail_start]
+        else:
+            encoded = await store.get_range(stat.key, start, footer.sources_bytes)
+        ranges = decode_sources(stat.key, encoded)
+        ulids = [source.object_key.rpartition("/")[2] for source in ranges]
+        first, last = min(ulids, default=None), max(ulids, default=None)
+        sources = [RolledRange(*source) for source in ranges if source.object_key in existing]
+    identity = footer.identity
+    return SegmentFacts(
+        object_key=stat.key,
+        object_bytes=stat.length_bytes,
+        crc32c=footer.object_crc32c,
+        topic_name=identity.topic_name,
+        partition=identity.partition,
+        base_offset=identity.base_offset,
+        last_offset=identity.last_offset,
+        max_timestamp_ms=footer.max_timestamp_ms,
+        stored_ms=stat.last_modified_ms,
+        sources=sources,
+        first_source=first,
+        last_source=last,
+        producer_id_max=await asyncio.to_thread(_greatest_producer_id, footer),
+    )
+
+
+async def read_producers(
+    store: ObjectStore, stat: ObjectStat, *, since_ms: int
+) -> list[RolledBatch]:
+    """The batches of idempotent producers, in row groups with a timestamp of `since_ms` or later.
+
+    In offset order. Whole row groups are read, so older batches come with them.
+    """
+    footer, _, _ = await _footer(store, stat)
+    batches: list[RolledBatch] = []
+    for index, group in enumerate(footer.row_groups):
+        where = await asyncio.to_thread(_producer_columns, footer, index)
+        if where is None or group.max_timestamp_ms < since_ms:
+            continue
+        data = await store.get_range(stat.key, where.start, where.length)
+        batches += await asyncio.to_thread(_producers_in, stat.key, footer, index, where, data)
+    return batches
+
+
+async def read_all_batches(store: ObjectStore, stat: ObjectStat) -> list[RolledBatch]:
+    """Every batch with its greatest timestamp, in offset order; reads the whole segment."""
+    footer, _, _ = await _footer(store, stat)
+    batches: list[RolledBatch] = []
+    for index, group in enumerate(footer.row_groups):
+        data = await store.get_range(stat.key, group.byte_offset, group.length_bytes)
+        batches += await asyncio.to_thread(_all_in, stat.key, footer, index, data)
+    return batches
+
+
+async def _footer(store: ObjectStore, stat: ObjectStat) -> tuple[SegmentFooter, bytes, int]:
+    """The footer, the bytes that were read for it, and where they start."""
+    guess = min(_TAIL_GUESS_BYTES, stat.length_bytes)
+    start = stat.length_bytes - guess
+    tail = await store.get_range(stat.key, start, guess)
+    length = footer_length(stat.key, tail, stat.length_bytes)
+    if length > guess:
+        start = stat.length_bytes - length
+        tail = await store.get_range(stat.key, start, length)
+    footer = await asyncio.to_thread(parse_footer, stat.key, tail[-length:], stat.length_bytes)
+    return footer, tail, start
+
+
+def _metadata(footer: SegmentFooter) -> pq.FileMetaData:
+    return pq.read_metadata(pa.BufferReader(footer.footer_bytes))
+
+
+def _greatest_producer_id(footer: SegmentFooter) -> int:
+    """By the statistics of the column, which every segment has."""
+    metadata = _metadata(footer)
+    greatest = -1
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        for number in range(group.num_columns):
+            column = group.column(number)
+            statistics = column.statistics
+            if column.path_in_schema == "producer_id" and statistics is not None:
+                greatest = max(greatest, statistics.max)
+    return greatest
+
+
+def _producer_columns(footer: SegmentFooter, index: int) -> _ColumnRange | None:
+    """Where the batch columns of a row group lie; None when it knows no producer."""
+    group = _metadata(footer).row_group(index)
+    start = end = -1
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema not in _BATCH_COLUMNS:
+            continue
+        if column.path_in_schema == "producer_id":
+            statistics = column.statistics
+            if statistics is not None and statistics.max < 0:
+                return None
+        first = column.data_page_offset
+        if column.dictionary_page_offset is not None:
+            first = min(first, column.dictionary_page_offset)
+        start = first if start < 0 else min(start, first)
+        end = max(end, first + column.total_compressed_size)
+    return _ColumnRange(start, end - start)
+
+
+def _producers_in(
+    key: ObjectKey, footer: SegmentFooter, index: int, where: _ColumnRange, data: bytes
+) -> list[RolledBatch]:
+    rows = read_part_of_row_group(key, footer, index, where.start, data, _BATCH_COLUMNS)
+    last_offset = footer.row_groups[index].last_offset
+    return [batch for batch in _batches(key, rows, last_offset) if batch.producer_id >= 0]
+
+
+def _all_in(key: ObjectKey, footer: SegmentFooter, index: int, data: bytes) -> list[RolledBatch]:
+    rows = read_row_group(key, footer, index, data, [*_TIMESTAMP_COLUMNS, *_BATCH_COLUMNS])
+    times = np.asarray(timestamps_of(rows).to_numpy())
+    batches = list(_batches(key, rows, footer.row_groups[index].last_offset))
+    first_row = np.array([batch.base_offset for batch in batches])
+    greatest = np.maximum.reduceat(times, first_row - footer.row_groups[index].base_offset)
+    return [
+        batch._replace(max_timestamp_ms=int(time_ms))
+        for batch, time_ms in zip(batches, greatest, strict=True)
+    ]
+
+
+def _batches(key: ObjectKey, rows: pa.Table, last_offset: int) -> Iterator[RolledBatch]:
+    """One batch per run of rows with the same base offset."""
+    bases = rows.column("batch_base_offset").to_numpy()
+    starts = np.flatnonzero(np.concatenate(([True], bases[1:] != bases[:-1])))
+    if np.any(np.diff(bases[starts]) <= 0):
+        raise CorruptSegment(f"{key}: its batches do not follow each other")
+    columns = [rows.column(name).to_numpy()[starts].tolist() for name in _BATCH_COLUMNS]
+    lasts = [*(base - 1 for base in columns[0][1:]), last_offset]
+    for base, producer_id, epoch, sequence, last in zip(*columns, lasts, strict=True):
+        yield RolledBatch(base, last, producer_id, epoch, sequence)
