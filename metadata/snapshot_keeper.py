@@ -45,14 +45,7 @@ from metadata.state import StateDatabase
 from metadata.state_file import remove_database
 from metadata.state_recovery import refuse_lost_tail
 from wal.clock import Clock
-from wal.errors import (
-    CorruptObject,
-    CorruptState,
-    ObjectExists,
-    ObjectNotFound,
-    OutcomeUnknown,
-    Retriable,
-)
+from wal.errors import CorruptLog, CorruptState, DisklessError
 from wal.failpoint import failpoint
 from wal.settings import setting
 from wal.ulid import mint_ulid
@@ -65,8 +58,6 @@ DEBRIS_AGE_S: Final = 3_600
 """How long an attempt of another process may go without progress before it is deleted."""
 PRUNE_RECORDS: Final = 10_000
 """Metadata records pruned at a time."""
-
-_RETRIED: Final = (Retriable, OutcomeUnknown, CorruptObject, ObjectExists, ObjectNotFound)
 
 _logger = logging.getLogger(__name__)
 
@@ -156,7 +147,7 @@ class SnapshotKeeper:
         return self._newest
 
     async def run(self) -> None:
-        """Take, keep and prune until cancelled. Raises: CorruptState."""
+        """Take, keep and prune until cancelled. Raises: CorruptState, CorruptLog."""
         failures = unsound = 0
         must_maintain = True
         while True:
@@ -172,10 +163,8 @@ class SnapshotKeeper:
                         await self.maintain_once()
                         must_maintain = False
                 failures = unsound = 0
-            except _RETRIED as error:
-                failures += 1
-                unsound = 0
-                _logger.warning("metadata snapshot failed, trying again later: %s", error)
+            except CorruptLog:
+                raise
             except CorruptState as error:
                 failures += 1
                 unsound += 1
@@ -183,6 +172,10 @@ class SnapshotKeeper:
                     self._state.doubt()
                     raise
                 _logger.error("metadata snapshot failed, trying once more: %s", error)
+            except DisklessError as error:
+                failures += 1
+                unsound = 0
+                _logger.warning("metadata snapshot failed, trying again later: %s", error)
             self.failures += failures > 0
             await self._sleep(self._pause_s(failures))
 

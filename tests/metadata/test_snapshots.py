@@ -544,6 +544,41 @@ class TestRunning:
             assert pauses.delays[7] >= 32.0
             assert await names(snapshots) == [(10, SnapshotStatus.USABLE)]
 
+    @pytest.mark.parametrize(
+        "point",
+        [
+            "snapshot.after_copy",
+            "snapshot.after_upload",
+            "snapshot.before_manifest",
+            "snapshot.after_manifest",
+            "snapshot.after_delete",
+            "prune.before",
+            "prune.after_some",
+        ],
+    )
+    async def test_an_error_at_any_point_is_made_good_in_the_next_round(
+        self, tmp_path: Path, batches: Sequence[MetadataRecordBatch], store: ObjectStore, point: str
+    ) -> None:
+        log = PrunableLog(batches)
+        async with following(tmp_path, log, 4) as followed:
+            pauses = Pauses(ManualClock(), limit=12)
+            ends = iter([batches[number].next_offset for number in (4, 7, 9)])
+            for at in (2, 5, 8):
+                pauses.at[at] = lambda: followed.follow(next(ends))
+            keeper = self.keeper(
+                followed, snapshots_in(store), pauses, log_records=1, retained_max=2
+            )
+            arm(f"{point}=raise:1")
+            try:
+                await self.run(keeper)
+            finally:
+                arm("")
+            assert keeper.failures == 1
+            assert await names(snapshots_in(store)) == [
+                (batches[number].next_offset, SnapshotStatus.USABLE) for number in (9, 7)
+            ]
+            assert log.start_offset <= batches[7].next_offset - 1 < log.batches[0].next_offset
+
     async def test_maintenance_that_failed_is_repeated_without_another_snapshot(
         self, tmp_path: Path, batches: Sequence[MetadataRecordBatch], store: ObjectStore
     ) -> None:
