@@ -30,6 +30,8 @@ from prometheus_client import CollectorRegistry
 
 from diskless.api import kafka_apis
 from diskless.api.commit_segments import commit_segments_handler
+from diskless.api.coordinator_catalogue import coordinator_apis
+from diskless.api.coordinator_operation import RunningOperations
 from diskless.api.plan_segments import plan_segments_handler
 from diskless.api.registry import ApiRegistry
 from diskless.batch_reader import BatchReader
@@ -50,6 +52,7 @@ from diskless.timestamp_search import TimestampSearch
 from metadata.metadata_partition import Candidate
 from metadata.routed_client import RemoteClient
 from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
+from metadata.wire_client import WireClient
 from tiering.segment_reader import SegmentReader
 from wal.buffer import BufferPool
 from wal.chunk_directory import ChunkDirectory, SealedChunk
@@ -277,7 +280,14 @@ class Broker:
         await _first_of(self.coordinators.ready(), running)
 
     def _connect(self, host: str, port: int) -> RemoteClient:
-        raise NotCoordinator(f"no way to {host}:{port}")
+        """How this broker asks another one's coordinators."""
+        return WireClient(
+            host,
+            port,
+            clock=self.clock,
+            rng=self.rng,
+            client_id=f"diskless-broker-{self.node_id}",
+        )
 
     @staticmethod
     def _run_until_stop(stack: AsyncExitStack, task: asyncio.Task[None]) -> None:
@@ -378,14 +388,15 @@ class Broker:
             clock=self.clock,
             cold_after_ms=self.config.read.cold_after_ms,
         )
+        self.search = TimestampSearch(
+            reader=self.reader, segments=self.segments, executor=self.executor
+        )
         self.metadata_topic = MetadataTopic(self.coordinators.partitions)
         self.replicas = ReplicaManager(
             coordinator=self.coordinator,
             write_loop=self.write_loop,
             reader=self.reader,
-            search=TimestampSearch(
-                reader=self.reader, segments=self.segments, executor=self.executor
-            ),
+            search=self.search,
             clock=self.clock,
             fetch_max_bytes=self.config.server.fetch_max_bytes,
             metadata_topic=self.metadata_topic,
@@ -423,6 +434,7 @@ class Broker:
     async def _listen(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         registry = CollectorRegistry()
         cluster = self._cluster()
+        self.operations = await stack.enter_async_context(RunningOperations())
         self.server = KafkaServer(
             host=self.host,
             port=self.port,
@@ -453,6 +465,8 @@ class Broker:
             producer_ids=self.coordinator,
             broker_configs=ConfiguredValues(self.config),
         )
+        for api in coordinator_apis(self.coordinators.local, self.search, self.operations):
+            apis.add(api)
         apis.add_raw(
             PLAN_SEGMENTS_KEY,
             "PlanSegments",

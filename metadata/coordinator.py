@@ -269,7 +269,7 @@ class PartitionCoordinator:
                     operation.answer.set_exception(
                         CommitOutcomeUnknown(f"the coordinator stopped: {reason}")
                         if group.number in self._maybe_durable
-                        else CommitFailed(f"the coordinator stopped: {reason}")
+                        else NotCoordinator(str(reason))
                     )
         self._in_flight.clear()
         undecided = [*self._deciding]

@@ -11,13 +11,19 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.broker_process import BrokerProcess
 from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.faulty_store import StoreFaults
 from tests.support.live_broker import LiveBroker, until
+from tests.support.numbered_records import (
+    PARTITIONS,
+    NumberedProducer,
+    assert_each_once,
+    everything,
+)
 from tests.support.rolled import roll_everything
 from tests.support.stock_clients import (
     QUIET,
@@ -26,7 +32,6 @@ from tests.support.stock_clients import (
     Record,
     confluent_consumer,
     confluent_producer,
-    place_of,
     value_of,
 )
 from wal.errors import ObjectStoreUnavailable
@@ -36,7 +41,6 @@ SETTINGS = {
     "wal.retry.backoff.ms": "5",
     "wal.retry.backoff.max.ms": "20",
 }
-PARTITIONS = 3
 
 
 @pytest.fixture
@@ -50,74 +54,6 @@ def broker(tmp_path: Path, faults: StoreFaults) -> Iterator[LiveBroker]:
     with LiveBroker(tmp_path / "data", settings, opener=faults.opener) as broker:
         yield broker
         faults.heal()
-
-
-class NumberedProducer:
-    """An idempotent producer of "0", "1", ... that keeps what was acknowledged."""
-
-    def __init__(self, bootstrap: str, topic: str = "t", **settings: object) -> None:
-        self._topic = topic
-        self._producer = confluent_producer(
-            bootstrap,
-            **{
-                "enable_idempotence": True,
-                "batch_num_messages": 20,
-                "message_timeout_ms": 120_000,
-                "retry_backoff_ms": 20,
-                "reconnect_backoff_max_ms": 200,
-                **settings,
-            },
-        )
-        self._next = 0
-        self.acknowledged: dict[int, tuple[int, int]] = {}
-        self.errors: list[KafkaError] = []
-
-    def send(self, count: int, *, padding: int = 0) -> None:
-        """Hand them to the client; acknowledgements come with `poll` and `flush`."""
-        for number in range(self._next, self._next + count):
-            self._producer.produce(
-                self._topic,
-                str(number).encode().rjust(padding),
-                partition=number % PARTITIONS,
-                on_delivery=self._delivered,
-            )
-        self._next += count
-
-    def poll(self) -> None:
-        self._producer.poll(0.005)
-
-    def flush(self) -> None:
-        assert self._producer.flush(TIMEOUT_S) == 0, f"{len(self.acknowledged)} acknowledged"
-        assert not self.errors, self.errors
-        assert len(self.acknowledged) == self._next
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.errors.append(error)
-        else:
-            self.acknowledged[int(value_of(message))] = place_of(message)
-
-
-def everything(bootstrap: str, topic: str = "t") -> dict[tuple[int, int], int]:
-    """(partition, offset) -> number of all that is in the topic."""
-    found: dict[tuple[int, int], int] = {}
-    with closing(confluent_consumer(bootstrap)) as consumer:
-        places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
-        count = sum(consumer.get_watermark_offsets(p, timeout=TIMEOUT_S)[1] for p in places)
-        consumer.assign(places)
-        while len(found) < count:
-            messages = consumer.consume(min(count - len(found), 1_000), timeout=TIMEOUT_S)
-            assert messages, f"{len(found)} of {count} records came"
-            for message in messages:
-                place = place_of(message)
-                assert place not in found
-                found[place] = int(value_of(message))
-    return found
-
-
-def assert_each_once(bootstrap: str, producer: NumberedProducer) -> None:
-    stored = everything(bootstrap)
-    assert {place: number for number, place in producer.acknowledged.items()} == stored
 
 
 # Writing

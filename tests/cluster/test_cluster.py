@@ -1,0 +1,279 @@
+"""Brokers on one bucket, as processes, under stock clients: killed, paused and joined by others.
+
+The metadata log is in the object store. Every test runs on a directory as the store and on moto's
+S3 server; LocalStack's turn is in tests/localstack.
+"""
+
+import asyncio
+import base64
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import UUID
+
+import psutil
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from demo.broker_process import BrokerProcess
+from metadata.operations import LATEST_TIMESTAMP, BatchCommit, CommitFile, ListedOffset, ListOffsets
+from metadata.wire_client import WireClient
+from tests.support.coordinator_bench import batch
+from tests.support.live_broker import until
+from tests.support.numbered_records import (
+    PARTITIONS,
+    NumberedProducer,
+    assert_each_once,
+    everything,
+)
+from wal.clock import SystemClock
+from wal.coordinates import ByteOffset, TopicIdPartition
+from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, NotCoordinator
+from wal.ulid import mint_ulid, wal_object_key
+
+LEASE_MS = 2_000
+SETTINGS = {
+    "diskless.metadata.log": "object",
+    "diskless.metadata.topic.num.partitions": "2",
+    "diskless.coordinator.lease.ms": str(LEASE_MS),
+    "diskless.metadata.follow.interval.ms": "50",
+    "broker.session.timeout.ms": "2000",
+    "wal.commit.interval.ms": "20",
+    "num.partitions": str(PARTITIONS),
+}
+
+
+class Cluster:
+    """Broker processes of one bucket, by node id."""
+
+    def __init__(self, directory: Path, store_url: str, stack: ExitStack) -> None:
+        self._directory = directory
+        self._store_url = store_url
+        self._stack = stack
+        self._rng = random.Random(7)
+        self.brokers: dict[int, BrokerProcess] = {}
+
+    def start(self, node_id: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
+        """A new broker, or another life of one that was killed."""
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            work = self._directory / f"work-{node_id}"
+            work.mkdir()
+            broker = BrokerProcess(
+                self._directory / f"data-{node_id}",
+                work,
+                {**SETTINGS, "node.id": str(node_id), **(settings or {})},
+                object_store=self._store_url,
+            )
+            self.brokers[node_id] = self._stack.enter_context(broker)
+        broker.start()
+        return broker
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker there ever was."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def live_brokers(self, node_id: int) -> set[int]:
+        """The brokers that one of them tells clients of."""
+        admin = AdminClient({"bootstrap.servers": self.brokers[node_id].bootstrap})
+        return set(admin.list_topics(timeout=10).brokers)
+
+    def create(self, node_id: int, topic: str, partitions: int = PARTITIONS) -> UUID:
+        """Create a topic through one broker; its id."""
+        admin = AdminClient({"bootstrap.servers": self.brokers[node_id].bootstrap})
+        admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+        return self.topic_id(node_id, topic)
+
+    def topic_id(self, node_id: int, topic: str) -> UUID:
+        admin = AdminClient({"bootstrap.servers": self.brokers[node_id].bootstrap})
+        described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+        # Kafka's spelling of a UUID: URL-safe base 64 without padding.
+        return UUID(bytes=base64.urlsafe_b64decode(f"{described.topic_id}=="))
+
+    def ask(self, node_id: int, partition: TopicIdPartition) -> ListedOffset | DisklessError:
+        """What one broker's coordinators say to a strict read."""
+        return asyncio.run(self._ask(node_id, partition))
+
+    async def _ask(self, node_id: int, partition: TopicIdPartition) -> ListedOffset | DisklessError:
+        async with self._client(node_id) as client:
+            try:
+                (listed,) = await client.list_offsets(
+                    [ListOffsets(partition, LATEST_TIMESTAMP)], timeout_ms=5_000
+                )
+            except DisklessError as error:
+                return error
+            return listed
+
+    def _client(self, node_id: int) -> WireClient:
+        host, _, port = self.brokers[node_id].bootstrap.partition(":")
+        return WireClient(host, int(port), clock=SystemClock(), rng=self._rng)
+
+    def leads(self, node_id: int, partition: TopicIdPartition) -> bool:
+        answer = self.ask(node_id, partition)
+        return isinstance(answer, ListedOffset) and answer.error is None
+
+    async def commit_and_read(
+        self, node_id: int, partition: TopicIdPartition
+    ) -> tuple[BatchCommit | DisklessError, ListedOffset | DisklessError]:
+        """A commit and a strict read, sent together, to one broker."""
+
+        async def commit() -> BatchCommit | DisklessError:
+            async with self._client(node_id) as client:
+                try:
+                    (answer,) = await client.commit_file(self._file(partition), timeout_ms=20_000)
+                except DisklessError as error:
+                    return error
+                return answer
+
+        return await asyncio.gather(commit(), self._ask(node_id, partition))
+
+    def _file(self, partition: TopicIdPartition) -> CommitFile:
+        return CommitFile(
+            object_key=wal_object_key(mint_ulid(SystemClock(), self._rng)),
+            file_size_bytes=200,
+            uploader_broker_id=9,
+            batches=[batch(partition, 3)._replace(byte_offset=ByteOffset(16))],
+        )
+
+
+@pytest.fixture(params=["directory", "s3"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    if request.param == "directory":
+        url = f"file://{tmp_path}/bucket"
+    else:
+        endpoint = request.getfixturevalue("moto_endpoint")
+        bucket = request.getfixturevalue("moto_bucket")
+        url = f"s3://{bucket}/cluster?endpoint_url={endpoint}"
+    with ExitStack() as stack:
+        yield Cluster(tmp_path, url, stack)
+
+
+def until_leads(cluster: Cluster, node_id: int, partition: TopicIdPartition) -> None:
+    until(lambda: cluster.leads(node_id, partition), f"broker {node_id} leads")
+
+
+def test_what_is_written_through_one_broker_is_read_through_the_other(cluster: Cluster) -> None:
+    cluster.start(1)
+    cluster.start(2)
+    cluster.create(2, "t")
+    for node_id in (1, 2):
+        until(lambda node_id=node_id: cluster.live_brokers(node_id) == {1, 2}, "both are known")
+    first = NumberedProducer(cluster.brokers[1].bootstrap)
+    first.send(300)
+    first.flush()
+    for broker in cluster.brokers.values():
+        assert_each_once(broker.bootstrap, first)
+
+
+def test_a_killed_leader_is_replaced_and_every_acknowledged_record_is_there_once(
+    cluster: Cluster,
+) -> None:
+    for node_id in (1, 2, 3):
+        cluster.start(node_id)
+    topic_id = cluster.create(1, "t")
+    partitions = [TopicIdPartition(topic_id, index) for index in range(PARTITIONS)]
+    assert all(cluster.leads(1, partition) for partition in partitions), "the first one leads"
+    producer = NumberedProducer(cluster.bootstrap)
+    producer.send(300)
+    until(lambda: _polled(producer) > 100, "some are acknowledged")
+    cluster.brokers[1].kill()
+    producer.send(300)
+    for partition in partitions:
+        until(
+            lambda partition=partition: any(cluster.leads(n, partition) for n in (2, 3)),
+            "another one leads",
+        )
+    producer.flush()
+    until(lambda: 1 not in cluster.live_brokers(2), "the dead broker is taken out")
+    assert_each_once(cluster.brokers[2].bootstrap, producer)
+    cluster.start(1)
+    assert_each_once(cluster.brokers[1].bootstrap, producer)
+
+
+def _polled(producer: NumberedProducer) -> int:
+    producer.poll()
+    return len(producer.acknowledged)
+
+
+def test_a_leader_that_was_paused_past_its_lease_acknowledges_nothing(cluster: Cluster) -> None:
+    old = cluster.start(1)
+    cluster.start(2)
+    partition = TopicIdPartition(cluster.create(1, "t"), 0)
+    # A paused broker's sockets stay open: only a time-out tells the client to look elsewhere.
+    producer = NumberedProducer(cluster.brokers[2].bootstrap, socket_timeout_ms=2_000)
+    producer.send(30)
+    producer.flush()
+    assert cluster.leads(1, partition)
+    before = everything(cluster.brokers[2].bootstrap)
+
+    psutil.Process(old.pid).send_signal(signal.SIGSTOP)
+    until_leads(cluster, 2, partition)
+    producer.send(30)
+    producer.flush()
+
+    async def wake_up() -> tuple[object, object]:
+        # Both requests are in the old leader's socket when it wakes, before anything else.
+        asked = asyncio.ensure_future(cluster.commit_and_read(1, partition))
+        await asyncio.sleep(0.2)
+        psutil.Process(old.pid).send_signal(signal.SIGCONT)
+        return await asked
+
+    commit, read = asyncio.run(wake_up())
+    assert _is_refused(commit), commit
+    assert _is_refused(read), read
+    assert len(everything(cluster.brokers[2].bootstrap)) == len(before) + 30
+    assert_each_once(cluster.brokers[2].bootstrap, producer)
+    until(
+        lambda: (
+            isinstance(cluster.ask(1, partition), ListedOffset)
+            and isinstance(cluster.ask(1, partition).error, NotCoordinator)
+        ),  # type: ignore[union-attr]
+        "the old leader says that it does not lead",
+    )
+    assert_each_once(old.bootstrap, producer)
+
+
+def _is_refused(answer: object) -> bool:
+    error = answer if isinstance(answer, DisklessError) else getattr(answer, "error", None)
+    return isinstance(error, (NotCoordinator, CommitFailed, CommitOutcomeUnknown))
+
+
+def test_a_broker_that_stops_hands_over_without_anyone_waiting_for_its_lease(
+    cluster: Cluster,
+) -> None:
+    leases = {"diskless.coordinator.lease.ms": "600000"}
+    cluster.start(1, leases)
+    cluster.start(2, leases)
+    partition = TopicIdPartition(cluster.create(1, "t"), 0)
+    cluster.brokers[1].stop()
+    until_leads(cluster, 2, partition)
+    producer = NumberedProducer(cluster.brokers[2].bootstrap)
+    producer.send(30)
+    producer.flush()
+    assert_each_once(cluster.brokers[2].bootstrap, producer)
+
+
+def test_all_brokers_lose_their_disks_and_the_bucket_has_everything(
+    cluster: Cluster, remove_data: Callable[[int], None]
+) -> None:
+    for node_id in (1, 2):
+        cluster.start(node_id)
+    cluster.create(1, "t")
+    producer = NumberedProducer(cluster.bootstrap)
+    producer.send(300)
+    producer.flush()
+    for node_id in (1, 2):
+        cluster.brokers[node_id].kill()
+        remove_data(node_id)
+    cluster.start(2)
+    assert_each_once(cluster.brokers[2].bootstrap, producer)
+
+
+@pytest.fixture
+def remove_data(tmp_path: Path) -> Callable[[int], None]:
+    return lambda node_id: shutil.rmtree(tmp_path / f"data-{node_id}")

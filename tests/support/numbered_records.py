@@ -1,0 +1,91 @@
+"""Records that carry their number, from an idempotent producer that knows what was acknowledged.
+
+producer = NumberedProducer(broker.bootstrap)
+producer.send(300)
+...                                     # whatever goes wrong meanwhile
+producer.flush()
+assert_each_once(broker.bootstrap, producer)
+"""
+
+from contextlib import closing
+from typing import Final
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from tests.support.stock_clients import (
+    TIMEOUT_S,
+    confluent_consumer,
+    confluent_producer,
+    place_of,
+    value_of,
+)
+
+PARTITIONS: Final = 3
+
+
+class NumberedProducer:
+    """An idempotent producer of "0", "1", ... that keeps what was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str = "t", **settings: object) -> None:
+        self._topic = topic
+        self._producer = confluent_producer(
+            bootstrap,
+            **{
+                "enable_idempotence": True,
+                "batch_num_messages": 20,
+                "message_timeout_ms": 120_000,
+                "retry_backoff_ms": 20,
+                "reconnect_backoff_max_ms": 200,
+                **settings,
+            },
+        )
+        self._next = 0
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.errors: list[KafkaError] = []
+
+    def send(self, count: int, *, padding: int = 0) -> None:
+        """Hand them to the client; acknowledgements come with `poll` and `flush`."""
+        for number in range(self._next, self._next + count):
+            self._producer.produce(
+                self._topic,
+                str(number).encode().rjust(padding),
+                partition=number % PARTITIONS,
+                on_delivery=self._delivered,
+            )
+        self._next += count
+
+    def poll(self) -> None:
+        self._producer.poll(0.005)
+
+    def flush(self) -> None:
+        assert self._producer.flush(TIMEOUT_S) == 0, f"{len(self.acknowledged)} acknowledged"
+        assert not self.errors, self.errors
+        assert len(self.acknowledged) == self._next
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(error)
+        else:
+            self.acknowledged[int(value_of(message))] = place_of(message)
+
+
+def everything(bootstrap: str, topic: str = "t") -> dict[tuple[int, int], int]:
+    """(partition, offset) -> number of all that is in the topic."""
+    found: dict[tuple[int, int], int] = {}
+    with closing(confluent_consumer(bootstrap)) as consumer:
+        places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
+        count = sum(consumer.get_watermark_offsets(p, timeout=TIMEOUT_S)[1] for p in places)
+        consumer.assign(places)
+        while len(found) < count:
+            messages = consumer.consume(min(count - len(found), 1_000), timeout=TIMEOUT_S)
+            assert messages, f"{len(found)} of {count} records came"
+            for message in messages:
+                place = place_of(message)
+                assert place not in found
+                found[place] = int(value_of(message))
+    return found
+
+
+def assert_each_once(bootstrap: str, producer: NumberedProducer) -> None:
+    stored = everything(bootstrap)
+    assert {place: number for number, place in producer.acknowledged.items()} == stored
