@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diskless.api.coordinator_operation import RunningOperations, checked, coordinator_api
-from diskless.api.diskless_create_partitions import check_partition_count
+from diskless.api.diskless_create_partitions import check_new_topic
 from diskless.api.plan_segments import within_limit
 from diskless.api.registry import Api
 from diskless.topic_configs import check_topic_configs
-from diskless.topic_names import check_topic_name
 from metadata import broker_messages as messages
 from metadata.coordinator_client import CoordinatorClient
 from metadata.operations import (
@@ -108,15 +107,13 @@ def apis(client: CoordinatorClient, running: RunningOperations) -> Sequence[Api]
 
 
 def _checked_topic(topic: CreateTopic) -> CreateTopic:
-    check_topic_name(topic.name)
-    check_partition_count(topic.partition_count)
+    check_new_topic(topic.name, topic.partition_count)
     return replace(topic, configs=check_topic_configs(topic.configs))
 
 
 def _checked_partitions(topic: CreatePartitionsAt) -> CreatePartitionsAt:
-    check_topic_name(topic.name)
-    for index in topic.partitions:
-        if index < 0:
-            raise InvalidPartitions(f"topic {topic.name!r} cannot have a partition {index}")
-        check_partition_count(index + 1)
+    indexes = sorted(topic.partitions)
+    check_new_topic(topic.name, indexes[-1] + 1 if indexes else 1)
+    if indexes and indexes[0] < 0:
+        raise InvalidPartitions(f"topic {topic.name!r} cannot have a partition {indexes[0]}")
     return topic

@@ -14,8 +14,8 @@ from diskless.cluster import MAX_PARTITIONS_PER_TOPIC
 from diskless.topic_names import check_topic_name
 from metadata.coordinator_client import CoordinatorClient
 from metadata.coordinator_messages import CREATE_PARTITIONS
-from metadata.operations import CreatePartitions
-from wal.errors import DisklessError, InvalidPartitions
+from metadata.operations import METADATA_TOPIC, CreatePartitions
+from wal.errors import DisklessError, InvalidPartitions, TopicExists
 
 
 def api(client: CoordinatorClient, running: RunningOperations) -> Api:
@@ -30,14 +30,16 @@ def api(client: CoordinatorClient, running: RunningOperations) -> Api:
 
 
 def _checked(topic: CreatePartitions) -> CreatePartitions:
-    check_topic_name(topic.name)
-    check_partition_count(topic.partition_count)
+    check_new_topic(topic.name, topic.partition_count)
     return topic
 
 
-def check_partition_count(count: int) -> None:
-    """Raises InvalidPartitions."""
-    if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
+def check_new_topic(name: str, partition_count: int) -> None:
+    """Raises InvalidTopic, TopicExists (the metadata topic), InvalidPartitions."""
+    check_topic_name(name)
+    if name == METADATA_TOPIC:
+        raise TopicExists(f"{name} is the coordinators' own")
+    if not 1 <= partition_count <= MAX_PARTITIONS_PER_TOPIC:
         raise InvalidPartitions(
-            f"{count} partitions: must be between 1 and {MAX_PARTITIONS_PER_TOPIC}"
+            f"{partition_count} partitions: must be between 1 and {MAX_PARTITIONS_PER_TOPIC}"
         )

@@ -243,18 +243,20 @@ def _varint(value: int) -> bytes:
     return encoded + bytes([value])
 
 
-def decode(fields: Sequence[Field], data: bytes) -> dict[str, Any]:
-    """The values of exactly one structure; an unknown tag is a KeyError."""
-    values, rest = _decode_structure(fields, data)
+def decode(fields: Sequence[Field], data: bytes, *, skips_tags: bool = False) -> dict[str, Any]:
+    """The values of exactly one structure; an unknown tag is a KeyError, or skipped."""
+    values, rest = _decode_structure(fields, data, skips_tags)
     assert rest == b"", f"{len(rest)} bytes too many"
     return values
 
 
-def _decode_structure(fields: Sequence[Field], data: bytes) -> tuple[dict[str, Any], bytes]:
+def _decode_structure(
+    fields: Sequence[Field], data: bytes, skips_tags: bool
+) -> tuple[dict[str, Any], bytes]:
     values = {}
     for field in fields:
         if field.tag is None:
-            values[field.name], data = _decode_value(field, data)
+            values[field.name], data = _decode_value(field, data, skips_tags)
     by_tag = {field.tag: field for field in fields if field.tag is not None}
     count, data = _decode_varint(data)
     for _ in range(count):
@@ -262,21 +264,23 @@ def _decode_structure(fields: Sequence[Field], data: bytes) -> tuple[dict[str, A
         size, data = _decode_varint(data)
         content, data = data[:size], data[size:]
         assert len(content) == size
-        values[by_tag[tag].name], rest = _decode_value(by_tag[tag], content)
+        if skips_tags and tag not in by_tag:
+            continue
+        values[by_tag[tag].name], rest = _decode_value(by_tag[tag], content, skips_tags)
         assert rest == b""
     return values, data
 
 
-def _decode_value(field: Field, data: bytes) -> tuple[Any, bytes]:
+def _decode_value(field: Field, data: bytes, skips_tags: bool) -> tuple[Any, bytes]:
     if field.type.startswith("[]"):
         count, data = _decode_varint(data)
         elements = []
         for _ in range(count - 1):
             if field.type == "[]":
-                element, data = _decode_structure(field.children, data)
+                element, data = _decode_structure(field.children, data, skips_tags)
             else:
                 scalar = field._replace(type=field.type.removeprefix("[]"))
-                element, data = _decode_value(scalar, data)
+                element, data = _decode_value(scalar, data, skips_tags)
             elements.append(element)
         return elements, data
     if field.type == "uuid":
