@@ -206,7 +206,10 @@ class RoutedClient:
                 else:
                     shares.setdefault(client, []).append(position)
             asked = await in_parallel(
-                [_share(ask, client, positions, refused) for client, positions in shares.items()]
+                [
+                    self._share(ask, client, positions, refused)
+                    for client, positions in shares.items()
+                ]
             )
             for positions, some in zip(shares.values(), asked, strict=True):
                 answers.update(zip(positions, some, strict=True))
@@ -215,6 +218,23 @@ class RoutedClient:
                 break
             await self._sleep(_RETRY_S)
         return [answers[position] for position in range(len(partitions))]
+
+    async def _share(
+        self,
+        ask: Callable[[CoordinatorClient, Sequence[int]], Awaitable[Sequence[_Answer]]],
+        client: CoordinatorClient,
+        positions: Sequence[int],
+        refused: Callable[[DisklessError], _Answer],
+    ) -> Sequence[_Answer]:
+        """Ask one client. Another broker that cannot be reached may not lead any more, either."""
+        try:
+            return await ask(client, positions)
+        except NotCoordinator as error:
+            return [refused(error)] * len(positions)
+        except CommitFailed as error:
+            if client is self._local:
+                raise
+            return [refused(NotCoordinator(str(error)))] * len(positions)
 
     async def _ask_leader(
         self,
@@ -226,10 +246,13 @@ class RoutedClient:
         """One call to the leader of one coordinator. Raises what the call raises."""
         deadline = self._clock.monotonic() + min(timeout_ms / 1000, ROUTING_TIMEOUT_S)
         while True:
+            client: CoordinatorClient | None = None
             try:
-                return await ask(await self._leader_of(coordinator))
-            except NotCoordinator:
-                if self._clock.monotonic() >= deadline:
+                client = await self._leader_of(coordinator)
+                return await ask(client)
+            except (NotCoordinator, CommitFailed) as error:
+                is_elsewhere = isinstance(error, NotCoordinator) or client is not self._local
+                if not is_elsewhere or self._clock.monotonic() >= deadline:
                     raise
             await self._sleep(_RETRY_S)
 
@@ -549,15 +572,3 @@ class RoutedClient:
         """See `CoordinatorClient`. Raises what it raises, at once."""
         client = await self._leader_of(CATALOGUE)
         await client.register_broker(broker, timeout_ms=timeout_ms)
-
-
-async def _share(
-    ask: Callable[[CoordinatorClient, Sequence[int]], Awaitable[Sequence[_Answer]]],
-    client: CoordinatorClient,
-    positions: Sequence[int],
-    refused: Callable[[DisklessError], _Answer],
-) -> Sequence[_Answer]:
-    try:
-        return await ask(client, positions)
-    except NotCoordinator as error:
-        return [refused(error)] * len(positions)
