@@ -13,16 +13,15 @@ What `FileCommitted` records write is collected over the whole transaction and s
 """
 
 import sqlite3
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 from uuid import UUID
 
-import numpy as np
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 
-from metadata.apply_commit import FileCommits
+from metadata.apply_commit import FileCommits, partition_columns
 from metadata.apply_control import apply_control
+from metadata.apply_deletions import SWEPT_WITH_TOPIC_MAX, RowDeletions
 from metadata.image import (
     Changes,
     CommittedImage,
@@ -52,13 +51,11 @@ from metadata.schema import (
     APPLIED,
     APPLIED_CHECKSUM,
     ASSIGNMENTS,
-    BATCHES,
     FILE_ANSWERS,
     FILES,
     NOT_DELETABLE,
     PARTITIONS,
     PRODUCER_IDS,
-    PRODUCER_STATES,
     SEGMENT_PLANS,
     SEGMENTS,
     STATE_VERSION,
@@ -77,27 +74,12 @@ from wal.crc import crc32c
 from wal.errors import CorruptState
 from wal.ulid import minted_ms
 
-SWEPT_WITH_TOPIC_MAX: Final = 1_000
-"""Rows that TopicDeleted deletes itself; part of STATE_VERSION. Small topics leave nothing."""
-
-SWEPT_PARTITION_ROWS: Final = 25
-"""What finishing a partition counts as, in rows: it takes about as long; part of STATE_VERSION."""
-
-_FILES_PER_QUERY: Final = 1_000
-
 _UPDATE_PARTITION: Final = PARTITIONS.update_sql(
     "log_start_offset", "high_watermark", "planned_end_offset", "unplanned_bytes", "live_bytes"
 )
-_UPDATE_FILE: Final = FILES.update_sql("live_rows", "live_bytes", "deletable_since_ms")
-_SELECT_FILES: Final = f"SELECT {', '.join(FILES.columns)} FROM {FILES.name} WHERE id IN ({{}})"
 _UPSERT_PRODUCER_IDS: Final = PRODUCER_IDS.upsert_sql()
 _ALL_BITS: Final = 0xFFFFFFFF
 _UNCHANGED: Final = PartitionState(-1, -1, -1)
-
-
-class _Dropped(NamedTuple):
-    rows: int
-    size_bytes: int
 
 
 class StateTransaction:
@@ -121,6 +103,7 @@ class StateTransaction:
         )
         self._last_record = b""
         self._commits = FileCommits(self)
+        self.deletions = RowDeletions(self)
         self._written_partitions: dict[int, PartitionState] = {}
         self._partitions_before: dict[int, PartitionState] = {}
 
@@ -144,7 +127,7 @@ class StateTransaction:
                 case TopicDeletedRecord():
                     self._delete_topic(record, batch.timestamp_ms)
                 case RecordsDeletedRecord():
-                    self._delete_records(record, batch.timestamp_ms)
+                    self.deletions.delete_records(record, batch.timestamp_ms)
                 case ProducerIdsAllocatedRecord():
                     self._allocate_producer_ids(record)
                 case SegmentPlannedRecord():
@@ -271,95 +254,9 @@ class StateTransaction:
         for plan in self._plans():
             if plan.partition.topic_id == record.topic_id:
                 self.changes.plans[plan.object_key] = None
-        self.sweep(SWEPT_WITH_TOPIC_MAX, timestamp_ms)
-
-    def sweep(self, limit: int, timestamp_ms: int) -> None:
-        """Delete up to `limit` rows of partitions whose topic is gone, the oldest first."""
-        left = limit
-        partitions = self.connection.execute(
-            select(SWEPT.table.c.partition)
-            .order_by(SWEPT.table.c.partition)
-            .limit(limit // SWEPT_PARTITION_ROWS + 1)
-        ).scalars()
-        for partition in partitions.all():
-            for table, column in (
-                (BATCHES, BATCHES.table.c.last_offset),
-                (SEGMENTS, SEGMENTS.table.c.last_offset),
-                (PRODUCER_STATES, PRODUCER_STATES.table.c.producer_id),
-            ):
-                left -= self._sweep_table(table, column, partition, left, timestamp_ms)
-                if left <= 0:
-                    return
-            self.delete_where(SWEPT, SWEPT.table.c.partition == partition)
-            left -= SWEPT_PARTITION_ROWS
-            if left <= 0:
-                return
-
-    def _sweep_table(
-        self,
-        table: StateTable,
-        key: ColumnElement[int],
-        partition: int,
-        limit: int,
-        timestamp_ms: int,
-    ) -> int:
-        which = table.table.c.partition == partition
-        last = self.connection.execute(
-            select(key).where(which).order_by(key).limit(1).offset(limit - 1)
-        ).scalar()
-        if last is not None:
-            which = and_(which, key <= last)
-        if table is BATCHES:
-            return self._drop_batches(which, timestamp_ms).rows
-        if table is SEGMENTS:
-            return self._drop_segments(which, timestamp_ms).rows
-        return self.delete_where(table, which)
+        self.deletions.sweep(SWEPT_WITH_TOPIC_MAX, timestamp_ms)
 
     # -- data -----------------------------------------------------------------------------------
-
-    def _delete_records(self, record: RecordsDeletedRecord, timestamp_ms: int) -> None:
-        """Planned rows stay until their segment is committed: a task may be reading them."""
-        state = self.partition(record.partition)
-        start, planned = record.new_log_start_offset, state.planned_end_offset
-        if not state.log_start_offset <= start <= state.high_watermark:
-            raise CorruptState(
-                f"{record.partition}: log start {start} outside {state.log_start_offset}.."
-                f"{state.high_watermark}"
-            )
-        batches = BATCHES.table.c
-        waiting = self._batch_bytes(state, state.log_start_offset, min(start, planned) - 1)
-        dropped = self._drop_batches(
-            and_(
-                batches.partition == state.id,
-                batches.last_offset < start,
-                batches.last_offset >= planned,
-            ),
-            timestamp_ms,
-        ).size_bytes
-        dropped_segments = self._drop_segments(
-            and_(SEGMENTS.table.c.partition == state.id, SEGMENTS.table.c.last_offset < start),
-            timestamp_ms,
-        ).size_bytes
-        planned_end = planned
-        if start > planned_end:
-            # The first row that stays may begin below the new log start: the delete cut it in half.
-            first = self.connection.execute(
-                select(batches.base_offset)
-                .where(batches.partition == state.id, batches.last_offset >= start)
-                .order_by(batches.last_offset)
-                .limit(1)
-            ).scalar()
-            planned_end = state.high_watermark if first is None else first
-        self.put_partition(
-            record.partition,
-            state,
-            state._replace(
-                log_start_offset=start,
-                planned_end_offset=planned_end,
-                unplanned_bytes=state.unplanned_bytes - dropped,
-                live_bytes=state.live_bytes - waiting - dropped - dropped_segments,
-            ),
-        )
 
     def _allocate_producer_ids(self, record: ProducerIdsAllocatedRecord) -> None:
         before = self.changes.next_producer_id
@@ -380,7 +277,7 @@ class StateTransaction:
                 f"{record.object_key} starts at {record.base_offset}, not at "
                 f"{state.planned_end_offset}"
             )
-        size = self._batch_bytes(state, record.base_offset, record.last_offset)
+        size = self.deletions.batch_bytes(state.id, record.base_offset, record.last_offset)
         self.insert(
             SEGMENT_PLANS,
             state.id,
@@ -410,7 +307,7 @@ class StateTransaction:
     ) -> None:
         """Batches out, segment in; the objects of the batches are released."""
         state = self.partition(record.partition)
-        batches, plans = BATCHES.table.c, SEGMENT_PLANS.table.c
+        plans = SEGMENT_PLANS.table.c
         planned = self.delete_where(
             SEGMENT_PLANS,
             and_(
@@ -422,17 +319,10 @@ class StateTransaction:
         if planned != 1:
             raise CorruptState(f"the segment {record.object_key} was committed but not planned")
         self.changes.plans[record.object_key] = None
-        live_bytes = state.live_bytes - self._batch_bytes(
-            state, max(record.base_offset, state.log_start_offset), record.last_offset
+        live_bytes = state.live_bytes - self.deletions.batch_bytes(
+            state.id, max(record.base_offset, state.log_start_offset), record.last_offset
         )
-        self._drop_batches(
-            and_(
-                batches.partition == state.id,
-                batches.last_offset >= record.base_offset,
-                batches.last_offset <= record.last_offset,
-            ),
-            timestamp_ms,
-        )
+        self.deletions.drop_batches(state.id, record.base_offset, record.last_offset, timestamp_ms)
         is_live = record.last_offset >= state.log_start_offset
         self.insert(
             FILES,
@@ -485,73 +375,6 @@ class StateTransaction:
                     self.changes.forgotten_until_ms, minted_ms(key)
                 )
 
-    def _batch_bytes(self, state: PartitionState, offset: int, last_offset: int) -> int:
-        """Bytes of the partition's rows that end within `offset` .. `last_offset`."""
-        batches = BATCHES.table.c
-        return int(
-            self.connection.execute(
-                select(func.coalesce(func.sum(batches.byte_size), 0)).where(
-                    batches.partition == state.id,
-                    batches.last_offset >= offset,
-                    batches.last_offset <= last_offset,
-                )
-            ).scalar_one()
-        )
-
-    def _drop_batches(self, which: ColumnElement[bool], timestamp_ms: int) -> _Dropped:
-        """Delete batch rows and release their files."""
-        batches = BATCHES.table.c
-        released = self.connection.execute(
-            select(batches.file, func.count(), func.sum(batches.byte_size))
-            .where(which)
-            .group_by(batches.file)
-            .order_by(batches.file)
-        ).all()
-        self.delete_where(BATCHES, which)
-        self._release(released, timestamp_ms)
-        return _Dropped(sum(row[1] for row in released), sum(row[2] for row in released))
-
-    def _drop_segments(self, which: ColumnElement[bool], timestamp_ms: int) -> _Dropped:
-        """Delete segment rows and release their files."""
-        segments, files = SEGMENTS.table.c, FILES.table.c
-        released = self.connection.execute(
-            select(segments.file, literal(1), files.object_bytes)
-            .join_from(SEGMENTS.table, FILES.table, segments.file == files.id)
-            .where(which)
-            .order_by(segments.file)
-        ).all()
-        self.delete_where(SEGMENTS, which)
-        self._release(released, timestamp_ms)
-        return _Dropped(len(released), sum(row[2] for row in released))
-
-    def _release(self, released: Sequence[Any], timestamp_ms: int) -> None:
-        """Take (file, rows, bytes) off each file's account; at zero it waits for its deletion.
-
-        Old rows are often of as many files, so the files are read and written many at a time.
-        """
-        for start in range(0, len(released), _FILES_PER_QUERY):
-            chunk = released[start : start + _FILES_PER_QUERY]
-            statement = _SELECT_FILES.format(", ".join(["?"] * len(chunk)))
-            accounts = {
-                row[0]: row
-                for row in self.connection.exec_driver_sql(
-                    statement, tuple([file_id for file_id, _, _ in chunk])
-                )
-            }
-            updates = []
-            for file_id, rows, size in chunk:
-                before = accounts.get(file_id)
-                if before is None:
-                    raise CorruptState(f"rows reference the unknown file {file_id}")
-                live_rows, live_bytes = before[5] - rows, before[6] - size
-                if live_rows < 0 or live_bytes < 0 or (live_rows == 0) != (live_bytes == 0):
-                    raise CorruptState(f"file {file_id}: {live_rows} rows, {live_bytes} bytes live")
-                deletable = NOT_DELETABLE if live_rows else timestamp_ms
-                after = FILES.row(*before[:5], live_rows, live_bytes, deletable, *before[8:-1])
-                self._hash += after[-1] - before[-1]
-                updates.append((live_rows, live_bytes, deletable, after[-1], file_id))
-            self.connection.exec_driver_sql(_UPDATE_FILE, updates)
-
     # -- rows -----------------------------------------------------------------------------------
 
     def _topic(self, topic_id: Any) -> StoredTopic | None:
@@ -561,7 +384,8 @@ class StateTransaction:
 
     def _partition_or_none(self, partition: TopicIdPartition) -> PartitionState | None:
         # One look-up per dictionary: hashing a UUID is Python code.
-        state = self.changes.partitions.get(partition, _UNCHANGED)
+        changed = self.changes.partitions
+        state = changed.get(partition, _UNCHANGED) if changed else _UNCHANGED
         return self.image.partitions.get(partition) if state is _UNCHANGED else state
 
     def partition(self, partition: TopicIdPartition) -> PartitionState:
@@ -577,6 +401,15 @@ class StateTransaction:
         self._partitions_before.setdefault(before.id, before)
         self._written_partitions[after.id] = after
         self.changes.partitions[partition] = after
+
+    def put_partitions(
+        self, before: Sequence[PartitionState], after: Mapping[TopicIdPartition, PartitionState]
+    ) -> None:
+        """`put_partition` for many."""
+        for state in before:
+            self._partitions_before.setdefault(state.id, state)
+        self._written_partitions.update((state.id, state) for state in after.values())
+        self.changes.partitions.update(after)
 
     def _plans(self) -> list[PlannedSegment]:
         merged = {**self.image.plans, **self.changes.plans}
@@ -629,10 +462,8 @@ class StateTransaction:
             self._flush_partitions()
 
     def _flush_partitions(self) -> None:
-        before, after = (
-            np.fromiter(chain.from_iterable(states.values()), np.int64).reshape(len(states), -1).T
-            for states in (self._partitions_before, self._written_partitions)
-        )
+        before = partition_columns(self._partitions_before.values())
+        after = partition_columns(self._written_partitions.values())
         checksums = PARTITIONS.checksums([*after])
         self._hash += sum_of(checksums) - sum_of(PARTITIONS.checksums([*before]))
         updates = [*after[3:], checksums, after[0]]

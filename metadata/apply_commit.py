@@ -10,7 +10,8 @@ up to COALESCED_BYTES_MAX. Producer states stay per batch.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -59,6 +60,17 @@ _FILE_STANDING: Final = compiled(
     )
     .where(FILES.table.c.object_key == "")
 )
+
+
+_HIGH_WATERMARK, _UNPLANNED_BYTES, _LIVE_BYTES = map(
+    PartitionState._fields.index, ("high_watermark", "unplanned_bytes", "live_bytes")
+)
+
+
+def partition_columns(partitions: Collection[PartitionState]) -> Int64s:
+    """One row per field of PartitionState."""
+    numbers = np.fromiter(chain.from_iterable(partitions), np.int64)
+    return numbers.reshape(len(partitions), len(PartitionState._fields)).T.copy()
 
 
 class FileCommits:
@@ -149,19 +161,26 @@ class FileCommits:
             end = len(ids)
             if len(set(ids[first:])) < end - first:
                 end = _first_repeated(ids, first)
-            made, added = self._append_distinct(file_id, batches, first, end)
+            now = partitions
+            if first:
+                now = [self._state.partition(name) for name in batches.partitions[first:end]]
+            made, added = self._append_distinct(file_id, batches, first, end, now[: end - first])
             rows += made
             size += added
             first = end
         return rows, size
 
     def _append_distinct(
-        self, file_id: int, batches: CommittedBatches, first: int, end: int
+        self,
+        file_id: int,
+        batches: CommittedBatches,
+        first: int,
+        end: int,
+        partitions: Sequence[PartitionState],
     ) -> tuple[int, int]:
-        """Append the runs `first` .. `end`, each of another partition."""
+        """Append the runs `first` .. `end`, each of another one of `partitions`."""
         state = self._state
         names = batches.partitions[first:end]
-        partitions = [state.partition(name) for name in names]
         lengths = batches.run_lengths[first:end]
         run_starts = np.cumsum(lengths) - lengths
         at = int(batches.run_lengths[:first].sum())
@@ -216,22 +235,12 @@ class FileCommits:
         high_watermarks: Int64s,
         sizes: Int64s,
     ) -> None:
-        put = self._state.put_partition
-        for name, before, high_watermark, size in zip(
-            names, partitions, high_watermarks.tolist(), sizes.tolist(), strict=True
-        ):
-            (row_id, topic, index, log_start, _, planned_end, unplanned, live) = before
-            after = PartitionState(
-                row_id,
-                topic,
-                index,
-                log_start,
-                high_watermark,
-                planned_end,
-                unplanned + size,
-                live + size,
-            )
-            put(name, before, after)
+        columns = partition_columns(partitions)
+        columns[_HIGH_WATERMARK] = high_watermarks
+        columns[_UNPLANNED_BYTES] += sizes
+        columns[_LIVE_BYTES] += sizes
+        after = map(PartitionState._make, zip(*columns.tolist(), strict=True))
+        self._state.put_partitions(partitions, dict(zip(names, after, strict=True)))
 
     # -- producers ------------------------------------------------------------------------------
 

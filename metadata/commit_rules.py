@@ -130,7 +130,7 @@ def decide_commit(
 
     columns = commit.columns
     of = columns.partition_of
-    states = [view.partition(partition) for partition in columns.partitions]
+    states = view.partitions(columns.partitions)
     partition_ids = column(_UNKNOWN if state is None else state.id for state in states)
     log_starts = column(0 if state is None else state.log_start_offset for state in states)
     high_watermarks = column(0 if state is None else state.high_watermark for state in states)
@@ -151,9 +151,13 @@ def decide_commit(
         checked.give_offsets_to_duplicates(answer)
         view.put_producers(checked.states_after(is_accepted, base_offset, now_ms))
 
-    for partition, state, end in zip(columns.partitions, states, ends.tolist(), strict=True):
-        if state is not None and end > state.high_watermark:
-            view.put_partition(partition, _with_high_watermark(state, end))
+    view.put_partitions(
+        {
+            partition: _with_high_watermark(state, end)
+            for partition, state, end in zip(columns.partitions, states, ends.tolist(), strict=True)
+            if state is not None and end > state.high_watermark
+        }
+    )
     stored = pack_answer(answer)
     view.put_file(
         key,
@@ -305,7 +309,7 @@ def _check_producers(
     which = which[order]
     firsts = which[starts]
     keys = [*zip(partition_ids[firsts].tolist(), columns.producer_id[firsts].tolist(), strict=True)]
-    states = states_array([*map(view.producer, keys)])
+    states = states_array(view.producers(keys))
     batches = _batches(columns, which, starts)
     of_same_file: list[tuple[int, int]] = []
     ends = batches.ends

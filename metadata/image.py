@@ -116,11 +116,11 @@ class CommittedImage:
             if topic is not None:
                 self.topics[topic_id] = topic
                 self.topics_by_name[topic.description.name] = topic.description
-        for partition, state in changes.partitions.items():
-            if state is None:
-                self.partitions.pop(partition, None)
-            else:
-                self.partitions[partition] = state
+        # All at once, which takes the keys' hashes over: that of a UUID is Python code.
+        gone = [partition for partition, state in changes.partitions.items() if state is None]
+        self.partitions.update(changes.partitions)  # type: ignore[arg-type]
+        for partition in gone:
+            del self.partitions[partition]
         for key, plan in changes.plans.items():
             if plan is None:
                 self.plans.pop(key, None)

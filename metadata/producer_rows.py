@@ -26,7 +26,7 @@ from metadata.producer_state import (
     state_of_row,
     states_array,
     states_list,
-    stored_windows,
+    stored_bytes,
 )
 from metadata.schema import PRODUCER_STATES, Row
 from metadata.state_hash import sum_of
@@ -66,8 +66,11 @@ def write_producers(
     period = last_append // PERIOD_MS
     partitions = np.array([key[0] for key in keys], np.int64)
     producers = np.array([key[1] for key in keys], np.int64)
-    windows = stored_windows(after)
-    checksums = PRODUCER_STATES.checksums([partitions, producers, period, last_append], windows)
+    lengths = stored_bytes(after)
+    columns = [partitions, producers, period, last_append]
+    checksums = PRODUCER_STATES.checksums(columns, after, lengths)
+    states = states_list(after)
+    windows = [state[:length] for state, length in zip(states, lengths.tolist(), strict=True)]
     known = [stored is not None for stored in before]
     was = states_array([None if stored is None else stored.state for stored in before])
     stays = np.array(known)
@@ -93,7 +96,7 @@ def write_producers(
     )
     driver.executemany(_UPSERT, [*compress(rows, ~stays)])
     gone = sum(stored.checksum for stored in before if stored is not None)
-    stored_now = [*map(StoredProducer, states_list(after), checksums.tolist())]
+    stored_now = [*map(StoredProducer._make, zip(states, checksums.tolist(), strict=True))]
     return stored_now, sum_of(checksums) - gone
 
 

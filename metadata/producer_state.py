@@ -158,18 +158,14 @@ def last_append_ms(states: States) -> Int64s:
     return times.astype(np.int64)
 
 
-def stored_windows(states: States) -> list[bytes]:
-    """What a row has of each state: the state without its unused batches."""
-    data, size = states.tobytes(), _STATE.itemsize
-    used = (_FRONT_BYTES + states["count"].astype(np.int64) * _BATCH.itemsize).tolist()
-    return [
-        data[start : start + length]
-        for start, length in zip(range(0, len(data), size), used, strict=True)
-    ]
+def stored_bytes(states: States) -> Int64s:
+    """How many bytes of each state its row has: the state without its unused batches."""
+    counts: Int64s = states["count"].astype(np.int64)
+    return _FRONT_BYTES + counts * _BATCH.itemsize
 
 
 def state_of_row(stored: bytes) -> ProducerState:
-    """The inverse of `stored_windows`. Raises CorruptState when it is none."""
+    """The state of whose first `stored_bytes` this is. Raises CorruptState when it is none."""
     count, rest = divmod(len(stored) - _FRONT_BYTES, _BATCH.itemsize)
     if rest or not 0 < count <= WINDOW or int.from_bytes(stored[2:_FRONT_BYTES], "little") != count:
         raise CorruptState(f"a producer window of {len(stored)} bytes")
@@ -257,7 +253,7 @@ def appended(
     remembered = old_count + batches.ends - first_new
     kept = np.minimum(remembered, WINDOW)
 
-    after = np.zeros(len(states), _STATE)
+    after = np.empty(len(states), _STATE)
     after["epoch"] = batches.epoch[batches.ends - 1]
     after["count"] = kept
     # Which of the remembered batches, old ones first, each slot of the window gets.
@@ -265,8 +261,10 @@ def appended(
     which = (remembered - kept)[:, None] + slot
     is_used = slot < kept[:, None]
     from_old = is_used & (which < old_count[:, None])
-    from_new = is_used & ~from_old
-    rows = np.broadcast_to(np.arange(len(states))[:, None], which.shape)
-    after["batches"][from_old] = states["batches"][rows[from_old], which[from_old]]
-    after["batches"][from_new] = new[(first_new[:, None] + which - old_count[:, None])[from_new]]
+    # One pool of all batches, old ones first, and behind them the one that an unused slot gets.
+    pool = np.concatenate((states["batches"].ravel(), new, np.zeros(1, _BATCH)))
+    old_place = np.arange(len(states))[:, None] * WINDOW + which
+    new_place = len(states) * WINDOW + first_new[:, None] + which - old_count[:, None]
+    place = np.where(from_old, old_place, np.where(is_used, new_place, len(pool) - 1))
+    after["batches"] = pool[place]
     return after

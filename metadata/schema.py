@@ -34,6 +34,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy.typing as npt
 from sqlalchemy import (
     Column,
     Index,
@@ -137,9 +138,14 @@ class StateTable:
             [blob.encode() if isinstance(blob, str) else blob for blob in values[count:]],
         )
 
-    def checksums(self, columns: Sequence[Int64s | int], blobs: Sequence[bytes] = ()) -> Int64s:
-        """Those of many rows: integers column by column, and the only blob of each row, if any."""
-        return self._checksum.rows(columns, blobs)
+    def checksums(
+        self,
+        columns: Sequence[Int64s],
+        blobs: npt.NDArray[Any] | None = None,
+        lengths: Int64s | None = None,
+    ) -> Int64s:
+        """Those of many rows; see `RowChecksum.rows`."""
+        return self._checksum.rows(columns, blobs, lengths)
 
     def update_sql(self, *changed: str) -> str:
         """UPDATE of `changed` columns and the checksum; parameters in that order, then the key."""

@@ -12,8 +12,7 @@ will get (`next_offset`); the append insists on it.
 Source: KIP-1164, "How operations are performed", step 3.
 """
 
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -63,44 +62,50 @@ ABSENT: Final = _Absent()
 
 
 class Overlay(Generic[_Key, _Value]):
-    """Values written by pending operations; None = deleted by one."""
+    """Values written by pending operations; None = deleted by one.
 
-    __slots__ = ("_entries", "_written")
+    There is one dictionary per group that wrote anything, oldest first, so that a group leaves in
+    one step. Only a few are pending at a time.
+    """
+
+    __slots__ = ("_groups",)
 
     def __init__(self) -> None:
-        self._entries: dict[_Key, tuple[_Value | None, int]] = {}
-        self._written: deque[tuple[int, _Key]] = deque()
+        self._groups: list[tuple[int, dict[_Key, _Value | None]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
 
     def get(self, key: _Key) -> _Value | _Absent | None:
-        entry = self._entries.get(key)
-        return ABSENT if entry is None else entry[0]
-
-    def put_all(self, values: Mapping[_Key, _Value], group: int) -> None:
-        self._entries.update((key, (value, group)) for key, value in values.items())
-        self._written.extend((group, key) for key in values)
+        for _, written in reversed(self._groups):
+            if key in written:
+                return written[key]
+        return ABSENT
 
     def put(self, key: _Key, value: _Value | None, group: int) -> None:
-        self._entries[key] = (value, group)
-        self._written.append((group, key))
+        self.of(group)[key] = value
+
+    def of(self, group: int) -> dict[_Key, _Value | None]:
+        """What `group` writes, to be added to; no older group writes after it."""
+        if not self._groups or self._groups[-1][0] != group:
+            self._groups.append((group, {}))
+        return self._groups[-1][1]
 
     def items(self) -> Iterator[tuple[_Key, _Value | None]]:
-        for key, (value, _) in self._entries.items():
-            yield key, value
+        merged: dict[_Key, _Value | None] = {}
+        for _, written in self._groups:
+            merged.update(written)
+        yield from merged.items()
 
-    def retire(self, applied_group: int) -> dict[_Key, _Value | None]:
-        """Drop and return what no group after `applied_group` has written since."""
-        retired: dict[_Key, _Value | None] = {}
-        while self._written and self._written[0][0] <= applied_group:
-            _, key = self._written.popleft()
-            entry = self._entries.get(key)
-            if entry is not None and entry[1] <= applied_group:
-                retired[key] = entry[0]
-                del self._entries[key]
+    def retire(self, applied_group: int) -> list[dict[_Key, _Value | None]]:
+        """Drop and return what the groups up to `applied_group` have written, oldest first."""
+        retired = []
+        while self._groups and self._groups[0][0] <= applied_group:
+            retired.append(self._groups.pop(0)[1])
         return retired
 
     def clear(self) -> None:
-        self._entries.clear()
-        self._written.clear()
+        self._groups.clear()
 
 
 class SpeculativeView:
@@ -174,8 +179,17 @@ class SpeculativeView:
         found = self._partitions.get(partition)
         return self._image.partitions.get(partition) if isinstance(found, _Absent) else found
 
+    def partitions(self, partitions: Sequence[TopicIdPartition]) -> Sequence[PartitionState | None]:
+        """`partition` for many."""
+        if self._partitions:
+            return [*map(self.partition, partitions)]
+        return [*map(self._image.partitions.get, partitions)]
+
     def put_partition(self, partition: TopicIdPartition, state: PartitionState) -> None:
         self._partitions.put(partition, state, self.group)
+
+    def put_partitions(self, states: Mapping[TopicIdPartition, PartitionState]) -> None:
+        self._partitions.of(self.group).update(states)
 
     # -- segment plans --------------------------------------------------------------------------
 
@@ -235,8 +249,17 @@ class SpeculativeView:
         stored = self._image.producers.get(key)
         return self._looked_up_producers[key] if stored is None else stored.state
 
+    def producers(self, keys: Sequence[ProducerKey]) -> Sequence[ProducerState | None]:
+        """`producer` for many."""
+        if self._producers:
+            return [*map(self.producer, keys)]
+        cached, looked_up = self._image.producers, self._looked_up_producers
+        return [
+            looked_up[key] if (stored := cached.get(key)) is None else stored.state for key in keys
+        ]
+
     def put_producers(self, states: Mapping[ProducerKey, ProducerState]) -> None:
-        self._producers.put_all(states, self.group)
+        self._producers.of(self.group).update(states)
 
     # -- brokers and producer ids ---------------------------------------------------------------
 
@@ -312,7 +335,8 @@ class SpeculativeView:
             self._brokers,
         ):
             overlay.retire(applied_group)
-        self._applied_files.update(self._files.retire(applied_group))
+        for written in self._files.retire(applied_group):
+            self._applied_files.update(written)
         if self._forgotten_by <= applied_group:
             self._forgotten_until_ms = -1
         if self._producer_ids_written_by <= applied_group:

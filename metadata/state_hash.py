@@ -15,7 +15,7 @@ The checksum is 64 bits of BLAKE2b rather than a CRC: sums of CRCs cancel too ea
 import struct
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -44,30 +44,40 @@ class RowChecksum:
             data += len(blob).to_bytes(4, "little") + blob
         return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
 
-    def rows(self, columns: Sequence[Int64s | int], blobs: Sequence[bytes] = ()) -> Int64s:
-        """The checksums of many rows, given column by column; an int stands in every row.
+    def rows(
+        self,
+        columns: Sequence[Int64s],
+        blobs: npt.NDArray[Any] | None = None,
+        lengths: Int64s | None = None,
+    ) -> Int64s:
+        """The checksums of many rows, given column by column: a third of the time of as many calls.
 
-        `blobs` has the only blob of each row, if the table has one. Costs a third of as many calls.
+        `blobs` has the only blob of each row, if the table has one, of which the first `lengths`
+        bytes count.
         """
-        count = max(np.size(column) for column in columns)
-        packed = np.empty((count, self._columns), "<i8")
+        width = self._columns * 8
+        packed = np.empty((len(columns[0]), self._columns), "<i8")
         packed[:, 0] = self._tag
         for number, column in enumerate(columns, 1):
             packed[:, number] = column
-        data, width = packed.tobytes(), self._columns * 8
-        starts = range(0, len(data), width)
-        if blobs:
-            digests = [
-                blake2b(
-                    data[start : start + width] + len(blob).to_bytes(4, "little") + blob,
-                    digest_size=8,
-                ).digest()
-                for start, blob in zip(starts, blobs, strict=True)
-            ]
+        if blobs is None or lengths is None:
+            data = packed.tobytes()
+            ends = range(width, len(data) + 1, width)
+            starts = range(0, len(data), width)
         else:
-            digests = [
-                blake2b(data[start : start + width], digest_size=8).digest() for start in starts
-            ]
+            rows = np.empty(
+                len(blobs), [("integers", f"V{width}"), ("length", "<u4"), ("blob", blobs.dtype)]
+            )
+            rows["integers"] = packed.view(f"V{width}")[:, 0]
+            rows["length"] = lengths
+            rows["blob"] = blobs
+            data = rows.tobytes()
+            starts = range(0, len(data), rows.itemsize)
+            ends = (np.arange(len(blobs)) * rows.itemsize + width + 4 + lengths).tolist()
+        digests = [
+            blake2b(data[start:end], digest_size=8).digest()
+            for start, end in zip(starts, ends, strict=True)
+        ]
         return np.frombuffer(b"".join(digests), "<i8")
 
 
