@@ -60,6 +60,7 @@ from metadata.replica import CommitListener, Replica, Sleep
 from wal.clock import Clock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
+    CommitFailed,
     CommitOutcomeUnknown,
     DisklessError,
     NotCoordinator,
