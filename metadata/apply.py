@@ -13,13 +13,15 @@ What `FileCommitted` records write is collected over the whole transaction and s
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final, cast
 from uuid import UUID
 
+import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 
-from metadata.apply_commit import FileCommits, partition_columns
+from metadata.apply_commit import FileCommits
 from metadata.apply_control import apply_control
 from metadata.apply_deletions import SWEPT_WITH_TOPIC_MAX, RowDeletions
 from metadata.image import (
@@ -384,8 +386,7 @@ class StateTransaction:
 
     def _partition_or_none(self, partition: TopicIdPartition) -> PartitionState | None:
         # One look-up per dictionary: hashing a UUID is Python code.
-        changed = self.changes.partitions
-        state = changed.get(partition, _UNCHANGED) if changed else _UNCHANGED
+        state = self.changes.partitions.get(partition, _UNCHANGED)
         return self.image.partitions.get(partition) if state is _UNCHANGED else state
 
     def partition(self, partition: TopicIdPartition) -> PartitionState:
@@ -401,15 +402,6 @@ class StateTransaction:
         self._partitions_before.setdefault(before.id, before)
         self._written_partitions[after.id] = after
         self.changes.partitions[partition] = after
-
-    def put_partitions(
-        self, before: Sequence[PartitionState], after: Mapping[TopicIdPartition, PartitionState]
-    ) -> None:
-        """`put_partition` for many."""
-        for state in before:
-            self._partitions_before.setdefault(state.id, state)
-        self._written_partitions.update((state.id, state) for state in after.values())
-        self.changes.partitions.update(after)
 
     def _plans(self) -> list[PlannedSegment]:
         merged = {**self.image.plans, **self.changes.plans}
@@ -462,8 +454,10 @@ class StateTransaction:
             self._flush_partitions()
 
     def _flush_partitions(self) -> None:
-        before = partition_columns(self._partitions_before.values())
-        after = partition_columns(self._written_partitions.values())
+        before, after = (
+            np.fromiter(chain.from_iterable(states.values()), np.int64).reshape(len(states), -1).T
+            for states in (self._partitions_before, self._written_partitions)
+        )
         checksums = PARTITIONS.checksums([*after])
         self._hash += sum_of(checksums) - sum_of(PARTITIONS.checksums([*before]))
         updates = [*after[3:], checksums, after[0]]

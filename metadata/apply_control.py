@@ -55,7 +55,7 @@ def apply_control(
         case BrokerUnregisteredRecord():
             _unregister_broker(state, record)
         case RowsSweptRecord():
-            state.sweep(record.limit, timestamp_ms)
+            state.deletions.sweep(record.limit, timestamp_ms)
 
 
 def _change_leader(state: "StateTransaction", record: LeaderChangeRecord) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.apply import SWEPT_WITH_TOPIC_MAX
+from metadata.apply_deletions import SWEPT_WITH_TOPIC_MAX
 from metadata.control_records import RowsSweptRecord
 from metadata.records import (
     RecordsDeletedRecord,
