@@ -37,7 +37,7 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
         await bench.commit(batch(partition, 10, producer=4, sequence=10 * number))
     await bench.coordinator.plan_segments(include_partial=True)
     await bench.commit(batch(partition, 1, producer=4, sequence=90))
-    await bench.coordinator.allocate_producer_id()
+    await bench.coordinator.allocate_producer_ids()
     return partition
 
 
