@@ -20,8 +20,8 @@ alone; the sender then finds out who leads it and asks there (metadata/routed_cl
 | hand_over_files    | 10005  | the named coordinator |
 | create_partitions_at | 10006 | the named coordinator |
 | delete_topics_at   | 10007  | the named coordinator |
-| plan_segments      | 10000  | all coordinators led here |
-| commit_segments    | 10001  | per segment: leader of the partition's coordinator |
+| plan_segments      | 10009  | all coordinators led here |
+| commit_segments    | 10010  | per segment: leader of the partition's coordinator |
 | register_broker    | 10008  | leader of the catalogue |
 
 Implementations: `metadata.local_client` (in this process) and `metadata.wire_client` (over a
