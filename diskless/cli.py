@@ -1,9 +1,9 @@
 """The command line: one sub-command, one function.
 
 `serve` runs a broker. `topic` and `tier` are clients of a running one. `verify`, `chunk dump` and
-`wal dump` read what is stored, without a broker; `rebuild` writes lost metadata anew. Everything
-heavy is imported inside the command that needs it, so that `diskless --help` is instant and a
-broker never imports Spark.
+`wal dump` read what is stored, without a broker, and `metadata` does with or without one; `rebuild`
+writes lost metadata anew. Everything heavy is imported inside the command that needs it, so that
+`diskless --help` is instant and a broker never imports Spark.
 
 Exit status: 0 it worked, 1 it did not (or `verify` found a broken invariant), 2 the command line or
 the configuration does not make sense, 3 `rebuild` worked and has doubts to tell.
@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,16 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except InvalidSettings as error:
         print(f"diskless: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Who read the output has seen enough. What is still buffered must go somewhere at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (DisklessError, OSError) as error:
         print(f"diskless: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return 1
     return status
 
 
@@ -190,9 +194,100 @@ def _parser() -> argparse.ArgumentParser:
     wal_dump.add_argument("--object-store", metavar="URL")
     wal_dump.set_defaults(run=_wal_dump)
 
+    _add_metadata_commands(commands)
+
     config = commands.add_parser("config", help="list every configuration key of the broker")
     config.set_defaults(run=_config)
     return parser
+
+
+_DUMP_EPILOG: Final = """\
+examples:
+  diskless metadata dump                                  ask the broker on 127.0.0.1:9092
+  diskless metadata dump --follow --type LeaderChange     watch leaders come and go
+  diskless metadata dump --partition 0 --from 1000 --limit 5 --verbose
+  diskless metadata dump --json | jq 'select(.type == "FileCommitted").fields.batch_count'
+  diskless metadata dump --data ./data                    a stopped broker's local log
+  diskless metadata dump --store s3://bucket/prefix       the log of brokers that share a bucket
+
+Partition k is the log of coordinator k; 0 also holds topics, configs and brokers. What the fields
+mean is in docs/formats.md. The same log is the topic __diskless_metadata for any Kafka client. The
+shell's quotes keep names from being split; types may also be given as api keys.
+"""
+
+_SNAPSHOTS_EPILOG: Final = """\
+examples:
+  diskless metadata snapshots --store s3://bucket/prefix
+  diskless metadata snapshots --data ./data --verify      load and check each, too
+  diskless metadata snapshots --data ./data --json
+
+A snapshot is usable only after whoever took it has loaded it again and checked every row. It is
+without a manifest while it is being taken, and after a crash until it is cleaned away.
+"""
+
+
+def _add_metadata_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    metadata = commands.add_parser("metadata", help="look into metadata logs and snapshots")
+    actions = metadata.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    dump = actions.add_parser(
+        "dump",
+        help="print the decoded records of the metadata log, one per line",
+        description="Print the records of the metadata log: partition:offset, time in UTC, type, "
+        "fields.",
+        epilog=_DUMP_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    source = dump.add_mutually_exclusive_group()
+    source.add_argument(
+        "--bootstrap",
+        default=DEFAULT_LISTEN,
+        metavar="HOST:PORT",
+        help="ask a running broker; default: %(default)s",
+    )
+    source.add_argument("--data", type=Path, metavar="DIR", help="a stopped broker's local log")
+    source.add_argument("--store", metavar="URL", help="an object store's log, s3:// or file://")
+    dump.add_argument(
+        "--partition", type=int, action="append", default=[], metavar="K", help="default: all"
+    )
+    dump.add_argument(
+        "--from", dest="from_offset", type=_offset, default=0, metavar="OFFSET", help="first shown"
+    )
+    dump.add_argument(
+        "--to", dest="to_offset", type=_offset, metavar="OFFSET", help="first not shown any more"
+    )
+    dump.add_argument(
+        "--type", action="append", default=[], metavar="NAME", help="such records only; repeatable"
+    )
+    dump.add_argument("--limit", type=_offset, metavar="N", help="stop after N records")
+    dump.add_argument("--follow", action="store_true", help="wait for more, until ctrl-C")
+    dump.add_argument("--verbose", action="store_true", help="each batch of FileCommitted, too")
+    dump.add_argument("--json", action="store_true", help="one JSON object per line")
+    dump.set_defaults(run=_metadata_dump)
+
+    snapshots = actions.add_parser(
+        "snapshots",
+        help="list the snapshots of the metadata",
+        epilog=_SNAPSHOTS_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    place = snapshots.add_mutually_exclusive_group(required=True)
+    place.add_argument("--store", metavar="URL", help="the brokers' object store")
+    place.add_argument("--data", type=Path, metavar="DIR", help="the same as file://DIR/objects")
+    snapshots.add_argument(
+        "--partition", type=int, action="append", default=[], metavar="K", help="default: all"
+    )
+    snapshots.add_argument(
+        "--verify", action="store_true", help="load each and check every row; status 1 if one fails"
+    )
+    snapshots.add_argument("--json", action="store_true", help="one JSON object per line")
+    snapshots.set_defaults(run=_metadata_snapshots)
+
+
+def _offset(text: str) -> int:
+    """An offset or a count, for argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
 
 
 def _add_bootstrap(parser: argparse.ArgumentParser) -> None:
@@ -363,6 +458,71 @@ def _wal_dump(options: argparse.Namespace) -> int:
     from diskless.wal_dump import dump_wal_object
 
     return _print_dump(dump_wal_object(options.object, object_store_url=options.object_store))
+
+
+def _metadata_dump(options: argparse.Namespace) -> int:
+    from diskless.metadata_dump import Dump
+    from diskless.metadata_sources import Range, read_broker, read_bucket, read_directory
+
+    wanted = Range(
+        partitions=options.partition,
+        from_offset=options.from_offset,
+        to_offset=options.to_offset,
+        follow=options.follow,
+    )
+    if options.data is not None:
+        records = read_directory(options.data, wanted)
+    elif options.store is not None:
+        records = read_bucket(options.store, wanted)
+    else:
+        records = read_broker(options.bootstrap, wanted)
+    dump = Dump(
+        types=options.type, limit=options.limit, as_json=options.json, verbose=options.verbose
+    )
+    with closing(records):
+        for line in dump.lines(records):
+            print(line, flush=options.follow)
+    if dump.undecoded:
+        print(
+            f"diskless: {dump.undecoded} records could not be decoded and are shown raw: written "
+            "by a newer release, or damaged",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _metadata_snapshots(options: argparse.Namespace) -> int:
+    import json
+
+    from diskless.metadata_dump import time_text
+    from diskless.snapshot_list import list_snapshots
+
+    url = options.store or f"file://{options.data.resolve() / 'objects'}"
+    listed = list_snapshots(url, partitions=options.partition, verify=options.verify)
+    table = _table(
+        "partition", "snapshot", "offset", "taken", "stored", "SQLite", "state hash", "cluster", ""
+    )
+    for snapshot in listed:
+        if options.json:
+            print(json.dumps(snapshot._asdict()))
+            continue
+        checked = ", verified now" if options.verify and snapshot.status == "usable" else ""
+        table.add_row(
+            str(snapshot.partition),
+            snapshot.name,
+            str(snapshot.next_offset),
+            "" if snapshot.taken_at_ms is None else time_text(snapshot.taken_at_ms),
+            f"{snapshot.stored_bytes:,}",
+            "" if snapshot.file_bytes is None else f"{snapshot.file_bytes:,}",
+            "" if snapshot.state_hash is None else f"{snapshot.state_hash:016x}",
+            snapshot.cluster_id or "",
+            f"DAMAGED: {snapshot.problem}" if snapshot.problem else snapshot.status + checked,
+        )
+    if not listed and not options.json:
+        print(f"no snapshots in {url}")
+    elif not options.json:
+        _print(table)
+    return 0 if all(snapshot.is_sound for snapshot in listed) else 1
 
 
 def _config(options: argparse.Namespace) -> int:

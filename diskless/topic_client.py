@@ -46,7 +46,7 @@ class TopicClient:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        with _translated(bootstrap):
+        with translated_errors(bootstrap):
             self._admin = KafkaAdminClient(
                 bootstrap_servers=bootstrap,
                 client_id="diskless-cli",
@@ -66,7 +66,7 @@ class TopicClient:
         self._admin.close()
 
     def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
-        with _translated(self._bootstrap):
+        with translated_errors(self._bootstrap):
             wanted = {
                 "num_partitions": partitions,
                 "replication_factor": -1,
@@ -76,12 +76,12 @@ class TopicClient:
             _check(answer["topics"])
 
     def delete(self, name: str) -> None:
-        with _translated(self._bootstrap):
+        with translated_errors(self._bootstrap):
             _check(self._admin.delete_topics([name], raise_errors=False)["topics"])
 
     def list(self) -> Sequence[TopicRow]:
         """All topics in name order."""
-        with _translated(self._bootstrap):
+        with translated_errors(self._bootstrap):
             rows = []
             for topic in sorted(self._admin.describe_topics(), key=lambda topic: topic["name"]):
                 bounds = self._bounds(topic["name"], topic["partitions"])
@@ -90,7 +90,7 @@ class TopicClient:
             return rows
 
     def describe(self, name: str) -> TopicDetails:
-        with _translated(self._bootstrap):
+        with translated_errors(self._bootstrap):
             (topic,) = self._admin.describe_topics([name])
             if topic.get("error_code"):
                 raise Rejected(f"no topic {name} at {self._bootstrap}")
@@ -134,7 +134,7 @@ def _check(results: Sequence[Mapping[str, Any]]) -> None:
 
 
 @contextmanager
-def _translated(bootstrap: str) -> Iterator[None]:
+def translated_errors(bootstrap: str) -> Iterator[None]:
     try:
         yield
     except KafkaError as error:

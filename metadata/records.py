@@ -378,6 +378,12 @@ _CODECS: Final[Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[.
     (1004, FilesDeletedRecord, _encode_files_deleted, _decode_files_deleted),
     *CONTROL_CODECS,
 )
+RECORD_TYPES: Final[Mapping[int, type[Any]]] = {
+    **{api_key: kind for api_key, kind, _, _ in _CODECS},
+    FILE_COMMITTED: FileCommittedRecord,
+}
+"""What each api key stands for."""
+
 _ENCODERS: Final[Mapping[type[Any], tuple[int, int, Callable[[Any], bytes]]]] = {
     **{kind: (api_key, 0, encode) for api_key, kind, encode, _ in _CODECS},
     FileCommittedRecord: (FILE_COMMITTED, 1, encode_file_committed),
