@@ -32,7 +32,7 @@ from wal.errors import CorruptState
 if TYPE_CHECKING:
     from metadata.apply import StateTransaction
 
-SWEPT_WITH_TOPIC_MAX: Final = 1_000
+SWEPT_WITH_TOPIC_MAX: Final = 500
 """Rows that TopicDeleted deletes itself; part of STATE_VERSION. Small topics leave nothing."""
 
 SWEPT_PARTITION_ROWS: Final = 25

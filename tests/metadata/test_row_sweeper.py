@@ -20,7 +20,7 @@ from tests.support.coordinator_bench import (
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, UnknownPartition
 
-FILES = 22
+FILES = 17
 ROWS = SWEPT_WITH_TOPIC_MAX + 1_200
 assert ROWS % FILES == 0
 
