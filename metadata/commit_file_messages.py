@@ -199,7 +199,9 @@ def _batches_of(
 ) -> tuple[Sequence[BatchExtent], Mapping[int, DisklessError]]:
     batches = []
     refused: dict[int, DisklessError] = {}
-    places: dict[tuple[bytes, int], TopicIdPartition] = {}
+    topics: dict[bytes, UUID] = {}
+    place = TopicIdPartition(UUID(int=0), -1)
+    place_bytes = b""
     for position, (
         (
             magic,
@@ -220,9 +222,12 @@ def _batches_of(
         ),
         crc,
     ) in enumerate(zip(rows, crcs, strict=True)):
-        place = places.get((topic_bytes, index))
-        if place is None:
-            place = places[topic_bytes, index] = TopicIdPartition(UUID(bytes=topic_bytes), index)
+        # Batches of a partition follow each other, and one that comes back gets an equal place.
+        if index != place[1] or topic_bytes != place_bytes:
+            topic_id = topics.get(topic_bytes)
+            if topic_id is None:
+                topic_id = topics[topic_bytes] = UUID(bytes=topic_bytes)
+            place, place_bytes = TopicIdPartition(topic_id, index), topic_bytes
         count = last_offset - base_offset + 1
         expected = NO_SEQUENCE
         if base_sequence >= 0:
