@@ -57,7 +57,7 @@ async def test_a_large_topic_is_gone_at_once_and_its_rows_go_step_by_step(
     left = MANY - SWEPT_WITH_TOPIC_MAX + 10
     assert await state.count("batches") == left
     assert await state.violations() == []
-    for step in (500, 500, 200):
+    for step in (300, 300, 150):
         await state.apply(RowsSweptRecord(limit=step))
         left -= step
         assert await state.count("batches") == left
