@@ -69,9 +69,14 @@ from wal.errors import (
 
 ROUTING_TIMEOUT_S: Final = 15.0
 """How long an entry looks for a leader: longer than a coordinator takes to be replaced (P9)."""
+ATTEMPT_TIMEOUT_S: Final = 3.0
+"""How long another broker is waited for before it is looked who leads now: it may be paused, with
+its sockets open."""
 _RETRY_S: Final = 0.1
 _VISIBLE_TIMEOUT_S: Final = 5.0
 """How long a created topic may take to arrive in this broker's own catalogue."""
+
+_LOOK_AGAIN: Final = (NotCoordinator, CommitOutcomeUnknown)
 
 _logger = logging.getLogger(__name__)
 
@@ -184,15 +189,17 @@ class RoutedClient:
     async def _route(
         self,
         partitions: Sequence[TopicIdPartition],
-        ask: Callable[[CoordinatorClient, Sequence[int]], Awaitable[Sequence[_Answer]]],
+        ask: Callable[[CoordinatorClient, Sequence[int], int], Awaitable[Sequence[_Answer]]],
         refused: Callable[[DisklessError], _Answer],
         *,
         timeout_ms: int,
+        once: bool = False,
     ) -> Sequence[_Answer]:
         """Ask whoever leads about each entry; answers in the order of entries.
 
-        `ask` gets positions in `partitions`. Raises what concerns a whole call, except that a
-        leader that does not lead, or is not reached before anything was sent, is looked for again.
+        `ask` gets positions in `partitions` and the time it may take in milliseconds, and asks for
+        something that may be repeated without harm. Raises what concerns a whole call, except that
+        a broker that does not lead, or does not answer, makes this look for the leader again.
         """
         deadline = self._clock.monotonic() + min(timeout_ms / 1000, ROUTING_TIMEOUT_S)
         answers: dict[int, _Answer] = {}
@@ -208,33 +215,38 @@ class RoutedClient:
                     shares.setdefault(client, []).append(position)
             asked = await in_parallel(
                 [
-                    self._share(ask, client, positions, refused)
+                    self._share(ask, client, positions, refused, timeout_ms=timeout_ms)
                     for client, positions in shares.items()
                 ]
             )
             for positions, some in zip(shares.values(), asked, strict=True):
                 answers.update(zip(positions, some, strict=True))
-            pending = [at for at in pending if isinstance(answers[at].error, NotCoordinator)]
-            if not pending or self._clock.monotonic() >= deadline:
+            pending = [at for at in pending if isinstance(answers[at].error, _LOOK_AGAIN)]
+            if once or not pending or self._clock.monotonic() >= deadline:
                 break
             await self._sleep(_RETRY_S)
         return [answers[position] for position in range(len(partitions))]
 
     async def _share(
         self,
-        ask: Callable[[CoordinatorClient, Sequence[int]], Awaitable[Sequence[_Answer]]],
+        ask: Callable[[CoordinatorClient, Sequence[int], int], Awaitable[Sequence[_Answer]]],
         client: CoordinatorClient,
         positions: Sequence[int],
         refused: Callable[[DisklessError], _Answer],
+        *,
+        timeout_ms: int,
     ) -> Sequence[_Answer]:
         """Ask one client. Another broker that cannot be reached may not lead any more, either."""
+        if client is self._local:
+            try:
+                return await ask(client, positions, timeout_ms)
+            except NotCoordinator as error:
+                return [refused(error)] * len(positions)
         try:
-            return await ask(client, positions)
-        except NotCoordinator as error:
+            return await ask(client, positions, min(timeout_ms, round(ATTEMPT_TIMEOUT_S * 1000)))
+        except (NotCoordinator, CommitOutcomeUnknown) as error:
             return [refused(error)] * len(positions)
         except CommitFailed as error:
-            if client is self._local:
-                raise
             return [refused(NotCoordinator(str(error)))] * len(positions)
 
     async def _ask_leader(
@@ -366,7 +378,7 @@ class RoutedClient:
             )
 
         async def commit(
-            client: CoordinatorClient, positions: Sequence[int]
+            client: CoordinatorClient, positions: Sequence[int], timeout_ms: int
         ) -> Sequence[BatchCommit]:
             share = CommitFile(
                 object_key=request.object_key,
@@ -384,6 +396,9 @@ class RoutedClient:
             lambda error: BatchCommit(error=error),
             timeout_ms=timeout_ms,
         )
+        for result in results:
+            if isinstance(result.error, CommitOutcomeUnknown):
+                raise result.error  # repeating the whole gives what was committed its first answer
         if all(isinstance(result.error, NotCoordinator) for result in results):
             # Nothing happened at all, so the whole commit may be tried again later.
             raise NotCoordinator(f"{request.object_key}: {results[0].error}")
@@ -406,7 +421,7 @@ class RoutedClient:
         """See `CoordinatorClient`."""
         return await self._route(
             [request.partition for request in requests],
-            lambda client, positions: client.delete_records(
+            lambda client, positions, timeout_ms: client.delete_records(
                 [requests[at] for at in positions], timeout_ms=timeout_ms
             ),
             lambda error: DeletedRecords(error=error),
@@ -419,7 +434,7 @@ class RoutedClient:
         """See `CoordinatorClient`."""
         return await self._route(
             [request.partition for request in requests],
-            lambda client, positions: client.list_offsets(
+            lambda client, positions, timeout_ms: client.list_offsets(
                 [requests[at] for at in positions], timeout_ms=timeout_ms
             ),
             lambda error: ListedOffset(error=error),
@@ -455,7 +470,7 @@ class RoutedClient:
         try:
             newer = await self._route(
                 [requests[position].partition for position in behind],
-                lambda client, positions: client.find_batches(
+                lambda client, positions, timeout_ms: client.find_batches(
                     [requests[behind[at]] for at in positions],
                     max_bytes=max_bytes,
                     at_least_one=False,
@@ -463,13 +478,14 @@ class RoutedClient:
                     timeout_ms=timeout_ms,
                 ),
                 lambda error: FoundBatches(error=error),
-                timeout_ms=0,
+                timeout_ms=timeout_ms,
+                once=True,
             )
         except (Retriable, CommitOutcomeUnknown) as error:
             _logger.info("nobody to ask what is newer than this replica: %s", error)
             return answers
         for position, answer in zip(behind, newer, strict=True):
-            if not isinstance(answer.error, NotCoordinator):
+            if not isinstance(answer.error, _LOOK_AGAIN):
                 answers[position] = answer
         return answers
 
@@ -560,7 +576,7 @@ class RoutedClient:
         """See `CoordinatorClient`."""
         return await self._route(
             [segment.partition for segment in segments],
-            lambda client, positions: client.commit_segments(
+            lambda client, positions, timeout_ms: client.commit_segments(
                 [segments[at] for at in positions], timeout_ms=timeout_ms
             ),
             lambda error: SegmentCommit(error=error),
