@@ -40,10 +40,11 @@ _TOPIC_PREFACE: Final = """\
 
 Set with `diskless topic create NAME --config KEY=VALUE` or any Kafka client's CreateTopics. All of
 Kafka's keys are accepted and shown, so that tools work; many have no subject here. Topics cannot be
-altered yet. Retention and compaction do not run yet: `cleanup.policy`, `retention.*`,
-`delete.retention.ms` and the `*.compaction.lag.ms` and `min.cleanable.dirty.ratio` keys are stored,
-and nothing is deleted except with its topic. A topic that does not set `segment.bytes` or
-`segment.ms` follows the broker's keys of these names.
+altered yet. Compaction does not run yet: `delete.retention.ms`, the `*.compaction.lag.ms` and
+`min.cleanable.dirty.ratio` keys are stored and do nothing. A topic that does not set
+`segment.bytes` or `segment.ms` follows the broker's keys of these names; one that does not set
+`retention.ms`, `retention.bytes` or `cleanup.policy` follows the broker's `log.retention.ms`,
+`log.retention.bytes` and `log.cleanup.policy`.
 """
 
 

@@ -93,8 +93,9 @@ _TABLE: Final = (
         kind=ConfigKind.LIST,
         default="delete",
         choices=("delete", "compact"),
-        documentation="What happens to old records. 'compact' makes a key mandatory; until "
-        "compaction runs, all records of such a topic are kept.",
+        documentation="What happens to old records: 'delete' lets retention.ms and retention.bytes "
+        "delete them. 'compact' makes a key mandatory; until compaction runs, all records of a "
+        "topic with 'compact' alone are kept.",
     ),
     _int(
         "compression.gzip.level",
@@ -225,13 +226,15 @@ _TABLE: Final = (
     _long(
         "retention.bytes",
         -1,
-        "Old segments of a partition are deleted while more than this is left; -1: never.",
+        "The oldest rows (stored runs of batches, segments) of a partition are deleted while at "
+        "least this many bytes stay; -1: never. Where not set: the broker's log.retention.bytes.",
         low=-1,
     ),
     _long(
         "retention.ms",
         _WEEK_MS,
-        "Segments are deleted when their newest record is older than this; -1: never.",
+        "Rows (stored runs of batches, segments) are deleted when their newest record is older "
+        "than this; -1: never. Where not set: the broker's log.retention.ms.",
         low=-1,
     ),
     _int(
