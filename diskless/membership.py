@@ -49,12 +49,20 @@ async def shared_cluster_id(store: ObjectStore, rng: random.Random) -> str:
     try:
         await store.put(CLUSTER_OBJECT, BytesBody(proposed.encode()))
     except ObjectExists:
-        stored = await store.get(CLUSTER_OBJECT)
-        try:
-            return str(uuid.UUID(stored.decode("ascii")))
-        except ValueError as error:
-            raise CorruptObject(f"{CLUSTER_OBJECT} is no cluster id: {stored!r}") from error
+        return await known_cluster_id(store)
     return proposed
+
+
+async def known_cluster_id(store: ObjectStore) -> str:
+    """The id of the cluster that shares this bucket prefix.
+
+    Raises: ObjectNotFound (none does), ObjectStoreUnavailable, CorruptObject.
+    """
+    stored = await store.get(CLUSTER_OBJECT)
+    try:
+        return str(uuid.UUID(stored.decode("ascii")))
+    except ValueError as error:
+        raise CorruptObject(f"{CLUSTER_OBJECT} is no cluster id: {stored!r}") from error
 
 
 class Membership:

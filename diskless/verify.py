@@ -2,8 +2,9 @@
 
 - chunks: every index record, salt, sequence and CRC, every batch's CRC. A torn tail is counted,
   not reported: it is what a crash leaves, and the next start cuts it.
-- metadata: the log is replayed from zero; offsets dense, extents disjoint, live counts right;
-  SQLite has the state hash that the log gives (`metadata.verify`).
+- metadata: each metadata partition's log is replayed; offsets dense, extents disjoint, live counts
+  right; SQLite and every snapshot have the state hash that the log gives (`metadata.verify`). The
+  logs are those in the data directory or, when there are none, those in the object store.
 - objects: everything that the metadata refers to is in the store, as large as it was committed, and
   its batches or row groups carry the checksums they should.
 
@@ -14,21 +15,28 @@ next. Invariants: W4, M3, M4, M9, T4 of docs/invariants.md.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from diskless.data_directory import read_properties
+from diskless.membership import known_cluster_id
 from metadata.local_log import LocalMetadataLog
+from metadata.log import MetadataLog
+from metadata.log_object import log_prefix
+from metadata.object_log import ObjectMetadataLog
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
+from metadata.snapshots import SnapshotStore
 from metadata.verify import LiveObject, verify_metadata
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import verify_segment
 from wal.blocking_store import open_blocking_store
 from wal.chunk import CHUNK_FILE, ChunkPaths, scan_chunk
 from wal.clock import SystemClock
+from wal.coordinates import ObjectKey
 from wal.errors import CorruptData, CorruptLog, DisklessError, NotCoordinator, Rejected
 from wal.fd_cache import FdCache
+from wal.log_directory import LOCK_NAME, DirectoryLock
 from wal.object_store import ObjectStore
 from wal.store_url import open_store
 from wal.wal_object import WalObjectReader
@@ -55,23 +63,106 @@ def verify(
     Raises: InvalidSettings (no data directory), Rejected (a broker is running on it).
     """
     data = data.resolve()
-    node_id = read_properties(data)["node.id"]
+    read_properties(data)
     url = object_store_url or f"file://{data / 'objects'}"
-    return asyncio.run(_verify(data, node_id, url, progress or _silent))
+    return asyncio.run(_verify(data, url, progress or _silent))
 
 
 def _silent(done: int, total: int) -> None:
     """No progress is shown."""
 
 
-async def _verify(data: Path, node_id: str, url: str, progress: Progress) -> VerifyReport:
+async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
+    properties = read_properties(data)
     checked: Counter[str] = Counter()
     violations: list[str] = []
-    _verify_chunks(data / "wal" / node_id, checked, violations)
-    live = await _verify_metadata(data / "metadata" / "0", checked, violations)
-    async with open_store(url, clock=SystemClock(), rng=random.Random(0)) as store:
-        await _verify_objects(store, live, checked, violations, progress)
+    try:
+        lock = DirectoryLock(data)
+    except BlockingIOError as error:
+        raise Rejected(f"stop the broker on {data} first") from error
+    try:
+        _verify_chunks(data / "wal" / properties["node.id"], checked, violations)
+        async with open_store(url, clock=SystemClock(), rng=random.Random(0)) as store:
+            live = await _verify_partitions(store, data, properties, checked, violations)
+            await _verify_objects(store, live, checked, violations, progress)
+    finally:
+        lock.close()
     return VerifyReport(checked, violations)
+
+
+async def _verify_partitions(
+    store: ObjectStore,
+    data: Path,
+    properties: Mapping[str, str],
+    checked: Counter[str],
+    violations: list[str],
+) -> Sequence[LiveObject]:
+    """All metadata partitions; what they refer to, each object once and as large as anyone says."""
+    local = sorted(
+        int(directory.name)
+        for directory in (data / "metadata").iterdir()
+        # A broker whose log is in the store leaves this directory empty.
+        if directory.name.isdecimal() and (directory / "log" / LOCK_NAME).exists()
+    )
+    shared = () if local else await _partitions_in(store)
+    cluster_id = properties["cluster.id"] if local else await known_cluster_id(store)
+    live: dict[ObjectKey, LiveObject] = {}
+    for index in local or shared:
+        try:
+            log = await (_local_log(data, index) if local else _object_log(store, index))
+        except CorruptLog as error:
+            violations.append(f"metadata partition {index}: {error}")
+            continue
+        try:
+            report = await verify_metadata(
+                data / "metadata" / str(index),
+                log,
+                coordinator_id=index,
+                snapshots=SnapshotStore(store, partition=index, cluster_id=cluster_id),
+            )
+        finally:
+            await log.close()
+        violations += [
+            f"metadata partition {index}: {subject}: {problem}"
+            for subject, problem in report.violations
+        ]
+        checked["metadata partitions"] += 1
+        checked["metadata records"] += report.records
+        checked["partitions"] += report.partitions
+        for item in report.live_objects:
+            known = live.get(item.object_key)
+            if known is None or known.object_bytes < item.object_bytes:
+                live[item.object_key] = item
+    return list(live.values())
+
+
+async def _partitions_in(store: ObjectStore) -> Sequence[int]:
+    """Metadata partitions that have a log in the store: they are numbered without gaps."""
+    found = 0
+    while await _has_any(store, log_prefix(found)):
+        found += 1
+    return range(found)
+
+
+async def _has_any(store: ObjectStore, prefix: str) -> bool:
+    listing = store.list(prefix)
+    try:
+        return await anext(listing, None) is not None
+    finally:
+        if isinstance(listing, AsyncGenerator):
+            await listing.aclose()
+
+
+async def _local_log(data: Path, index: int) -> MetadataLog:
+    directory = data / "metadata" / str(index) / "log"
+    try:
+        return await LocalMetadataLog.open(directory, rng=random.Random(0))
+    except NotCoordinator as error:
+        raise Rejected(f"stop the broker first: {error}") from error
+
+
+async def _object_log(store: ObjectStore, index: int) -> MetadataLog:
+    return await ObjectMetadataLog.open(store, index, clock=SystemClock(), rng=random.Random(0))
 
 
 def _verify_chunks(directory: Path, checked: Counter[str], violations: list[str]) -> None:
@@ -92,26 +183,6 @@ def _verify_chunks(directory: Path, checked: Counter[str], violations: list[str]
                 checked["torn tails"] += bool(scan.torn)
     finally:
         cache.close()
-
-
-async def _verify_metadata(
-    directory: Path, checked: Counter[str], violations: list[str]
-) -> Sequence[LiveObject]:
-    try:
-        log = await LocalMetadataLog.open(directory / "log", rng=random.Random(0))
-    except NotCoordinator as error:
-        raise Rejected(f"stop the broker first: {error}") from error
-    except CorruptLog as error:
-        violations.append(f"metadata log: {error}")
-        return []
-    try:
-        report = await verify_metadata(directory, log)
-    finally:
-        await log.close()
-    violations += [f"{subject}: {problem}" for subject, problem in report.violations]
-    checked["metadata records"] += report.records
-    checked["partitions"] += report.partitions
-    return report.live_objects
 
 
 async def _verify_objects(
