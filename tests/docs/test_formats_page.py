@@ -14,6 +14,7 @@ import pytest
 from diskless.data_directory import DataDirectory
 from metadata.coordinator import LOG_DIRECTORY
 from metadata.file_committed import COMMITTED_BATCH
+from metadata.log_object import log_key
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.record_codec import FieldReader
 from metadata.records import (
@@ -129,6 +130,7 @@ def test_every_byte_table_of_the_page_is_understood() -> None:
         "wal/segment_store:FILE_HEADER",
         "wal/segment_store:RECORD_HEADER",
         "wal/segment_index:INDEX_ENTRY",
+        "metadata/log_object:OBJECT_HEADER+OBJECT_HEADER_CRC",
         "wal/object_cache:_BLOCK_HEADER",
     }
 
@@ -162,6 +164,7 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
         "wal/chunk_directory": ["COMMITTED_MAGIC"],
         "wal/wal_object": ["MAGIC", "TRAILER_MAGIC"],
         "wal/segment_store": ["_STORE_MAGIC"],
+        "metadata/log_object": ["MAGIC"],
         "wal/object_cache": ["_BLOCK_MAGIC"],
     }.items():
         module = importlib.import_module(path.replace("/", "."))
@@ -175,7 +178,7 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
         for row in table.rows
         if row.field == "version"
     ]
-    assert len(versions) == 4
+    assert len(versions) == 5
     assert all(note == str(coded_version) for _, note, coded_version in versions)
 
 
@@ -589,6 +592,7 @@ def test_the_state_tables_have_these_columns() -> None:
 
 _KEY_PARTS: Final = {
     "<2 hex>": r"[0-9a-f]{2}",
+    "<metadata partition>": r"\d+",
     "<ULID>": r"[0-9A-HJKMNP-TV-Z]{26}",
     "<topic>": r"[\w.-]+",
     "<topic id>": r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
@@ -608,6 +612,7 @@ def test_objects_are_named_as_the_page_says() -> None:
     ulid = mint_ulid(SystemClock(), random.Random(1))
     assert key_pattern("wal").fullmatch(wal_object_key(ulid))
     partition = TopicIdPartition(TOPIC, 12)
+    assert key_pattern("meta/<metadata partition>/log").fullmatch(log_key(11, 12345))
     assert key_pattern("segments").fullmatch(segment_key("a.b-c_d", partition, 3, 4))
 
 
