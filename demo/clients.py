@@ -44,8 +44,12 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """Create the topic and wait for the answer. Raises KafkaException."""
     # Errors only: closing this client would tell of events nobody asked for.
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    # The events bear times of many years ago, and would be deleted for their age.
+    kept = NewTopic(
+        topic, num_partitions=partitions, replication_factor=1, config={"retention.ms": "-1"}
+    )
     answers = admin.create_topics(
-        [NewTopic(topic, num_partitions=partitions, replication_factor=1)],
+        [kept],
         operation_timeout=ADMIN_TIMEOUT_S,
     )
     answers[topic].result(timeout=ADMIN_TIMEOUT_S)
