@@ -319,7 +319,7 @@ class TestDeletingRecords:
         for partition, deletable in ((first, []), (second, [request.object_key])):
             await self.delete(bench, partition, -1)
             files = await bench.coordinator.deletable_files(
-                before_ms=2**60, after=(-1, -1), limit=10
+                before_ms=2**60, after=(-1, -1), limit=10, is_owner=True
             )
             assert [file.object_key for _, file in files] == deletable
 
