@@ -28,7 +28,8 @@ its put succeeds. Three rules close that:
 - A leader's lease runs from the start of its last successful append for `lease_ms`, by its
   monotonic clock. A put that ends within the lease cannot have met a pruned offset: whoever leads
   next does so behind that last append, and prunes nothing before it has led for longer than that
-  lease can last (LEASE_MARGIN is for clocks of different speed).
+  lease can last (all processes have the same `lease_ms`; LEASE_MARGIN is for clocks of different
+  speed).
 - After a put that ends later, and after every `lead`, the log is listed behind the new object. The
   last object of a log is never deleted, so where the offset had been pruned there is something
   behind it, and the writer was deposed. An append is CommitOutcomeUnknown then: its object may have
@@ -107,8 +108,8 @@ class ObjectLogSettings:
         10_000,
         minimum=100,
         maximum=600_000,
-        why="shorter: an idle leader appends more often to keep it, a slow put costs a LIST;"
-        " longer: a new leader waits longer after the old one died",
+        why="the same on all brokers; shorter: an idle leader appends more often to keep it, a slow"
+        " put costs a LIST; longer: a new leader waits longer after the old one died",
     )
     batch_max_bytes: int = setting(
         "diskless.coordinator.log.batch.max.bytes",
