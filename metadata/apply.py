@@ -13,15 +13,13 @@ What `FileCommitted` records write is collected over the whole transaction and s
 """
 
 import sqlite3
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 from uuid import UUID
 
-import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 
-from metadata.apply_commit import FileCommits
+from metadata.apply_commit import FileCommits, partition_columns
 from metadata.apply_control import apply_control
 from metadata.apply_deletions import SWEPT_WITH_TOPIC_MAX, RowDeletions
 from metadata.image import (
@@ -61,7 +59,6 @@ from metadata.schema import (
     SEGMENT_PLANS,
     SEGMENTS,
     STATE_VERSION,
-    SWEPT,
     TOPIC_CONFIGS,
     TOPICS,
     Row,
@@ -224,7 +221,7 @@ class StateTransaction:
         if topic is None:
             raise CorruptState(f"the unknown topic {record.topic_id} was deleted")
         partition_ids: set[int] = set()
-        left_behind: list[Row] = []
+        left_behind: list[int] = []
         for index in range(topic.description.partition_count):
             if index in topic.description.assignments:
                 continue
@@ -233,7 +230,7 @@ class StateTransaction:
             if state is None:
                 continue  # a coordinator beside the catalogue has only some of a topic's partitions
             if state.high_watermark:
-                left_behind.append(self.added(SWEPT, state.id))
+                left_behind.append(state.id)
             partition_ids.add(state.id)
             self.changes.partitions[partition] = None
         partitions = PARTITIONS.table.c
@@ -244,8 +241,7 @@ class StateTransaction:
             ),
         )
         self.delete_where(PARTITIONS, partitions.topic == topic.id)
-        if left_behind:
-            self.connection.exec_driver_sql(SWEPT.insert_sql, left_behind)
+        self.deletions.leave_behind(left_behind)
         self.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
         self.delete_where(ASSIGNMENTS, ASSIGNMENTS.table.c.topic == topic.id)
         self.delete_where(TOPICS, TOPICS.table.c.id == topic.id)
@@ -386,7 +382,8 @@ class StateTransaction:
 
     def _partition_or_none(self, partition: TopicIdPartition) -> PartitionState | None:
         # One look-up per dictionary: hashing a UUID is Python code.
-        state = self.changes.partitions.get(partition, _UNCHANGED)
+        changed = self.changes.partitions
+        state = changed.get(partition, _UNCHANGED) if changed else _UNCHANGED
         return self.image.partitions.get(partition) if state is _UNCHANGED else state
 
     def partition(self, partition: TopicIdPartition) -> PartitionState:
@@ -402,6 +399,15 @@ class StateTransaction:
         self._partitions_before.setdefault(before.id, before)
         self._written_partitions[after.id] = after
         self.changes.partitions[partition] = after
+
+    def put_partitions(
+        self, before: Sequence[PartitionState], after: Mapping[TopicIdPartition, PartitionState]
+    ) -> None:
+        """`put_partition` for many."""
+        for state in before:
+            self._partitions_before.setdefault(state.id, state)
+        self._written_partitions.update((state.id, state) for state in after.values())
+        self.changes.partitions.update(after)
 
     def _plans(self) -> list[PlannedSegment]:
         merged = {**self.image.plans, **self.changes.plans}
@@ -454,10 +460,8 @@ class StateTransaction:
             self._flush_partitions()
 
     def _flush_partitions(self) -> None:
-        before, after = (
-            np.fromiter(chain.from_iterable(states.values()), np.int64).reshape(len(states), -1).T
-            for states in (self._partitions_before, self._written_partitions)
-        )
+        before = partition_columns(self._partitions_before.values())
+        after = partition_columns(self._written_partitions.values())
         checksums = PARTITIONS.checksums([*after])
         self._hash += sum_of(checksums) - sum_of(PARTITIONS.checksums([*before]))
         updates = [*after[3:], checksums, after[0]]

@@ -17,6 +17,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+import numpy as np
+
 from metadata.records import RecordsDeletedRecord
 from metadata.schema import (
     BATCHES,
@@ -27,6 +29,7 @@ from metadata.schema import (
     SWEPT,
     StateTable,
 )
+from metadata.state_hash import sum_of
 from wal.errors import CorruptState
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 SWEPT_WITH_TOPIC_MAX: Final = 500
 """Rows that TopicDeleted deletes itself; part of STATE_VERSION. Small topics leave nothing."""
 
-SWEPT_PARTITION_ROWS: Final = 25
+SWEPT_PARTITION_ROWS: Final = 5
 """What finishing a partition counts as, in rows: it takes about as long; part of STATE_VERSION."""
 
 _LAST: Final = 2**63 - 1
@@ -143,6 +146,15 @@ class RowDeletions:
                 live_bytes=state.live_bytes - waiting - dropped.size_bytes - segments.size_bytes,
             ),
         )
+
+    def leave_behind(self, partition_ids: Sequence[int]) -> None:
+        """Write down partitions of a deleted topic whose rows are still there."""
+        if partition_ids:
+            checksums = SWEPT.checksums([np.array(partition_ids, np.int64)])
+            self._state.add(sum_of(checksums))
+            self._driver.executemany(
+                SWEPT.insert_sql, list(zip(partition_ids, checksums.tolist(), strict=True))
+            )
 
     def sweep(self, limit: int, timestamp_ms: int) -> None:
         """Delete up to `limit` rows of partitions whose topic is gone, the oldest first."""

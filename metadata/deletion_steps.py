@@ -23,7 +23,7 @@ from metadata.topic_rules import BEFORE_HIGH_WATERMARK
 STEP_ROWS_MAX: Final = 500
 """Rows deleted by one operation."""
 
-PARTITION_ROWS: Final = 25
+PARTITION_ROWS: Final = 15
 """What a partition counts as in a step, in rows: moving its log start takes about as long."""
 
 _ROW_ENDS: Final = [

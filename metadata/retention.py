@@ -56,7 +56,7 @@ from wal.clock import Clock
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState, OutcomeUnknown, Retriable
 
-PARTITION_ROWS: Final = 25
+PARTITION_ROWS: Final = 15
 """What a partition counts as in a step, in rows: moving its log start takes about as long."""
 
 PARTITIONS_PER_LOOK_MAX: Final = 500

@@ -180,7 +180,7 @@ async def test_small_deletions_share_operations(
         [DeleteRecords(partition, -1) for partition in partitions]
     )
     assert [answer.log_start_offset for answer in answers] == [5] * 45
-    assert log.append_calls - appends == 3
+    assert log.append_calls - appends == 2
 
 
 async def test_a_failure_on_the_way_leaves_the_log_start_where_it_had_come_to(

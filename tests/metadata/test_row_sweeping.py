@@ -156,10 +156,10 @@ async def test_many_small_partitions_are_swept_a_bounded_number_at_a_time(
     partitions = await state.topic(partitions=100)
     await state.apply(state.file(*[(partition, 1, 10, START_MS) for partition in partitions]))
     await state.apply(TopicDeletedRecord(topic_id=partitions[0].topic_id))
-    # Twenty partitions of one row count as more than the five hundred rows that go at once.
-    assert await state.count("swept") == 80
-    await state.apply(RowsSweptRecord(limit=26))
-    assert await state.count("swept") == 79
+    # Eighty-four partitions of one row count as more than the five hundred rows that go at once.
+    assert await state.count("swept") == 16
+    await state.apply(RowsSweptRecord(limit=6))
+    assert await state.count("swept") == 15
     assert await state.violations() == []
 
 
