@@ -7,8 +7,10 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from test_metadata_topic import AppliedSoFar, Logged
 
 from diskless.batch_reader import BatchReader, ReadRequest, ReadResult
+from diskless.metadata_topic import MetadataTopic
 from diskless.ports import (
     AppendBatch,
     AppendResult,
@@ -20,7 +22,10 @@ from diskless.ports import (
 )
 from diskless.replica_manager import ReplicaManager, append_failed
 from diskless.timestamp_search import TimestampSearch
+from metadata.log_batch import encode_batch
 from metadata.operations import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
     BatchCommit,
     Coordinator,
     FindBatches,
@@ -28,6 +33,7 @@ from metadata.operations import (
     TopicDescription,
     WalExtent,
 )
+from tests.support.coordinator_bench import MemoryMetadataLog
 from tests.wal.batch_builder import Row, build_batch
 from wal.buffer import BufferPool, chain_of
 from wal.clock import ManualClock
@@ -39,6 +45,7 @@ from wal.errors import (
     FencedLeaderEpoch,
     InvalidRecord,
     InvalidRequest,
+    InvalidTopic,
     ObjectNotFound,
     OffsetOutOfRange,
     OutcomeUnknown,
@@ -138,6 +145,7 @@ class ScriptedReader:
         self.errors: dict[str, DisklessError] = {}
         self.requests: list[Sequence[ReadRequest]] = []
         self.max_bytes: list[int] = []
+        self.at_least_one: list[bool] = []
         self.on_read: Callable[[], None] | None = None
 
     async def read(
@@ -145,6 +153,7 @@ class ScriptedReader:
     ) -> list[ReadResult]:
         self.requests.append(requests)
         self.max_bytes.append(max_bytes)
+        self.at_least_one.append(at_least_one)
         results = []
         for request in requests:
             records: list[bytes] = []
@@ -169,6 +178,9 @@ class Setting:
         self.coordinator = ScriptedCoordinator()
         self.reader = ScriptedReader()
         self.pool = BufferPool(1 << 20)
+        self.logs = [Logged(MemoryMetadataLog(), AppliedSoFar()) for _ in range(2)]
+        """The partitions of the metadata topic."""
+        metadata_topic = MetadataTopic(self.logs)
         self.granted_bytes = 1 << 30
         self.reserved: list[int] = []
         """What fetches were about to read, each time they asked."""
@@ -179,7 +191,16 @@ class Setting:
             search=cast(TimestampSearch, None),
             clock=ManualClock(NOW_MS),
             fetch_max_bytes=1 << 20,
+            metadata_topic=metadata_topic,
         )
+        metadata_topic.subscribe(self.manager.committed)
+
+    async def log(self, partition: int = 0) -> bytes:
+        """Append a batch to a metadata log and apply it; its bytes."""
+        log = self.logs[partition].log
+        offset = await log.append([[b"a record", b"another"]], NOW_MS)
+        self.logs[partition].apply()
+        return encode_batch(offset, NOW_MS, [b"a record", b"another"])
 
     def batch(self, partition: int = 0, data: bytes | None = None, topic: str = "t") -> AppendBatch:
         content = build_batch([Row(NOW_MS)]) if data is None else data
@@ -236,6 +257,10 @@ class Setting:
 
 def at(partition: int, offset: int = 0, **values: Any) -> FetchPartition:
     return FetchPartition(None, "t", partition, offset, 1 << 20, -1)._replace(**values)
+
+
+def at_log(partition: int = 0, offset: int = 0, **values: Any) -> FetchPartition:
+    return at(partition, offset, topic_name=METADATA_TOPIC, **values)
 
 
 @pytest.fixture
@@ -582,3 +607,132 @@ async def test_a_special_timestamp_that_does_not_exist_is_refused(setting: Setti
         [ListOffsetsPartition("t", 0, -6, -1)], isolation=0, client=CLIENT
     )
     assert isinstance(result.error, InvalidRequest)
+
+
+# The metadata topic
+
+
+async def test_the_metadata_topic_is_fetched_by_name_and_by_id(setting: Setting) -> None:
+    logged = [await setting.log(), await setting.log()]
+    for request in (at_log(), at_log(topic_id=METADATA_TOPIC_ID)._replace(topic_name="")):
+        (result,) = await setting.fetch(request)
+        assert result == (None, 4, 0, logged)
+    for missing in (at_log(2), at_log(-1)):
+        (result,) = await setting.fetch(missing)
+        assert isinstance(result.error, UnknownPartition)
+    (result,) = await setting.fetch(at_log(offset=5))
+    assert isinstance(result.error, OffsetOutOfRange)
+    assert (result.high_watermark, result.log_start_offset) == (4, 0)
+    (result,) = await setting.fetch(at_log(current_leader_epoch=1))
+    assert isinstance(result.error, UnknownLeaderEpoch)
+
+
+async def test_what_is_applied_wakes_the_fetch_that_waits_for_it(setting: Setting) -> None:
+    task = setting.fetch(at_log(0), at_log(1), at(0))
+    await setting.until_parked()
+    looked = setting.coordinator.looked
+    logged = await setting.log(1)
+    async with asyncio.timeout(SOON_S):
+        results = await task
+    assert [list(result.records) for result in results] == [[], [logged], []]
+    assert setting.coordinator.looked == looked + 1
+    # Of others it hears nothing.
+    task = setting.fetch(at_log(0))
+    await setting.until_parked()
+    await setting.log(1)
+    assert setting.parked == 1
+    await setting.log(0)
+    await task
+
+
+async def test_a_commit_wakes_a_fetch_of_both(setting: Setting) -> None:
+    task = setting.fetch(at_log(0), at(0))
+    await setting.until_parked()
+    setting.commit(P0)
+    async with asyncio.timeout(SOON_S):
+        results = await task
+    assert [list(result.records) for result in results] == [[], [b"wal/0/0"]]
+
+
+async def test_any_of_the_metadata_topic_is_enough_to_answer(setting: Setting) -> None:
+    logged = await setting.log()
+    async with asyncio.timeout(SOON_S):
+        (result,) = await setting.fetch(at_log(), min_bytes=1 << 20)
+    assert result.records == [logged]
+
+
+async def test_both_share_the_limit_and_who_is_asked_first_comes_first(setting: Setting) -> None:
+    logged = await setting.log()
+    setting.coordinator.add(P0)
+    of_batches = len(b"wal/0/0")
+
+    # The log first: it takes what it needs, and what is left is for the batches.
+    log, batches = await setting.fetch(at_log(), at(0), max_bytes=len(logged))
+    assert (log.records, list(batches.records)) == ([logged], [b"wal/0/0"])
+    assert (setting.reader.max_bytes.pop(), setting.reader.at_least_one.pop()) == (0, False)
+    log, batches = await setting.fetch(at_log(), at(0), max_bytes=1)
+    assert log.records == [logged], "one batch comes whatever the limit"
+    assert (setting.reader.max_bytes.pop(), setting.reader.at_least_one.pop()) == (
+        1 - len(logged),
+        False,
+    )
+
+    # The batches first: what they leave is for the log.
+    batches, log = await setting.fetch(at(0), at_log(), max_bytes=of_batches + len(logged))
+    assert (list(batches.records), log.records) == ([b"wal/0/0"], [logged])
+    assert setting.reader.at_least_one.pop()
+    batches, log = await setting.fetch(at(0), at_log(), max_bytes=of_batches + len(logged) - 1)
+    assert (list(batches.records), list(log.records)) == ([b"wal/0/0"], [])
+    assert (log.error, log.high_watermark) == (None, 2)
+
+    # Nothing of the batches can be read: then the log gives the one that must come.
+    setting.reader.errors["wal/0/0"] = CorruptObject("wal/0/0")
+    batches, log = await setting.fetch(at(0), at_log(), max_bytes=1)
+    assert isinstance(batches.error, CorruptObject)
+    assert log.records == [logged]
+
+
+async def test_the_metadata_topic_counts_in_what_a_fetch_reserves(setting: Setting) -> None:
+    logged = [await setting.log() for _ in range(3)]
+    setting.coordinator.add(P0, length_bytes=200)
+    setting.granted_bytes = 2 * len(logged[0])
+    (log, _) = await setting.fetch(at_log(max_bytes=1_000), at(0))
+    assert setting.reserved == [1_200]
+    assert log.records == logged[:2]
+
+
+async def test_batches_that_moved_meanwhile_are_found_again_beside_a_log(
+    setting: Setting,
+) -> None:
+    logged = await setting.log()
+    setting.coordinator.add(P0)
+    setting.reader.errors["wal/0/0"] = ObjectNotFound("wal/0/0")
+    setting.reader.on_read = setting.reader.errors.clear
+    batches, log = await setting.fetch(at(0), at_log())
+    assert (list(batches.records), log.records) == ([b"wal/0/0"], [logged])
+
+
+async def test_nothing_is_appended_to_the_metadata_topic(setting: Setting) -> None:
+    future = setting.append(setting.batch(topic=METADATA_TOPIC), setting.batch())
+    setting.write_loop.settle(0, done(0))
+    refused, appended = await future
+    assert isinstance(refused.error, InvalidTopic)
+    assert appended.base_offset == 0
+    assert [batch.partition for batch in setting.write_loop.batches] == [P0]
+
+
+async def test_offsets_of_the_metadata_topic_are_listed_beside_others(setting: Setting) -> None:
+    await setting.log()
+    wanted = [(METADATA_TOPIC, 0, -1), ("nobody", 0, -1), (METADATA_TOPIC, 1, -1)]
+    wanted += [(METADATA_TOPIC, 2, -1), (METADATA_TOPIC, 0, NOW_MS), (METADATA_TOPIC, 0, -6)]
+    results = await setting.manager.list_offsets(
+        [ListOffsetsPartition(*item, -1) for item in wanted], isolation=0, client=CLIENT
+    )
+    assert [(type(result.error), result.offset) for result in results] == [
+        (type(None), 2),
+        (UnknownPartition, -1),
+        (type(None), 0),
+        (UnknownPartition, -1),
+        (type(None), 0),
+        (InvalidRequest, -1),
+    ]
