@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from sqlalchemy import select
 
-from metadata.columns import Int64s, column
+from metadata.columns import Int64s, column, tuples
 from metadata.commit_answer import Answer, pack_answer
 from metadata.file_committed import CommittedBatches, FileCommittedRecord
-from metadata.image import PartitionState, ProducerKey, StoredProducer
+from metadata.image import PartitionState, ProducerKey
 from metadata.operations import TOMBSTONE
 from metadata.producer_rows import load_producers, write_producers
 from metadata.producer_state import (
@@ -81,8 +81,8 @@ class FileCommits:
         self._files: list[Row] = []
         self._answers: list[Row] = []
         self._batches: list[Row] = []
-        self._producers: dict[ProducerKey, ProducerState] = {}
-        self._producers_before: dict[ProducerKey, StoredProducer | None] = {}
+        self._sequences: list[list[Int64s]] = []
+        """Of each file, the columns of its batches that have a producer."""
 
     def add(self, file_id: int, record: FileCommittedRecord, timestamp_ms: int) -> None:
         """Raises CorruptState: the record does not fit the state."""
@@ -125,15 +125,8 @@ class FileCommits:
             if rows:
                 driver.executemany(table.insert_sql, rows)
                 rows.clear()
-        if self._producers:
-            keys = [*self._producers]
-            before = [self._producers_before[key] for key in keys]
-            after = states_array([*self._producers.values()])
-            stored, difference = write_producers(driver, keys, before, after)
-            state.add(difference)
-            state.changes.producers.update(zip(keys, stored, strict=True))
-            self._producers.clear()
-            self._producers_before.clear()
+        if self._sequences:
+            self._flush_producers(driver)
 
     def _was_handed_over(self, key: ObjectKey) -> bool:
         """Whether `key` was handed over before it was committed; the commit replaces that row."""
@@ -239,7 +232,7 @@ class FileCommits:
         columns[_HIGH_WATERMARK] = high_watermarks
         columns[_UNPLANNED_BYTES] += sizes
         columns[_LIVE_BYTES] += sizes
-        after = map(PartitionState._make, zip(*columns.tolist(), strict=True))
+        after = tuples(PartitionState, *columns.tolist())
         self._state.put_partitions(partitions, dict(zip(names, after, strict=True)))
 
     # -- producers ------------------------------------------------------------------------------
@@ -248,47 +241,61 @@ class FileCommits:
         self, batches: CommittedBatches, partitions: Sequence[PartitionState]
     ) -> None:
         which = np.flatnonzero(batches.producer_id >= 0)
-        if not len(which):
-            return
-        run_ids = column([partition.id for partition in partitions])
-        ids = np.repeat(run_ids, batches.run_lengths)[which]
-        order, starts = grouped_by_producer(ids, batches.producer_id[which])
-        which = which[order]
-        firsts = which[starts]
-        keys = [
-            *zip(ids[order][starts].tolist(), batches.producer_id[firsts].tolist(), strict=True)
-        ]
-        after = appended(
-            states_array(self._states(keys)),
-            ProducerBatches(
-                starts=starts,
-                epoch=batches.producer_epoch[which],
-                base_sequence=batches.base_sequence[which],
-                last_sequence=batches.last_sequence[which],
-            ),
-            batches.base_offset[which],
-            batches.log_append_time_ms[which],
+        if len(which):
+            ids = column([partition.id for partition in partitions])
+            self._sequences.append(
+                [
+                    np.repeat(ids, batches.run_lengths)[which],
+                    *(
+                        numbers[which]
+                        for numbers in (
+                            batches.producer_id,
+                            batches.producer_epoch,
+                            batches.base_sequence,
+                            batches.last_sequence,
+                            batches.base_offset,
+                            batches.log_append_time_ms,
+                        )
+                    ),
+                ]
+            )
+
+    def _flush_producers(self, driver: sqlite3.Connection) -> None:
+        """What all files of the transaction append, in their order."""
+        columns = [np.concatenate(numbers) for numbers in zip(*self._sequences, strict=True)]
+        self._sequences.clear()
+        order, starts = grouped_by_producer(columns[0], columns[1])
+        partitions, producers, epoch, base_sequence, last_sequence, base_offset, append_time = (
+            numbers[order] for numbers in columns
         )
-        self._producers.update(zip(keys, states_list(after), strict=True))
+        partitions, producers = partitions[starts], producers[starts]
+        keys = [*zip(partitions.tolist(), producers.tolist(), strict=True)]
+        before = states_array(self._states(keys))
+        batches = ProducerBatches(
+            starts=starts, epoch=epoch, base_sequence=base_sequence, last_sequence=last_sequence
+        )
+        after = appended(before, batches, base_offset, append_time)
+        self._state.add(write_producers(driver, partitions, producers, before, after))
+        self._state.changes.producers.update(zip(keys, states_list(after), strict=True))
 
     def _states(self, keys: Sequence[ProducerKey]) -> Sequence[ProducerState | None]:
-        """As of the files before this one; SQLite is asked once for all that memory has not."""
-        written, before = self._producers, self._producers_before
+        """As of now; SQLite is asked once for all that memory has not."""
         changed, cached = self._state.changes.producers, self._state.image.producers
-        new = [key for key in keys if key not in written]
-        missing = [key for key in new if key not in changed and key not in cached]
-        found = load_producers(self._state.connection, missing) if missing else {}
-        for key in new:
-            if key in changed:
-                before[key] = changed[key]
-            else:
-                before[key] = cached.get(key) or found.get(key)
-        states: list[ProducerState | None] = []
-        for key in keys:
-            state = written.get(key)
-            if state is None and (stored := before[key]) is not None:
-                state = stored.state
-            states.append(state)
+        if changed:
+            states = [changed[key] if key in changed else cached.get(key) for key in keys]
+        else:
+            states = [*map(cached.get, keys)]
+        missing = [
+            key
+            for key, state in zip(keys, states, strict=True)
+            if state is None and key not in changed
+        ]
+        if missing:
+            found = load_producers(self._state.connection, missing)
+            states = [
+                found.get(key) if state is None else state
+                for key, state in zip(keys, states, strict=True)
+            ]
         return states
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from metadata.columns import Int64s, pack_column, read_column
+from metadata.columns import Int64s, pack_column, read_column, tuples
 from metadata.operations import BatchCommit
 from metadata.record_codec import FieldReader
 from wal.coordinates import BatchExtent
@@ -79,7 +79,8 @@ def unpack_answer(data: bytes, batches: Sequence[BatchExtent]) -> Sequence[Batch
     if len(first) != len(batches):
         raise CorruptState(f"a stored answer for {len(first)} batches to {len(batches)}")
     is_duplicate = answer.is_duplicate.astype(np.bool_)
-    commits = [*map(BatchCommit, *(numbers.tolist() for numbers in (*answer[:3], is_duplicate)))]
+    offered = (numbers.tolist() for numbers in (*answer[:3], is_duplicate))
+    commits = tuples(BatchCommit, *offered, [None] * len(first))
     for place in np.flatnonzero(answer.refusal).tolist():
         commits[place] = BatchCommit(error=_error(int(answer.refusal[place]), batches[place]))
     return commits

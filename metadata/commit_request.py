@@ -85,9 +85,11 @@ class CheckedCommit:
     """Identifies the request's content."""
     minted_ms: int
     """When the object's key was minted, which is before its upload began."""
-    partition_ids: list[int | None] = field(default_factory=list)
-    """The surrogate key of each of `columns.partitions`, as far as it was looked up; they never
+    partition_ids: Int64s
+    """The surrogate key of each of `columns.partitions`; below 0 until it was looked up. They never
     change."""
+    producers: set[tuple[int, int]] = field(default_factory=set)
+    """(partition's surrogate key, producer id) of those of its partitions that were looked up."""
 
 
 def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedCommit:
@@ -117,7 +119,11 @@ def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedC
     columns = _columns(request)
     _check_extents(request, columns)
     return CheckedCommit(
-        request=request, columns=columns, digest=_digest(request, columns), minted_ms=minted
+        request=request,
+        columns=columns,
+        digest=_digest(request, columns),
+        minted_ms=minted,
+        partition_ids=np.full(len(columns.partitions), -1),
     )
 
 

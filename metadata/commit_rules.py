@@ -79,20 +79,19 @@ def producers_of(commit: CheckedCommit, view: SpeculativeView) -> set[ProducerKe
     if not len(which):
         return set()
     ids = commit.partition_ids
-    if not ids:
-        ids += [None] * len(columns.partitions)
-    for place, partition in enumerate(columns.partitions):
-        if ids[place] is None and (state := view.partition(partition)) is not None:
-            ids[place] = state.id
-    partition_ids = column(_UNKNOWN if row_id is None else row_id for row_id in ids)
-    of = partition_ids[columns.partition_of[which]]
-    return {
-        *zip(
+    if not (ids < 0).any():
+        return commit.producers  # partitions have come into being since; none has another key
+    states = view.partitions(columns.partitions)
+    ids[:] = [_UNKNOWN if state is None else state.id for state in states]
+    of = ids[columns.partition_of[which]]
+    commit.producers.update(
+        zip(
             of[of != _UNKNOWN].tolist(),
             columns.producer_id[which][of != _UNKNOWN].tolist(),
             strict=True,
         )
-    }
+    )
+    return commit.producers
 
 
 def decide_commit(
@@ -265,21 +264,19 @@ class _CheckedProducers(NamedTuple):
         self, is_accepted: _Bools, base_offset: Int64s, now_ms: int
     ) -> dict[ProducerKey, ProducerState]:
         """The states of the producers of which anything was accepted."""
-        lengths = np.diff(np.append(self.starts, len(self.which)))
-        group = np.repeat(np.arange(len(self.keys)), lengths)
         is_in = is_accepted[self.which]
-        which, group = self.which[is_in], group[is_in]
-        if not len(which):
-            return {}
-        starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-        groups = group[starts]
-        after = appended(
-            self.states[groups],
-            _batches(self.columns, which, starts),
-            base_offset[which],
-            np.full(len(which), now_ms),
-        )
-        keys = [self.keys[place] for place in groups.tolist()]
+        which, starts, states, keys = self.which, self.starts, self.states, self.keys
+        if not is_in.all():
+            lengths = np.diff(np.append(starts, len(which)))
+            group = np.repeat(np.arange(len(keys)), lengths)
+            which, group = which[is_in], group[is_in]
+            if not len(which):
+                return {}
+            starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+            states = states[group[starts]]
+            keys = [keys[place] for place in group[starts].tolist()]
+        batches = _batches(self.columns, which, starts)
+        after = appended(states, batches, base_offset[which], np.full(len(which), now_ms))
         return dict(zip(keys, states_list(after), strict=True))
 
 

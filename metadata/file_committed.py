@@ -51,7 +51,7 @@ from uuid import UUID
 
 import numpy as np
 
-from metadata.columns import Int64s, column, difference, pack_column, read_column, total
+from metadata.columns import Int64s, column, difference, pack_column, read_column, total, tuples
 from metadata.record_codec import (
     INT8,
     INT32,
@@ -187,7 +187,7 @@ class CommittedBatches(Sequence[CommittedBatch]):
     def __iter__(self) -> Iterator[CommittedBatch]:
         places = chain.from_iterable(map(repeat, self.partitions, self.run_lengths.tolist()))
         numbers = [numbers.tolist() for numbers in self.columns()]
-        return map(CommittedBatch._make, zip(places, *numbers, strict=True))
+        return iter(tuples(CommittedBatch, places, *numbers))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -410,7 +410,7 @@ def _partitions(
 ) -> Sequence[TopicIdPartition]:
     """The partition of each run."""
     topic_ids = chain.from_iterable(repeat(topic_id, count) for topic_id, count in topics)
-    return [*map(TopicIdPartition._make, zip(topic_ids, indexes, strict=True))]
+    return tuples(TopicIdPartition, topic_ids, indexes)
 
 
 def _refused(columns: Sequence[Int64s]) -> Sequence[RefusedBatch]:

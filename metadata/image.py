@@ -33,13 +33,6 @@ class PartitionState(NamedTuple):
     """Bytes of the rows and segments that reach to the log start offset or above it."""
 
 
-class StoredProducer(NamedTuple):
-    """A producer's state and the checksum of its row."""
-
-    state: ProducerState
-    checksum: int
-
-
 class PlannedSegment(NamedTuple):
     """An outstanding plan."""
 
@@ -73,7 +66,7 @@ class Changes:
     topics: dict[UUID, StoredTopic | None] = field(default_factory=dict)
     partitions: dict[TopicIdPartition, PartitionState | None] = field(default_factory=dict)
     plans: dict[ObjectKey, PlannedSegment | None] = field(default_factory=dict)
-    producers: dict[ProducerKey, StoredProducer | None] = field(default_factory=dict)
+    producers: dict[ProducerKey, ProducerState | None] = field(default_factory=dict)
     leader: Leader | None = None
     """Set when leadership changed."""
     brokers: dict[int, RegisteredBroker | None] = field(default_factory=dict)
@@ -96,7 +89,7 @@ class CommittedImage:
         self.topics_by_name: dict[str, TopicDescription] = {}
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
         self.plans: dict[ObjectKey, PlannedSegment] = {}
-        self.producers: dict[ProducerKey, StoredProducer] = {}
+        self.producers: dict[ProducerKey, ProducerState] = {}
         self.leader: Leader | None = None
         """Who leads; None before the first leader."""
         self.brokers: dict[int, RegisteredBroker] = {}
@@ -139,12 +132,11 @@ class CommittedImage:
         known = self.topics_by_name.get(description.name)
         return known is not None and known.topic_id == description.topic_id
 
-    def _merge_producers(self, producers: dict[ProducerKey, StoredProducer | None]) -> None:
+    def _merge_producers(self, producers: dict[ProducerKey, ProducerState | None]) -> None:
         """The least recently written leave first; whoever needs one again looks in SQLite."""
         cache = self.producers
-        for key, producer in producers.items():
+        for key in producers:
             cache.pop(key, None)
-            if producer is not None:
-                cache[key] = producer
+        cache.update((key, producer) for key, producer in producers.items() if producer is not None)
         while len(cache) > self._producers_max:
             del cache[next(iter(cache))]

@@ -15,17 +15,15 @@ from collections.abc import Sequence
 from itertools import chain, compress
 from typing import Any, Final
 
-import numpy as np
 from sqlalchemy import Connection, select
 
-from metadata.image import ProducerKey, StoredProducer
+from metadata.columns import Int64s
+from metadata.image import ProducerKey
 from metadata.producer_state import (
     ProducerState,
     States,
     last_append_ms,
     state_of_row,
-    states_array,
-    states_list,
     stored_bytes,
 )
 from metadata.schema import PRODUCER_STATES, Row
@@ -54,62 +52,63 @@ _DELETE: Final = PRODUCER_STATES.delete_sql()
 
 def write_producers(
     driver: sqlite3.Connection,
-    keys: Sequence[ProducerKey],
-    before: Sequence[StoredProducer | None],
+    partitions: Int64s,
+    producers: Int64s,
+    before: States,
     after: States,
-) -> tuple[list[StoredProducer], int]:
-    """Replace or insert the rows of `keys`.
+) -> int:
+    """Replace or insert the rows of (partition, producer id)s, and fill in `after`'s checksums.
 
-    Returns what is stored now, and the change of the state hash.
+    `before` is what the rows are now; an empty state stands for none. Returns the change of the
+    state hash.
     """
     last_append = last_append_ms(after)
     period = last_append // PERIOD_MS
-    partitions = np.array([key[0] for key in keys], np.int64)
-    producers = np.array([key[1] for key in keys], np.int64)
     lengths = stored_bytes(after)
     columns = [partitions, producers, period, last_append]
     checksums = PRODUCER_STATES.checksums(columns, after, lengths)
-    states = states_list(after)
-    windows = [state[:length] for state, length in zip(states, lengths.tolist(), strict=True)]
-    known = [stored is not None for stored in before]
-    was = states_array([None if stored is None else stored.state for stored in before])
-    stays = np.array(known)
-    if stays.any():
-        stays[stays] = last_append_ms(was[stays]) // PERIOD_MS == period[stays]
+    after["checksum"] = checksums
+    data, size = after.tobytes(), after.itemsize
+    windows = [
+        data[start : start + length]
+        for start, length in zip(range(0, len(data), size), lengths.tolist(), strict=True)
+    ]
+    stays = (before["count"] > 0) & (last_append_ms(before) // PERIOD_MS == period)
     rows = [
         *zip(
-            partitions.tolist(),
-            producers.tolist(),
-            period.tolist(),
             last_append.tolist(),
             windows,
             checksums.tolist(),
+            partitions.tolist(),
+            producers.tolist(),
             strict=True,
         )
     ]
-    driver.executemany(
-        _UPDATE,
-        [
-            (last, window, checksum, partition, producer)
-            for partition, producer, _, last, window, checksum in compress(rows, stays)
-        ],
-    )
-    driver.executemany(_UPSERT, [*compress(rows, ~stays)])
-    gone = sum(stored.checksum for stored in before if stored is not None)
-    stored_now = [*map(StoredProducer._make, zip(states, checksums.tolist(), strict=True))]
-    return stored_now, sum_of(checksums) - gone
+    if stays.all():
+        driver.executemany(_UPDATE, rows)
+    else:
+        driver.executemany(_UPDATE, [*compress(rows, stays)])
+        moved = zip(compress(rows, ~stays), period[~stays].tolist(), strict=True)
+        driver.executemany(
+            _UPSERT,
+            [
+                (partition, producer, append_period, last, window, checksum)
+                for (last, window, checksum, partition, producer), append_period in moved
+            ],
+        )
+    return sum_of(checksums) - sum_of(before["checksum"])
 
 
 def load_producers(
     connection: Connection, keys: Sequence[ProducerKey]
-) -> dict[ProducerKey, StoredProducer]:
+) -> dict[ProducerKey, ProducerState]:
     """The producers among `keys` that have a row. Raises CorruptState when one is damaged."""
-    found: dict[ProducerKey, StoredProducer] = {}
+    found: dict[ProducerKey, ProducerState] = {}
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         chunk = keys[start : start + _KEYS_PER_QUERY]
         statement = _SELECT.format(", ".join(["(?, ?)"] * len(chunk)))
         for row in connection.exec_driver_sql(statement, tuple(chain.from_iterable(chunk))):
-            found[row[0], row[1]] = _stored_producer(tuple(row))
+            found[row[0], row[1]] = _state(tuple(row))
     return found
 
 
@@ -143,9 +142,8 @@ def expire_producers(
     return expired
 
 
-def _stored_producer(values: Row) -> StoredProducer:
+def _state(values: Row) -> ProducerState:
     checksum: Any = values[-1]
     if PRODUCER_STATES.checksum(values[:-1]) != checksum:
         raise CorruptState(f"producer {values[1]} of partition {values[0]} fails its checksum")
-    state: ProducerState = state_of_row(values[-2])
-    return StoredProducer(state, checksum)
+    return state_of_row(values[-2], checksum)

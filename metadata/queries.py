@@ -442,7 +442,7 @@ def look_up(
         files[key] = KnownFile(digest, stored, standing, is_owner=bool(values[8]))
     states: dict[ProducerKey, ProducerState | None] = dict.fromkeys(producers)
     for producer, known in load_producers(connection, producers).items():
-        states[producer] = known.state
+        states[producer] = known
     return LookUp(files, states)
 
 

@@ -246,17 +246,15 @@ class SpeculativeView:
         found = self._producers.get(key)
         if not isinstance(found, _Absent):
             return found
-        stored = self._image.producers.get(key)
-        return self._looked_up_producers[key] if stored is None else stored.state
+        state = self._image.producers.get(key)
+        return self._looked_up_producers[key] if state is None else state
 
     def producers(self, keys: Sequence[ProducerKey]) -> Sequence[ProducerState | None]:
         """`producer` for many."""
         if self._producers:
             return [*map(self.producer, keys)]
         cached, looked_up = self._image.producers, self._looked_up_producers
-        return [
-            looked_up[key] if (stored := cached.get(key)) is None else stored.state for key in keys
-        ]
+        return [cached.get(key) or looked_up[key] for key in keys]
 
     def put_producers(self, states: Mapping[ProducerKey, ProducerState]) -> None:
         self._producers.of(self.group).update(states)

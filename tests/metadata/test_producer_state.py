@@ -165,7 +165,7 @@ def pack_window(window: ProducerWindow) -> ProducerState:
     """As the module's docstring and docs/formats.md have it."""
     data = struct.pack("<hH", window.epoch, len(window.batches))
     data += b"".join(struct.pack("<iiqq", *batch) for batch in window.batches)
-    return ProducerState(data.ljust(124, b"\0"))
+    return ProducerState(data.ljust(132, b"\0"))
 
 
 @given(windows)
@@ -179,7 +179,8 @@ def test_a_row_holds_as_many_bytes_as_its_window_has_batches(found: list[Produce
     lengths = stored_bytes(states).tolist()
     assert lengths == [4 + 24 * len(window.batches) for window in found]
     stored = [pack_window(window)[:length] for window, length in zip(found, lengths, strict=True)]
-    assert [unpack_window(state_of_row(row)) for row in stored] == found
+    assert [unpack_window(state_of_row(row, -7)) for row in stored] == found
+    assert states_array([state_of_row(stored[0], -7)])["checksum"].tolist() == [-7]
     assert last_append_ms(states).tolist() == [window.last_append_ms for window in found]
     assert states_list(states) == [pack_window(window) for window in found]
 
@@ -187,7 +188,7 @@ def test_a_row_holds_as_many_bytes_as_its_window_has_batches(found: list[Produce
 @given(st.binary(max_size=200))
 def test_garbage_is_a_window_or_corrupt(data: bytes) -> None:
     try:
-        state = state_of_row(data)
+        state = state_of_row(data, 1)
     except CorruptState:
         return
     assert state[: stored_bytes(states_array([state]))[0]] == data
@@ -198,7 +199,7 @@ def test_garbage_is_a_window_or_corrupt(data: bytes) -> None:
 )
 def test_a_row_without_the_batches_that_it_counts_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptState):
-        state_of_row(data)
+        state_of_row(data, 1)
 
 
 # --- many at once --------------------------------------------------------------------------------
