@@ -5,6 +5,8 @@
   a broker has it, that broker has to be asked instead.
 - An object store is only read; brokers may go on appending and pruning meanwhile.
 
+Kafka's client is imported only where a broker is asked.
+
 All of them give records in the order of each log, partition after partition, or, while following,
 as they come. What was pruned is stepped over. Everything blocks.
 """
@@ -18,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from diskless.data_directory import read_properties
-from diskless.topic_client import BrokerUnreachable, translated_errors
 from metadata.local_log import LocalMetadataLog
 from metadata.log import MetadataLog
 from metadata.log_object import log_prefix
@@ -81,6 +82,8 @@ def read_broker(bootstrap: str, wanted: Range) -> Generator[LoggedRecord, None, 
     """Consume the metadata topic. Raises: BrokerUnreachable, Rejected, InvalidSettings."""
     from kafka import KafkaConsumer, TopicPartition
 
+    from diskless.topic_client import translated_errors
+
     with translated_errors(bootstrap):
         consumer = KafkaConsumer(
             bootstrap_servers=bootstrap,
@@ -115,6 +118,8 @@ def read_broker(bootstrap: str, wanted: Range) -> Generator[LoggedRecord, None, 
 def _consume(
     consumer: Any, until: dict[Any, int | None], bootstrap: str, *, is_patient: bool
 ) -> Generator[LoggedRecord, None, None]:
+    from diskless.topic_client import BrokerUnreachable
+
     clock = SystemClock()
     heard_at = clock.monotonic()
     while until:
