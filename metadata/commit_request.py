@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,17 @@ class BatchColumns:
         return np.where(self.base_sequence < 0, NO_SEQUENCE, last)
 
 
+class ProducerGroups(NamedTuple):
+    """The batches that have a producer and a partition, by (partition, producer id)."""
+
+    which: Int64s
+    """Which batches they are; in request order within a group."""
+    starts: Int64s
+    """Where in `which` each group starts."""
+    keys: Sequence[tuple[int, int]]
+    """(partition's surrogate key, producer id) of each group."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCommit:
     """A commit request that holds together."""
@@ -86,10 +97,14 @@ class CheckedCommit:
     minted_ms: int
     """When the object's key was minted, which is before its upload began."""
     partition_ids: Int64s
-    """The surrogate key of each of `columns.partitions`; below 0 until it was looked up. They never
+    """The surrogate key of each of `columns.partitions`, -1 until it was found. They never
     change."""
-    producers: set[tuple[int, int]] = field(default_factory=set)
-    """(partition's surrogate key, producer id) of those of its partitions that were looked up."""
+    by_producer: list[ProducerGroups] = field(default_factory=list)
+    """Made once, from `partition_ids`; empty before."""
+
+    @property
+    def has_producers(self) -> bool:
+        return bool((self.columns.producer_id >= 0).any())
 
 
 def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedCommit:

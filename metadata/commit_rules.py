@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from metadata.columns import Int64s, column
 from metadata.commit_answer import REFUSAL_CODES, Answer, pack_answer, unpack_answer
-from metadata.commit_request import BatchColumns, CheckedCommit
+from metadata.commit_request import BatchColumns, CheckedCommit, ProducerGroups
 from metadata.commit_request import check_commit as check_commit
 from metadata.file_committed import CommittedBatches
 from metadata.image import PartitionState, ProducerKey
@@ -72,26 +72,31 @@ def owns_first(owner_ids: Sequence[int], coordinator_id: int) -> bool:
     return not owner_ids or owner_ids[0] == coordinator_id
 
 
-def producers_of(commit: CheckedCommit, view: SpeculativeView) -> set[ProducerKey]:
-    """The producers whose state deciding `commit` needs."""
+def producers_of(commit: CheckedCommit, view: SpeculativeView) -> Sequence[ProducerKey]:
+    """The producers whose state deciding `commit` needs, each once."""
+    if not commit.has_producers:
+        return ()
+    if (commit.partition_ids == _UNKNOWN).any():
+        states = view.partitions(commit.columns.partitions)
+        _grouped(commit, column(_UNKNOWN if state is None else state.id for state in states))
+    return commit.by_producer[0].keys
+
+
+def _grouped(commit: CheckedCommit, partition_ids: Int64s) -> ProducerGroups:
+    """`commit.by_producer` for these partitions; a partition may have come or gone."""
+    if commit.by_producer and np.array_equal(commit.partition_ids, partition_ids):
+        return commit.by_producer[0]
     columns = commit.columns
-    which = np.flatnonzero(columns.producer_id >= 0)
-    if not len(which):
-        return set()
-    ids = commit.partition_ids
-    if not (ids < 0).any():
-        return commit.producers  # partitions have come into being since; none has another key
-    states = view.partitions(columns.partitions)
-    ids[:] = [_UNKNOWN if state is None else state.id for state in states]
-    of = ids[columns.partition_of[which]]
-    commit.producers.update(
-        zip(
-            of[of != _UNKNOWN].tolist(),
-            columns.producer_id[which][of != _UNKNOWN].tolist(),
-            strict=True,
-        )
-    )
-    return commit.producers
+    ids = partition_ids[columns.partition_of]
+    which = np.flatnonzero((columns.producer_id >= 0) & (ids != _UNKNOWN))
+    order, starts = grouped_by_producer(ids[which], columns.producer_id[which])
+    which = which[order]
+    firsts = which[starts]
+    keys = [*zip(ids[firsts].tolist(), columns.producer_id[firsts].tolist(), strict=True)]
+    groups = ProducerGroups(which, starts, keys)
+    commit.partition_ids[:] = partition_ids
+    commit.by_producer[:] = [groups]
+    return groups
 
 
 def decide_commit(
@@ -137,9 +142,12 @@ def decide_commit(
     answer = Answer.empty(len(of))
     answer.refusal[~is_known] = _UNKNOWN_PARTITION
 
-    checked = _check_producers(
-        view, columns, partition_ids[of], is_known, answer, now_ms, settings.producer_expiration_ms
-    )
+    checked = None
+    if commit.has_producers:
+        groups = _grouped(commit, partition_ids)
+        checked = _check_producers(
+            view, columns, groups, answer, now_ms, settings.producer_expiration_ms
+        )
     is_accepted = (answer.refusal == 0) & (answer.is_duplicate == 0)
     base_offset, ends = _assign(columns, is_accepted, high_watermarks)
     has_offset = is_known & (answer.refusal == 0)
@@ -243,14 +251,11 @@ def _refused(answer: Answer, which: Int64s) -> Sequence[RefusedBatch]:
 
 
 class _CheckedProducers(NamedTuple):
-    """The batches that have a producer, by (partition, producer), after their sequences' check."""
+    """The batches that have a producer, after their sequences' check."""
 
     columns: BatchColumns
-    keys: Sequence[ProducerKey]
+    groups: ProducerGroups
     states: States
-    which: Int64s
-    """Which batches of the request they are."""
-    starts: Int64s
     of_same_file: Sequence[tuple[int, int]]
     """(duplicate, the batch of the same file that it repeats)."""
 
@@ -264,8 +269,9 @@ class _CheckedProducers(NamedTuple):
         self, is_accepted: _Bools, base_offset: Int64s, now_ms: int
     ) -> dict[ProducerKey, ProducerState]:
         """The states of the producers of which anything was accepted."""
-        is_in = is_accepted[self.which]
-        which, starts, states, keys = self.which, self.starts, self.states, self.keys
+        which, starts, keys = self.groups
+        states = self.states
+        is_in = is_accepted[which]
         if not is_in.all():
             lengths = np.diff(np.append(starts, len(which)))
             group = np.repeat(np.arange(len(keys)), lengths)
@@ -292,29 +298,23 @@ def _batches(columns: BatchColumns, which: Int64s, starts: Int64s) -> ProducerBa
 def _check_producers(
     view: SpeculativeView,
     columns: BatchColumns,
-    partition_ids: Int64s,
-    is_known: _Bools,
+    groups: ProducerGroups,
     answer: Answer,
     now_ms: int,
     expiration_ms: int,
 ) -> _CheckedProducers | None:
-    """Mark in `answer` what is refused or a duplicate; None when no batch has a producer."""
-    which = np.flatnonzero(is_known & (columns.producer_id >= 0))
-    if not len(which):
+    """Mark in `answer` what is refused or a duplicate; None when there is nothing to check."""
+    which, starts, keys = groups
+    if not keys:
         return None
-    order, starts = grouped_by_producer(partition_ids[which], columns.producer_id[which])
-    which = which[order]
-    firsts = which[starts]
-    keys = [*zip(partition_ids[firsts].tolist(), columns.producer_id[firsts].tolist(), strict=True)]
     states = states_array(view.producers(keys))
     batches = _batches(columns, which, starts)
     of_same_file: list[tuple[int, int]] = []
     ends = batches.ends
     for group in np.flatnonzero(~all_follow(states, batches)).tolist():
         state = view.producer(keys[group])
-        window = None if state is None else unpack_window(state)
         _check_one(
-            window,
+            None if state is None else unpack_window(state),
             columns,
             which[starts[group] : ends[group]].tolist(),
             answer,
@@ -322,7 +322,7 @@ def _check_producers(
             expiration_ms,
             of_same_file,
         )
-    return _CheckedProducers(columns, keys, states, which, starts, of_same_file)
+    return _CheckedProducers(columns, groups, states, of_same_file)
 
 
 def _check_one(

@@ -128,7 +128,7 @@ class _Operation:
     decide: Callable[[SpeculativeView, int], Decision[Any]]
     answer: "asyncio.Future[Any]"
     object_keys: Sequence[ObjectKey] = ()
-    producers: Callable[[SpeculativeView], set[ProducerKey]] | None = None
+    producers: Callable[[SpeculativeView], Sequence[ProducerKey]] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -286,7 +286,7 @@ class PartitionCoordinator:
         decide: Callable[[SpeculativeView, int], Decision[_Answer]],
         *,
         object_keys: Sequence[ObjectKey] = (),
-        producers: Callable[[SpeculativeView], set[ProducerKey]] | None = None,
+        producers: Callable[[SpeculativeView], Sequence[ProducerKey]] | None = None,
     ) -> _Answer:
         """Queue an operation and wait for its answer; waits when too many are queued already."""
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
@@ -330,21 +330,20 @@ class PartitionCoordinator:
             await self._steady.wait()
             # First, so that what an earlier look-up found does not count as known: it may be stale.
             view.start_look_up()
-            wanted = self._producers_wanted(operations)
-            missing = [*view.unknown_producers(wanted)]
+            missing = [*self._unknown_producers(operations)]
             if keys or missing:
                 found = await self._state.read(partial(look_up, keys=keys, producers=missing))
                 view.finish_look_up(found.files, found.producers)
-            wanted = self._producers_wanted(operations)
-            if self._steady.is_set() and not view.unknown_producers(wanted):
+            if self._steady.is_set() and not self._unknown_producers(operations):
                 return
 
-    def _producers_wanted(self, operations: Sequence[_Operation]) -> set[ProducerKey]:
-        wanted: set[ProducerKey] = set()
+    def _unknown_producers(self, operations: Sequence[_Operation]) -> set[ProducerKey]:
+        """Those that `operations` will ask for and the view cannot answer."""
+        unknown: set[ProducerKey] = set()
         for operation in operations:
             if operation.producers is not None:
-                wanted |= operation.producers(self._view)
-        return wanted
+                unknown |= self._view.unknown_producers(operation.producers(self._view))
+        return unknown
 
     def _decide(self, number: int, operations: list[_Operation]) -> _Group:
         view = self._view

@@ -12,7 +12,7 @@ will get (`next_offset`); the append insists on it.
 Source: KIP-1164, "How operations are performed", step 3.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -228,10 +228,10 @@ class SpeculativeView:
 
     # -- producers ------------------------------------------------------------------------------
 
-    def unknown_producers(self, keys: set[ProducerKey]) -> set[ProducerKey]:
+    def unknown_producers(self, keys: Collection[ProducerKey]) -> set[ProducerKey]:
         """Those of `keys` for which `knows_producer` does not hold."""
-        unknown = keys.difference(self._image.producers)
-        return {key for key in unknown if not self.knows_producer(key)} if unknown else unknown
+        cached = self._image.producers
+        return {key for key in keys if key not in cached and not self.knows_producer(key)}
 
     def knows_producer(self, key: ProducerKey) -> bool:
         """Whether `producer` can answer without a look-up in SQLite."""
