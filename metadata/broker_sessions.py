@@ -6,6 +6,7 @@ brokers know it; the beats in between are only remembered here. Who was silent f
 timeout is unregistered, by a record as well.
 
 A new leader has heard nobody yet, so every registered broker gets one session timeout from then on.
+So it is after this process itself was paused: nobody could be heard meanwhile.
 
 Failure cases: two live brokers with one node id would answer for each other; the second is refused
 until the first has been silent long enough, unless it is at the same address, where only one can
@@ -82,8 +83,13 @@ class BrokerSessions:
 
     async def run(self) -> None:
         """Unregister who is silent, until cancelled."""
+        interval_s = self._timeout_s / _CHECKS_PER_SESSION
         while True:
-            await self._sleep(self._timeout_s / _CHECKS_PER_SESSION)
+            slept_at = self._clock.monotonic()
+            await self._sleep(interval_s)
+            if self._clock.monotonic() - slept_at > 2 * interval_s:
+                self._began_at = self._clock.monotonic()
+                self._heard_at.clear()
             silent = self.silent()
             if not silent:
                 continue

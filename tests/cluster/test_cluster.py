@@ -226,6 +226,9 @@ def test_a_leader_that_was_paused_past_its_lease_acknowledges_nothing(cluster: C
     commit, read = asyncio.run(wake_up())
     assert _is_refused(commit), commit
     assert _is_refused(read), read
+    # It was taken out of the cluster, and comes back.
+    for node_id in (1, 2):
+        until(lambda node_id=node_id: cluster.live_brokers(node_id) == {1, 2}, "it is back")
     assert len(everything(cluster.brokers[2].bootstrap)) == len(before) + 30
     assert_each_once(cluster.brokers[2].bootstrap, producer)
     until(
@@ -271,6 +274,8 @@ def test_all_brokers_lose_their_disks_and_the_bucket_has_everything(
         cluster.brokers[node_id].kill()
         remove_data(node_id)
     cluster.start(2)
+    # A request that librdkafka has queued for a broker it was told of stays with that broker.
+    until(lambda: cluster.live_brokers(2) == {2}, "the broker that is gone is taken out")
     assert_each_once(cluster.brokers[2].bootstrap, producer)
 
 
