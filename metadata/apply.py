@@ -45,7 +45,7 @@ from metadata.records import (
     SegmentPlannedRecord,
     TopicConfigsRecord,
     TopicDeletedRecord,
-    decode_record,
+    record_of,
 )
 from metadata.schema import (
     APPLIED,
@@ -113,7 +113,7 @@ class StateTransaction:
                 f"metadata batch at offset {batch.base_offset}, expected {self.changes.next_offset}"
             )
         for offset, data in enumerate(batch.records, batch.base_offset):
-            record = decode_record(data)
+            record = record_of(data)
             if isinstance(record, FileCommittedRecord):
                 self._commits.add(offset, record, batch.timestamp_ms)
                 continue

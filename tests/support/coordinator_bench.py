@@ -88,7 +88,9 @@ class MemoryMetadataLog:
         if at_offset is not None and at_offset != first:
             raise CommitFailed(f"offset {at_offset} wanted, {first} is next")
         for batch in batches:
-            self.batches.append(MetadataRecordBatch(self.end_offset, timestamp_ms, tuple(batch)))
+            # As bytes: what is read from a log has to be decoded.
+            records = tuple(map(bytes, batch))
+            self.batches.append(MetadataRecordBatch(self.end_offset, timestamp_ms, records))
         return first
 
     async def read(self, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:
