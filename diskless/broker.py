@@ -57,7 +57,7 @@ from tiering.segment_reader import SegmentReader
 from wal.buffer import BufferPool
 from wal.chunk_directory import ChunkDirectory, SealedChunk
 from wal.clock import Clock, SystemClock
-from wal.coordinates import ObjectKey
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import DisklessError, InvalidSettings, NotCoordinator
 from wal.failpoint import arm_from_environment
@@ -65,7 +65,7 @@ from wal.fd_cache import FdCache
 from wal.file_store import FileStoreSettings
 from wal.log_directory import DirectoryLock
 from wal.object_cache import ObjectCache
-from wal.object_notes import CommitJournal, TopicFacts
+from wal.object_notes import CommitJournal, Floor, TopicFacts
 from wal.object_store import Buffer, ObjectStore
 from wal.s3_settings import S3Settings
 from wal.store_url import open_store
@@ -311,6 +311,7 @@ class Broker:
             broker_id=self.node_id,
             disk=self.disk,
             topics=self._topic_facts,
+            floors=self._floor,
             commits=self.journal,
         )
         stack.callback(self.directory.close)
@@ -323,6 +324,15 @@ class Broker:
             return None
         configs = tuple(sorted(topic.configs.items()))
         return TopicFacts(topic.name, topic.partition_count, configs)
+
+    def _floor(self, partition: TopicIdPartition) -> Floor | None:
+        """Where a partition's log is; called from the write loop's thread."""
+        # In this order, and never the start above: each only goes up, in between too.
+        log_start = self.coordinator.log_start_offset(partition)
+        high_watermark = self.coordinator.high_watermark(partition)
+        if log_start is None or high_watermark is None:
+            return None
+        return Floor(high_watermark, min(log_start, high_watermark))
 
     def _build_write_path(self) -> None:
         self.lane = CommitLane(
@@ -423,7 +433,7 @@ class Broker:
         if not self.coordinators.is_shared:
             return
         membership = Membership(
-            self.coordinator.register_broker,
+            self.coordinator,
             candidate=self.candidate,
             rack=self.config.broker.rack,
             session_timeout_ms=self.config.coordinator.session_timeout_ms,

@@ -80,7 +80,7 @@ class CommitLane:
         if note is None:
             log.warning("offsets of an object are not noted", object_key=chunk.object_key)
         else:
-            self._journal.add(note, plan.extents)
+            self._journal.add(note)
         for result in results:
             if result.error is not None:
                 self.batches_refused += 1

@@ -12,8 +12,8 @@ fitted in between and behind:
    a broker's ULIDs is the order of its commits), before everything its broker committed later, at
    or above its own floor, and before whatever was committed long before the object existed. The
    gap in front of everything is filled from its end, the others from their start.
-3. What must lie before something fixed and finds no room was not committed, or was rolled and then
-   deleted: it is left out.
+3. What must lie before something fixed and finds no gap was not committed, or was rolled and then
+   deleted: it is left out. What competes with others for a gap and loses joins the tail.
 4. The rest is the tail. It follows the last fixed offset in the order of ULIDs, except that a floor
    or a producer's sequence may say otherwise.
 5. What then is missing between two offsets is a hole: lost. Offsets stay what consumers have
@@ -36,7 +36,7 @@ from typing import Final, NamedTuple
 from metadata.producer_state import next_sequence
 from metadata.rebuild_facts import ObjectFacts, RolledBatch, SegmentFacts
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
-from wal.object_notes import DUPLICATE, BatchOutcome
+from wal.object_notes import DUPLICATE, BatchOutcome, Floor
 from wal.ulid import ulid_timestamp_ms
 
 COMMIT_DELAY_MS: Final = 10_000
@@ -139,9 +139,15 @@ class Run(NamedTuple):
 
     source: ObjectFacts
     positions: Sequence[int]
-    floor: int
+    known: Floor
+    """Where the partition's log was when the object was sealed, at least."""
     outcomes: Sequence[BatchOutcome] | None
     """What is noted of them, by place in `positions`; None where nothing is."""
+
+    @property
+    def floor(self) -> int:
+        """Its batches lie at or above it."""
+        return self.known.high_watermark
 
     @property
     def extents(self) -> Sequence[BatchExtent]:
@@ -204,8 +210,29 @@ class _Gap:
     end: float
     ends_ms: float
     """When what follows it was committed, at the latest."""
+    is_head: bool
+    """Nothing lies before it."""
     waiting: list[_Waiting] = field(default_factory=list)
-    taken: int = 0
+
+
+class _Candidate(NamedTuple):
+    """A run that looks for its gap: behind `start`, before `end`."""
+
+    waiting: _Waiting
+    start: int
+    end: float
+
+    @property
+    def key(self) -> ObjectKey:
+        return self.waiting.run.source.object_key
+
+    def may_be_in(self, gap: _Gap) -> bool:
+        # Where its broker's later objects prove that it comes first, clocks need not agree.
+        slack = COMMIT_DELAY_MS if self.end < math.inf else 0
+        return (
+            self.start < gap.end <= self.end
+            and self.waiting.run.source.minted_ms <= gap.ends_ms + slack
+        )
 
 
 class _Bound(NamedTuple):
@@ -231,12 +258,14 @@ class _Placement:
         self._layout = PartitionLayout(partition=partition)
         self._segments: list[SegmentFacts] = []
         self._fixed: list[WalPiece | SegmentPiece] = []
+        self._fitted: list[WalPiece] = []
         self._bounds: dict[int, list[_Bound]] = defaultdict(list)
         self._ends_seen = 0
         self._log_start_seen = 0
         self._crc_of: dict[_Sequenced, int | None] = {}
         self._shapes: Counter[_Shape] = Counter()
         self._sources: dict[ObjectKey, list[tuple[int, int]]] = defaultdict(list)
+        self._rolled_into: dict[ObjectKey, list[int]] = defaultdict(list)
         self._order_is_known = True
 
     # -- what is fixed --------------------------------------------------------------------------
@@ -255,6 +284,7 @@ class _Placement:
             )
             for key, start, length in segment.sources or ():
                 self._sources[key].append((start, start + length))
+                self._rolled_into[key].append(len(self._segments) - 1)
             for batch in segment.batches:
                 if batch.producer_id >= 0:
                     self._crc_of[_sequenced(batch)] = None
@@ -269,12 +299,9 @@ class _Placement:
         for run in runs:
             source = run.source
             self._ends_seen = max(self._ends_seen, run.floor)
+            self._log_start_seen = max(self._log_start_seen, run.known.log_start_offset)
             if run.outcomes is None:
-                inside = [
-                    index
-                    for index, segment in enumerate(self._segments)
-                    if any(key == source.object_key for key, _, _ in segment.sources or ())
-                ]
+                inside = self._rolled_into.get(source.object_key)
                 if inside:
                     bound = _Bound(source.ulid, ends[inside[-1]], starts[inside[0]], True)
                     self._bounds[source.broker_id].append(bound)
@@ -363,40 +390,142 @@ class _Placement:
     # -- what is fitted -------------------------------------------------------------------------
 
     def fit(self, runs: Sequence[Run]) -> None:
-        gaps = self._gaps()
-        reached: dict[int, int] = {}
+        """Put the runs without note into gaps, the first one that takes them."""
+        candidates: list[_Candidate] = []
         for run in runs:
             if run.outcomes is not None:
                 continue
             waiting = self._not_there_yet(run)
             if not waiting.positions:
                 continue
-            if not self._include_orphans:
+            candidate = self._candidate(waiting)
+            if candidate.end <= self._log_start_seen:
+                self._leave_all_out(waiting, Why.DELETED)
+            elif self._include_orphans:
+                candidates.append(candidate)
+            else:
                 self._leave_all_out(waiting, Why.ORPHAN)
+        # What others were preferred to may have been committed all the same: it joins the tail.
+        crowded_out: list[_Candidate] = []
+        had_a_chance: set[ObjectKey] = set()
+        for gap in self._gaps():
+            possible = [one for one in candidates if one.may_be_in(gap)]
+            if math.isinf(gap.end):
+                late = [
+                    one for one in candidates if one not in possible and one.key in had_a_chance
+                ]
+                possible = sorted([*possible, *late, *crowded_out], key=_ulid_of)
+            elif not possible:
                 continue
-            broker = run.source.broker_id
-            index = self._gap_for(waiting, gaps, reached.get(broker, 0))
-            if index is None:
-                self._leave_all_out(waiting, Why.NO_ROOM)
-                continue
-            reached[broker] = index
-            gaps[index].waiting.append(waiting)
-            gaps[index].taken += waiting.record_count
-        fitted: list[WalPiece] = []
-        for gap in gaps:
-            if gap.waiting:
-                is_head = gap.start == 0 and math.isfinite(gap.end)
-                fitted += self._fill(gap, is_head=is_head)
-        self._fixed = sorted([*self._fixed, *fitted], key=lambda piece: piece.base_offset)
+            had_a_chance |= {one.key for one in possible}
+            chosen = {waiting.run.source.object_key: waiting for waiting in
+                      self._choose(gap, possible)}  # fmt: skip
+            newest: dict[int, str] = {}
+            for waiting in chosen.values():
+                source = waiting.run.source
+                newest[source.broker_id] = max(newest.get(source.broker_id, ""), source.ulid)
+            left: list[_Candidate] = []
+            for candidate in candidates:
+                source = candidate.waiting.run.source
+                taken = chosen.get(candidate.key)
+                if taken is not None:
+                    rest = set(candidate.waiting.positions) - set(taken.positions)
+                    if rest:
+                        part = candidate.waiting._replace(positions=sorted(rest))
+                        crowded_out.append(candidate._replace(waiting=part))
+                elif source.ulid > newest.get(source.broker_id, ""):
+                    left.append(candidate)
+                elif candidate.key in had_a_chance:
+                    crowded_out.append(candidate)
+                else:
+                    self._leave_all_out(candidate.waiting, Why.NO_ROOM)
+            candidates = left
+            if chosen:
+                gap.waiting = list(chosen.values())
+                self._fitted += self._fill(gap)
+        for candidate in candidates:
+            self._leave_all_out(candidate.waiting, Why.NO_ROOM)
+        self._fixed = sorted([*self._fixed, *self._fitted], key=lambda piece: piece.base_offset)
+
+    def _candidate(self, waiting: _Waiting) -> "_Candidate":
+        source = waiting.run.source
+        # Below the log's start it would be gone, so it is worth a place above it only.
+        start, end = max(waiting.run.floor, self._log_start_seen), math.inf
+        for bound in (*self._bounds[source.broker_id], *self._bounds[_THE_ONE]):
+            if bound.ulid > source.ulid:
+                end = min(end, bound.earlier_end)
+            elif bound.ulid < source.ulid or bound.is_itself:
+                start = max(start, bound.later_start)
+        return _Candidate(waiting, start, end)
+
+    def _choose(self, gap: _Gap, candidates: Sequence["_Candidate"]) -> Sequence[_Waiting]:
+        """What of the candidates goes into the gap, by ULID."""
+        if math.isinf(gap.end):
+            return [candidate.waiting for candidate in candidates]
+        size = int(gap.end) - gap.start
+        whole = [candidate.waiting for candidate in candidates]
+        # What comes out of sequence the coordinator refused, as far as all that came is here.
+        following = self._in_sequence(whole, gap.start)
+        for runs in (whole, following):
+            counts = [run.record_count for run in runs]
+            chosen: Sequence[int] | None
+            if gap.is_head and self._log_start_seen > gap.start:
+                chosen = self._at_the_start(counts, int(gap.end))
+            elif sum(counts) <= size:
+                chosen = range(len(runs))
+            else:
+                chosen = _that_fill(counts, size)
+            if chosen is not None:
+                break
+        else:
+            runs, chosen = whole, _that_fit([run.record_count for run in whole], size)
+        if len(chosen) == len(whole):
+            return [run for run in runs if run.positions]
+        self._doubt(
+            f"{len(runs)} objects may have what belongs at {gap.start}..{int(gap.end) - 1};"
+            f" {len(chosen)} of them fit, the others come last"
+        )
+        return [runs[index] for index in chosen if runs[index].positions]
+
+    def _at_the_start(self, counts: Sequence[int], end: int) -> Sequence[int]:
+        """Which runs lie from the known log start to `end`; the first may begin before it."""
+        size = end - self._log_start_seen
+        chosen = _that_fill(counts, size)
+        if chosen is not None:
+            return chosen
+        first = len(counts)
+        while first and sum(counts[first:]) < size and sum(counts[first - 1 :]) <= end:
+            first -= 1
+        return range(first, len(counts))
+
+    def _in_sequence(self, runs: Sequence[_Waiting], offset: int) -> list[_Waiting]:
+        """Without the batches that a coordinator had to refuse if they came at `offset`."""
+        producers = self._producers_before(offset)
+        found: list[_Waiting] = []
+        for waiting in runs:
+            kept: list[int] = []
+            for position in waiting.positions:
+                extent = waiting.run.source.extents[position]
+                if extent.producer_id >= 0:
+                    known = producers.get(extent.producer_id)
+                    if known is not None and not _is_next(known, extent):
+                        continue
+                    producers[extent.producer_id] = extent.producer_epoch, extent.last_sequence
+                kept.append(position)
+            found.append(_Waiting(waiting.run, kept))
+        return found
 
     def _gaps(self) -> list[_Gap]:
+        """Where something may belong: nothing that lies below the log's start."""
         gaps: list[_Gap] = []
         start = 0
+        is_head = True
         for piece in self._fixed:
-            if piece.base_offset > start:
-                gaps.append(_Gap(start, piece.base_offset, _committed_ms(piece)))
+            if piece.base_offset > max(start, self._log_start_seen):
+                gaps.append(_Gap(start, piece.base_offset, _committed_ms(piece), is_head))
             start = piece.next_offset
-        gaps.append(_Gap(start, math.inf, math.inf))
+            is_head = is_head and start <= self._log_start_seen
+        gaps.append(_Gap(start, math.inf, math.inf, False))
         return gaps
 
     def _not_there_yet(self, run: Run) -> _Waiting:
@@ -438,31 +567,9 @@ class _Placement:
             )
         return True
 
-    def _gap_for(self, waiting: _Waiting, gaps: Sequence[_Gap], first: int) -> int | None:
-        source = waiting.run.source
-        start, end = float(waiting.run.floor), math.inf
-        bounds = [*self._bounds[source.broker_id], *self._bounds[_THE_ONE]]
-        for bound in bounds:
-            if bound.ulid > source.ulid:
-                end = min(end, bound.earlier_end)
-            elif bound.ulid < source.ulid or bound.is_itself:
-                start = max(start, bound.later_start)
-        count = waiting.record_count
-        # Where its broker's later objects prove that it comes first, clocks need not agree.
-        slack = COMMIT_DELAY_MS if end < math.inf else 0
-        for index in range(first, len(gaps)):
-            gap = gaps[index]
-            room = gap.end - gap.start - gap.taken
-            if gap.end <= start or room < count or source.minted_ms > gap.ends_ms + slack:
-                continue
-            if gap.end > end:
-                return None
-            if gap.end - max(start, gap.start) >= count:
-                return index
-        return None
-
-    def _fill(self, gap: _Gap, *, is_head: bool) -> list[WalPiece]:
+    def _fill(self, gap: _Gap) -> list[WalPiece]:
         """The gap's runs in their order, at the offsets that gives."""
+        is_head = gap.is_head
         ordered = self._in_order(gap)
         total = sum(waiting.record_count for waiting in ordered)
         if math.isfinite(gap.end) and not is_head and gap.start + total < gap.end:
@@ -476,6 +583,11 @@ class _Placement:
         for waiting in ordered:
             if not is_head and position < waiting.run.floor <= gap.end - left:
                 position = waiting.run.floor
+            first = waiting.run.source.extents[waiting.positions[0]].record_count
+            if math.isinf(gap.end) and position + first <= self._log_start_seen:
+                # Behind the records whose end is not known, or it would be gone, and it is here.
+                self._doubt(f"{waiting.run.source.object_key} may begin before the log does")
+                position = self._log_start_seen
             placed: list[PlacedBatch] = []
             for index in waiting.positions:
                 extent = waiting.run.source.extents[index]
@@ -555,11 +667,10 @@ class _Placement:
         return _Waiting(waiting.run, kept)
 
     def _producers_before(self, offset: int) -> dict[int, tuple[int, int]]:
-        """(epoch, last sequence) by producer, as the fixed pieces below `offset` leave them."""
+        """(epoch, last sequence) by producer, as what is placed below `offset` leaves them."""
         producers: dict[int, tuple[int, int]] = {}
-        for piece in self._fixed:
-            if piece.base_offset >= offset:
-                break
+        below = [piece for piece in (*self._fixed, *self._fitted) if piece.base_offset < offset]
+        for piece in sorted(below, key=lambda item: item.base_offset):
             batches: Iterable[BatchExtent | RolledBatch]
             if isinstance(piece, SegmentPiece):
                 batches = piece.segment.batches
@@ -591,7 +702,9 @@ class _Placement:
             layout.log_start_offset = layout.high_watermark = max(self._ends_seen, log_start)
         layout.exact_end = layout.high_watermark
         for placed in pieces:
-            if isinstance(placed, WalPiece) and not placed.is_noted:
+            if isinstance(placed, Hole):
+                layout.exact_end = min(layout.exact_end, placed.base_offset)
+            elif isinstance(placed, WalPiece) and not placed.is_noted:
                 layout.exact_end = min(layout.exact_end, placed.base_offset)
                 layout.inferred_objects.add(placed.source.object_key)
         self._doubt_old_segments()
@@ -645,6 +758,37 @@ class _Placement:
     ) -> None:
         offset, time_ms = (-1, -1) if batch is None else (batch.base_offset, batch.append_time_ms)
         self._layout.left_out.append(LeftOut(source.object_key, position, why, offset, time_ms))
+
+
+def _ulid_of(candidate: _Candidate) -> str:
+    return candidate.waiting.run.source.ulid
+
+
+_SUMS_MAX: Final = 20_000
+"""Sums looked at to fill a gap exactly."""
+
+
+def _that_fill(counts: Sequence[int], size: int) -> Sequence[int] | None:
+    """Which of `counts` add up to `size`, as many as possible; None when none are found."""
+    sums: dict[int, tuple[int, ...]] = {0: ()}
+    for index, count in enumerate(counts):
+        for total, chosen in list(sums.items()):
+            longer = total + count
+            if longer <= size and len(chosen) >= len(sums.get(longer, ())):
+                sums[longer] = (*chosen, index)
+        if len(sums) > _SUMS_MAX:
+            break
+    return sums.get(size)
+
+
+def _that_fit(counts: Sequence[int], size: int) -> Sequence[int]:
+    """The first ones that there is room for."""
+    chosen: list[int] = []
+    for index, count in enumerate(counts):
+        if count <= size:
+            chosen.append(index)
+            size -= count
+    return chosen
 
 
 _THE_ONE: Final = -(1 << 40)

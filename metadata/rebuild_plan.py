@@ -84,19 +84,22 @@ from wal.coordinates import (
     TopicIdPartition,
 )
 from wal.errors import CorruptObject, InvalidSettings, Rejected
-from wal.object_notes import COMMITTED, UNKNOWN_FLOOR, CommitNote, TopicFacts
+from wal.object_notes import COMMITTED, CommitNote, Floor, TopicFacts
 from wal.ulid import mint_ulid, wal_object_key
 
 PRODUCER_ID_MARGIN: Final = 1_000_000
 """Producer ids left out behind the greatest one seen: they may have been given out and not used, or
 used in data that is gone. They cost nothing."""
 
+_NO_FLOOR: Final = Floor(0, 0)
 _REFUSED_CODE: Final = 45
 """OutOfOrderSequence; see metadata/commit_answer.py."""
 _DUPLICATE_CODE: Final = 0
 
 _DRAINED: Final = (Why.ROLLED, Why.DUPLICATE, Why.REFUSED, Why.DELETED)
 """An object of whose batches all are this has nothing that anybody could miss."""
+_CERTAIN: Final = (*_DRAINED, Why.NAMELESS, Why.NO_ROOM)
+"""What is left out for these reasons was not committed, or is gone for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +250,7 @@ class _Planner:
             ]
             floors = item.notes.floors
             if len(floors) != len(grouped):
-                floors = [UNKNOWN_FLOOR] * len(grouped)
+                floors = [None] * len(grouped)
             for (partition, positions), floor in zip(grouped, floors, strict=True):
                 if partition.topic_id not in topics:
                     for position in positions:
@@ -255,7 +258,7 @@ class _Planner:
                         self._left_out[item.object_key][position] = left
                     continue
                 part = None if outcomes is None else [outcomes[position] for position in positions]
-                runs[partition].append(Run(item, positions, max(floor, 0), part))
+                runs[partition].append(Run(item, positions, floor or _NO_FLOOR, part))
         segments: dict[TopicIdPartition, list[SegmentFacts]] = defaultdict(list)
         for segment in self._segments:
             if segment.partition.topic_id in topics:
@@ -615,7 +618,7 @@ class _Planner:
             reasons = Counter(item.why.value for item in positions.values() if _is_told(item))
             if reasons:
                 left.append(LeftObject(key, dict(reasons), key in committed))
-                if any(item.why not in (*_DRAINED, Why.NAMELESS) for item in positions.values()):
+                if any(item.why not in _CERTAIN for item in positions.values()):
                     told = ", ".join(f"{count} batches: {why}" for why, count in reasons.items())
                     self._doubt(key, f"left out: {told}")
         inferred = sorted({key for layout in layouts for key in layout.inferred_objects})

@@ -11,6 +11,8 @@ NEVER_KNOWN: Final = (
     "topics that have nothing in the bucket",
     "partitions and configuration that a topic got after the last object that names it",
     "records deleted since the last commit to their partition: they may be back",
+    "offsets of the newest records of a partition, if they were deleted before anything was written"
+    " to it: they are given again",
     "the time of append of batches whose commit nobody noted: the time of their upload instead",
     "consumer groups and their offsets",
 )

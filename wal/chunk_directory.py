@@ -83,6 +83,8 @@ from wal.fd_cache import FdCache, FdHandle
 from wal.object_notes import (
     CommitJournal,
     CommitNote,
+    Floor,
+    FloorLookup,
     ObjectNotes,
     TopicFacts,
     TopicLookup,
@@ -329,9 +331,10 @@ class ChunkDirectory:
         broker_id: int,
         disk: Disk = SYSTEM_DISK,
         topics: TopicLookup | None = None,
+        floors: FloorLookup | None = None,
         commits: CommitJournal | None = None,
     ) -> None:
-        """`topics` and `commits` give what the objects note; see wal/object_notes.py."""
+        """`topics`, `floors` and `commits` give what objects note; see wal/object_notes.py."""
         self.path = path
         self.damage: deque[CorruptChunk] = deque(maxlen=DAMAGE_KEPT_MAX)
         """The latest damage found since the start; each names file and position."""
@@ -343,6 +346,7 @@ class ChunkDirectory:
         self._broker_id = broker_id
         self._disk = disk
         self._topics = topics
+        self._floors = floors
         self._commits = commits or CommitJournal()
         self._last_ulid: str | None = None
         self._lock = threading.Lock()
@@ -467,8 +471,11 @@ class ChunkDirectory:
                 facts = self._topics(topic_id)
                 if facts is not None:
                     topics[topic_id] = facts
-        partitions = sorted({entry.partition for entry in entries})
-        return encode_notes(ObjectNotes(topics, commits, self._commits.floors(partitions)))
+        floors: Sequence[Floor | None] = ()
+        if self._floors is not None:
+            partitions = sorted({entry.partition for entry in entries})
+            floors = list(map(self._floors, partitions))
+        return encode_notes(ObjectNotes(topics, commits, floors))
 
     def locate(self, object_key: ObjectKey) -> SealedChunk | None:
         """The chunk that became (or becomes) this object, while it is kept here."""

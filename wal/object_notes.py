@@ -7,8 +7,8 @@ carries *notes*, taken when its chunk is sealed:
 - for each topic in it: name, number of partitions, and the configuration that was set;
 - for each object of the same broker that was committed or given up since the broker's previous
   notes: the answer. So an object's offsets stand in one that the same broker wrote a little later;
-- for each partition in it: a floor, the offset behind the last batch that this broker knew to be
-  committed there. What the object holds was committed at or above it.
+- for each partition in it: its floor, the high watermark that this broker knew. What the object
+  holds was committed at or above it. And the log start offset.
 
 The last objects of a broker's life are noted nowhere; metadata/rebuild_plan.py says what can be
 known of them. Notes are hints for a rebuild alone: no broker reads them otherwise, and an object
@@ -21,7 +21,8 @@ without any is as good as one with.
     run      uvarint base offset + 1, or 0 where no batch was appended, and then nothing more;
              zigzag time - the commit's; uvarint base offset - log start offset
     except.  uvarint position - the previous position; u8 kind: 0 duplicate, 1 refused
-    floor    uvarint offset + 1, or 0 where none is known; by (topic id, partition) in the object
+    floor    uvarint high watermark + 1, or 0 where it is not known, and then nothing more;
+             uvarint high watermark - log start offset; by (topic id, partition) in the object
 
 Runs are the partitions of the noted object in its own order. The batches of a run that are no
 exceptions got consecutive offsets from its base offset on; positions count batches in the object's
@@ -36,7 +37,7 @@ Failure cases: CorruptObject for bytes that are no notes.
 
 import struct
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -48,11 +49,6 @@ from wal.ulid import decode_ulid, encode_ulid
 
 NOTES_KEPT_MAX: Final = 256
 """Commits that wait for an object to carry them; a broker has one or a few per upload lane."""
-
-FLOORS_KEPT_MAX: Final = 100_000
-"""Partitions whose last committed offset is remembered; those written longest ago are forgotten."""
-
-UNKNOWN_FLOOR: Final = -1
 
 COMMITTED: Final = 0
 GIVEN_UP: Final = 1
@@ -76,6 +72,17 @@ class TopicFacts(NamedTuple):
 
 TopicLookup = Callable[[UUID], TopicFacts | None]
 """What is known of a topic; called from the write loop's thread."""
+
+
+class Floor(NamedTuple):
+    """Where a partition's log was when an object was sealed."""
+
+    high_watermark: int
+    log_start_offset: int = 0
+
+
+FloorLookup = Callable[[TopicIdPartition], Floor | None]
+"""What is known of a partition; called from the write loop's thread."""
 
 
 class BatchOutcome(NamedTuple):
@@ -136,8 +143,8 @@ class ObjectNotes(NamedTuple):
 
     topics: Mapping[UUID, TopicFacts] = {}
     commits: Sequence[CommitNote] = ()
-    floors: Sequence[int] = ()
-    """Per partition of the object in its order; UNKNOWN_FLOOR where none is known."""
+    floors: Sequence[Floor | None] = ()
+    """Per partition of the object in its order."""
 
 
 NO_NOTES: Final = ObjectNotes()
@@ -191,28 +198,11 @@ class CommitJournal:
 
     def __init__(self) -> None:
         self._notes: deque[CommitNote] = deque(maxlen=NOTES_KEPT_MAX)
-        self._floors: OrderedDict[TopicIdPartition, int] = OrderedDict()
         self._lock = threading.Lock()
 
-    def add(self, note: CommitNote, extents: Sequence[BatchExtent] = ()) -> None:
-        """`extents` are those of the noted object, when it was committed."""
-        ends: dict[TopicIdPartition, int] = {}
-        if note.outcome == COMMITTED and extents:
-            for extent, outcome in zip(extents, note.outcomes(extents), strict=True):
-                if outcome.exception is None:
-                    ends[extent.partition] = outcome.base_offset + extent.record_count
+    def add(self, note: CommitNote) -> None:
         with self._lock:
             self._notes.append(note)
-            for partition, end in ends.items():
-                self._floors[partition] = max(end, self._floors.pop(partition, 0))
-            while len(self._floors) > FLOORS_KEPT_MAX:
-                self._floors.popitem(last=False)
-
-    def floors(self, partitions: Sequence[TopicIdPartition]) -> Sequence[int]:
-        """Behind what is known to be committed of each of them."""
-        with self._lock:
-            known = self._floors
-            return [known.get(partition, UNKNOWN_FLOOR) for partition in partitions]
 
     def take(self) -> list[CommitNote]:
         """All notes, oldest first; they are gone from here."""
@@ -230,7 +220,7 @@ class CommitJournal:
 
 def encode_notes(notes: ObjectNotes) -> bytes:
     """The bytes of `notes`; none when there is nothing to note."""
-    floors = notes.floors if any(floor >= 0 for floor in notes.floors) else ()
+    floors = notes.floors if any(floor is not None for floor in notes.floors) else ()
     if not notes.topics and not notes.commits and not floors:
         return b""
     parts: list[bytes] = [_uvarint(len(notes.topics))]
@@ -245,7 +235,14 @@ def encode_notes(notes: ObjectNotes) -> bytes:
         if note.outcome == COMMITTED:
             parts += _committed(note)
     parts.append(_uvarint(len(floors)))
-    parts += [_uvarint(floor + 1) for floor in floors]
+    for floor in floors:
+        if floor is None:
+            parts.append(b"\0")
+        else:
+            parts += (
+                _uvarint(floor.high_watermark + 1),
+                _uvarint(floor.high_watermark - floor.log_start_offset),
+            )
     return b"".join(parts)
 
 
@@ -282,10 +279,17 @@ def decode_notes(data: bytes, name: str) -> ObjectNotes:
         configs = [(reader.string(), reader.string()) for _ in range(reader.count(2))]
         topics[topic_id] = TopicFacts(topic_name, partition_count, tuple(configs))
     commits = [_decode_commit(reader) for _ in range(reader.count(_ID_BYTES + 1))]
-    floors = [reader.uvarint() - 1 for _ in range(reader.count(1))]
+    floors = [_decode_floor(reader) for _ in range(reader.count(1))]
     if reader.position != len(data):
         raise reader.corrupt(f"{len(data) - reader.position} bytes too many")
     return ObjectNotes(topics, tuple(commits), tuple(floors))
+
+
+def _decode_floor(reader: "_Reader") -> Floor | None:
+    high_watermark = reader.uvarint() - 1
+    if high_watermark < 0:
+        return None
+    return Floor(high_watermark, high_watermark - reader.uvarint())
 
 
 def _decode_commit(reader: "_Reader") -> CommitNote:

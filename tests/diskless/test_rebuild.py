@@ -88,6 +88,7 @@ def forget_metadata(data: Path) -> None:
 
 def rebuild(data: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:
     """The report of a rebuild without doubts."""
+    capsys.readouterr()
     status = main(["rebuild", "--data", str(data), "--json", *options])
     report: dict[str, object] = json.loads(capsys.readouterr().out)
     assert report["doubts"] == []

@@ -30,10 +30,10 @@ from wal.object_notes import (
     NO_NOTES,
     NOTES_KEPT_MAX,
     REFUSED,
-    UNKNOWN_FLOOR,
     BatchOutcome,
     CommitJournal,
     CommitNote,
+    Floor,
     NotedRun,
     ObjectNotes,
     TopicFacts,
@@ -85,7 +85,9 @@ _notes = st.builds(
         st.one_of(_committed, _ulids.map(lambda ulid: CommitNote(ulid, outcome=GIVEN_UP))),
         max_size=4,
     ).map(tuple),
-    floors=st.lists(st.integers(0, 1 << 62), max_size=4).map(tuple),
+    floors=st.lists(
+        st.builds(Floor, st.integers(1 << 40, 1 << 62), st.integers(0, 1 << 40)), max_size=4
+    ).map(tuple),
 )
 
 
@@ -128,20 +130,6 @@ def test_offsets_that_do_not_follow_each_other_are_not_noted() -> None:
     assert note_commit("0" * 26, EXTENTS[:1], [BatchOutcome(100, 7, 101)]) is None
 
 
-def test_floors_follow_what_was_committed_and_never_go_back() -> None:
-    journal = CommitJournal()
-    appended = [BatchOutcome(100, 7), BatchOutcome(102, 7), BatchOutcome(105, 7)]
-    refused = BatchOutcome(exception=REFUSED)
-    note = note_commit("0" * 26, EXTENTS, [*appended, refused, BatchOutcome(0, 7)])
-    assert note is not None
-    journal.add(note, EXTENTS)
-    assert journal.floors([A0, A1, B0]) == [106, UNKNOWN_FLOOR, 1]
-    repeated = note_commit("1" * 26, EXTENTS[:1], [BatchOutcome(3, 7)])
-    assert repeated is not None
-    journal.add(repeated, EXTENTS[:1])
-    assert journal.floors([A0]) == [106]
-
-
 def test_an_object_that_was_given_up_has_no_offsets() -> None:
     note = CommitNote("0" * 26, outcome=GIVEN_UP)
     assert {outcome.exception for outcome in note.outcomes(EXTENTS)} == {REFUSED}
@@ -178,7 +166,7 @@ def test_a_journal_forgets_the_oldest_and_takes_back_what_was_not_carried() -> N
 
 def directory(
     path: Path, journal: CommitJournal | None = None, *, disk: Disk = SYSTEM_DISK,
-    facts: dict[UUID, TopicFacts] = FACTS,
+    facts: dict[UUID, TopicFacts] = FACTS, floors: dict[TopicIdPartition, Floor] | None = None,
 ) -> ChunkDirectory:  # fmt: skip
     return ChunkDirectory(
         path,
@@ -189,6 +177,7 @@ def directory(
         broker_id=7,
         disk=disk,
         topics=facts.get,
+        floors=floors.get if floors else None,
         commits=journal,
     )
 
@@ -213,6 +202,12 @@ async def test_an_object_names_its_topics_and_tells_of_earlier_commits(tmp_path:
     chunks.recover()
     assert await notes_of(sealed(chunks, BATCHES)) == ObjectNotes(FACTS, (earlier,))
     assert await notes_of(sealed(chunks, BATCHES[:1])) == ObjectNotes({TOPIC_A: FACTS[TOPIC_A]})
+
+
+async def test_an_object_says_where_its_partitions_logs_were(tmp_path: Path) -> None:
+    chunks = directory(tmp_path, floors={A0: Floor(70, 10), B0: Floor(0)})
+    chunks.recover()
+    assert (await notes_of(sealed(chunks, BATCHES))).floors == (Floor(70, 10), None, Floor(0))
 
 
 def test_a_recovered_chunk_has_the_notes_it_was_sealed_with(tmp_path: Path) -> None:
