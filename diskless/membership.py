@@ -12,7 +12,7 @@ serves on what it knows. A node id that another live broker has ends this broker
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -65,19 +65,25 @@ async def known_cluster_id(store: ObjectStore) -> str:
         raise CorruptObject(f"{CLUSTER_OBJECT} is no cluster id: {stored!r}") from error
 
 
+class BrokerRegistry(Protocol):
+    """Where brokers register; `metadata.routed_client.RoutedClient` is one."""
+
+    async def register_broker(self, broker: RegisteredBroker, *, timeout_ms: int) -> None: ...
+
+
 class Membership:
     """Keeps this broker registered."""
 
     def __init__(
         self,
-        register: Callable[[RegisteredBroker], Awaitable[None]],
+        registry: BrokerRegistry,
         *,
         candidate: Candidate,
         rack: str,
         session_timeout_ms: int,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._register = register
+        self._registry = registry
         self._broker = RegisteredBroker(
             candidate.broker_id, candidate.host, candidate.port, rack, candidate.incarnation
         )
@@ -100,7 +106,8 @@ class Membership:
 
     async def _beat(self, broker: RegisteredBroker) -> None:
         try:
-            await self._register(broker)
+            # A leader that does not answer within a beat may not lead any more.
+            await self._registry.register_broker(broker, timeout_ms=round(self._interval_s * 1000))
         except (Retriable, CommitOutcomeUnknown) as error:
             log.info("not registered, trying again", error=str(error))
 
