@@ -29,7 +29,7 @@ from metadata.catalogue_sweep import CatalogueSweep
 from metadata.coordinator import PartitionCoordinator
 from metadata.file_workers import FileWorkers
 from metadata.local_client import LocalClient
-from metadata.local_log import LocalMetadataLog
+from metadata.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log import MetadataLog
 from metadata.metadata_partition import Candidate, MetadataPartition, Worker
 from metadata.object_log import ObjectMetadataLog
@@ -152,7 +152,7 @@ class Coordinators:
                 settings=self._config.object_log,
             )
         return await LocalMetadataLog.open(
-            self._data.metadata_partition(index) / "log",
+            self._data.metadata_partition(index) / LOG_DIRECTORY,
             rng=self._rng,
             settings=self._config.metadata_log,
         )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from metadata.local_log import LOG_DIRECTORY
 from wal.errors import InvalidSettings
 
 LAYOUT_VERSION: Final = "1"
@@ -85,7 +86,7 @@ class DataDirectory:
 
     @property
     def metadata_log(self) -> Path:
-        return self.metadata / "log"
+        return self.metadata / LOG_DIRECTORY
 
     @property
     def chunks(self) -> Path:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from diskless.membership import CLUSTER_OBJECT
-from metadata.local_log import LocalMetadataLog
+from metadata.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.object_log import ObjectMetadataLog
 from metadata.operations import CATALOGUE
 from metadata.rebuild import (
@@ -210,7 +210,7 @@ async def _write(
 
 async def _write_log(directory: Path, plan: RebuildPlan, clock: Clock, rng: random.Random) -> None:
     """The new log in `directory`, replayed and checked."""
-    log = await LocalMetadataLog.open(directory / "log", rng=rng)
+    log = await LocalMetadataLog.open(directory / LOG_DIRECTORY, rng=rng)
     try:
         await write_metadata(log, plan.records, clock.now_ms())
         with tempfile.TemporaryDirectory(prefix="diskless-rebuild-") as nothing:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from diskless.data_directory import read_properties
 from diskless.membership import known_cluster_id
-from metadata.local_log import LocalMetadataLog
+from metadata.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log import MetadataLog
 from metadata.log_object import log_prefix
 from metadata.object_log import ObjectMetadataLog
@@ -102,7 +102,7 @@ async def _verify_partitions(
         int(directory.name)
         for directory in (data / "metadata").iterdir()
         # A broker whose log is in the store leaves this directory empty.
-        if directory.name.isdecimal() and (directory / "log" / LOCK_NAME).exists()
+        if directory.name.isdecimal() and (directory / LOG_DIRECTORY / LOCK_NAME).exists()
     )
     shared = () if local else await _partitions_in(store)
     cluster_id = properties["cluster.id"] if local else await known_cluster_id(store)
@@ -154,7 +154,7 @@ async def _has_any(store: ObjectStore, prefix: str) -> bool:
 
 
 async def _local_log(data: Path, index: int) -> MetadataLog:
-    directory = data / "metadata" / str(index) / "log"
+    directory = data / "metadata" / str(index) / LOG_DIRECTORY
     try:
         return await LocalMetadataLog.open(directory, rng=random.Random(0))
     except NotCoordinator as error:

@@ -49,6 +49,9 @@ from wal.log_directory import DirectoryLock, LogDirectory
 from wal.segmented_log import SegmentedLog
 from wal.settings import setting
 
+LOG_DIRECTORY: Final = "log"
+"""Where the log lies in the directory of its metadata partition."""
+
 APPENDS_UNDER_WAY_MAX: Final = 64
 _VERIFY_BYTES: Final = 1 << 20
 

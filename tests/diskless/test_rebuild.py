@@ -1,7 +1,6 @@
 """`diskless rebuild` end to end: a broker's metadata are deleted, and everything comes back."""
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Mapping, Sequence

@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from diskless.data_directory import DataDirectory
-from metadata.coordinator import LOG_DIRECTORY
 from metadata.file_committed import COMMITTED_BATCH
+from metadata.local_log import LOG_DIRECTORY
 from metadata.log_object import log_key
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.record_codec import FieldReader
