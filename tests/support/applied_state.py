@@ -57,7 +57,7 @@ class AppliedState:
         batch = MetadataRecordBatch(
             self.image.next_offset,
             self.clock.now_ms(),
-            tuple([encode_record(record) for record in records]),
+            tuple([bytes(encode_record(record)) for record in records]),
         )
         self.image.merge(await self.state.write(partial(apply_batches, self.image, [batch])))
         self.batches.append(batch)
