@@ -88,6 +88,10 @@ class LocalClient:
         self._partitions: Final = tuple(partitions)
         self._rng = rng
         self.peers: CoordinatorClient = self if peers is None else peers
+        self._changing_topics = asyncio.Lock()
+        """Held by the catalogue's leader while a change of topics goes through the coordinators. A
+        creation of the same name in between would take the partitions that another one has made for
+        those of a topic that is no more, and delete them."""
 
     # -- who has what ---------------------------------------------------------------------------
 
@@ -138,6 +142,12 @@ class LocalClient:
         async with _deadline(timeout_ms):
             if len(self._partitions) == 1:
                 return await catalogue.create_topics(topics)
+            return await self._create_topics(catalogue, topics)
+
+    async def _create_topics(
+        self, catalogue: PartitionCoordinator, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]:
+        async with self._changing_topics:
             placed = [self._placed(topic) for topic in topics]
             failed = await self._create_shares(
                 [
@@ -177,7 +187,7 @@ class LocalClient:
         Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
         """
         catalogue = self._leading(CATALOGUE)
-        async with _deadline(timeout_ms):
+        async with _deadline(timeout_ms), self._changing_topics:
             placed = [self._grown(topic) for topic in topics]
             failed = await self._create_shares(
                 [
@@ -219,16 +229,27 @@ class LocalClient:
     async def _create_shares(
         self, topics: Sequence[tuple[UUID, str, Mapping[int, int]]]
     ) -> Mapping[UUID, DisklessError]:
-        """Create the partitions that live beside the catalogue; the topics that failed, and why."""
-        shares: dict[int, dict[UUID, CreatePartitionsAt]] = {}
+        """Create the partitions that live beside the catalogue; the topics that failed, and why.
+
+        Of several topics of one name, or names of one topic, the catalogue will take the first.
+        """
+        ids: dict[str, UUID] = {}
+        names: dict[UUID, str] = {}
+        wanted_at: dict[int, dict[UUID, set[int]]] = {}
         for topic_id, name, assignments in topics:
-            by_coordinator: dict[int, list[int]] = {}
-            for index, coordinator in assignments.items():
-                by_coordinator.setdefault(coordinator, []).append(index)
-            for coordinator, indexes in by_coordinator.items():
-                shares.setdefault(coordinator, {})[topic_id] = CreatePartitionsAt(
-                    topic_id=topic_id, name=name, partitions=indexes
+            is_known_as = names.setdefault(topic_id, name)
+            if ids.setdefault(name, topic_id) == topic_id and is_known_as == name:
+                for index, coordinator in assignments.items():
+                    wanted_at.setdefault(coordinator, {}).setdefault(topic_id, set()).add(index)
+        shares = {
+            coordinator: {
+                topic_id: CreatePartitionsAt(
+                    topic_id=topic_id, name=names[topic_id], partitions=sorted(indexes)
                 )
+                for topic_id, indexes in wanted.items()
+            }
+            for coordinator, wanted in wanted_at.items()
+        }
 
         async def create(coordinator: int) -> Sequence[tuple[UUID, DisklessError | None]]:
             wanted = shares[coordinator]
@@ -239,11 +260,15 @@ class LocalClient:
             return list(zip(wanted, errors, strict=True))
 
         outcomes = await asyncio.gather(*[create(coordinator) for coordinator in shares])
-        return {
+        failed = {
             topic_id: error
             for outcome in outcomes
             for topic_id, error in outcome
             if error is not None
+        }
+        # The next one of its name would become a topic without these partitions.
+        return {
+            topic_id: failed[ids[name]] for topic_id, name in names.items() if ids[name] in failed
         }
 
     async def delete_topics(
@@ -253,11 +278,12 @@ class LocalClient:
         catalogue = self._leading(CATALOGUE)
         async with _deadline(timeout_ms):
             shares: dict[int, list[UUID]] = {}
-            for topic_id in topic_ids:
-                topic = self.catalogue.topic_by_id(topic_id)
-                for coordinator in set(() if topic is None else topic.assignments.values()):
-                    shares.setdefault(coordinator, []).append(topic_id)
-            deleted = await catalogue.delete_topics(topic_ids)
+            async with self._changing_topics:
+                for topic_id in topic_ids:
+                    topic = self.catalogue.topic_by_id(topic_id)
+                    for coordinator in set(() if topic is None else topic.assignments.values()):
+                        shares.setdefault(coordinator, []).append(topic_id)
+                deleted = await catalogue.delete_topics(topic_ids)
             # Gone for everybody now; what a coordinator that cannot be reached keeps of it is
             # found by the sweep later.
             await asyncio.gather(
