@@ -470,7 +470,7 @@ class _Placement:
             counts = [run.record_count for run in runs]
             chosen: Sequence[int] | None
             if gap.is_head and self._log_start_seen > gap.start:
-                chosen = self._at_the_start(counts, int(gap.end))
+                chosen = self._at_the_start(runs, int(gap.end))
             elif sum(counts) <= size:
                 chosen = range(len(runs))
             else:
@@ -487,16 +487,19 @@ class _Placement:
         )
         return [runs[index] for index in chosen if runs[index].positions]
 
-    def _at_the_start(self, counts: Sequence[int], end: int) -> Sequence[int]:
-        """Which runs lie from the known log start to `end`; the first may begin before it."""
+    def _at_the_start(self, runs: Sequence[_Waiting], end: int) -> Sequence[int]:
+        """Which runs lie from the known log start to `end`; a batch may begin before it, no more.
+
+        As many as fill the place, else as many as there is room for.
+        """
         size = end - self._log_start_seen
-        chosen = _that_fill(counts, size)
-        if chosen is not None:
-            return chosen
-        first = len(counts)
-        while first and sum(counts[first:]) < size and sum(counts[first - 1 :]) <= end:
-            first -= 1
-        return range(first, len(counts))
+        firsts = [run.extents[0].record_count if run.positions else 0 for run in runs]
+        sums = _sums([run.record_count for run in runs], min(end, size + max(firsts, default=0)))
+        for total in sorted(sums):
+            chosen = sums[total]
+            if total >= size and (total == size or total - firsts[chosen[0]] < size):
+                return chosen
+        return sums[max(total for total in sums if total <= size)]
 
     def _in_sequence(self, runs: Sequence[_Waiting], offset: int) -> list[_Waiting]:
         """Without the batches that a coordinator had to refuse if they came at `offset`."""
@@ -770,15 +773,20 @@ _SUMS_MAX: Final = 20_000
 
 def _that_fill(counts: Sequence[int], size: int) -> Sequence[int] | None:
     """Which of `counts` add up to `size`, as many as possible; None when none are found."""
+    return _sums(counts, size).get(size)
+
+
+def _sums(counts: Sequence[int], most: int) -> Mapping[int, tuple[int, ...]]:
+    """The sums of some of `counts` up to `most`, each with the places of as many as possible."""
     sums: dict[int, tuple[int, ...]] = {0: ()}
     for index, count in enumerate(counts):
         for total, chosen in list(sums.items()):
             longer = total + count
-            if longer <= size and len(chosen) >= len(sums.get(longer, ())):
+            if longer <= most and len(chosen) >= len(sums.get(longer, ())):
                 sums[longer] = (*chosen, index)
         if len(sums) > _SUMS_MAX:
             break
-    return sums.get(size)
+    return sums
 
 
 def _that_fit(counts: Sequence[int], size: int) -> Sequence[int]:

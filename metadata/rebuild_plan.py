@@ -40,7 +40,8 @@ from itertools import groupby
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from metadata.commit_rules import MAGIC, check_commit
+from metadata.commit_request import check_commit
+from metadata.commit_rules import MAGIC
 from metadata.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CATALOGUE, WRITE_AHEAD_MULTI_SEGMENT, CommitFile
