@@ -145,7 +145,8 @@ def unpack_window(state: ProducerState) -> ProducerWindow:
     """The state, for a look at each of its batches."""
     (fields,) = np.frombuffer(state, _STATE).tolist()
     epoch, count, batches, _ = fields
-    return ProducerWindow(epoch, tuple(map(ProducerBatch._make, batches[:count])))
+    # Python's integers: NumPy's 32-bit ones have no sequence after the last one.
+    return ProducerWindow(epoch, tuple(map(ProducerBatch._make, batches[:count].tolist())))
 
 
 def states_array(states: Iterable[ProducerState | None]) -> States:

@@ -20,6 +20,7 @@ from metadata.producer_state import (
     check_sequence,
     grouped_by_producer,
     last_append_ms,
+    next_sequence,
     state_of_row,
     states_array,
     states_list,
@@ -171,6 +172,13 @@ def pack_window(window: ProducerWindow) -> ProducerState:
 @given(windows)
 def test_a_window_survives_packing(window: ProducerWindow) -> None:
     assert unpack_window(pack_window(window)) == window
+
+
+def test_after_the_greatest_sequence_of_a_packed_window_comes_zero() -> None:
+    packed = pack_window(ProducerWindow(3, (ProducerBatch(MAX, MAX, 7, 8),)))
+    window = unpack_window(packed)
+    assert next_sequence(window.batches[-1].last_sequence) == 0
+    assert verdict(window, 1, 1, epoch=3) is OutOfOrderSequence
 
 
 @given(st.lists(windows, min_size=1, max_size=4))
