@@ -27,8 +27,8 @@ trailer. Objects live as long as their batches do, so every version ever written
     trailer                                  62  time type      u8   0 create, 1 log append
      0  footer offset   u64                  63  zero           u8
      8  entries         u32                  64  request id     i64
-    12  footer CRC      u32  over all entries
-    16  version         u16
+    12  footer CRC      u32  over all entries and the notes
+    16  version         u16  2
     18  zeros           2s
     20  CRC             u32  over bytes 0 .. 19
     24  magic           8s  "DLSWALIX"

@@ -12,12 +12,24 @@ from uuid import UUID
 import pytest
 
 from diskless.data_directory import DataDirectory
+from metadata.control_records import (
+    BrokerRegisteredRecord,
+    BrokerUnregisteredRecord,
+    FileHandedOverRecord,
+    FilesTombstonedRecord,
+    LeaderChangeRecord,
+    NoOpRecord,
+    PartitionsAssignedRecord,
+    ProducersExpiredRecord,
+    RowsSweptRecord,
+)
 from metadata.file_committed import COMMITTED_BATCH
 from metadata.local_log import LOG_DIRECTORY
 from metadata.log_object import log_key
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.record_codec import FieldReader
 from metadata.records import (
+    RECORD_TYPES,
     CommittedBatch,
     FileCommittedRecord,
     FilesDeletedRecord,
@@ -50,7 +62,17 @@ from metadata.state import STATE_FILE
 from tests.support.file_committed_v0 import REFUSED_BATCH, encode_file_committed_0
 from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
-from wal.ulid import mint_ulid, wal_object_key
+from wal.object_notes import (
+    DUPLICATE,
+    GIVEN_UP,
+    CommitNote,
+    Floor,
+    NotedRun,
+    ObjectNotes,
+    TopicFacts,
+    encode_notes,
+)
+from wal.ulid import encode_ulid, mint_ulid, wal_object_key
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 
@@ -121,6 +143,7 @@ def test_every_byte_table_of_the_page_is_understood() -> None:
         "wal/record_batch:HEADER",
         "wal/chunk:CHUNK_HEADER+CHUNK_HEADER_CRC",
         "wal/chunk:RECORD_CRC+META_CONTENT",
+        "wal/chunk:RECORD_CRC+NOTES_HEAD",
         "wal/chunk:RECORD_CRC+DESC_CONTENT",
         "wal/chunk:INDEX_RECORD",
         "wal/chunk_directory:COMMITTED+COMMITTED_CRC",
@@ -178,7 +201,7 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
         for row in table.rows
         if row.field == "version"
     ]
-    assert len(versions) == 5
+    assert len(versions) == 5  # chunk, WAL object and its trailer, segmented log, log object
     assert all(note == str(coded_version) for _, note, coded_version in versions)
 
 
@@ -443,6 +466,37 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
         FilesDeletedRecord(object_keys=(ObjectKey("a"), ObjectKey("b"))),
         {"ObjectKeys": ["a", "b"]},
     ),
+    "1005 LeaderChange": (
+        LeaderChangeRecord(leader_epoch=1, broker_id=2, host="h", port=3, incarnation=TOPIC),
+        {"LeaderEpoch": 1, "BrokerId": 2, "Host": "h", "Port": 3, "Incarnation": TOPIC},
+    ),
+    "1006 PartitionsAssigned": (
+        PartitionsAssignedRecord(
+            topic_id=TOPIC, name="flights", first_partition=1, coordinators=(2, 3)
+        ),
+        {"TopicId": TOPIC, "Name": "flights", "FirstPartition": 1, "Coordinators": [2, 3]},
+    ),
+    "1007 FileHandedOver": (
+        FileHandedOverRecord(
+            object_key=ObjectKey("a"), object_format=1, file_size=2, owner_ids=(3, 4)
+        ),
+        {"ObjectKey": "a", "ObjectFormat": 1, "FileSize": 2, "OwnerIds": [3, 4]},
+    ),
+    "1008 FilesTombstoned": (
+        FilesTombstonedRecord(object_keys=(ObjectKey("a"), ObjectKey("b"))),
+        {"ObjectKeys": ["a", "b"]},
+    ),
+    "1009 ProducersExpired": (
+        ProducersExpiredRecord(before_ms=1, limit=2),
+        {"BeforeMs": 1, "Limit": 2},
+    ),
+    "1010 NoOp": (NoOpRecord(leader_epoch=1), {"LeaderEpoch": 1}),
+    "1011 BrokerRegistered": (
+        BrokerRegisteredRecord(broker_id=1, host="h", port=2, rack="r", incarnation=TOPIC),
+        {"BrokerId": 1, "Host": "h", "Port": 2, "Rack": "r", "Incarnation": TOPIC},
+    ),
+    "1012 BrokerUnregistered": (BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),
+    "1013 RowsSwept": (RowsSweptRecord(limit=1), {"Limit": 1}),
 }
 
 
@@ -460,7 +514,9 @@ def test_a_metadata_record_reads_back_by_the_page_alone(title: str) -> None:
 
 def test_the_page_has_every_metadata_record_and_its_sizes() -> None:
     kinds = {type(record) for record, _ in RECORDS.values()}
-    assert kinds == set(MetadataRecord.__args__)
+    assert kinds == set(RECORD_TYPES.values())
+    titles = {f"{key} {kind.__name__.removesuffix('Record')}" for key, kind in RECORD_TYPES.items()}
+    assert titles == {title.split(",")[0] for title in RECORDS}
     assert set(RECORDS) <= set(LAYOUTS)
     assert f"A batch takes {COMMITTED_BATCH.size} bytes, a refused one {REFUSED_BATCH.size}." in (
         PAGE.replace("\n  ", " ")
@@ -574,6 +630,22 @@ def test_every_layout_of_the_page_is_checked() -> None:
     assert set(LAYOUTS) == set(RECORDS) | set(MESSAGES)
 
 
+NOTES: Final = ObjectNotes(
+    topics={TOPIC: TopicFacts("flights", 6, (("retention.ms", "60000"),))},
+    commits=(
+        CommitNote(encode_ulid(5), [NotedRun(10, 1_700_000_000_000, 4)], {1: DUPLICATE}),
+        CommitNote(encode_ulid(6), outcome=GIVEN_UP),
+    ),
+    floors=(Floor(20, 4), None),
+)
+
+
+def test_the_example_of_notes_is_what_the_code_writes() -> None:
+    (example,) = re.findall(r"```text\nnotes, for example\n(.*?)```", PAGE, re.DOTALL)
+    told = [re.match(r"  ((?:(?:[0-9a-f]{2})+ )*)", line + " ") for line in example.splitlines()]
+    assert bytes.fromhex("".join(match[1] for match in told if match)) == encode_notes(NOTES)
+
+
 # --- tables, keys, directories --------------------------------------------------------------------
 
 
@@ -618,13 +690,17 @@ def test_objects_are_named_as_the_page_says() -> None:
 
 def test_the_data_directory_is_laid_out_as_the_page_says(tmp_path: Path) -> None:
     directory = DataDirectory.open(tmp_path, node_id=7, rng=random.Random(1))
+    directory.begin_life(random.Random(1))
     told = re.findall(r"^DIR/(.+?)  ", PAGE, re.MULTILINE)
-    assert [tmp_path / name.replace("<node id>", "7") for name in told] == [
+    names = {"<node id>": "7", "<k>": "3"}
+    assert [tmp_path / re.sub(r"<.+?>", lambda match: names[match[0]], name) for name in told] == [
         tmp_path / "meta.properties",
-        directory.metadata / LOG_DIRECTORY,
-        directory.metadata / STATE_FILE,
+        tmp_path / "incarnation",
+        directory.metadata_partition(3) / LOG_DIRECTORY,
+        directory.metadata_partition(3) / STATE_FILE,
         directory.chunks,
         directory.cache,
         directory.objects,
     ]
     assert (tmp_path / "meta.properties").is_file()
+    assert (tmp_path / "incarnation").is_file()
