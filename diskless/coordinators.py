@@ -20,6 +20,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -167,6 +168,22 @@ class Coordinators:
                     f"{topic.name} live at coordinator {highest}: it can only be raised"
                 )
 
+    async def _coordinator_ids(self, catalogue: PartitionCoordinator) -> Sequence[int]:
+        """All coordinators that anything was ever assigned to, as of now.
+
+        Another broker may have been configured with more of them. Raises: NotCoordinator.
+        """
+        await catalogue.confirm_leadership()
+        highest = max(
+            (
+                coordinator
+                for topic in catalogue.replica.topics().values()
+                for coordinator in topic.assignments.values()
+            ),
+            default=CATALOGUE,
+        )
+        return range(max(len(self.partitions), highest + 1))
+
     def _workers(self, coordinator: PartitionCoordinator) -> Sequence[Worker]:
         """What runs beside a coordinator as long as it leads."""
         config, clock, rng = self._config, self._clock, self._rng
@@ -211,7 +228,7 @@ class Coordinators:
                 OrphanScan(
                     self._store,
                     self.client,
-                    lambda: range(len(self.partitions)),
+                    partial(self._coordinator_ids, coordinator),
                     settings=config.coordinator,
                     clock=clock,
                     rng=rng,

@@ -99,6 +99,7 @@ class StateTransaction:
             state_hash=image.state_hash,
             next_producer_id=image.next_producer_id,
             forgotten_until_ms=image.forgotten_until_ms,
+            began_ms=image.began_ms,
         )
         self._last_record = b""
         self._commits = FileCommits(self)
@@ -112,6 +113,8 @@ class StateTransaction:
             raise CorruptState(
                 f"metadata batch at offset {batch.base_offset}, expected {self.changes.next_offset}"
             )
+        if not batch.base_offset:
+            self.changes.began_ms = batch.timestamp_ms
         for offset, data in enumerate(batch.records, batch.base_offset):
             record = record_of(data)
             if isinstance(record, FileCommittedRecord):
@@ -482,6 +485,7 @@ def write_applied(connection: Connection, changes: Changes, *, last_record_crc: 
         last_record_crc,
         changes.timestamp_ms,
         changes.forgotten_until_ms,
+        changes.began_ms,
         to_signed(changes.state_hash),
     )
     connection.exec_driver_sql(_UPSERT_APPLIED, (*values, APPLIED_CHECKSUM(values)))

@@ -136,8 +136,8 @@ def decide_hand_over(
 ) -> Decision[Sequence[DisklessError | None]]:
     """Own these files from now on; what is owned already is left as it is.
 
-    An entry is None or InvalidRequest. A file that was never committed here becomes a row that
-    waits: its commit may be on its way.
+    An entry is None or InvalidRequest, also for an unknown file that is older than our log. A file
+    that was never committed here becomes a row that waits: its commit may be on its way.
     """
     records: list[MetadataRecord] = []
     answers: list[DisklessError | None] = []
@@ -148,6 +148,9 @@ def decide_hand_over(
             continue
         known = view.file(file.object_key)
         if known is None:
+            if _is_older_than_log(view, file.object_key):
+                answers[-1] = _older_than_log(file.object_key)
+                continue
             known = KnownFile(b"", b"", FileStanding.HANDED_OVER)
         elif known.standing is FileStanding.TOMBSTONED:
             known = known._replace(standing=FileStanding.SEALED)
@@ -176,6 +179,19 @@ def _problem_of_handed(file: HandedFile, coordinator_id: int) -> InvalidRequest 
     return None
 
 
+def _is_older_than_log(view: SpeculativeView, key: ObjectKey) -> bool:
+    """Whether the file may have been committed in a log of this coordinator that is gone.
+
+    Then its not being known means nothing. So whoever starts with empty metadata on a full bucket,
+    on purpose or not, does not see its objects taken for orphans: they wait to be rebuilt from.
+    """
+    return view.began_ms is None or minted_ms(key) < view.began_ms
+
+
+def _older_than_log(key: ObjectKey) -> InvalidRequest:
+    return InvalidRequest(f"{key} is older than our metadata log: who knows what it holds")
+
+
 def _problem_of_key(key: ObjectKey) -> InvalidRequest | None:
     try:
         check_object_key(key)
@@ -188,7 +204,10 @@ def _problem_of_key(key: ObjectKey) -> InvalidRequest | None:
 def decide_tombstone(
     view: SpeculativeView, keys: Sequence[ObjectKey]
 ) -> Decision[Sequence[Tombstone]]:
-    """Refuse the commit of these keys for ever, except for those that are known here."""
+    """Refuse the commit of these keys for ever, except for those that are known here.
+
+    An entry is InvalidRequest for a key that is older than our log.
+    """
     new: list[ObjectKey] = []
     answers: list[Tombstone] = []
     for key in keys:
@@ -198,6 +217,9 @@ def decide_tombstone(
             continue
         known = view.file(key)
         if known is None:
+            if _is_older_than_log(view, key):
+                answers.append(Tombstone(error=_older_than_log(key)))
+                continue
             view.put_file(key, KnownFile(b"", b"", FileStanding.TOMBSTONED))
             new.append(key)
         is_known = known is not None and known.standing is not FileStanding.TOMBSTONED

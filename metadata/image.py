@@ -63,6 +63,7 @@ class Changes:
     state_hash: int
     next_producer_id: int
     forgotten_until_ms: int
+    began_ms: int
     topics: dict[UUID, StoredTopic | None] = field(default_factory=dict)
     partitions: dict[TopicIdPartition, PartitionState | None] = field(default_factory=dict)
     plans: dict[ObjectKey, PlannedSegment | None] = field(default_factory=dict)
@@ -85,6 +86,8 @@ class CommittedImage:
         self.next_producer_id = 0
         self.forgotten_until_ms = -1
         """The latest time at which a key that was forgotten had been minted."""
+        self.began_ms = -1
+        """Time of the metadata log's first batch; -1 before that."""
         self.topics: dict[UUID, StoredTopic] = {}
         self.topics_by_name: dict[str, TopicDescription] = {}
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
@@ -101,6 +104,7 @@ class CommittedImage:
         self.state_hash = changes.state_hash
         self.next_producer_id = changes.next_producer_id
         self.forgotten_until_ms = changes.forgotten_until_ms
+        self.began_ms = changes.began_ms
         for topic_id, topic in changes.topics.items():
             before = self.topics.pop(topic_id, None)
             # A name may have been deleted and created again within one transaction.

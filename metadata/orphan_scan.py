@@ -15,6 +15,9 @@ only when
    excludes the other, whatever any clock says;
 4. the coordinators are still the same ones as before they were asked.
 
+A coordinator does not answer for keys that are older than its own metadata log: if it ever had
+another one, that is gone, and the objects are all that is left to rebuild from.
+
 Everything else is left alone: other names, objects that anybody knows, objects of which not all
 coordinators could be asked; those are asked about again in the next round.
 
@@ -41,7 +44,7 @@ decisions.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Protocol
 
@@ -86,14 +89,14 @@ class OrphanScan:
         self,
         store: ObjectStore,
         coordinators: OtherCoordinators,
-        coordinator_ids: Callable[[], Sequence[int]],
+        coordinator_ids: Callable[[], Awaitable[Sequence[int]]],
         *,
         settings: CoordinatorSettings,
         clock: Clock,
         rng: random.Random,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`coordinator_ids` names all coordinators there are at the time it is called."""
+        """`coordinator_ids` names all coordinators there are, as of the time it is called."""
         self._store = store
         self._coordinators = coordinators
         self._coordinator_ids = coordinator_ids
@@ -216,7 +219,7 @@ class OrphanScan:
         return now_ms - max(minted, stat.last_modified_ms) > self._old_after_ms
 
     async def _delete_orphans(self, keys: Sequence[ObjectKey]) -> None:
-        coordinators = tuple(self._coordinator_ids())
+        coordinators = tuple(await self._coordinator_ids())
         if not coordinators:
             self.deferred += len(keys)
             return
@@ -226,7 +229,7 @@ class OrphanScan:
         orphans = agreement.given_up
         if not orphans:
             return
-        if set(self._coordinator_ids()) != set(coordinators):
+        if set(await self._coordinator_ids()) != set(coordinators):
             # A new coordinator was not asked. Its clock would have to be far behind for it to
             # accept a commit of such an old key, but then there would be no stopping it.
             self.deferred += len(orphans)

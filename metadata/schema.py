@@ -55,7 +55,7 @@ from sqlalchemy.sql.type_api import TypeEngine
 
 from metadata.state_hash import Int64s, RowChecksum
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -336,7 +336,8 @@ APPLIED: Final = Table(
     Column("last_record_crc", Integer, nullable=False),
     Column("timestamp_ms", Integer, nullable=False),
     Column("forgotten_until_ms", Integer, nullable=False),
+    Column("began_ms", Integer, nullable=False),
     Column("state_hash", Integer, nullable=False),
     Column("checksum", Integer, nullable=False),
 )
-APPLIED_CHECKSUM: Final = RowChecksum(100, 7)
+APPLIED_CHECKSUM: Final = RowChecksum(100, 8)

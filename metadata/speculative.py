@@ -282,6 +282,12 @@ class SpeculativeView:
         """Keys minted up to then may have been committed, cleaned up and forgotten."""
         return max(self._image.forgotten_until_ms, self._forgotten_until_ms)
 
+    @property
+    def began_ms(self) -> int | None:
+        """When the metadata log began; what was committed before is not in it. None: not yet."""
+        began_ms = self._image.began_ms
+        return None if began_ms < 0 else began_ms
+
     # -- files ----------------------------------------------------------------------------------
 
     def file(self, key: ObjectKey) -> KnownFile | None:

@@ -92,6 +92,7 @@ class Applied(NamedTuple):
     last_record_crc: int
     timestamp_ms: int
     forgotten_until_ms: int
+    began_ms: int
     state_hash: int
 
 
@@ -375,6 +376,7 @@ def read_applied(connection: Connection) -> Applied | None:
         row.last_record_crc,
         row.timestamp_ms,
         row.forgotten_until_ms,
+        row.began_ms,
         from_signed(row.state_hash),
     )
 
@@ -438,6 +440,7 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         image.next_offset = applied.next_offset
         image.timestamp_ms = applied.timestamp_ms
         image.forgotten_until_ms = applied.forgotten_until_ms
+        image.began_ms = applied.began_ms
         image.state_hash = applied.state_hash
 
     def rows(table: StateTable) -> list[tuple[Any, ...]]:

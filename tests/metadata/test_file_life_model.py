@@ -63,10 +63,14 @@ class FileLives(RuleBasedStateMachine):
 
     def new_scan(self) -> OrphanScan:
         world = self.world
+
+        async def coordinator_ids() -> Sequence[int]:
+            return range(COORDINATORS)
+
         return OrphanScan(
             world.store,
             world,
-            lambda: range(COORDINATORS),
+            coordinator_ids,
             settings=SETTINGS,
             clock=world.scan_clock,
             rng=self.rng,

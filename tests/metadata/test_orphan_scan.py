@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import Tombstone
+from metadata.operations import HandedFile, Tombstone
 from metadata.orphan_scan import MARKER_PREFIX, OrphanScan
-from tests.support.file_cluster import COMMIT_AGE_S, GRACE_S, Cluster, drain, running_cluster
+from tests.support.file_cluster import (
+    COMMIT_AGE_S,
+    GRACE_S,
+    Cluster,
+    drain,
+    running_cluster,
+)
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
-from wal.errors import ObjectExpired, ObjectStoreUnavailable
+from wal.errors import InvalidRequest, ObjectExpired, ObjectStoreUnavailable
 from wal.failpoint import FailpointError, arm
 from wal.file_store import FileStore
 from wal.memory_store import MemoryStore
@@ -71,6 +77,10 @@ class Scene:
 
     def scanner(self, seed: int = 1, **fields: object) -> OrphanScan:
         """Another scanner, or the same after a restart."""
+
+        async def coordinator_ids() -> Sequence[int]:
+            return tuple(self.cluster.benches)
+
         given: dict[str, object] = {
             "settings": SETTINGS,
             "clock": self.cluster.clock,
@@ -79,7 +89,7 @@ class Scene:
         return OrphanScan(
             self.store,
             self.cluster,
-            lambda: tuple(self.cluster.benches),
+            coordinator_ids,
             **(given | fields),  # type: ignore[arg-type]
         )
 
@@ -129,7 +139,7 @@ async def test_an_object_that_any_coordinator_knows_is_left_alone(scene: Scene) 
     await scene.scan.scan_once()
     assert await scene.store.keys() == [key]
     assert (scene.scan.known, scene.scan.orphans_deleted) == (1, 0)
-    assert [log.end_offset for log in scene.cluster.logs.values()] == [1, 2], "it was written to"
+    assert [log.end_offset for log in scene.cluster.logs.values()] == [2, 3], "it was written to"
 
 
 async def test_an_object_is_left_alone_while_not_everybody_can_be_asked(scene: Scene) -> None:
@@ -150,10 +160,14 @@ async def test_a_coordinator_that_came_while_the_others_were_asked_stops_the_del
     key = await scene.upload()
     scene.advance(OLD_S)
     answers = iter([(0,), (0, 1), (0, 1), (0, 1)])
+
+    async def coordinator_ids() -> Sequence[int]:
+        return next(answers)
+
     scan = OrphanScan(
         scene.store,
         scene.cluster,
-        lambda: next(answers),
+        coordinator_ids,
         settings=SETTINGS,
         clock=scene.cluster.clock,
         rng=scene.rng,
@@ -167,10 +181,14 @@ async def test_a_coordinator_that_came_while_the_others_were_asked_stops_the_del
 async def test_nobody_to_ask_means_nothing_to_delete(scene: Scene) -> None:
     key = await scene.upload()
     scene.advance(OLD_S)
+
+    async def coordinator_ids() -> Sequence[int]:
+        return ()
+
     scan = OrphanScan(
         scene.store,
         scene.cluster,
-        tuple,
+        coordinator_ids,
         settings=SETTINGS,
         clock=scene.cluster.clock,
         rng=scene.rng,
@@ -375,6 +393,33 @@ async def test_a_commit_that_is_accepted_against_all_clocks_keeps_its_object(sce
             )
 
 
+async def test_objects_that_are_older_than_the_metadata_are_kept_to_rebuild_from(
+    tmp_path: Path,
+) -> None:
+    """Metadata that was lost knows nothing of a bucket full of data."""
+    clock = ManualClock()
+    store = TroubledStore(clock)
+    rng = random.Random(1)
+    keys = []
+    for _ in range(5):
+        keys.append(wal_object_key(mint_ulid(clock, rng)))
+        await store.put(keys[-1], BytesBody(b"batches"))
+        clock.advance(1)
+    async with running_cluster(tmp_path, 2, store, clock=clock) as cluster:
+        scene = Scene(cluster, store, clock)
+        orphan = await scene.upload()
+        clock.advance(OLD_S)
+        await scene.scan.scan_once()
+        assert sorted(await store.keys()) == sorted(keys)
+        assert orphan not in keys
+        assert scene.scan.deferred == len(keys)
+        handed = HandedFile(
+            object_key=keys[0], object_format=1, file_size_bytes=7, owner_ids=(0, 1)
+        )
+        (refused,) = await cluster.hand_over_files(1, [handed])
+        assert isinstance(refused, InvalidRequest)
+
+
 # --- failures ------------------------------------------------------------------------------------
 
 
@@ -547,8 +592,12 @@ async def test_it_scans_a_directory_as_well(tmp_path: Path) -> None:
         key = cluster.benches[0].key()  # minted in 2024
         await store.put(key, BytesBody(b"x"))
         clock.step_wall(20 * 365 * 86_400)
+
+        async def coordinator_ids() -> Sequence[int]:
+            return (0,)
+
         scan = OrphanScan(
-            store, cluster, lambda: (0,), settings=settings, clock=clock, rng=random.Random(1)
+            store, cluster, coordinator_ids, settings=settings, clock=clock, rng=random.Random(1)
         )
         await scan.scan_once()
         assert [stat.key async for stat in store.list("")] == [key], "it was put just now"

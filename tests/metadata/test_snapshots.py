@@ -90,6 +90,7 @@ class TestFormat:
             last_record_crc=st.integers(0, 2**32 - 1),
             timestamp_ms=st.integers(-1, 2**63 - 1),
             forgotten_until_ms=st.integers(-1, 2**63 - 1),
+            began_ms=st.integers(-1, 2**63 - 1),
             state_hash=st.integers(0, 2**64 - 1),
         ),
         taken_at_ms=st.integers(0, 2**63 - 1),

@@ -66,6 +66,7 @@ class LedgerCoordinator:
         self._image = CommittedImage(producers_max=1, coordinator_id=coordinator_id)
         self._view = SpeculativeView(self._image)
         self._next_id = 0
+        self._image.began_ms = 0
         self.clock = ManualClock()
         self.rows: dict[ObjectKey, LedgerRow] = {}
 
