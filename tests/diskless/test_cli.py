@@ -42,7 +42,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
 def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     finished = run("--help")
     assert finished.returncode == 0
-    for command in ("serve", "topic", "tier", "verify", "chunk", "wal", "config"):
+    for command in ("serve", "topic", "tier", "verify", "rebuild", "chunk", "wal", "config"):
         assert re.search(rf"^ +{command}\b", finished.stdout, re.MULTILINE), command
 
 
