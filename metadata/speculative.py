@@ -231,7 +231,9 @@ class SpeculativeView:
     def unknown_producers(self, keys: Collection[ProducerKey]) -> set[ProducerKey]:
         """Those of `keys` for which `knows_producer` does not hold."""
         cached = self._image.producers
-        return {key for key in keys if key not in cached and not self.knows_producer(key)}
+        if all(map(cached.__contains__, keys)):
+            return set()
+        return {key for key in keys if not self.knows_producer(key)}
 
     def knows_producer(self, key: ProducerKey) -> bool:
         """Whether `producer` can answer without a look-up in SQLite."""
@@ -254,7 +256,13 @@ class SpeculativeView:
         if self._producers:
             return [*map(self.producer, keys)]
         cached, looked_up = self._image.producers, self._looked_up_producers
-        return [cached.get(key) or looked_up[key] for key in keys]
+        states = [*map(cached.get, keys)]
+        if None not in states:
+            return states
+        return [
+            looked_up[key] if state is None else state
+            for key, state in zip(keys, states, strict=True)
+        ]
 
     def put_producers(self, states: Mapping[ProducerKey, ProducerState]) -> None:
         self._producers.of(self.group).update(states)
