@@ -59,7 +59,7 @@ async def rows(applied: AppliedState) -> list[Row]:
 
 
 def coalesced(applied: AppliedState, file_id: int, batches: Sequence[CommittedBatch]) -> list[Row]:
-    """One batch after the other, as the rule is told in docs/formats.md."""
+    """One batch after the other, as metadata/apply_commit.py tells the rule."""
     made: list[Row] = []
     previous: CommittedBatch | None = None
     for batch in batches:
