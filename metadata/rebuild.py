@@ -8,7 +8,7 @@ object, `concurrency` at a time, and no object as a whole; only copies (metadata
 read batches. Memory holds the index of every object, some 0.4 KiB per batch.
 
 New objects are put before the log that refers to them. Nothing of the bucket is changed otherwise,
-so a rebuild that failed is simply repeated; what it had put already are orphans.
+so a rebuild that failed is simply repeated.
 
 Failure cases: an object that cannot be read as what its key says is reported and left alone, so is
 one that is gone by the time it is read. ObjectStoreUnavailable ends the rebuild.

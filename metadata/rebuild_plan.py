@@ -16,8 +16,8 @@ What a WAL object and a segment must carry so that metadata can be rebuilt, and 
 metadata/rebuild_placement.py lays out each partition. Here the layouts become records, such as a
 coordinator would have written:
 
-- topics and partitions by id; of several topics with one name, the one with the newest data is the
-  living one, for a name belongs to one topic at a time;
+- topics and partitions by id; of several topics with one name, only that with the newest records,
+  for a name belongs to one topic at a time;
 - a log start above 0 is a commit of everything below it, deleted at once;
 - a segment is a commit of batches that say the same to the producers' states, and at once the plan
   and the commit of the segment. The object of that commit never existed and waits for its deletion;
@@ -225,7 +225,13 @@ class _Planner:
             if facts is None or not facts.name:
                 self._doubt(f"topic {topic_id}", f"its name is not known; it is {name} now")
             if name in owner:
+                # It was deleted, or somebody made it anew after the metadata were lost.
                 self._findings.dropped_topics.append(f"{name} ({topic_id})")
+                self._doubt(
+                    f"topic {topic_id}",
+                    f"another topic is called {name} and has newer records; this one is left out"
+                    " unless it is given another name",
+                )
                 continue
             owner[name] = topic_id
         return {topic_id: name for name, topic_id in owner.items()}

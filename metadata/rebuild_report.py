@@ -38,8 +38,7 @@ class LeftObject(NamedTuple):
     object_key: str
     reasons: Mapping[str, int]
     is_committed: bool
-    """Whether the new metadata know it all the same. What they do not know is an orphan, and will
-    be deleted as one."""
+    """Whether the new metadata know it all the same. What they do not know stays in the bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ class RebuildReport:
     left_out: Sequence[LeftObject]
     unused_segments: Sequence[str]
     dropped_topics: Sequence[str]
-    """Topics that were not brought back because another topic of their name came later."""
+    """Topics that were not brought back because another topic of their name has newer records."""
     written_objects: Sequence[str]
     """Objects that the rebuild adds: fillers of holes, and copies."""
     next_producer_id: int
@@ -86,7 +85,7 @@ class RebuildReport:
                 for key in self.inferred_objects
             ],
             "left out": [
-                f"{left.object_key}{'' if left.is_committed else ', which is an orphan now'}: "
+                f"{left.object_key}{'' if left.is_committed else ', not in the metadata'}: "
                 + ", ".join(f"{count} batches: {why}" for why, count in left.reasons.items())
                 for left in self.left_out
             ],

@@ -102,6 +102,8 @@ def dump_wal_index(key: ObjectKey, index: WalObjectIndex) -> Dump:
         "batches": len(index.extents),
         "partitions": len({extent.partition for extent in index.extents}),
         "records": sum(extent.record_count for extent in index.extents),
+        "topics": ", ".join(sorted(facts.name for facts in index.notes.topics.values())),
+        "notes of": ", ".join(note.ulid for note in index.notes.commits),
     }
     return Dump(facts, _BATCH_COLUMNS, [_extent_row(extent) for extent in index.extents])
 

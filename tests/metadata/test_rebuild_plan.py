@@ -356,6 +356,10 @@ def test_of_two_topics_with_one_name_the_newer_one_lives() -> None:
     plan, state = rebuilt(history)
     assert state.names == {new: "same"}
     assert plan.report.dropped_topics == [f"same ({old})"]
+    assert [doubt.subject for doubt in plan.report.doubts] == [f"topic {old}"]
+    plan, state = rebuilt(history, RebuildOptions(topic_names={old: "older"}))
+    assert state.names == {new: "same", old: "older"}
+    assert not plan.report.doubts
 
 
 def test_a_missing_object_is_a_hole_and_offsets_behind_it_stay() -> None:
