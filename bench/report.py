@@ -2,11 +2,13 @@
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 _COMPARE = {"≥": operator.ge, "≤": operator.le}
@@ -45,6 +47,13 @@ class Report:
 
     def step(self, text: str) -> None:
         self._console.print(f"[bold]{text}[/bold]")
+
+    @contextmanager
+    def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:
+        """A bar while it is entered; what it gives is told how much of how much is done."""
+        with Progress(console=self._console, transient=True) as bar:
+            task = bar.add_task(text, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def print(self) -> None:
         table = Table(title="diskless bench", box=None, header_style="bold")
