@@ -91,9 +91,10 @@ class Coordinators:
         ObjectStoreUnavailable.
         """
         async with AsyncExitStack() as stack:
-            partitions = []
+            partitions: list[MetadataPartition] = []
             for index in range(self._config.coordinator.metadata_partitions):
-                partition = await self._partition(index)
+                catalogue = partitions[CATALOGUE].replica if partitions else None
+                partition = await self._partition(index, catalogue)
                 partitions.append(await stack.enter_async_context(partition))
             self.partitions = partitions
             self._refuse_fewer_partitions()
@@ -124,13 +125,14 @@ class Coordinators:
         for partition in self.partitions:
             await partition.ready()
 
-    async def _partition(self, index: int) -> MetadataPartition:
+    async def _partition(self, index: int, catalogue: Replica | None) -> MetadataPartition:
         settings = self._config.coordinator
         replica = Replica(
             self._data.metadata_partition(index),
             settings=settings,
             coordinator_id=index,
             snapshots=SnapshotStore(self._store, partition=index, cluster_id=self._cluster_id),
+            catalogue=catalogue,
         )
         return MetadataPartition(
             replica,
@@ -239,7 +241,7 @@ class Coordinators:
             workers.append(
                 CatalogueSweep(
                     coordinator,
-                    have=coordinator.replica.topics,
+                    have=coordinator.replica.topic_ids,
                     catalogue_has=lambda topic_id: (
                         catalogue.replica.topic_by_id(topic_id) is not None
                     ),

@@ -13,11 +13,10 @@ no leader to follow, nothing counts as missing.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
-from metadata.operations import TopicDescription
 from wal.clock import Clock
 from wal.errors import CommitOutcomeUnknown, DisklessError, Retriable
 
@@ -46,7 +45,7 @@ class CatalogueSweep:
         self,
         coordinator: TopicOwner,
         *,
-        have: Callable[[], Mapping[str, TopicDescription]],
+        have: Callable[[], Collection[UUID]],
         catalogue_has: Callable[[UUID], bool],
         is_catalogue_followed: Callable[[], bool],
         clock: Clock,
@@ -77,11 +76,7 @@ class CatalogueSweep:
             self._missing_since.clear()
             return
         now = self._clock.monotonic()
-        missing = {
-            topic.topic_id
-            for topic in self._have().values()
-            if not self._catalogue_has(topic.topic_id)
-        }
+        missing = {topic_id for topic_id in self._have() if not self._catalogue_has(topic_id)}
         self._missing_since = {
             topic_id: self._missing_since.get(topic_id, now) for topic_id in missing
         }

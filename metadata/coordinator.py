@@ -592,7 +592,9 @@ class PartitionCoordinator:
         """See the protocol; at most `plans_per_call_max` plans are outstanding at any time."""
         limit = self._settings.plans_per_call_max
         room = limit - len(self._image.plans)
-        found = candidates(self._image, self._settings) if room > 0 else ()
+        found = (
+            candidates(self._image, self._settings, self.replica.topic_configs) if room > 0 else ()
+        )
         if found:
             proposals = await self._state.read(
                 partial(

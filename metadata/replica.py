@@ -69,9 +69,13 @@ class Replica:
         settings: CoordinatorSettings,
         coordinator_id: int = 0,
         snapshots: SnapshotStore | None = None,
+        catalogue: "Replica | None" = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`snapshots` are what a state that cannot be replayed any more starts from."""
+        """`snapshots` are what a state that cannot be replayed any more starts from.
+
+        `catalogue` is the replica that has the topics' configs, unless this one is it.
+        """
         self.coordinator_id: Final = coordinator_id
         self.state: Final = StateDatabase(directory / STATE_FILE, readers=settings.state_readers)
         self.image = CommittedImage(
@@ -79,6 +83,7 @@ class Replica:
         )
         self.names: Final = FileNames()
         self.snapshots: Final = snapshots
+        self._catalogue = catalogue
         self._settings = settings
         self._sleep = sleep
         self._listeners: list[CommitListener] = []
@@ -216,6 +221,15 @@ class Replica:
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
         topic = self.image.topics.get(topic_id)
         return None if topic is None else topic.description
+
+    def topic_ids(self) -> Collection[UUID]:
+        """The topics that have partitions here; beside the catalogue, names may repeat."""
+        return self.image.topics.keys()
+
+    def topic_configs(self, topic_id: UUID) -> Mapping[str, str] | None:
+        """What was set on a topic, as far as this broker's catalogue has heard; None: no topic."""
+        topic = (self._catalogue or self).topic_by_id(topic_id)
+        return None if topic is None else topic.configs
 
     def has_partition(self, partition: TopicIdPartition) -> bool:
         return partition in self.image.partitions

@@ -231,12 +231,13 @@ class RetentionWorker:
                 break
             partition = self._round.pop()
             state = image.partitions.get(partition)
-            topic = image.topics.get(partition.topic_id)
-            if state is None or topic is None or state.log_start_offset >= state.high_watermark:
+            configs = self._replica.topic_configs(partition.topic_id)
+            # What the catalogue has not heard of has no policy yet.
+            if state is None or configs is None or state.log_start_offset >= state.high_watermark:
                 continue
             policy = policies.get(partition.topic_id)
             if policy is None:
-                policy = retention_policy(topic.description.configs, self._settings)
+                policy = retention_policy(configs, self._settings)
                 policies[partition.topic_id] = policy
             log_start, oldest_ms = self._oldest.get(partition, (-1, 0))
             if may_be_due(

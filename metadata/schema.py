@@ -184,7 +184,7 @@ TOPICS: Final = StateTable(
     ["id", "partition_count"],
     [("topic_id", LargeBinary), ("name", String)],
     key=["id"],
-    constraints=[UniqueConstraint("topic_id"), UniqueConstraint("name")],
+    constraints=[UniqueConstraint("topic_id")],
 )
 TOPIC_CONFIGS: Final = StateTable(
     2,

@@ -14,8 +14,9 @@ Rows under an outstanding plan are kept until its segment is committed even if r
 past them meanwhile: a task may be reading their objects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -71,21 +72,34 @@ def segment_key(
     )
 
 
-def candidates(image: CommittedImage, settings: CoordinatorSettings) -> Sequence[Candidate]:
-    """Partitions with unplanned batches, from the committed image."""
+def candidates(
+    image: CommittedImage,
+    settings: CoordinatorSettings,
+    configs_of: Callable[[UUID], Mapping[str, str] | None],
+) -> Sequence[Candidate]:
+    """Partitions with unplanned batches, from the committed image.
+
+    A topic that `configs_of` does not know (the catalogue has not heard of it) is left out.
+    """
     found = []
-    limits: dict[int, tuple[int, int]] = {}
+    limits: dict[UUID, tuple[int, int] | None] = {}
     for partition, state in image.partitions.items():
         if state.unplanned_bytes <= 0:
             continue
-        topic = image.topics[partition.topic_id]
-        if topic.id not in limits:
-            configs = topic.description.configs
-            limits[topic.id] = (
-                _config(configs, SEGMENT_BYTES_CONFIG, settings.segment_bytes),
-                _config(configs, SEGMENT_MS_CONFIG, settings.segment_ms),
+        topic_id = partition.topic_id
+        if topic_id not in limits:
+            configs = configs_of(topic_id)
+            limits[topic_id] = (
+                None
+                if configs is None
+                else (
+                    _config(configs, SEGMENT_BYTES_CONFIG, settings.segment_bytes),
+                    _config(configs, SEGMENT_MS_CONFIG, settings.segment_ms),
+                )
             )
-        found.append(Candidate(partition, state, *limits[topic.id]))
+        limit = limits[topic_id]
+        if limit is not None:
+            found.append(Candidate(partition, state, *limit))
     return found
 
 

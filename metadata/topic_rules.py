@@ -180,8 +180,8 @@ def decide_create_partitions_at(
 ) -> Decision[Sequence[DisklessError | None]]:
     """The part of a coordinator beside the catalogue: partitions it has already stay as they are.
 
-    The catalogue gives a name to one topic at a time, so another topic of that name was deleted
-    there and is deleted here too, before anybody else gets to it.
+    Names mean nothing here. The catalogue gives a name to one topic at a time, but this coordinator
+    may still have partitions of an earlier topic of that name, or of one whose creation failed.
     """
     records: list[MetadataRecord] = []
     answer: list[DisklessError | None] = []
@@ -189,10 +189,6 @@ def decide_create_partitions_at(
         if _is_metadata_topic(request.name, request.topic_id):
             answer.append(_metadata_topic_exists())
             continue
-        named = view.topic_by_name(request.name)
-        if named is not None and named.topic_id != request.topic_id:
-            view.delete_topic(named)
-            records.append(TopicDeletedRecord(topic_id=named.topic_id))
         topic = view.stored_topic(request.topic_id)
         missing = [
             index

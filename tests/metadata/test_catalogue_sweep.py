@@ -42,7 +42,7 @@ class Swept:
         self.clock = ManualClock()
         self.sweep = CatalogueSweep(
             self.owner,
-            have=lambda: {topic.name: topic for topic in self.owner.topics.values()},
+            have=lambda: self.owner.topics.keys(),
             catalogue_has=lambda topic_id: topic_id in self.catalogue,
             is_catalogue_followed=lambda: self.is_followed,
             clock=self.clock,

@@ -18,6 +18,7 @@ from metadata.control_records import (
     NoOpRecord,
     PartitionsAssignedRecord,
     ProducersExpiredRecord,
+    RowsSweptRecord,
 )
 from metadata.image import CommittedImage
 from metadata.log import MetadataRecordBatch
@@ -62,6 +63,7 @@ GOLDEN: list[tuple[ControlRecord, str]] = [
         "01 f307 00 00000002 0268 00002384 0272" + LIFE_HEX + "00",
     ),
     (BrokerUnregisteredRecord(broker_id=2), "01 f407 00 00000002 00"),
+    (RowsSweptRecord(limit=500), "01 f507 00 000001f4 00"),
 ]
 
 
@@ -114,6 +116,7 @@ records = st.one_of(
         incarnation=st.uuids(),
     ),
     st.builds(BrokerUnregisteredRecord, broker_id=int32),
+    st.builds(RowsSweptRecord, limit=int32),
 )
 
 

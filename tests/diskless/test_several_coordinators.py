@@ -1,0 +1,112 @@
+"""A broker with several metadata partitions: topics whose partitions live at different ones."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from metadata.retention import RetentionWorker
+from tests.support.live_broker import LiveBroker
+from tests.support.stock_clients import (
+    QUIET,
+    TIMEOUT_S,
+    confluent_consumer,
+    confluent_producer,
+)
+from wal.coordinates import TopicIdPartition
+
+COORDINATORS = 3
+PARTITIONS = 6
+SETTINGS = {
+    "diskless.metadata.topic.num.partitions": str(COORDINATORS),
+    "log.retention.ms": "1",
+    "segment.bytes": "1000000",
+    "segment.ms": "3600000",
+}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LiveBroker]:
+    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
+        yield broker
+
+
+def filled(broker: LiveBroker, topic: str, configs: dict[str, str]) -> list[TopicIdPartition]:
+    """A topic with one record, of long ago, in every partition."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    admin.create_topics([NewTopic(topic, PARTITIONS, config=configs)])[topic].result(TIMEOUT_S)
+    producer = confluent_producer(broker.bootstrap)
+    for index in range(PARTITIONS):
+        producer.produce(topic, b"x" * 100, partition=index, timestamp=1_000)
+    assert producer.flush(TIMEOUT_S) == 0
+    topic_id = broker.broker.coordinator.topics()[topic].topic_id
+    return [TopicIdPartition(topic_id, index) for index in range(PARTITIONS)]
+
+
+def test_partitions_are_spread_over_all_coordinators(broker: LiveBroker) -> None:
+    partitions = filled(broker, "t", {})
+    homes = [broker.broker.coordinator.coordinator_of(partition) for partition in partitions]
+    assert sorted(homes) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_topics_own_retention_holds_wherever_its_partitions_live(broker: LiveBroker) -> None:
+    kept = filled(broker, "kept", {"retention.ms": "-1"})
+    expired = filled(broker, "expired", {})
+
+    async def pass_everywhere() -> None:
+        for metadata_partition in broker.broker.coordinators.partitions:
+            assert metadata_partition.coordinator is not None
+            await RetentionWorker(
+                metadata_partition.coordinator,
+                settings=broker.broker.config.retention,
+                clock=broker.broker.clock,
+            ).pass_once()
+
+    broker.run(pass_everywhere())
+    coordinator = broker.broker.coordinator
+    assert {coordinator.log_start_offset(partition) for partition in kept} == {0}
+    assert {coordinator.log_start_offset(partition) for partition in expired} == {1}
+
+
+def test_a_topics_own_segment_size_holds_wherever_its_partitions_live(broker: LiveBroker) -> None:
+    small = filled(broker, "small", {"segment.bytes": "50", "retention.ms": "-1"})
+    filled(broker, "large", {"retention.ms": "-1"})
+    plans = broker.run(broker.broker.coordinator.plan_segments())
+    assert sorted(plan.partition.partition for plan in plans) == list(range(PARTITIONS))
+    assert {plan.partition for plan in plans} == set(small)
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "log.retention.ms": "-1"}
+    with LiveBroker(tmp_path / "data", settings) as broker:
+        filled(broker, "t", {})
+    with LiveBroker(tmp_path / "data", settings) as broker:
+        with closing(confluent_consumer(broker.bootstrap)) as consumer:
+            consumer.assign([TopicPartition("t", index, 0) for index in range(PARTITIONS)])
+            messages = consumer.consume(PARTITIONS, timeout=TIMEOUT_S)
+        assert sorted(message.partition() or 0 for message in messages) == list(range(PARTITIONS))
+
+
+def test_metadata_partitions_can_be_added_and_serve_new_partitions_only(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, {**SETTINGS, "diskless.metadata.topic.num.partitions": "1"}) as broker:
+        filled(broker, "old", {"retention.ms": "-1"})
+    with LiveBroker(data, SETTINGS) as broker:
+        coordinator = broker.broker.coordinator
+        old = coordinator.topics()["old"]
+        assert {old.coordinator_of(index) for index in range(PARTITIONS)} == {0}
+        new = filled(broker, "new", {"retention.ms": "-1"})
+        assert {coordinator.coordinator_of(partition) for partition in new} == {0, 1, 2}
+
+
+def test_metadata_partitions_that_are_in_use_cannot_be_taken_away(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        filled(broker, "t", {})
+    fewer = {**SETTINGS, "diskless.metadata.topic.num.partitions": "2"}
+    with pytest.raises(ExceptionGroup) as refused, LiveBroker(data, fewer):
+        pass
+    assert "it can only be raised" in str(refused.value.exceptions[0])
