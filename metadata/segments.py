@@ -38,6 +38,9 @@ KEY_TOPIC_NAME_MAX: Final = 200
 """Kafka allows names of 249 characters; with a topic id behind them they would exceed the 255 bytes
 that file systems, and so `file://` stores, allow a name."""
 
+SEGMENT_ROWS_MAX: Final = 5_000
+"""Rows of one segment: its commit deletes them in one transaction, which holds up other commits."""
+
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -119,13 +122,14 @@ def survey(
 ) -> Sequence[Proposal]:
     """What is due, at most `proposals_max`; consecutive proposals of a partition touch.
 
-    A proposal is closed by the row that makes it reach `segment_bytes`. What remains is proposed
+    A proposal is closed by the row that makes it reach `segment_bytes`, or by the
+    SEGMENT_ROWS_MAX-th. What remains is proposed
     when its first row is older than `segment_ms`, or when `include_partial`.
     """
     proposals: list[Proposal] = []
     for partition, state, segment_bytes, segment_ms in partitions:
         left_bytes = state.unplanned_bytes
-        size = 0
+        size = rows = 0
         base: int | None = None
         last = -1
         for row in unplanned_rows(connection, state.id, state.planned_end_offset):
@@ -136,11 +140,12 @@ def survey(
                 if left_bytes < segment_bytes and not is_due:
                     # The usual case costs one row: too little yet, and too young.
                     break
-                base, size = row.base_offset, 0
+                base, size, rows = row.base_offset, 0, 0
             size += row.byte_size
+            rows += 1
             left_bytes -= row.byte_size
             last = row.last_offset
-            if size >= segment_bytes:
+            if size >= segment_bytes or rows == SEGMENT_ROWS_MAX:
                 proposals.append(Proposal(partition, base, last))
                 base = None
         if base is not None and len(proposals) < proposals_max:

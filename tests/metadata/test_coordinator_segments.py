@@ -69,6 +69,15 @@ async def test_whole_rows_are_planned_until_segment_bytes_is_reached(
     assert plans[0].topic_name == "flights"
 
 
+async def test_a_segment_is_made_of_so_many_rows_at_most(
+    bench: CoordinatorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metadata.segments.SEGMENT_ROWS_MAX", 2)
+    partition = await bench.partition()
+    await fill(bench, partition, 5)
+    assert spans(await bench.coordinator.plan_segments()) == [(0, 19), (20, 39)]
+
+
 async def test_little_data_is_planned_when_it_is_old_or_asked_for(bench: CoordinatorBench) -> None:
     partition = await bench.partition()
     await fill(bench, partition, 1)
