@@ -177,6 +177,10 @@ class LocalMetadataLog:
             raise NotCoordinator("this metadata log is closed")
         return self._end_offset
 
+    async def peek(self) -> bool:
+        """See `MetadataLog.peek`: nobody else appends here."""
+        return False
+
     async def lead(self, records: Sequence[bytes], timestamp_ms: int, *, at_offset: int) -> int:
         """See `MetadataLog.lead`; an append."""
         if at_offset < self._end_offset:

@@ -92,6 +92,14 @@ class MetadataLog(Protocol):
         """
         ...
 
+    async def peek(self) -> bool:
+        """Whether something is known to follow `end_offset`; cheaper than `refresh`.
+
+        False may be wrong when the log was pruned beyond `end_offset`: refresh now and then, too.
+        Raises: NotCoordinator (closed), StorageFailed.
+        """
+        ...
+
     async def lead(self, records: Sequence[bytes], timestamp_ms: int, *, at_offset: int) -> int:
         """Become the leader by appending one batch at exactly `at_offset`, and return that.
 

@@ -27,6 +27,7 @@ end the broker, since a restart is what recovers them.
 """
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -47,6 +48,10 @@ from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, Retri
 
 RESIGNED: Final = -1
 """Broker id of a LeaderChange by which a leader steps down: anybody may stand at once."""
+
+LOOKS_PER_REFRESH: Final = 20
+"""A follower only looks whether the next entry is there. Now and then it lists the log: what it
+waits for may have come and been pruned while the store could not be reached."""
 
 _LEASE_MARGIN: Final = 1.1
 """Monotonic clocks of two machines run this close to each other, by far."""
@@ -185,9 +190,10 @@ class MetadataPartition:
         """Apply what others append; returns when it is time to stand."""
         seen_at = self._clock.monotonic()
         patience_s = self._patience_s()
-        while True:
+        for look in itertools.count():
             try:
-                await self.log.refresh()
+                if look % LOOKS_PER_REFRESH == 0 or await self.log.peek():
+                    await self.log.refresh()
             except Retriable as error:
                 _logger.warning("metadata partition %d cannot be read: %s", self.index, error)
             else:

@@ -250,6 +250,10 @@ class ObjectMetadataLog:
         """See `MetadataLog.refresh`; one LIST when there is nothing new."""
         return await self._run(self._refresh)
 
+    async def peek(self) -> bool:
+        """See `MetadataLog.peek`; one GET of a header."""
+        return await self._run(self._reader.has_next)
+
     async def lead(self, records: Sequence[bytes], timestamp_ms: int, *, at_offset: int) -> int:
         """See `MetadataLog.lead`; a PUT and a LIST."""
         return await self._run_append(lambda: self._lead(records, timestamp_ms, at_offset))

@@ -146,6 +146,10 @@ class ObjectLogReader:
                 return None
         raise self._unsettled()
 
+    async def has_next(self) -> bool:
+        """Whether an object begins where the last known one ends. Raises: StorageFailed."""
+        return await self._exists(self._end_offset)
+
     async def reload(self) -> None:
         """Build the index anew. Needs `order`. Raises: CorruptLog, StorageFailed."""
         for _ in range(ROUNDS_MAX):

@@ -113,6 +113,12 @@ class MetadataLogContract:
             assert log.lease_expires_at > 0
         assert log.lease_expires_at is None
 
+    async def test_nothing_follows_what_the_only_writer_appended(self, storage: LogStorage) -> None:
+        async with self.led(storage) as log:
+            assert not await log.peek()
+            await log.append([[b"a"], [b"b"]], NOW_MS)
+            assert not await log.peek()
+
     async def test_encoded_batches_are_what_reading_decodes(self, storage: LogStorage) -> None:
         async with self.led(storage) as log:
             await log.append([[b"%d" % number] * 3 for number in range(9)], NOW_MS)

@@ -306,7 +306,9 @@ async def test_an_append_of_unknown_outcome_ends_the_term_and_the_next_leader_de
         assert await zombie.land()
         with pytest.raises(NotCoordinator):
             await log.lead([b"again"], NOW_MS, at_offset=1)
+        assert await log.peek()
         assert await log.refresh() == 2
+        assert not await log.peek()
         expected = [FIRST, [b"a"], [b"again"]]
     else:
         expected = [FIRST, [b"again"]]

@@ -69,6 +69,9 @@ class MemoryMetadataLog:
     async def refresh(self) -> int:
         return self.end_offset
 
+    async def peek(self) -> bool:
+        return False
+
     async def lead(self, records: Sequence[bytes], timestamp_ms: int, *, at_offset: int) -> int:
         return await self.append([records], timestamp_ms, at_offset=at_offset)
 
