@@ -19,9 +19,9 @@ first: an object is deleted only behind a record that refuses its commit for eve
 Source: KIP-1164, "WAL file management"; docs/file-lifecycle.md has the whole picture.
 """
 
-import random
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from metadata.commit_rules import Decision
@@ -45,14 +45,20 @@ FILES_PER_CALL_MAX: Final = 10_000
 """Files that one call may hand over, tombstone, describe or forget."""
 
 
-def permuted_owners(coordinator_ids: Iterable[int], rng: random.Random) -> tuple[int, ...]:
+def permuted_owners(key: ObjectKey, coordinator_ids: Iterable[int]) -> tuple[int, ...]:
     """The owner list of a file that is committed at these coordinators.
 
-    In random order, so that no coordinator has to do all the deleting.
+    In an order that is as random as the key, so that no coordinator has to do all the deleting,
+    and follows from the key. A commit that is sent again, to those who missed it the first time,
+    must not come with another order: the last owner of one list would delete what the last owner
+    of another one still has live batches in. So two lists of one key agree about the order of
+    those who are in both, even when a topic was deleted in between and one of them is shorter.
     """
-    owners = sorted(set(coordinator_ids))
-    rng.shuffle(owners)
-    return tuple(owners)
+    return tuple(sorted(set(coordinator_ids), key=lambda owner: _rank(key, owner)))
+
+
+def _rank(key: ObjectKey, coordinator_id: int) -> bytes:
+    return blake2b(f"{key} {coordinator_id}".encode(), digest_size=8).digest()
 
 
 def owners_before(owner_ids: Sequence[int], coordinator_id: int) -> tuple[int, ...]:

@@ -361,7 +361,7 @@ class RoutedClient:
     async def commit_file(
         self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[BatchCommit]:
-        """See `CoordinatorClient`; the owners of the object are chosen here, at random.
+        """See `CoordinatorClient`; the order of the object's owners is chosen here.
 
         Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown, NotCoordinator (nobody
         leads any of the coordinators).
@@ -412,7 +412,7 @@ class RoutedClient:
             uploader_broker_id=request.uploader_broker_id,
             batches=request.batches,
             object_format=request.object_format,
-            owner_ids=permuted_owners(sorted(owners), self._rng),
+            owner_ids=permuted_owners(request.object_key, owners),
         )
 
     async def delete_records(

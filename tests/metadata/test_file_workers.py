@@ -25,6 +25,7 @@ from tests.support.file_cluster import (
     drain,
     running_cluster,
 )
+from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
     CommitFailed,
@@ -36,6 +37,7 @@ from wal.errors import (
 from wal.failpoint import FailpointError, arm
 from wal.memory_store import MemoryStore
 from wal.object_store import BytesBody
+from wal.ulid import mint_ulid, wal_object_key
 
 
 @pytest.fixture
@@ -195,10 +197,16 @@ async def test_a_file_is_forgotten_once_however_often_that_is_asked(alone: Clust
 # --- owners --------------------------------------------------------------------------------------
 
 
-def test_owners_are_permuted_and_each_is_there_once() -> None:
-    lists = {permuted_owners([2, 0, 1, 0, 2], random.Random(seed)) for seed in range(100)}
+def test_owners_are_permuted_as_the_key_says() -> None:
+    clock, rng = ManualClock(), random.Random(1)
+    keys = [wal_object_key(mint_ulid(clock, rng)) for _ in range(200)]
+    lists = [permuted_owners(key, [2, 0, 1, 0, 2]) for key in keys]
     assert all(sorted(owners) == [0, 1, 2] for owners in lists)
-    assert len(lists) == 6
+    assert len(set(lists)) == 6
+    for key, owners in zip(keys, lists, strict=True):
+        for left_out in owners:
+            shorter = permuted_owners(key, {*owners} - {left_out})
+            assert shorter == tuple(owner for owner in owners if owner != left_out)
 
 
 async def committed_by_three(cluster: Cluster) -> tuple[ObjectKey, list[TopicIdPartition]]:

@@ -19,6 +19,7 @@ from metadata.file_rules import (
     decide_hand_over,
     decide_seal,
     decide_tombstone,
+    permuted_owners,
 )
 from metadata.image import CommittedImage
 from metadata.metadata_settings import CoordinatorSettings
@@ -259,9 +260,8 @@ class FileWorld:
 
     async def mint(self, shard: int = 0) -> None:
         key = wal_object_key(f"{mint_ulid(self.broker_clock, self.rng)[:-2]}0{shard}")
-        owners = list(range(len(self.coordinators)))
-        self.rng.shuffle(owners)
-        self.owners[key] = tuple(owners[: self.rng.randint(1, len(owners))])
+        count = len(self.coordinators)
+        self.owners[key] = tuple(self.rng.sample(range(count), self.rng.randint(1, count)))
         self.not_put.add(key)
 
     async def upload(self) -> None:
@@ -288,12 +288,18 @@ class FileWorld:
         among = missing if missing and self.rng.random() < 0.9 else commits
         return self.rng.choice(among) if among else None
 
+    def _owner_list(self, key: ObjectKey) -> tuple[int, ...]:
+        """Each commit of a key may name coordinators that it has no batches for any more."""
+        others = {*range(len(self.coordinators))} - {*self.owners[key]}
+        named = self.rng.sample(sorted(others), self.rng.randint(0, len(others)))
+        return permuted_owners(key, {*self.owners[key], *named})
+
     async def commit(self) -> None:
         """A commit of what was uploaded some time arrives at one of its coordinators."""
         if found := self._some_commit():
             coordinator, key = found
             with suppress(ObjectExpired):
-                coordinator.commit(key, self.owners[key])
+                coordinator.commit(key, self._owner_list(key))
 
     async def commit_late(self) -> None:
         """A commit arrives at a coordinator whose clock is so far behind that it sees no age."""
@@ -302,7 +308,7 @@ class FileWorld:
             behind_s = (coordinator.clock.now_ms() - minted_ms(key)) / 1000
             coordinator.clock.step_wall(-behind_s)
             with suppress(ObjectExpired):
-                coordinator.commit(key, self.owners[key])
+                coordinator.commit(key, self._owner_list(key))
             coordinator.clock.step_wall(behind_s)
 
     async def drain(self) -> None:
