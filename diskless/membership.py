@@ -22,6 +22,7 @@ from diskless.ports import BrokerEndpoint, ClientInfo
 from diskless.produce_routing import ProduceRouting
 from metadata.metadata_partition import Candidate
 from metadata.operations import CATALOGUE, RegisteredBroker
+from wal.clock import Sleep
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, CorruptObject, ObjectExists, Retriable
 from wal.object_store import BytesBody, ObjectStore
@@ -32,12 +33,6 @@ CLUSTER_OBJECT: Final = ObjectKey("meta/cluster")
 _BEATS_PER_SESSION: Final = 3
 
 log = structlog.get_logger(__name__)
-
-
-class Sleep(Protocol):
-    """`asyncio.sleep`, or a simulation's."""
-
-    async def __call__(self, delay: float, /) -> None: ...
 
 
 async def shared_cluster_id(store: ObjectStore, rng: random.Random) -> str:

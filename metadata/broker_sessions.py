@@ -16,21 +16,14 @@ be. A clock that jumps does not matter: time is monotonic.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
 
 from metadata.operations import RegisteredBroker
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.errors import CommitOutcomeUnknown, InvalidRequest, Retriable
 
 _CHECKS_PER_SESSION = 4
 
 _logger = logging.getLogger(__name__)
-
-
-class Sleep(Protocol):
-    """`asyncio.sleep`, or a simulation's."""
-
-    async def __call__(self, delay: float, /) -> None: ...
 
 
 class BrokerSessions:

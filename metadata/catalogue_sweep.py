@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.errors import CommitOutcomeUnknown, DisklessError, Retriable
 
 ABANDONED_AFTER_S: Final = 15 * 60.0
@@ -30,12 +30,6 @@ class TopicOwner(Protocol):
     """The coordinator whose topics are compared."""
 
     async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]: ...
-
-
-class Sleep(Protocol):
-    """`asyncio.sleep`, or a simulation's."""
-
-    async def __call__(self, delay: float, /) -> None: ...
 
 
 class CatalogueSweep:

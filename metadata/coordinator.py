@@ -86,7 +86,7 @@ from metadata.queries import (
     segment_plan,
 )
 from metadata.records import SegmentCommittedRecord, encode_record
-from metadata.replica import ROWS_PER_PARTITION_MAX, Replica, Sleep
+from metadata.replica import ROWS_PER_PARTITION_MAX, Replica
 from metadata.segments import candidates, decide_commit_segments, decide_plans, survey
 from metadata.speculative import SpeculativeView
 from metadata.topic_rules import (
@@ -98,7 +98,7 @@ from metadata.topic_rules import (
     decide_delete_records,
     decide_delete_topics,
 )
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey
 from wal.errors import (
     AppendTooLarge,

@@ -37,7 +37,7 @@ from metadata.file_rules import FilePlan, FileStep, owners_before, plan_file
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, HandedFile
 from metadata.queries import DeletableFile
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, OutcomeUnknown, Retriable
 from wal.failpoint import failpoint
@@ -73,12 +73,6 @@ class FileAccounts(Protocol):
     async def forget_files(
         self, keys: Sequence[ObjectKey], *, tombstones: bool = False
     ) -> None: ...
-
-
-class Sleep(Protocol):
-    """`asyncio.sleep`, or a simulation's."""
-
-    async def __call__(self, delay: float, /) -> None: ...
 
 
 @dataclass(slots=True)

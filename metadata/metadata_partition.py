@@ -42,8 +42,8 @@ from metadata.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import Leader
 from metadata.records import encode_record
-from metadata.replica import Replica, Sleep
-from wal.clock import Clock
+from metadata.replica import Replica
+from wal.clock import Clock, Sleep
 from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, Retriable
 
 RESIGNED: Final = -1

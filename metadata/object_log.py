@@ -68,7 +68,7 @@ from metadata.log_object import (
     encode_object,
 )
 from metadata.object_log_reader import ListedObject, ObjectLogReader
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.errors import (
     AppendTooLarge,
     CommitFailed,
@@ -96,7 +96,6 @@ LEASE_MARGIN: Final = 1.1
 _VERIFY_BYTES: Final = 4 << 20
 
 _Result = TypeVar("_Result")
-Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

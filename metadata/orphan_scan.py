@@ -46,11 +46,11 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final
 
 from metadata.file_agreement import OtherCoordinators, give_up_files
 from metadata.metadata_settings import CoordinatorSettings
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectNotFound, OutcomeUnknown, Retriable
 from wal.failpoint import failpoint
@@ -74,12 +74,6 @@ MARKER_KEPT_MS: Final = 3_600_000
 BACKOFF_MAX_S: Final = 300.0
 
 _logger = logging.getLogger(__name__)
-
-
-class Sleep(Protocol):
-    """`asyncio.sleep`, or a simulation's."""
-
-    async def __call__(self, delay: float, /) -> None: ...
 
 
 class OrphanScan:

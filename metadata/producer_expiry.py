@@ -20,9 +20,9 @@ from functools import partial
 from typing import Final, Protocol
 
 from metadata.producer_rows import expired_producers
-from metadata.replica import Replica, Sleep
+from metadata.replica import Replica
 from metadata.retention_settings import RetentionSettings
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.errors import OutcomeUnknown, Retriable
 
 BACKOFF_MAX_S: Final = 600.0

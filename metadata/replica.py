@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from metadata.image import Changes, CommittedImage
@@ -39,6 +39,7 @@ from metadata.queries import FileNames, find_batches, list_offset
 from metadata.snapshots import SnapshotStore
 from metadata.state import STATE_FILE, StateDatabase
 from metadata.state_recovery import REPLAY_BYTES, apply_batches, open_state
+from wal.clock import Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import OutOfBounds, StorageFailed
 from wal.failpoint import failpoint
@@ -51,12 +52,6 @@ ROWS_PER_PARTITION_MAX: Final = 2**31 - 1
 _logger = logging.getLogger(__name__)
 
 CommitListener = Callable[[Collection[TopicIdPartition]], None]
-
-
-class Sleep(Protocol):
-    """`asyncio.sleep`, or a simulation's."""
-
-    async def __call__(self, delay: float, /) -> None: ...
 
 
 class Replica:

@@ -40,7 +40,7 @@ from sqlalchemy import Connection, select
 from metadata.image import PartitionState
 from metadata.operations import DeletedRecords, DeleteRecords
 from metadata.queries import unplanned_rows
-from metadata.replica import Replica, Sleep
+from metadata.replica import Replica
 from metadata.retention_rules import (
     ExpiredPrefix,
     RetainedRow,
@@ -52,7 +52,7 @@ from metadata.retention_rules import (
 from metadata.retention_settings import RetentionSettings
 from metadata.schema import FILES, PARTITIONS, SEGMENTS, compiled
 from metadata.state import checked_row
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState, OutcomeUnknown, Retriable
 

@@ -56,8 +56,8 @@ from metadata.operations import (
     Tombstone,
     TopicDescription,
 )
-from metadata.replica import CommitListener, Replica, Sleep
-from wal.clock import Clock
+from metadata.replica import CommitListener, Replica
+from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
     CommitFailed,

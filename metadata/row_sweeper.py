@@ -15,9 +15,10 @@ from typing import Final, Protocol
 
 from sqlalchemy import Connection, select
 
-from metadata.replica import Replica, Sleep
+from metadata.replica import Replica
 from metadata.retention_settings import RetentionSettings
 from metadata.schema import SWEPT
+from wal.clock import Sleep
 from wal.errors import OutcomeUnknown, Retriable
 
 BACKOFF_MAX_S: Final = 60.0

@@ -35,7 +35,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from metadata.log import MetadataLog
 from metadata.schema import STATE_VERSION
@@ -44,7 +44,7 @@ from metadata.snapshots import SnapshotStatus, SnapshotStore, SurveyedSnapshot
 from metadata.state import StateDatabase
 from metadata.state_file import remove_database
 from metadata.state_recovery import refuse_lost_tail
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.errors import CorruptLog, CorruptState, DisklessError
 from wal.failpoint import failpoint
 from wal.settings import setting
@@ -94,12 +94,6 @@ class SnapshotSettings:
         why="snapshots kept, and the log behind the oldest of them; 1: nothing is left to start "
         "from when that one is damaged; more: more objects and a longer log",
     )
-
-
-class Sleep(Protocol):
-    """`asyncio.sleep`, or a simulation's."""
-
-    async def __call__(self, delay: float, /) -> None: ...
 
 
 class SnapshotKeeper:

@@ -1,7 +1,8 @@
 """Time as an argument.
 
-Everything that needs the time takes a `Clock`, so that a test or a simulation can own it. Wall time
-orders nothing: offsets come from the metadata log, leases and deadlines from `monotonic`.
+Everything that needs the time takes a `Clock`, and what waits takes a `Sleep`, so that a test or a
+simulation can own both. Wall time orders nothing: offsets come from the metadata log, leases and
+deadlines from `monotonic`.
 """
 
 import time
@@ -18,6 +19,12 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never steps backwards."""
         ...
+
+
+class Sleep(Protocol):
+    """`asyncio.sleep`, or a simulation's."""
+
+    async def __call__(self, delay: float, /) -> None: ...
 
 
 class SystemClock:

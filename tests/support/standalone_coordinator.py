@@ -10,8 +10,8 @@ from metadata.coordinator import PartitionCoordinator
 from metadata.local_log import LocalMetadataLog
 from metadata.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.replica import Replica, Sleep
-from wal.clock import Clock
+from metadata.replica import Replica
+from wal.clock import Clock, Sleep
 
 
 @asynccontextmanager
