@@ -203,6 +203,7 @@ class RoutedClient:
         """
         deadline = self._clock.monotonic() + min(timeout_ms / 1000, ROUTING_TIMEOUT_S)
         answers: dict[int, _Answer] = {}
+        unknown: dict[int, _Answer] = {}
         pending: Sequence[int] = range(len(partitions))
         while pending:
             shares: dict[CoordinatorClient, list[int]] = {}
@@ -222,9 +223,14 @@ class RoutedClient:
             for positions, some in zip(shares.values(), asked, strict=True):
                 answers.update(zip(positions, some, strict=True))
             pending = [at for at in pending if isinstance(answers[at].error, _LOOK_AGAIN)]
+            for position in pending:
+                if isinstance(answers[position].error, CommitOutcomeUnknown):
+                    unknown[position] = answers[position]
             if once or not pending or self._clock.monotonic() >= deadline:
                 break
             await self._sleep(_RETRY_S)
+        # That somebody does not lead says nothing about what was asked of somebody else before.
+        answers.update({position: unknown[position] for position in pending if position in unknown})
         return [answers[position] for position in range(len(partitions))]
 
     async def _share(
