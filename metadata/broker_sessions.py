@@ -6,7 +6,9 @@ brokers know it; the beats in between are only remembered here. Who was silent f
 timeout is unregistered, by a record as well.
 
 A new leader has heard nobody yet, so every registered broker gets one session timeout from then on.
-So it is after this process itself was paused: nobody could be heard meanwhile.
+So it is after this process itself was paused: nobody could be heard meanwhile. The exception is the
+broker that led before and did not resign. It was silent for a lease already, that is why there is
+another leader; so it leaves the cluster at once, and comes back with its next beat if it is alive.
 
 Failure cases: two live brokers with one node id would answer for each other; the second is refused
 until the first has been silent long enough, unless it is at the same address, where only one can
@@ -15,13 +17,18 @@ be. A clock that jumps does not matter: time is monotonic.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 from metadata.operations import RegisteredBroker
 from wal.clock import Clock, Sleep
 from wal.errors import CommitOutcomeUnknown, InvalidRequest, Retriable
 
-_CHECKS_PER_SESSION = 4
+_CHECKS_PER_SESSION: Final = 12
+"""A dead broker is out of the cluster that much later at most."""
+_PAUSE_OF_SESSION: Final = 1 / 4
+"""Who comes this much too late from its sleep was paused, and may have missed a beat."""
 
 _logger = logging.getLogger(__name__)
 
@@ -36,16 +43,17 @@ class BrokerSessions:
         *,
         clock: Clock,
         timeout_ms: int,
+        deposed: int | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`registered` are the brokers of the catalogue as of now."""
+        """`registered` are the brokers of the catalogue as of now; `deposed` led it before."""
         self._registered = registered
         self._unregister = unregister
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
         self._sleep = sleep
         self._began_at = clock.monotonic()
-        self._heard_at: dict[int, float] = {}
+        self._heard_at: dict[int, float] = {} if deposed is None else {deposed: -math.inf}
 
     def hear(self, broker: RegisteredBroker) -> None:
         """A broker is alive. Raises InvalidRequest when its node id is another live broker's."""
@@ -78,16 +86,20 @@ class BrokerSessions:
         """Unregister who is silent, until cancelled."""
         interval_s = self._timeout_s / _CHECKS_PER_SESSION
         while True:
+            await self._unregister_silent()
             slept_at = self._clock.monotonic()
             await self._sleep(interval_s)
-            if self._clock.monotonic() - slept_at > 2 * interval_s:
+            overslept_s = self._clock.monotonic() - slept_at - interval_s
+            if overslept_s > self._timeout_s * _PAUSE_OF_SESSION:
                 self._began_at = self._clock.monotonic()
                 self._heard_at.clear()
-            silent = self.silent()
-            if not silent:
-                continue
-            _logger.warning("brokers %s are silent and leave the cluster", silent)
-            try:
-                await self._unregister(silent)
-            except (Retriable, CommitOutcomeUnknown) as error:
-                _logger.warning("brokers %s could not be unregistered: %s", silent, error)
+
+    async def _unregister_silent(self) -> None:
+        silent = self.silent()
+        if not silent:
+            return
+        _logger.warning("brokers %s are silent and leave the cluster", silent)
+        try:
+            await self._unregister(silent)
+        except (Retriable, CommitOutcomeUnknown) as error:
+            _logger.warning("brokers %s could not be unregistered: %s", silent, error)

@@ -181,10 +181,12 @@ class PartitionCoordinator:
         settings: CoordinatorSettings,
         sleep: Sleep = asyncio.sleep,
         lease_renewal_ms: int = 0,
+        deposed: int | None = None,
     ) -> None:
         """`replica` is open and has applied all of `log`, which this process leads.
 
         `lease_renewal_ms`: an idle leader appends something when its lease has only that long left.
+        `deposed`: the broker that led before, if it let its lease end instead of resigning.
         """
         self.replica: Final = replica
         self._log = log
@@ -216,6 +218,7 @@ class PartitionCoordinator:
             self.unregister_brokers,
             clock=clock,
             timeout_ms=settings.session_timeout_ms,
+            deposed=deposed,
             sleep=sleep,
         )
         """Of the brokers of the cluster, if this is the catalogue; run it beside."""

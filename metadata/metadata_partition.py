@@ -227,6 +227,7 @@ class MetadataPartition:
     async def _stand(self) -> PartitionCoordinator:
         """Become leader. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         candidate = self._candidate()
+        before = self.leader
         await self._append_leader_change(candidate.broker_id, candidate)
         await self.replica.catch_up(self.log)
         _logger.info(
@@ -243,6 +244,11 @@ class MetadataPartition:
             settings=self._settings,
             sleep=self._sleep,
             lease_renewal_ms=int(self._lease_ms * _RENEW_WHEN_LEFT),
+            deposed=(
+                None
+                if before is None or before.broker_id == candidate.broker_id
+                else before.broker_id
+            ),
         )
 
     async def _append_leader_change(self, broker_id: int, candidate: Candidate) -> None:

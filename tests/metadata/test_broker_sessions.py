@@ -22,10 +22,11 @@ def broker(broker_id: int, *, life: int = 0, host: str = "h") -> RegisteredBroke
 class Catalogue:
     """Who is registered, and sessions that think of it as their catalogue."""
 
-    def __init__(self, *brokers: RegisteredBroker) -> None:
+    def __init__(self, *brokers: RegisteredBroker, deposed: int | None = None) -> None:
         self.registered = {item.broker_id: item for item in brokers}
         self.clock = ManualClock()
         self.failures = 0
+        self.slept_s = 0.0
         self._step_s = 0.0
         self._steps: asyncio.Queue[None] = asyncio.Queue(1)
         self.sessions = BrokerSessions(
@@ -33,6 +34,7 @@ class Catalogue:
             self._unregister,
             clock=self.clock,
             timeout_ms=int(TIMEOUT_S * 1000),
+            deposed=deposed,
             sleep=self._sleep,
         )
 
@@ -43,7 +45,8 @@ class Catalogue:
         for broker_id in broker_ids:
             del self.registered[broker_id]
 
-    async def _sleep(self, _: float) -> None:
+    async def _sleep(self, delay_s: float) -> None:
+        self.slept_s = delay_s
         await self._steps.get()
         self.clock.advance(self._step_s)
 
@@ -79,6 +82,25 @@ async def test_everybody_has_one_timeout_from_the_leaders_beginning() -> None:
     assert sorted(catalogue.registered) == [1, 2]
     await catalogue.pass_time(steps=1)
     assert catalogue.registered == {}
+    task.cancel()
+
+
+async def test_the_leader_before_was_silent_for_long_enough_already() -> None:
+    catalogue = Catalogue(broker(1), broker(2), deposed=2)
+    task = await running(catalogue)
+    await asyncio.sleep(0)
+    assert list(catalogue.registered) == [1]
+    catalogue.sessions.hear(broker(2))
+    catalogue.registered[2] = broker(2)
+    await catalogue.pass_time(steps=3)
+    assert sorted(catalogue.registered) == [1, 2], "it lives after all"
+    task.cancel()
+
+
+async def test_a_silent_broker_is_noticed_soon_after_its_timeout() -> None:
+    catalogue = Catalogue(broker(1))
+    task = await running(catalogue)
+    assert catalogue.slept_s <= TIMEOUT_S / 10
     task.cancel()
 
 

@@ -8,7 +8,12 @@ import pytest
 
 from metadata.control_records import LeaderChangeRecord
 from metadata.coordinator import PartitionCoordinator
-from metadata.operations import CreateTopic, ListOffsets, TopicDescription
+from metadata.operations import (
+    CreateTopic,
+    ListOffsets,
+    RegisteredBroker,
+    TopicDescription,
+)
 from metadata.records import decode_record
 from tests.support.contender import LEASE_MS, Contender, until
 from wal.clock import ManualClock
@@ -122,6 +127,27 @@ async def test_a_dead_leader_is_replaced_after_its_lease_and_nothing_is_lost(
         replacement = await second.leading()
         assert second.replica.topics() == {"flights": topic}
         await create(replacement, "trains")
+
+
+@pytest.mark.parametrize("resigns", [True, False])
+async def test_a_leader_that_let_its_lease_end_is_not_held_to_be_alive(
+    bucket: Bucket, resigns: bool
+) -> None:
+    first = bucket.contender(1)
+    await first.__aenter__()
+    who = first.candidate
+    await (await first.leading()).register_broker(
+        RegisteredBroker(who.broker_id, who.host, who.port, "", who.incarnation)
+    )
+    async with bucket.contender(2) as second:
+        await second.following(first)
+        if resigns:
+            await first.__aexit__(None, None, None)
+        else:
+            await first.die()
+            await bucket.pass_time(LEASE_S * 2, second)
+        successor = await second.leading()
+        assert successor.sessions.silent() == ([] if resigns else [1])
 
 
 async def test_a_leader_that_stops_resigns_and_the_next_one_need_not_wait(bucket: Bucket) -> None:
