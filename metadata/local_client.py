@@ -108,7 +108,8 @@ class LocalClient:
         """The coordinator of a partition; the catalogue's for one that nobody has heard of."""
         if len(self._partitions) == 1:
             return CATALOGUE
-        topic = self.catalogue.topic_by_id(partition.topic_id)
+        topic_id = partition.topic_id
+        topic = self.catalogue.topic_by_id(topic_id) or self.catalogue.deleted_topic(topic_id)
         if topic is not None and partition.partition < topic.partition_count:
             return topic.coordinator_of(partition.partition)
         # The catalogue hears of a partition last.

@@ -48,6 +48,8 @@ APPLY_RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
 """Pauses while SQLite's disk refuses; the last one is repeated for ever."""
 
 ROWS_PER_PARTITION_MAX: Final = 2**31 - 1
+DELETED_TOPICS_MAX: Final = 10_000
+"""Deleted topics that are remembered, the oldest forgotten first."""
 
 _logger = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class Replica:
         self.names: Final = FileNames()
         self.snapshots: Final = snapshots
         self._catalogue = catalogue
+        self._deleted_topics: dict[UUID, TopicDescription] = {}
         self._settings = settings
         self._sleep = sleep
         self._listeners: list[CommitListener] = []
@@ -158,6 +161,11 @@ class Replica:
         self._merge(changes, on_merged)
 
     def _merge(self, changes: Changes, on_merged: Callable[[], None] | None) -> None:
+        for topic_id, topic in changes.topics.items():
+            if topic is None and (gone := self.image.topics.get(topic_id)) is not None:
+                self._deleted_topics[topic_id] = gone.description
+        while len(self._deleted_topics) > DELETED_TOPICS_MAX:
+            del self._deleted_topics[next(iter(self._deleted_topics))]
         self.image.merge(changes)
         if on_merged is not None:
             on_merged()
@@ -216,6 +224,14 @@ class Replica:
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
         topic = self.image.topics.get(topic_id)
         return None if topic is None else topic.description
+
+    def deleted_topic(self, topic_id: UUID) -> TopicDescription | None:
+        """A topic that was deleted not long ago: where its partitions lived does not change.
+
+        A commit that is sent again must go to the same coordinators, batch by batch, as the first
+        time, or each of them would see other content under the key.
+        """
+        return self._deleted_topics.get(topic_id)
 
     def topic_ids(self) -> Collection[UUID]:
         """The topics that have partitions here; beside the catalogue, names may repeat."""

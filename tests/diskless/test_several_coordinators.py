@@ -1,5 +1,6 @@
 """A broker with several metadata partitions: topics whose partitions live at different ones."""
 
+import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,7 +9,9 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from metadata.operations import CommitFile
 from metadata.retention import RetentionWorker
+from tests.support.coordinator_bench import batch
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     QUIET,
@@ -16,7 +19,8 @@ from tests.support.stock_clients import (
     confluent_consumer,
     confluent_producer,
 )
-from wal.coordinates import TopicIdPartition
+from wal.coordinates import ByteOffset, TopicIdPartition
+from wal.ulid import mint_ulid, wal_object_key
 
 COORDINATORS = 3
 PARTITIONS = 6
@@ -110,3 +114,24 @@ def test_metadata_partitions_that_are_in_use_cannot_be_taken_away(tmp_path: Path
     with pytest.raises(ExceptionGroup) as refused, LiveBroker(data, fewer):
         pass
     assert "it can only be raised" in str(refused.value.exceptions[0])
+
+
+def test_a_commit_repeated_after_its_topic_was_deleted_gets_its_first_answer(
+    broker: LiveBroker,
+) -> None:
+    """Its answer was lost, and somebody deleted one of its topics before it was sent again."""
+    coordinator = broker.broker.coordinator
+    places = [*filled(broker, "kept", {}), *filled(broker, "deleted", {})]
+    request = CommitFile(
+        object_key=wal_object_key(mint_ulid(broker.broker.clock, random.Random(1))),
+        file_size_bytes=10_000,
+        uploader_broker_id=0,
+        batches=[
+            batch(place, 2)._replace(byte_offset=ByteOffset(16 + 100 * at))
+            for at, place in enumerate(places)
+        ],
+    )
+    first = broker.run(coordinator.commit_file(request))
+    assert [answer.error for answer in first] == [None] * len(places)
+    broker.run(coordinator.delete_topics([places[-1].topic_id]))
+    assert broker.run(coordinator.commit_file(request)) == first
