@@ -6,8 +6,9 @@ not what lies before or behind it. Rows are verified against their checksums; da
 for that partition alone, never other bytes.
 """
 
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from sqlalchemy import Connection, Select, case, func, select
 
@@ -54,15 +55,17 @@ from wal.errors import (
 NO_UPLOADER: Final = -1
 """`files.uploader_broker_id` of a segment, and of what was handed over or tombstoned."""
 
-_PAGE_ROWS: Final = 64
-"""Rows fetched at once; one page covers most answers."""
+_PAGE_ROWS_MIN: Final = 8
+_PAGE_ROWS_MAX: Final = 256
+"""Rows fetched at once: few at first, because an answer often is one page of SQLite's or less, then
+four times as many each time."""
 _FILES_CACHED_MAX: Final = 20_000
 
 _BATCHES_FROM: Final = compiled(
     select(BATCHES.table)
     .where(BATCHES.table.c.partition == 0, BATCHES.table.c.last_offset >= 0)
     .order_by(BATCHES.table.c.last_offset)
-    .limit(_PAGE_ROWS)
+    .limit(_PAGE_ROWS_MIN)
 )
 _SEGMENTS_FROM: Final = compiled(
     select(SEGMENTS.table)
@@ -113,10 +116,10 @@ class FileNames:
         """Raises CorruptState when no sound row of that id exists."""
         name = self._names.get(file_id)
         if name is None:
-            row = connection.exec_driver_sql(_FILE, (file_id,)).one_or_none()
-            if row is None:
+            rows = stored_rows(connection, _FILE, (file_id,))
+            if not rows:
                 raise CorruptState(f"rows reference the unknown file {file_id}")
-            values = checked_row(FILES, row)
+            values = checked_row(FILES, rows[0])
             name = FileName(ObjectKey(values[9]), values[2])
             if len(self._names) >= _FILES_CACHED_MAX:
                 # Several reader threads share this; clearing is atomic, and refilling is cheap.
@@ -226,20 +229,20 @@ def _extents_from(
 
 def _batch_rows(connection: Connection, partition_id: int, offset: int) -> Iterator[BatchRow]:
     """Rows from the first that ends at or after `offset`, page by page."""
+    page_rows = _PAGE_ROWS_MIN
     while True:
-        page = connection.exec_driver_sql(
-            _BATCHES_FROM, (partition_id, offset, _PAGE_ROWS, 0)
-        ).all()
+        page = stored_rows(connection, _BATCHES_FROM, (partition_id, offset, page_rows, 0))
         for row in page:
             batch = BatchRow._make(checked_row(BATCHES, row)[:-1])
             offset = batch.last_offset + 1
             yield batch
-        if len(page) < _PAGE_ROWS:
+        if len(page) < page_rows:
             return
+        page_rows = min(page_rows * 4, _PAGE_ROWS_MAX)
 
 
 def _segments(connection: Connection, partition_id: int, offset: int) -> Iterator[tuple[Any, ...]]:
-    for row in connection.exec_driver_sql(_SEGMENTS_FROM, (partition_id, offset, 1, 0)):
+    for row in stored_rows(connection, _SEGMENTS_FROM, (partition_id, offset, 1, 0)):
         yield checked_row(SEGMENTS, row)
 
 
@@ -247,10 +250,20 @@ def _partition(connection: Connection, partition_id: int | None) -> PartitionSta
     """From the same transaction as the rows, or a commit in between would look like a hole."""
     if partition_id is None:
         return None
-    row = connection.exec_driver_sql(_PARTITION, (partition_id,)).one_or_none()
-    if row is None:
-        return None
-    return PartitionState._make(checked_row(PARTITIONS, row)[:-1])
+    rows = stored_rows(connection, _PARTITION, (partition_id,))
+    return PartitionState._make(checked_row(PARTITIONS, rows[0])[:-1]) if rows else None
+
+
+def stored_rows(
+    connection: Connection, sql: str, parameters: Sequence[int]
+) -> Sequence[tuple[Any, ...]]:
+    """All rows that `sql` finds, unchecked; for statements that run several times per look-up.
+
+    From the driver itself: SQLAlchemy's share of such a statement is ten times SQLite's. All at
+    once: a statement left half read would keep its snapshot open.
+    """
+    driver = cast(sqlite3.Connection, connection.connection.driver_connection)
+    return driver.execute(sql, parameters).fetchall()
 
 
 def wal_extent(row: BatchRow, file: FileName) -> WalExtent:
