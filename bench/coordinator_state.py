@@ -15,29 +15,28 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 
+from metadata.apply import StateTransaction, write_applied
 from metadata.commit_answer import Answer, pack_answer
 from metadata.control_records import NoOpRecord
+from metadata.image import CommittedImage
 from metadata.local_log import LOG_DIRECTORY
 from metadata.log_batch import encode_batch
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
 from metadata.records import encode_record
 from metadata.schema import (
-    APPLIED,
-    APPLIED_CHECKSUM,
     BATCHES,
     FILE_ANSWERS,
     FILES,
     NOT_DELETABLE,
     PARTITIONS,
-    STATE_VERSION,
     TOPICS,
     Row,
     StateTable,
 )
 from metadata.state import STATE_FILE, StateDatabase
-from metadata.state_hash import HASH_MODULUS, sum_of, to_signed
+from metadata.state_hash import HASH_MODULUS, sum_of
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
@@ -104,7 +103,7 @@ async def generate(
                 next_offset=next_offset,
                 last_record_crc=crc32c(last),
                 timestamp_ms=now_ms,
-                state_hash=to_signed(state_hash % HASH_MODULUS),
+                state_hash=state_hash % HASH_MODULUS,
             )
         )
         state.trust()
@@ -242,13 +241,16 @@ def _row(table: StateTable, **values: Any) -> Row:
     return table.row(*[values.get(column, 0) for column in table.columns[:-1]])
 
 
-def _note_applied(connection: Connection, **values: int) -> None:
-    row = {
-        "id": 1,
-        "state_version": STATE_VERSION,
-        "forgotten_until_ms": -1,
-        "began_ms": -1,
-        **values,
-    }
-    checksum = APPLIED_CHECKSUM([row[column] for column in APPLIED.columns.keys()[:-1]])
-    connection.execute(insert(APPLIED).values(**row, checksum=checksum))
+def _note_applied(
+    connection: Connection,
+    *,
+    next_offset: int,
+    last_record_crc: int,
+    timestamp_ms: int,
+    state_hash: int,
+) -> None:
+    changes = StateTransaction(connection, CommittedImage(producers_max=1)).changes
+    changes.next_offset = next_offset
+    changes.timestamp_ms = timestamp_ms
+    changes.state_hash = state_hash
+    write_applied(connection, changes, last_record_crc=last_record_crc)
