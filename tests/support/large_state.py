@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -66,27 +66,25 @@ class LargeState(NamedTuple):
     """One record, the last one that was applied."""
 
 
-async def fill_state(state: StateDatabase, rows: int) -> LargeState:
+async def fill_state(
+    state: StateDatabase, rows: int, *, batches_per_file: int = BATCHES_PER_FILE
+) -> LargeState:
     """Fill the new, open `state` with one row per batch; all invariants of `check_state` hold.
 
-    One topic of PARTITION_COUNT partitions, BATCHES_PER_FILE batches in a file, each partition's in
-    turn, nothing coalesced.
+    One topic of PARTITION_COUNT partitions, `batches_per_file` batches in a file, each partition's
+    in turn, nothing coalesced.
     """
-    total = await state.write(lambda connection: _insert(connection, TOPICS, _topics()))
-    file_count = -(-rows // BATCHES_PER_FILE)
+    total = await state.write(_inserting(TOPICS, _topics()))
+    file_count = -(-rows // batches_per_file)
     for first in range(0, rows, _ROWS_AT_A_TIME):
         numbers = range(first, min(rows, first + _ROWS_AT_A_TIME))
-        total += await state.write(
-            lambda connection, numbers=numbers: _insert(connection, BATCHES, _batches(numbers))
-        )
+        total += await state.write(_inserting(BATCHES, _batches(numbers, batches_per_file)))
     for table, made in (
         (PARTITIONS, _partitions(rows)),
-        (FILES, _files(rows, file_count)),
-        (FILE_ANSWERS, _answers(file_count)),
+        (FILES, _files(rows, file_count, batches_per_file)),
+        (FILE_ANSWERS, _answers(file_count, batches_per_file)),
     ):
-        total += await state.write(
-            lambda connection, table=table, made=made: _insert(connection, table, made)
-        )
+        total += await state.write(_inserting(table, made))
     next_offset = PARTITION_COUNT + file_count
     state_hash = total % HASH_MODULUS
     await state.write(lambda connection: _applied(connection, next_offset, state_hash))
@@ -97,12 +95,15 @@ async def fill_state(state: StateDatabase, rows: int) -> LargeState:
     )
 
 
-def _insert(connection: Connection, table: StateTable, rows: Iterable[Sequence[Any]]) -> int:
-    made = [table.row(*row) for row in rows]
-    driver = connection.connection.driver_connection
-    assert driver is not None
-    driver.executemany(table.insert_sql, made)
-    return sum([row[-1] for row in made])
+def _inserting(table: StateTable, rows: Iterable[Sequence[Any]]) -> Callable[[Connection], int]:
+    def insert_rows(connection: Connection) -> int:
+        made = [table.row(*row) for row in rows]
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.executemany(table.insert_sql, made)
+        return sum([row[-1] for row in made])
+
+    return insert_rows
 
 
 def _topics() -> Iterable[Sequence[Any]]:
@@ -110,14 +111,14 @@ def _topics() -> Iterable[Sequence[Any]]:
     yield 0, PARTITION_COUNT, UUID(int=1).bytes, "large"
 
 
-def _batches(numbers: range) -> Iterable[Sequence[Any]]:
+def _batches(numbers: range, batches_per_file: int) -> Iterable[Sequence[Any]]:
     assert BATCHES.columns[:-1] == (
         "partition", "last_offset", "base_offset", "file", "byte_offset", "byte_size",
         "batch_count", "timestamp_type", "append_time_ms", "max_timestamp_ms",
     )  # fmt: skip
     for number in numbers:
         turn, partition = divmod(number, PARTITION_COUNT)
-        file, place = divmod(number, BATCHES_PER_FILE)
+        file, place = divmod(number, batches_per_file)
         base = turn * RECORDS_PER_BATCH
         # One byte apart, as batches between which another partition's lie.
         position = 16 + place * (BATCH_BYTES + 1)
@@ -141,16 +142,16 @@ def _partitions(rows: int) -> Iterable[Sequence[Any]]:
         )
 
 
-def _files(rows: int, file_count: int) -> Iterable[Sequence[Any]]:
+def _files(rows: int, file_count: int, batches_per_file: int) -> Iterable[Sequence[Any]]:
     clock, rng = ManualClock(START_MS), random.Random(1)
     for file in range(file_count):
-        batches = min(rows - file * BATCHES_PER_FILE, BATCHES_PER_FILE)
+        batches = min(rows - file * batches_per_file, batches_per_file)
         clock.advance(0.25)
         yield _ordered(
             FILES,
             id=PARTITION_COUNT + file,
             object_format=WRITE_AHEAD_MULTI_SEGMENT,
-            object_bytes=BATCHES_PER_FILE * (BATCH_BYTES + 1) + 64,
+            object_bytes=batches_per_file * (BATCH_BYTES + 1) + 64,
             committed_at_ms=START_MS + file * 250,
             live_rows=batches,
             live_bytes=batches * BATCH_BYTES,
@@ -161,10 +162,10 @@ def _files(rows: int, file_count: int) -> Iterable[Sequence[Any]]:
         )
 
 
-def _answers(file_count: int) -> Iterable[Sequence[Any]]:
+def _answers(file_count: int, batches_per_file: int) -> Iterable[Sequence[Any]]:
     rng = random.Random(2)
     for file in range(file_count):
-        answer = bytes(_ANSWER_BYTES * BATCHES_PER_FILE)
+        answer = bytes(_ANSWER_BYTES * batches_per_file)
         yield _ordered(
             FILE_ANSWERS,
             file=PARTITION_COUNT + file,
@@ -181,7 +182,8 @@ def _ordered(table: StateTable, **values: Any) -> Sequence[Any]:
 
 def _applied(connection: Connection, next_offset: int, state_hash: int) -> None:
     values: list[Any] = [
-        1, STATE_VERSION, next_offset, crc32c(_LAST_RECORD), START_MS, -1, to_signed(state_hash),
+        1, STATE_VERSION, next_offset, crc32c(_LAST_RECORD), START_MS, -1, START_MS,
+        to_signed(state_hash),
     ]  # fmt: skip
     row = [*values, APPLIED_CHECKSUM(values)]
     connection.execute(insert(APPLIED).values(dict(zip(APPLIED.columns.keys(), row, strict=True))))
