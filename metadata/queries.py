@@ -75,6 +75,8 @@ _SEGMENTS_FROM: Final = compiled(
 )
 _PARTITION: Final = compiled(select(PARTITIONS.table).where(PARTITIONS.table.c.id == 0))
 _FILE: Final = compiled(select(FILES.table).where(FILES.table.c.id == 0))
+_FILE_BY_KEY: Final = compiled(select(FILES.table).where(FILES.table.c.object_key == ""))
+_ANSWER: Final = compiled(select(FILE_ANSWERS.table).where(FILE_ANSWERS.table.c.file == 0))
 
 
 class FileName(NamedTuple):
@@ -255,7 +257,7 @@ def _partition(connection: Connection, partition_id: int | None) -> PartitionSta
 
 
 def stored_rows(
-    connection: Connection, sql: str, parameters: Sequence[int]
+    connection: Connection, sql: str, parameters: Sequence[int | str]
 ) -> Sequence[tuple[Any, ...]]:
     """All rows that `sql` finds, unchecked; for statements that run several times per look-up.
 
@@ -439,19 +441,15 @@ def look_up(
     """Raises CorruptState: deciding on damaged rows could append a batch twice."""
     files: dict[ObjectKey, KnownFile] = {}
     for key in keys:
-        file_row = connection.execute(
-            select(FILES.table).where(FILES.table.c.object_key == key)
-        ).one_or_none()
-        if file_row is None:
+        rows = stored_rows(connection, _FILE_BY_KEY, (key,))
+        if not rows:
             continue
-        values = checked_row(FILES, file_row)
-        answer = connection.execute(
-            FILE_ANSWERS.select_all.where(FILE_ANSWERS.table.c.file == values[0])
-        ).one_or_none()
+        values = checked_row(FILES, rows[0])
         digest = stored = b""
-        if answer is not None:
-            _, digest, stored, _ = checked_row(FILE_ANSWERS, answer)
-        standing = _standing(values, is_answered=answer is not None)
+        answers = stored_rows(connection, _ANSWER, (values[0],))
+        if answers:
+            _, digest, stored, _ = checked_row(FILE_ANSWERS, answers[0])
+        standing = _standing(values, is_answered=bool(answers))
         files[key] = KnownFile(digest, stored, standing, is_owner=bool(values[8]))
     states: dict[ProducerKey, ProducerState | None] = dict.fromkeys(producers)
     for producer, known in load_producers(connection, producers).items():
