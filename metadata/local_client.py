@@ -418,6 +418,12 @@ class LocalClient:
                     and self.coordinator_of(requests[end].partition) == coordinator
                 ):
                     end += 1
+                if coordinator >= len(self._partitions):
+                    # Another broker was given more metadata partitions, and this one not yet.
+                    unknown = NotCoordinator(f"coordinator {coordinator} is not known here")
+                    found += [FoundBatches(error=unknown)] * (end - start)
+                    start = end
+                    continue
                 partition = self._partitions[coordinator]
                 some = await partition.replica.find_batches(
                     requests[start:end],

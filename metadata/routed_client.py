@@ -15,7 +15,9 @@ producer ids.
 
 Failure cases: a leader that cannot be reached is an error of its entries alone, retriable, after
 `ROUTING_TIMEOUT_S`; for reads through `find_batches` it only means that nothing newer than this
-replica's state can be read.
+replica's state can be read. A coordinator that other brokers were configured with and this one was
+not yet is NotCoordinator at once, for its entries alone: waiting would hold up everybody else's
+commits, and clients try other brokers.
 """
 
 import asyncio
@@ -149,11 +151,13 @@ class RoutedClient:
 
     def high_watermark(self, partition: TopicIdPartition) -> int | None:
         """As this broker's replica has it; None when it knows no such partition."""
-        return self._replica_of(partition).high_watermark(partition)
+        replica = self._replica_of(partition)
+        return None if replica is None else replica.high_watermark(partition)
 
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
         """As this broker's replica has it; None when it knows no such partition."""
-        return self._replica_of(partition).log_start_offset(partition)
+        replica = self._replica_of(partition)
+        return None if replica is None else replica.log_start_offset(partition)
 
     def subscribe(self, listener: CommitListener) -> None:
         """See `Replica.subscribe`; of all metadata partitions."""
@@ -163,15 +167,20 @@ class RoutedClient:
     def coordinator_of(self, partition: TopicIdPartition) -> int:
         return self._local.coordinator_of(partition)
 
-    def _replica_of(self, partition: TopicIdPartition) -> Replica:
-        return self._local.partitions[self._local.coordinator_of(partition)].replica
+    def _replica_of(self, partition: TopicIdPartition) -> Replica | None:
+        """None: of a coordinator that this broker was not configured with."""
+        coordinator = self._local.coordinator_of(partition)
+        return self._local.partitions[coordinator].replica if self._knows(coordinator) else None
+
+    def _knows(self, coordinator: int) -> bool:
+        return 0 <= coordinator < len(self._local.partitions)
 
     # -- who to ask -----------------------------------------------------------------------------
 
     async def _leader_of(self, coordinator: int) -> CoordinatorClient:
         """Raises NotCoordinator when nobody leads, as far as this broker has heard."""
-        if not 0 <= coordinator < len(self._local.partitions):
-            raise NotCoordinator(f"there is no coordinator {coordinator}")
+        if not self._knows(coordinator):
+            raise NotCoordinator(f"coordinator {coordinator} is not known to this broker")
         partition = self._local.partitions[coordinator]
         if partition.coordinator is not None:
             return self._local
@@ -222,7 +231,12 @@ class RoutedClient:
             )
             for positions, some in zip(shares.values(), asked, strict=True):
                 answers.update(zip(positions, some, strict=True))
-            pending = [at for at in pending if isinstance(answers[at].error, _LOOK_AGAIN)]
+            pending = [
+                at
+                for at in pending
+                if isinstance(answers[at].error, _LOOK_AGAIN)
+                and self._knows(self.coordinator_of(partitions[at]))
+            ]
             for position in pending:
                 if isinstance(answers[position].error, CommitOutcomeUnknown):
                     unknown[position] = answers[position]
@@ -405,13 +419,19 @@ class RoutedClient:
         for result in results:
             if isinstance(result.error, CommitOutcomeUnknown):
                 raise result.error  # repeating the whole gives what was committed its first answer
-        if all(isinstance(result.error, NotCoordinator) for result in results):
+        tried = [
+            result
+            for result, batch in zip(results, request.batches, strict=True)
+            if self._knows(self.coordinator_of(batch.partition))
+        ]
+        if tried and all(isinstance(result.error, NotCoordinator) for result in tried):
             # Nothing happened at all, so the whole commit may be tried again later.
-            raise NotCoordinator(f"{request.object_key}: {results[0].error}")
+            raise NotCoordinator(f"{request.object_key}: {tried[0].error}")
         return results
 
     def _owned(self, request: CommitFile) -> CommitFile:
-        owners = {self.coordinator_of(batch.partition) for batch in request.batches} or {CATALOGUE}
+        coordinators = {self.coordinator_of(batch.partition) for batch in request.batches}
+        owners = set(filter(self._knows, coordinators)) or {CATALOGUE}
         return CommitFile(
             object_key=request.object_key,
             file_size_bytes=request.file_size_bytes,

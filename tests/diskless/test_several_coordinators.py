@@ -1,7 +1,7 @@
 """A broker with several metadata partitions: topics whose partitions live at different ones."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from metadata.operations import CommitFile
+from metadata.operations import CommitFile, CreateTopic, FindBatches, TopicDescription
 from metadata.retention import RetentionWorker
 from tests.support.coordinator_bench import batch
-from tests.support.live_broker import LiveBroker
+from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import (
     QUIET,
     TIMEOUT_S,
@@ -20,6 +20,7 @@ from tests.support.stock_clients import (
     confluent_producer,
 )
 from wal.coordinates import ByteOffset, TopicIdPartition
+from wal.errors import NotCoordinator
 from wal.ulid import mint_ulid, wal_object_key
 
 COORDINATORS = 3
@@ -48,6 +49,19 @@ def filled(broker: LiveBroker, topic: str, configs: dict[str, str]) -> list[Topi
     assert producer.flush(TIMEOUT_S) == 0
     topic_id = broker.broker.coordinator.topics()[topic].topic_id
     return [TopicIdPartition(topic_id, index) for index in range(PARTITIONS)]
+
+
+def commit(broker: LiveBroker, places: Sequence[TopicIdPartition]) -> CommitFile:
+    """Of a new file with two records for each of `places`."""
+    return CommitFile(
+        object_key=wal_object_key(mint_ulid(broker.broker.clock, random.Random(1))),
+        file_size_bytes=10_000,
+        uploader_broker_id=0,
+        batches=[
+            batch(place, 2)._replace(byte_offset=ByteOffset(16 + 100 * at))
+            for at, place in enumerate(places)
+        ],
+    )
 
 
 def test_partitions_are_spread_over_all_coordinators(broker: LiveBroker) -> None:
@@ -116,21 +130,55 @@ def test_metadata_partitions_that_are_in_use_cannot_be_taken_away(tmp_path: Path
     assert "it can only be raised" in str(refused.value.exceptions[0])
 
 
+def test_a_broker_that_was_not_given_all_metadata_partitions_yet_serves_the_others(
+    tmp_path: Path,
+) -> None:
+    """Brokers are restarted one after the other when the number is raised."""
+    shared = {
+        **SETTINGS,
+        "log.retention.ms": "-1",
+        "diskless.metadata.log": "object",
+        "object.store.url": f"file://{tmp_path / 'bucket'}",
+    }
+    fewer = {**shared, "node.id": "1", "diskless.metadata.topic.num.partitions": "2"}
+    with (
+        LiveBroker(tmp_path / "0", shared) as broker,
+        LiveBroker(tmp_path / "1", fewer) as behind,
+    ):
+        made = broker.run(
+            broker.broker.coordinator.create_topics([CreateTopic(name="t", partition_count=6)])
+        )
+        (topic,) = made
+        assert isinstance(topic, TopicDescription)
+        places = [TopicIdPartition(topic.topic_id, index) for index in range(6)]
+        coordinator = behind.broker.coordinator
+        until(lambda: "t" in coordinator.topics(), "the other broker hears of the topic")
+        unknown = {place for place in places if coordinator.coordinator_of(place) == 2}
+        assert len(unknown) == 2
+
+        answers = behind.run(coordinator.commit_file(commit(behind, places)))
+        for place, answer in zip(places, answers, strict=True):
+            expected = NotCoordinator if place in unknown else type(None)
+            assert isinstance(answer.error, expected)
+        known = set(places) - unknown
+        until(lambda: {*map(coordinator.high_watermark, known)} == {2}, "it is committed")
+        assert {*map(coordinator.high_watermark, unknown)} == {None}
+        assert {*map(coordinator.log_start_offset, unknown)} == {None}
+
+        asked = [FindBatches(place, 0, 1_000) for place in places]
+        found = behind.run(coordinator.find_batches(asked, max_bytes=10_000))
+        for place, some in zip(places, found, strict=True):
+            assert isinstance(some.error, NotCoordinator) == (place in unknown)
+            assert len(some.extents) == (place in known)
+
+
 def test_a_commit_repeated_after_its_topic_was_deleted_gets_its_first_answer(
     broker: LiveBroker,
 ) -> None:
     """Its answer was lost, and somebody deleted one of its topics before it was sent again."""
     coordinator = broker.broker.coordinator
     places = [*filled(broker, "kept", {}), *filled(broker, "deleted", {})]
-    request = CommitFile(
-        object_key=wal_object_key(mint_ulid(broker.broker.clock, random.Random(1))),
-        file_size_bytes=10_000,
-        uploader_broker_id=0,
-        batches=[
-            batch(place, 2)._replace(byte_offset=ByteOffset(16 + 100 * at))
-            for at, place in enumerate(places)
-        ],
-    )
+    request = commit(broker, places)
     first = broker.run(coordinator.commit_file(request))
     assert [answer.error for answer in first] == [None] * len(places)
     broker.run(coordinator.delete_topics([places[-1].topic_id]))
