@@ -54,7 +54,7 @@ from metadata.operations import (
     TopicDescription,
 )
 from metadata.replica import Replica
-from metadata.topic_rules import coordinator_assignments
+from metadata.topic_rules import coordinator_assignments, coordinator_of_new
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
     CommitFailed,
@@ -105,7 +105,11 @@ class LocalClient:
         return self._partitions[CATALOGUE].replica
 
     def coordinator_of(self, partition: TopicIdPartition) -> int:
-        """The coordinator of a partition; the catalogue's for one that nobody has heard of."""
+        """The coordinator of a partition; of one that is not there, who had it or would get it.
+
+        A commit that is sent again must fall apart into the same shares as the first time, also
+        when a topic was deleted or created in between: each coordinator knows its own share again.
+        """
         if len(self._partitions) == 1:
             return CATALOGUE
         topic_id = partition.topic_id
@@ -116,7 +120,8 @@ class LocalClient:
         for metadata_partition in self._partitions:
             if metadata_partition.replica.has_partition(partition):
                 return metadata_partition.index
-        return CATALOGUE
+        # Deleted before this process was started, or not there yet.
+        return coordinator_of_new(topic_id, partition.partition, len(self._partitions))
 
     def _leading(self, coordinator: int) -> PartitionCoordinator:
         """Raises NotCoordinator."""

@@ -54,12 +54,19 @@ BEFORE_HIGH_WATERMARK: Final = -1
 def coordinator_assignments(
     topic_id: UUID, first: int, end: int, coordinator_count: int
 ) -> Mapping[int, int]:
-    """Coordinators of the partitions `first` .. `end` - 1, without those that the catalogue keeps.
+    """Coordinators of the partitions `first` .. `end` - 1, without those the catalogue keeps."""
+    assigned = {
+        index: coordinator_of_new(topic_id, index, coordinator_count) for index in range(first, end)
+    }
+    return {index: number for index, number in assigned.items() if number != CATALOGUE}
+
+
+def coordinator_of_new(topic_id: UUID, partition: int, coordinator_count: int) -> int:
+    """Where a partition goes when it is created.
 
     Round robin from a start that depends on the topic, so that topics of one partition spread too.
     """
-    assigned = {index: (topic_id.int + index) % coordinator_count for index in range(first, end)}
-    return {index: number for index, number in assigned.items() if number != CATALOGUE}
+    return (topic_id.int + partition) % coordinator_count
 
 
 def decide_create_topics(

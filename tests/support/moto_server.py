@@ -38,9 +38,14 @@ def moto_endpoint() -> Iterator[str]:
 @pytest.fixture
 def moto_bucket(moto_endpoint: str) -> str:
     """A new, empty bucket for one test."""
+    return new_bucket(moto_endpoint)
+
+
+def new_bucket(endpoint: str) -> str:
+    """A new, empty bucket of the moto server at `endpoint`."""
     bucket = f"bucket-{next(_bucket_numbers)}"
     client = boto3.client(
-        "s3", endpoint_url=moto_endpoint, config=Config(retries={"total_max_attempts": 1})
+        "s3", endpoint_url=endpoint, config=Config(retries={"total_max_attempts": 1})
     )
     client.create_bucket(Bucket=bucket)
     client.close()

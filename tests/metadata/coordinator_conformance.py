@@ -1,0 +1,36 @@
+"""What every coordinator promises to whoever asks it, as one suite of named cases.
+
+    class TestSomeCoordinators(CoordinatorConformance):
+        @pytest.fixture
+        async def bench(self): ...          # a ConformanceBench, in whatever state it may be
+
+`test_coordinator_conformance.py` beside this runs it on every metadata log and through every
+client. docs/conformance-coordinator.md lists the cases, and where they differ from those of the
+implementation that they were compared with.
+
+Cases take a cluster as others left it: they make topics of their own and look at nothing else.
+"""
+
+from tests.metadata.conformance_commit import CoalescingCases, CommitCases
+from tests.metadata.conformance_deletion import DeleteRecordsCases, FileCases, RetentionCases
+from tests.metadata.conformance_durability import DurabilityCases
+from tests.metadata.conformance_find import FindCases
+from tests.metadata.conformance_idempotence import IdempotenceCases
+from tests.metadata.conformance_offsets import ListOffsetsCases, TierCases
+from tests.metadata.conformance_topics import TopicCases
+
+
+class CoordinatorConformance(
+    CommitCases,
+    CoalescingCases,
+    IdempotenceCases,
+    FindCases,
+    TopicCases,
+    DeleteRecordsCases,
+    RetentionCases,
+    FileCases,
+    ListOffsetsCases,
+    TierCases,
+    DurabilityCases,
+):
+    """All cases."""

@@ -1,0 +1,731 @@
+"""Coordinators under test: on either metadata log, through either client, one or several of them.
+
+    async with ConformanceBench(tmp_path, medium, over_the_wire=True, coordinators=3, ...) as bench:
+        partition = await bench.partition()
+        (answer,) = await bench.commit(batch(partition, 5))
+
+One broker leads every metadata partition at a time. Everything is asked of `bench.client`: the
+broker's `LocalClient` in this process, or a `WireClient` to the listener that serves it. The next
+life of the same broker, without its SQLite state if a case wants so, comes with `restart`; another
+broker's, with a state of its own, with `fail_over`. `clock` stands still until a case moves it.
+
+`batch` (tests/support/coordinator_bench.py) makes extents that nobody ever reads; `write` stores a
+WAL object with real RecordBatches first, for cases that look at timestamps of records.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, cast
+from uuid import UUID
+
+from prometheus_client import CollectorRegistry
+from sqlalchemy import Connection, select
+
+from diskless.api import RunningOperations, coordinator_apis
+from diskless.api.registry import ApiRegistry
+from diskless.batch_reader import BatchReader
+from diskless.broker_metrics import RequestMetrics
+from diskless.ports import ListOffsetsResult
+from diskless.server import KafkaServer, ServerSettings
+from diskless.timestamp_search import TimestampSearch
+from metadata.coordinator import PartitionCoordinator
+from metadata.coordinator_client import CoordinatorClient
+from metadata.file_rules import permuted_owners
+from metadata.file_workers import FileWorkers
+from metadata.local_client import LocalClient
+from metadata.local_log import LocalMetadataLog
+from metadata.log import MetadataLog
+from metadata.metadata_partition import Candidate, MetadataPartition
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.operations import (
+    CATALOGUE,
+    LATEST_TIMESTAMP,
+    BatchCommit,
+    CommitFile,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    FindBatches,
+    FoundBatches,
+    ListOffsets,
+    RolledSegment,
+    SegmentExtent,
+    SegmentPlan,
+    TopicDescription,
+    WalExtent,
+)
+from metadata.producer_expiry import ProducerExpiry
+from metadata.replica import Replica
+from metadata.retention import RetainingCoordinator, RetentionWorker
+from metadata.retention_settings import RetentionSettings
+from metadata.schema import APPLIED, STATE_TABLES
+from metadata.snapshot_keeper import SnapshotKeeper, SnapshotSettings
+from metadata.snapshots import SnapshotStore
+from metadata.state import STATE_FILE, StateDatabase
+from metadata.wire_client import WireClient
+from tests.support.contender import until
+from tests.support.coordinator_bench import rolled
+from tests.support.failing_disk import FailingDisk
+from tests.support.stepped_store import Fate, SteppedStore, Steps
+from tests.wal.batch_builder import Row, build_batch
+from wal.buffer import BufferPool
+from wal.clock import ManualClock
+from wal.coordinates import CREATE_TIME, BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
+from wal.disk import Disk
+from wal.errors import DisklessError, Rejected, UnknownFile
+from wal.failpoint import FailpointError
+from wal.object_store import BytesBody, ObjectStore
+from wal.ulid import mint_ulid, wal_object_key
+
+LEASE_MS: Final = 10_000
+HEADER_BYTES: Final = 16
+"""What lies before the first batch of an object."""
+
+_TICK_S: Final = 0.004
+
+Rows = Mapping[str, Sequence[tuple[Any, ...]]]
+"""All rows of a state by table, in the order of their keys."""
+
+
+async def _sleep(delay_s: float, /) -> None:
+    """Who sleeps looks at the clock again soon: a case may have moved it."""
+    await asyncio.sleep(min(delay_s, _TICK_S))
+
+
+# -- where metadata logs lie -------------------------------------------------------------------
+
+
+class Medium(Protocol):
+    """Where the metadata logs of one cluster lie, and how they are disturbed."""
+
+    lease_ms: int
+    """0: who has the log open leads, and nobody else can be there at the same time."""
+
+    async def open(self, index: int, steps: Steps) -> MetadataLog: ...
+
+    def refuse_appends(self, steps: Steps) -> Callable[[], None]:
+        """Appends fail, certainly without effect, until the result is called."""
+        ...
+
+
+class LocalLogs:
+    """`LocalMetadataLog`s below a directory."""
+
+    lease_ms = 0
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._rng = random.Random(1)
+        self._disk = FailingDisk()
+
+    async def open(self, index: int, steps: Steps) -> MetadataLog:
+        disk: Disk = self._disk
+        return await LocalMetadataLog.open(
+            self._directory / str(index), rng=random.Random(self._rng.random()), disk=disk
+        )
+
+    def refuse_appends(self, steps: Steps) -> Callable[[], None]:
+        self._disk.failing.add("pwritev")
+        return self._disk.failing.clear
+
+
+class ObjectLogs:
+    """`ObjectMetadataLog`s in a store."""
+
+    lease_ms = LEASE_MS
+
+    def __init__(self, store: ObjectStore, clock: ManualClock) -> None:
+        self._store = store
+        self._clock = clock
+        self._rng = random.Random(2)
+
+    async def open(self, index: int, steps: Steps) -> MetadataLog:
+        return await ObjectMetadataLog.open(
+            SteppedStore(self._store, steps),
+            index,
+            clock=self._clock,
+            rng=random.Random(self._rng.random()),
+            settings=ObjectLogSettings(lease_ms=LEASE_MS),
+            sleep=_sleep,
+        )
+
+    def refuse_appends(self, steps: Steps) -> Callable[[], None]:
+        steps.puts.extend([Fate.AWAY] * 1_000)
+        return steps.puts.clear
+
+
+# -- one life of a broker ----------------------------------------------------------------------
+
+
+class BrokerLife:
+    """A broker between a start and an end: its metadata partitions, and its listener if any."""
+
+    def __init__(
+        self,
+        bench: "ConformanceBench",
+        broker_id: int,
+        directory: Path,
+        past: Sequence[UUID] = (),
+    ) -> None:
+        self.broker_id = broker_id
+        self.directory = directory
+        self.steps = Steps()
+        self.incarnation = UUID(int=bench.rng.getrandbits(128), version=4)
+        self.past: Final = (*past, self.incarnation)
+        self._bench = bench
+        self._stack = AsyncExitStack()
+        self.partitions: list[MetadataPartition] = []
+        self.local: LocalClient
+        self.client: CoordinatorClient
+        self.task: asyncio.Task[None]
+
+    def _candidate(self) -> Candidate:
+        return Candidate(
+            broker_id=self.broker_id,
+            host=f"broker-{self.broker_id}",
+            port=9092,
+            incarnation=self.incarnation,
+            past_incarnations=self.past[:-1],
+        )
+
+    async def start(self) -> None:
+        """Follow every metadata partition, and stand for it."""
+        async with AsyncExitStack() as stack:
+            for index in range(self._bench.coordinators):
+                partition = await self._partition(index)
+                self.partitions.append(await stack.enter_async_context(partition))
+            self.local = LocalClient(self.partitions, rng=self._bench.rng)
+            self.task = asyncio.create_task(self._run())
+            stack.push_async_callback(self._end)
+            self.client = await self._connected(stack) if self._bench.over_the_wire else self.local
+            self._stack = stack.pop_all()
+
+    async def _partition(self, index: int) -> MetadataPartition:
+        bench = self._bench
+        return MetadataPartition(
+            Replica(
+                self.directory / str(index),
+                settings=bench.settings,
+                coordinator_id=index,
+                snapshots=bench.snapshots(index),
+                catalogue=self.partitions[CATALOGUE].replica if self.partitions else None,
+                sleep=_sleep,
+            ),
+            await bench.medium.open(index, self.steps),
+            candidate=self._candidate,
+            workers=lambda _: (),
+            clock=bench.clock,
+            rng=bench.rng,
+            settings=bench.settings,
+            lease_ms=bench.medium.lease_ms,
+            sleep=_sleep,
+        )
+
+    async def _connected(self, stack: AsyncExitStack) -> CoordinatorClient:
+        bench = self._bench
+        running = await stack.enter_async_context(RunningOperations())
+        server = KafkaServer(
+            host="127.0.0.1",
+            port=0,
+            apis=ApiRegistry(coordinator_apis(self.local, bench.search, running)),
+            settings=ServerSettings(),
+            pool=BufferPool(8 << 20),
+            clock=bench.clock,
+            metrics=RequestMetrics(CollectorRegistry()),
+        )
+        host, port = (await stack.enter_async_context(server)).address
+        client = WireClient(host, port, clock=bench.clock, rng=bench.rng)
+        return await stack.enter_async_context(client)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for partition in self.partitions:
+                tasks.create_task(partition.run())
+
+    async def _end(self) -> None:
+        self.task.cancel()
+        try:
+            await self.task
+        except asyncio.CancelledError:
+            pass
+        except BaseExceptionGroup as errors:
+            # A broker that a case let die at a failpoint.
+            if errors.split(FailpointError)[1] is not None:
+                raise
+
+    async def lead(self) -> None:
+        """Return when every metadata partition is led here."""
+        await until(
+            lambda: self.task.done() or self.is_leading,
+            f"broker {self.broker_id} leads",
+        )
+        if self.task.done():
+            self.task.result()
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether every metadata partition is led here."""
+        return all(partition.coordinator is not None for partition in self.partitions)
+
+    async def stop(self) -> None:
+        """A clean stop; one that died at a failpoint is only cleaned up."""
+        await self._stack.aclose()
+
+    async def die(self) -> None:
+        """Nothing more of this broker reaches the store, so it resigns nothing."""
+        self.steps.held = True
+        self.task.cancel()
+        while not self.task.done():
+            for waiting in [each for each in self.steps.waiting if not each.fate.done()]:
+                waiting.decide(Fate.AWAY)
+            await asyncio.wait([self.task], timeout=_TICK_S)
+        self.steps.held = False
+        await self._stack.aclose()
+
+
+# -- the bench ---------------------------------------------------------------------------------
+
+
+class ConformanceBench:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        path: Path,
+        medium: Medium,
+        *,
+        clock: ManualClock,
+        store: ObjectStore,
+        over_the_wire: bool,
+        coordinators: int,
+    ) -> None:
+        """`store` holds WAL objects and snapshots."""
+        self.path = path
+        self.medium = medium
+        self.clock = clock
+        self.store = store
+        self.over_the_wire = over_the_wire
+        self.coordinators = coordinators
+        self.rng = random.Random(5)
+        self.settings = CoordinatorSettings(state_readers=1, follow_interval_ms=1)
+        self.is_shared: Final = medium.lease_ms > 0
+        """Whether two brokers can be there at the same time."""
+        self.records = _Records(store)
+        self._executor = ThreadPoolExecutor(1)
+        self.search = TimestampSearch(
+            reader=cast(BatchReader, self.records), segments=self.records, executor=self._executor
+        )
+        self._names = 0
+        self.life: BrokerLife
+
+    async def __aenter__(self) -> Self:
+        self.life = BrokerLife(self, 1, self.path / "broker-1")
+        await self._begin()
+        return self
+
+    async def _begin(self) -> None:
+        await self.life.start()
+        await self.life.lead()
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._executor.shutdown()
+        await self.life.stop()
+
+    # -- lives of brokers
+
+    @property
+    def client(self) -> CoordinatorClient:
+        return self.life.client
+
+    def coordinator(self, index: int) -> PartitionCoordinator:
+        leading = self.life.partitions[index].coordinator
+        assert leading is not None
+        return leading
+
+    def coordinator_of(self, partition: TopicIdPartition) -> int:
+        return self.life.local.coordinator_of(partition)
+
+    async def restart(self, *, without_state: bool = False) -> None:
+        """The same broker's next life; `without_state`: somebody deleted its SQLite files."""
+        old = self.life
+        await old.stop()
+        if without_state:
+            for index in range(self.coordinators):
+                (old.directory / str(index) / STATE_FILE).unlink()
+        self.life = BrokerLife(self, old.broker_id, old.directory, old.past)
+        await self._begin()
+
+    async def fail_over(self) -> None:
+        """The leader dies, and another broker leads, which has a state of its own.
+
+        On the local log, that is whoever opens its directory next.
+        """
+        old = self.life
+        broker_id = old.broker_id + 1
+        self.life = BrokerLife(self, broker_id, self.path / f"broker-{broker_id}")
+        if not self.is_shared:
+            await old.stop()
+            await self._begin()
+            return
+        await self.life.start()
+        await until(
+            lambda: all(each.leader is not None for each in self.life.partitions),
+            "the follower has heard of a leader",
+        )
+        await old.die()
+        self.clock.advance(2 * LEASE_MS / 1000)
+        await self.life.lead()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything is still led, so that the next case may go on with it."""
+        return not self.life.task.done() and self.life.is_leading
+
+    @property
+    def records_logged(self) -> int:
+        """In the longest of the metadata logs."""
+        return max(partition.log.end_offset for partition in self.life.partitions)
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    # -- topics
+
+    async def delete_all_topics(self) -> None:
+        topics = self.life.local.catalogue.topics()
+        await self.client.delete_topics([topic.topic_id for topic in topics.values()])
+
+    async def topic(
+        self, partitions: int = 1, *, name: str | None = None, **configs: str
+    ) -> TopicDescription:
+        """A new topic; config names have `_` for `.`."""
+        self._names += 1
+        (created,) = await self.client.create_topics(
+            [
+                CreateTopic(
+                    name=name or f"topic-{self._names}",
+                    partition_count=partitions,
+                    configs={key.replace("_", "."): value for key, value in configs.items()},
+                )
+            ]
+        )
+        assert isinstance(created, TopicDescription), created
+        return created
+
+    async def partitions(self, count: int, **configs: str) -> list[TopicIdPartition]:
+        """All partitions of a new topic; each at the coordinator next to that of the one before."""
+        topic = await self.topic(count, **configs)
+        return [TopicIdPartition(topic.topic_id, index) for index in range(count)]
+
+    async def partition(self, **configs: str) -> TopicIdPartition:
+        (partition,) = await self.partitions(1, **configs)
+        return partition
+
+    # -- committing
+
+    def key(self) -> ObjectKey:
+        return wal_object_key(mint_ulid(self.clock, self.rng))
+
+    def file(self, *batches: BatchExtent, key: ObjectKey | None = None) -> CommitFile:
+        """A commit request of `batches` back to back, owned by all that have a share in it."""
+        placed = []
+        position = HEADER_BYTES
+        for batch in batches:
+            placed.append(batch._replace(byte_offset=ByteOffset(position)))
+            position += batch.length_bytes
+        key = key or self.key()
+        owners = {self.coordinator_of(batch.partition) for batch in batches} or {CATALOGUE}
+        return CommitFile(
+            object_key=key,
+            file_size_bytes=position + 64,
+            uploader_broker_id=7,
+            batches=placed,
+            owner_ids=permuted_owners(key, owners),
+        )
+
+    async def commit(self, *batches: BatchExtent) -> Sequence[BatchCommit]:
+        return await self.client.commit_file(self.file(*batches))
+
+    async def commit_good(self, *batches: BatchExtent) -> CommitFile:
+        """Commit what is taken as it is; returns the request."""
+        request = self.file(*batches)
+        answers = await self.client.commit_file(request)
+        assert all(answer.error is None and not answer.is_duplicate for answer in answers), answers
+        return request
+
+    async def whole_refusal(self, request: CommitFile) -> DisklessError | None:
+        """Why nothing of `request` is committed: what is raised, or what all entries say.
+
+        With several coordinators each refuses its share.
+        """
+        try:
+            answers = await self.client.commit_file(request)
+        except Rejected as error:
+            return error
+        errors = [answer.error for answer in answers]
+        return errors[0] if errors and all(type(e) is type(errors[0]) for e in errors) else None
+
+    async def write(
+        self,
+        partition: TopicIdPartition,
+        *batches: Sequence[int],
+        timestamp_type: int = CREATE_TIME,
+    ) -> CommitFile:
+        """Store and commit an object of RecordBatches, each given by its records' timestamps."""
+        encoded = [build_batch([Row(timestamp) for timestamp in rows]) for rows in batches]
+        request = self.file(
+            *[
+                BatchExtent(
+                    partition=partition,
+                    byte_offset=ByteOffset(0),
+                    length_bytes=len(data),
+                    record_count=len(rows),
+                    crc=0,
+                    max_timestamp_ms=max(rows),
+                    timestamp_type=timestamp_type,
+                    producer_id=-1,
+                    producer_epoch=-1,
+                    base_sequence=-1,
+                    request_id=0,
+                )
+                for rows, data in zip(batches, encoded, strict=True)
+            ]
+        )
+        content = bytes(HEADER_BYTES) + b"".join(encoded) + bytes(64)
+        await self.store.put(request.object_key, BytesBody(content))
+        answers = await self.client.commit_file(request)
+        assert all(answer.error is None for answer in answers), answers
+        self.records.timestamps[partition] += [timestamp for rows in batches for timestamp in rows]
+        return request
+
+    # -- reading
+
+    async def find(
+        self, partition: TopicIdPartition, offset: int, *, max_bytes: int = 1 << 20
+    ) -> FoundBatches:
+        (found,) = await self.find_all(
+            [FindBatches(partition, offset, max_bytes)], max_bytes=1 << 30
+        )
+        return found
+
+    async def find_all(
+        self, requests: Sequence[FindBatches], *, max_bytes: int, **limits: Any
+    ) -> Sequence[FoundBatches]:
+        found = await self.client.find_batches(requests, max_bytes=max_bytes, **limits)
+        assert len(found) == len(requests)
+        return found
+
+    async def spans(self, partition: TopicIdPartition, offset: int = 0) -> list[tuple[int, int]]:
+        """(base, last offset) of everything from `offset` on."""
+        found = await self.find(partition, offset, max_bytes=1 << 30)
+        assert found.error is None, found.error
+        return spans(found)
+
+    async def offset(self, partition: TopicIdPartition, timestamp: int) -> tuple[int, int]:
+        """(offset, timestamp) that ListOffsets gives, exact to the record over either client."""
+        result = await self.listed(partition, timestamp)
+        assert result.error is None, result.error
+        return result.offset, result.timestamp_ms
+
+    async def listed(self, partition: TopicIdPartition, timestamp: int) -> ListOffsetsResult:
+        (listed,) = await self.client.list_offsets([ListOffsets(partition, timestamp)])
+        return await self.search.exact(timestamp, listed)
+
+    async def high_watermark(self, partition: TopicIdPartition) -> int:
+        return (await self.offset(partition, LATEST_TIMESTAMP))[0]
+
+    def live_bytes(self, partition: TopicIdPartition) -> int:
+        """As its coordinator has it for retention."""
+        replica = self.life.partitions[self.coordinator_of(partition)].replica
+        return replica.image.partitions[partition].live_bytes
+
+    # -- deleting
+
+    async def delete_records(self, partition: TopicIdPartition, offset: int) -> DeletedRecords:
+        (answer,) = await self.client.delete_records([DeleteRecords(partition, offset)])
+        return answer
+
+    async def retain(self, *, step_rows_max: int = 500) -> None:
+        """One pass of retention at every coordinator."""
+        for worker in self.retention(step_rows_max=step_rows_max):
+            await worker.pass_once()
+
+    def retention(
+        self,
+        wrap: Callable[[PartitionCoordinator], RetainingCoordinator] = lambda leading: leading,
+        *,
+        step_rows_max: int = 500,
+    ) -> Sequence[RetentionWorker]:
+        """Workers by coordinator."""
+        return [
+            RetentionWorker(
+                wrap(self.coordinator(index)),
+                settings=RetentionSettings(step_rows_max=step_rows_max),
+                clock=self.clock,
+            )
+            for index in range(self.coordinators)
+        ]
+
+    async def expire_producers(self) -> None:
+        for index in range(self.coordinators):
+            expiry = ProducerExpiry(
+                self.coordinator(index),
+                expiration_ms=self.settings.producer_expiration_ms,
+                settings=RetentionSettings(),
+                clock=self.clock,
+            )
+            await expiry.pass_once()
+
+    async def log_start(self, partition: TopicIdPartition) -> int:
+        """As FindBatches says it."""
+        return (await self.find(partition, -1)).log_start_offset
+
+    # -- files
+
+    async def is_live(self, *keys: ObjectKey) -> list[bool | None]:
+        """Whether each file has live batches; None: nobody ever heard of it."""
+        described = await self.client.describe_files(keys)
+        assert all(isinstance(each.error, UnknownFile | None) for each in described), described
+        return [None if each.error else each.has_live_batches for each in described]
+
+    def file_workers(self, index: int = 0) -> FileWorkers:
+        """Of one coordinator; a life of its own each time."""
+        return FileWorkers(
+            self.coordinator(index),
+            self.store,
+            self.client,
+            coordinator_id=index,
+            settings=self.settings,
+            clock=self.clock,
+            rng=self.rng,
+        )
+
+    async def work_on_files(self) -> None:
+        """A round of all background work on files at every coordinator."""
+        for index in range(self.coordinators):
+            workers = self.file_workers(index)
+            for step in (workers.delete_once, workers.hand_over_once, workers.take_over_once):
+                while await step():
+                    pass
+
+    # -- segments
+
+    async def plan(self, partition: TopicIdPartition) -> list[SegmentPlan]:
+        """Plans for everything in `partition` that is not in a segment yet."""
+        plans = await self.client.plan_segments(include_partial=True)
+        return [plan for plan in plans if plan.partition == partition]
+
+    def rolled(self, plan: SegmentPlan) -> RolledSegment:
+        """What a task that did its work reports."""
+        self.records.partition_of[plan.object_key] = plan.partition
+        timestamps = self.records.timestamps[plan.partition]
+        inside = timestamps[plan.base_offset : plan.last_offset + 1]
+        return rolled(plan, max_timestamp_ms=max(inside, default=1_000))
+
+    async def tier(self, partition: TopicIdPartition) -> list[SegmentPlan]:
+        """Put all of `partition` into segments; returns what was planned."""
+        plans = await self.plan(partition)
+        answers = await self.client.commit_segments([self.rolled(plan) for plan in plans])
+        assert all(answer == (False, None) for answer in answers), answers
+        return plans
+
+    # -- states
+
+    def snapshots(self, index: int) -> SnapshotStore:
+        return SnapshotStore(self.store, partition=index, cluster_id="conformance")
+
+    async def take_snapshot(self, index: int) -> None:
+        """Of one metadata partition."""
+        partition = self.life.partitions[index]
+        keeper = SnapshotKeeper(
+            partition.replica.state,
+            partition.log,
+            self.snapshots(index),
+            settings=SnapshotSettings(),
+            clock=self.clock,
+            rng=self.rng,
+        )
+        manifest = await keeper.take_once()
+        assert manifest is not None
+
+    async def rows(self, index: int) -> Rows:
+        """Of the leader."""
+        return await rows_of(self.life.partitions[index].replica.state)
+
+    def replica(self, index: int, name: str, *, from_snapshot: bool = False) -> Replica:
+        """Another replica of a metadata partition, new and not opened yet."""
+        return Replica(
+            self.path / name / str(index),
+            settings=self.settings,
+            coordinator_id=index,
+            snapshots=self.snapshots(index) if from_snapshot else None,
+        )
+
+
+async def rows_of(state: StateDatabase) -> Rows:
+    """Everything in `state`."""
+
+    def read(connection: Connection) -> Rows:
+        return {
+            table.name: [
+                tuple(row)
+                for row in connection.execute(select(table).order_by(*table.primary_key.columns))
+            ]
+            for table in (*(each.table for each in STATE_TABLES), APPLIED)
+        }
+
+    return await state.read(read)
+
+
+def spans(found: FoundBatches) -> list[tuple[int, int]]:
+    """(base, last offset) of each extent."""
+    return [(extent.base_offset, extent.last_offset) for extent in found.extents]
+
+
+class _Records:
+    """Records as they were written, for whoever looks for a timestamp inside of an extent.
+
+    Of WAL objects it has the bytes. Of segments, whose Parquet files nobody wrote here, it
+    remembers what is in them.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.timestamps: defaultdict[TopicIdPartition, list[int]] = defaultdict(list)
+        """By offset."""
+        self.partition_of: dict[ObjectKey, TopicIdPartition] = {}
+        """Of segments."""
+
+    async def read_extent(self, extent: WalExtent) -> bytearray:
+        data = await self._store.get_range(
+            extent.object_key, extent.byte_offset, extent.length_bytes
+        )
+        return bytearray(data)
+
+    async def find_timestamp(
+        self, extent: SegmentExtent, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        return next((each for each in self._inside(extent) if each[1] >= timestamp_ms), None)
+
+    async def max_timestamp(self, extent: SegmentExtent) -> tuple[int, int] | None:
+        return max(self._inside(extent), key=lambda each: each[1], default=None)
+
+    def _inside(self, extent: SegmentExtent) -> list[tuple[int, int]]:
+        timestamps = self.timestamps[self.partition_of[extent.object_key]]
+        return [
+            (offset, timestamps[offset])
+            for offset in range(extent.base_offset, extent.last_offset + 1)
+        ]
