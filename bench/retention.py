@@ -1,56 +1,36 @@
-"""Group `retention`: how long a commit waits while a million rows are deleted.
+"""Part `retention`: how long a commit waits while a million rows are deleted.
 
-A coordinator on a local metadata log gets its rows by ordinary commits: files that have one row of
-each of many partitions, which is the layout that makes deleting expensive, since the rows of one
-partition lie in as many files. Then small files are committed one after the other, first alone,
-then while one retention pass deletes all rows of all partitions by age, then while a topic of as
-many rows is deleted and its rows are swept.
+The rows are generated (bench/coordinator_state.py): files that have one row of each of many
+partitions, which is the layout that makes deleting expensive, since the rows of one partition lie
+in as many files. Then small files are committed one after the other, first alone, then while one
+retention pass deletes all rows of a topic by age, then while a topic of as many rows is deleted and
+its rows are swept.
 
 What counts is the longest of those commits, from the call to the answer. The longest one without
 any deletion is shown beside it: what the machine and its disk do to a commit by themselves.
 """
 
 import asyncio
-import gc
-import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.broker import fresh_directory
+from bench.coordinator_bed import CLOCK, Bed, coordinating, run, settle
+from bench.coordinator_files import Files
+from bench.coordinator_state import FILE_INTERVAL_MS, GeneratedTopic, generate
 from bench.report import Report
-from metadata.coordinator import PartitionCoordinator
-from metadata.local_log import LocalMetadataLog
-from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import CommitFile, CreateTopic, TopicDescription
-from metadata.replica import Replica
 from metadata.retention import RetentionWorker
 from metadata.retention_settings import RetentionSettings
 from metadata.row_sweeper import RowSweeper
-from wal.clock import SystemClock
-from wal.coordinates import (
-    CREATE_TIME,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    BatchExtent,
-    ByteOffset,
-    TopicIdPartition,
-)
-from wal.ulid import mint_ulid, wal_object_key
 
 ROWS: Final = 1_000_000
 PARTITIONS: Final = 100
 ALONE_S: Final = 5.0
-BATCH_BYTES: Final = 1_000
 OLD_MS: Final = 1_000
 """A timestamp long before any retention."""
-
-_FILLING_AT_ONCE: Final = 16
-_CLOCK: Final = SystemClock()
 
 
 class Waits(NamedTuple):
@@ -74,8 +54,8 @@ class RetentionFigures(NamedTuple):
 
 def run_retention(report: Report) -> None:
     report.step(f"retention: {ROWS:,} rows of {PARTITIONS} partitions, and a topic of as many")
-    with fresh_directory() as directory:
-        figures = asyncio.run(measure_retention(directory))
+    with fresh_directory() as directory, report.progress("generating rows") as progress:
+        figures = run(measure_retention(directory, on_progress=progress))
     beside = f"alone: median {figures.alone.median_ms:.1f}, longest {figures.alone.longest_ms:.1f}"
     report.add(
         "retention_block_ms",
@@ -97,126 +77,58 @@ def run_retention(report: Report) -> None:
 
 
 async def measure_retention(
-    directory: Path, *, rows: int = ROWS, partitions: int = PARTITIONS
+    directory: Path,
+    *,
+    rows: int = ROWS,
+    partitions: int = PARTITIONS,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> RetentionFigures:
-    """Measure in an empty `directory`; `rows` is a multiple of `partitions`."""
-    async with _coordinator(directory) as coordinator:
-        (probe,) = await _topic(coordinator, "probe", 1)
-        writer = _Writer(coordinator)
-        expiring = await _topic(coordinator, "expiring", partitions)
-        await writer.fill(expiring, rows // partitions)
-        _settle()
-        alone = await writer.commit_while(probe, lambda: asyncio.sleep(ALONE_S))
-        worker = RetentionWorker(coordinator, settings=RetentionSettings(), clock=_CLOCK)
+    """Measure in an empty `directory`; `on_progress` hears how many of how many rows are made."""
+    done = 0
+
+    def count(made: int) -> None:
+        nonlocal done
+        done += made
+        on_progress(done, 2 * rows)
+
+    now_ms = CLOCK.now_ms()
+    expiring = GeneratedTopic("expiring", partitions, rows, OLD_MS)
+    doomed = GeneratedTopic(
+        "doomed", partitions, rows, now_ms - rows // partitions * FILE_INTERVAL_MS
+    )
+    await generate(directory, [expiring, doomed], now_ms=now_ms, on_progress=count)
+    async with coordinating(directory) as bed:
+        files = Files(await bed.topic("probe", 1), 1)
+        await _commits_while(bed, files, lambda: asyncio.sleep(1))
+        settle()
+        alone = await _commits_while(bed, files, lambda: asyncio.sleep(ALONE_S))
+        worker = RetentionWorker(bed.coordinator, settings=RetentionSettings(), clock=CLOCK)
         started = time.monotonic()
-        during_pass = await writer.commit_while(probe, worker.pass_once)
+        during_pass = await _commits_while(bed, files, worker.pass_once)
         pass_s = time.monotonic() - started
         assert worker.rows_deleted >= rows
-        doomed = await _topic(coordinator, "doomed", partitions)
-        await writer.fill(doomed, rows // partitions)
-        _settle()
-        sweeper = RowSweeper(coordinator, settings=RetentionSettings())
+        sweeper = RowSweeper(bed.coordinator, settings=RetentionSettings())
 
         async def delete() -> None:
-            await coordinator.delete_topics([doomed[0].topic_id])
+            await bed.client.delete_topics([doomed.topic_id])
             await sweeper.pass_once()
 
         started = time.monotonic()
-        during_delete = await writer.commit_while(probe, delete)
+        during_delete = await _commits_while(bed, files, delete)
         sweep_s = time.monotonic() - started
     return RetentionFigures(rows, alone, during_pass, pass_s, during_delete, sweep_s)
 
 
-@asynccontextmanager
-async def _coordinator(directory: Path) -> AsyncIterator[PartitionCoordinator]:
-    rng = random.Random(1)
-    log = await LocalMetadataLog.open(directory / "log", rng=rng)
-    settings = CoordinatorSettings()
-    replica = Replica(directory, settings=settings)
-    try:
-        await replica.open(log)
-        coordinator = PartitionCoordinator(replica, log, clock=_CLOCK, rng=rng, settings=settings)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(coordinator.run())
-            try:
-                yield coordinator
-            finally:
-                await coordinator.stop()
-                await replica.close()
-    finally:
-        await log.close()
-
-
-async def _topic(
-    coordinator: PartitionCoordinator, name: str, partitions: int
-) -> Sequence[TopicIdPartition]:
-    (created,) = await coordinator.create_topics(
-        [CreateTopic(name=name, partition_count=partitions)]
-    )
-    assert isinstance(created, TopicDescription), created
-    return [TopicIdPartition(created.topic_id, index) for index in range(partitions)]
-
-
-def _settle() -> None:
-    """As a broker does at its start: what is old is not looked at by the collector again."""
-    gc.collect()
-    gc.freeze()
-
-
-class _Writer:
-    """Commits files without uploading them: the coordinator never asks for the objects."""
-
-    def __init__(self, coordinator: PartitionCoordinator) -> None:
-        self._coordinator = coordinator
-        self._rng = random.Random(2)
-
-    def file(self, partitions: Sequence[TopicIdPartition], timestamp_ms: int) -> CommitFile:
-        """One batch, and so one row, of each partition."""
-        batches = [
-            BatchExtent(
-                partition=partition,
-                byte_offset=ByteOffset(16 + number * BATCH_BYTES),
-                length_bytes=BATCH_BYTES,
-                record_count=10,
-                crc=0,
-                max_timestamp_ms=timestamp_ms,
-                timestamp_type=CREATE_TIME,
-                producer_id=NO_PRODUCER_ID,
-                producer_epoch=NO_PRODUCER_EPOCH,
-                base_sequence=NO_SEQUENCE,
-                request_id=0,
-            )
-            for number, partition in enumerate(partitions)
-        ]
-        return CommitFile(
-            object_key=wal_object_key(mint_ulid(_CLOCK, self._rng)),
-            file_size_bytes=16 + len(batches) * BATCH_BYTES + 64,
-            uploader_broker_id=0,
-            batches=batches,
-        )
-
-    async def fill(self, partitions: Sequence[TopicIdPartition], files: int) -> None:
-        """Old rows: one per file and partition."""
-        left = iter(range(files))
-
-        async def commit() -> None:
-            for _ in left:
-                await self._coordinator.commit_file(self.file(partitions, OLD_MS))
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_FILLING_AT_ONCE):
-                tasks.create_task(commit())
-
-    async def commit_while(
-        self, probe: TopicIdPartition, work: Callable[[], Awaitable[object]]
-    ) -> Waits:
-        """Commit small, new files one after the other until `work` is done."""
-        waits: list[float] = []
-        working = asyncio.ensure_future(work())
-        while not working.done():
-            request = self.file([probe], _CLOCK.now_ms())
-            started = time.perf_counter()
-            await self._coordinator.commit_file(request)
-            waits.append((time.perf_counter() - started) * 1_000)
-        await working
-        return Waits(len(waits), statistics.median(waits), max(waits))
+async def _commits_while(bed: Bed, files: Files, work: Callable[[], Awaitable[object]]) -> Waits:
+    """Commit small files one after the other until `work` is done."""
+    waits: list[float] = []
+    working = asyncio.ensure_future(work())
+    while not working.done():
+        file = files.next()
+        started = time.perf_counter()
+        (answer,) = await bed.client.commit_file(file)
+        waits.append((time.perf_counter() - started) * 1_000)
+        if answer.error is not None:
+            raise answer.error
+    await working
+    return Waits(len(waits), statistics.median(waits), max(waits))
