@@ -1,14 +1,20 @@
-"""`python -m bench [GROUP ...]`: run the groups, print a table, merge into build/bench.json."""
+"""`python -m bench [GROUP ...]`: run the groups, print a table, merge into build/bench.json.
+
+Some groups have a name together: `coordinator` is all that measures the coordinator, `all` is all.
+"""
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from bench.coordinator import run_backlog, run_commits, run_pipelined
+from bench.coordinator_starts import run_starts
 from bench.latency import run_latency, run_puts
 from bench.memory import run_memory
 from bench.report import Report
+from bench.retention import run_retention
 from bench.roll import run_roll
 from bench.throughput import run_consume, run_produce
 
@@ -22,25 +28,37 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "puts": run_puts,
     "roll": run_roll,
     "memory": run_memory,
+    "commits": run_commits,
+    "backlog": run_backlog,
+    "pipelined": run_pipelined,
+    "retention": run_retention,
+    "starts": run_starts,
+}
+
+TOGETHER: Final[Mapping[str, Sequence[str]]] = {
+    ALL: tuple(GROUPS),
+    "coordinator": ("commits", "backlog", "pipelined", "retention", "starts"),
 }
 
 
 def main() -> int:
+    names = (*GROUPS, *TOGETHER)
     parser = argparse.ArgumentParser(
         prog="bench",
         description="Measure what the promises cost. Each ratio compares two things measured in "
         "the same run, because shared machines differ from minute to minute.",
     )
     parser.add_argument(
-        "groups", nargs="*", metavar="GROUP", help=f"{', '.join(GROUPS)}; default: {ALL}"
+        "groups", nargs="*", metavar="GROUP", help=f"{', '.join(names)}; default: {ALL}"
     )
     options = parser.parse_args()
     wanted = options.groups or [ALL]
-    unknown = set(wanted) - GROUPS.keys() - {ALL}
+    unknown = set(wanted) - set(names)
     if unknown:
-        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     report = Report()
-    for name in GROUPS if ALL in wanted else wanted:
+    expanded = [name for group in wanted for name in TOGETHER.get(group, [group])]
+    for name in dict.fromkeys(expanded):
         GROUPS[name](report)
         report.write(RESULTS)
     report.print()
