@@ -1,8 +1,9 @@
-"""Operations between brokers that KIP-1164 leaves out, as bytes: API keys 10002 to 10010.
+"""Operations between brokers that KIP-1164 leaves out, as bytes: API keys 10002 to 10011.
 
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
     10003 AllocateProducerIds   10006 CreatePartitionsAt     10009 PlanSegmentsHere
     10004 TombstoneFiles        10007 DeleteTopicsAt         10010 CommitSegmentsHere
+                                                             10011 AlterTopicConfigs
 
 Laid out like the KIP's own (metadata/message_codec.py); docs/coordinator-api.md has the fields.
 Answers repeat nothing of the request and come in its order. Operations that are addressed to one
@@ -22,6 +23,8 @@ from uuid import UUID
 
 from metadata.message_codec import MessageReader, Operation, error_fields
 from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     CreatePartitionsAt,
     CreateTopic,
     HandedFile,
@@ -53,6 +56,7 @@ DELETE_TOPICS_AT_KEY: Final = 10_007
 REGISTER_BROKER_KEY: Final = 10_008
 PLAN_SEGMENTS_HERE_KEY: Final = 10_009
 COMMIT_SEGMENTS_HERE_KEY: Final = 10_010
+ALTER_TOPIC_CONFIGS_KEY: Final = 10_011
 
 _NO_UUID: Final = UUID(int=0)
 
@@ -575,5 +579,76 @@ COMMIT_SEGMENTS_HERE: Final[Operation[Sequence[RolledSegment], SegmentCommit]] =
     write_answers=_write_segment_commits,
     read_answers=_read_segment_commits,
     failed=lambda error: SegmentCommit(error=error),
+    count=len,
+)
+
+
+# --- 10011 AlterTopicConfigs ----------------------------------------------------------------------
+
+
+def _write_alter_topic_configs(
+    requests: Sequence[AlterTopicConfigs], parts: list[bytes]
+) -> Mapping[int, bytes]:
+    parts.append(uvarint(len(requests) + 1))
+    for request in requests:
+        parts += (
+            request.topic_id.bytes,
+            _configs(request.before),
+            _configs(request.configs),
+            NO_TAGS,
+        )
+    return {}
+
+
+def _read_alter_topic_configs(reader: MessageReader) -> tuple[Sequence[AlterTopicConfigs], int]:
+    requests = []
+    for _ in reader.entries(UUID_BYTES + 3):
+        requests.append(
+            AlterTopicConfigs(
+                topic_id=reader.uuid(),
+                before=_read_configs(reader),
+                configs=_read_configs(reader),
+            )
+        )
+        reader.skip_tags()
+    timeout_ms, _ = reader.request_end()
+    return requests, timeout_ms
+
+
+def _write_altered(
+    requests: Sequence[AlterTopicConfigs],
+    answers: Sequence[AlteredTopicConfigs],
+    parts: list[bytes],
+) -> None:
+    parts.append(uvarint(len(answers) + 1))
+    for answer in answers:
+        parts += (
+            error_fields(answer.error),
+            INT8.pack(answer.is_altered),
+            _configs(answer.configs),
+            NO_TAGS,
+        )
+
+
+def _read_altered(
+    reader: MessageReader, requests: Sequence[AlterTopicConfigs]
+) -> Sequence[AlteredTopicConfigs]:
+    answers = []
+    for _ in reader.entries(6):
+        error = reader.error()
+        answers.append(AlteredTopicConfigs(reader.boolean(), _read_configs(reader), error))
+        reader.skip_tags()
+    return answers
+
+
+ALTER_TOPIC_CONFIGS: Final[Operation[Sequence[AlterTopicConfigs], AlteredTopicConfigs]] = Operation(
+    key=ALTER_TOPIC_CONFIGS_KEY,
+    name="CoordinatorAlterTopicConfigs",
+    changes_state=True,
+    write_request=_write_alter_topic_configs,
+    read_request=_read_alter_topic_configs,
+    write_answers=_write_altered,
+    read_answers=_read_altered,
+    failed=lambda error: AlteredTopicConfigs(error=error),
     count=len,
 )

@@ -58,6 +58,8 @@ from metadata.image import ProducerKey
 from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     BatchCommit,
     CommitFile,
     CreatePartitions,
@@ -92,6 +94,7 @@ from metadata.speculative import SpeculativeView
 from metadata.topic_rules import (
     PRODUCER_ID_BLOCK,
     decide_allocate_producer_ids,
+    decide_alter_topic_configs,
     decide_create_partitions,
     decide_create_partitions_at,
     decide_create_topics,
@@ -673,3 +676,11 @@ class PartitionCoordinator:
         await self._perform(
             lambda view, _: decide_forget(view, keys, tombstones=tombstones), object_keys=keys
         )
+
+    # -- operations: configs --------------------------------------------------------------------
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs]
+    ) -> Sequence[AlteredTopicConfigs]:
+        """The catalogue's. An entry may be UnknownTopicId. Raises CommitFailed."""
+        return await self._perform(lambda view, _: decide_alter_topic_configs(view, requests))

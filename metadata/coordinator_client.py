@@ -22,6 +22,7 @@ alone; the sender then finds out who leads it and asks there (metadata/routed_cl
 | delete_topics_at   | 10007  | the named coordinator |
 | plan_segments      | 10009  | all coordinators led here |
 | commit_segments    | 10010  | per segment: leader of the partition's coordinator |
+| alter_topic_configs | 10011 | leader of the catalogue |
 | register_broker    | 10008  | leader of the catalogue |
 
 Implementations: `metadata.local_client` (in this process) and `metadata.wire_client` (over a
@@ -41,6 +42,8 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     BatchCommit,
     CommitFile,
     CreatePartitions,
@@ -86,6 +89,12 @@ class CoordinatorClient(Protocol):
     async def delete_topics(
         self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]: ...
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[AlteredTopicConfigs]:
+        """Idempotent; an entry that came too late says what the topic's configs are instead."""
+        ...
 
     async def commit_file(
         self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS

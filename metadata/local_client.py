@@ -32,6 +32,8 @@ from metadata.coordinator_client import (
 from metadata.metadata_partition import MetadataPartition
 from metadata.operations import (
     CATALOGUE,
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     BatchCommit,
     CommitFile,
     CreatePartitions,
@@ -297,6 +299,13 @@ class LocalClient:
                 return_exceptions=True,
             )
             return deleted
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[AlteredTopicConfigs]:
+        """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
+        async with _deadline(timeout_ms):
+            return await self._leading(CATALOGUE).alter_topic_configs(requests)
 
     async def create_partitions_at(
         self,

@@ -11,6 +11,7 @@ docs/architecture.md, "Tiering").
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -92,6 +93,27 @@ class CreatePartitionsAt:
     topic_id: UUID
     name: str
     partitions: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterTopicConfigs:
+    """A topic shall have exactly `configs`, if it has exactly `before` now.
+
+    Repeating it changes nothing. Names and values were validated by the caller, who made `configs`
+    of `before`; somebody else's change in between is told, so that it is not undone.
+    """
+
+    topic_id: UUID
+    before: Mapping[str, str]
+    configs: Mapping[str, str]
+
+
+class AlteredTopicConfigs(NamedTuple):
+    """What is set on the topic now, altered as asked or not: somebody else was first."""
+
+    is_altered: bool = False
+    configs: Mapping[str, str] = MappingProxyType({})
+    error: DisklessError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

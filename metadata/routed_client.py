@@ -38,6 +38,8 @@ from metadata.file_rules import permuted_owners
 from metadata.local_client import LocalClient, in_parallel
 from metadata.operations import (
     CATALOGUE,
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     BatchCommit,
     CommitFile,
     CreatePartitions,
@@ -345,6 +347,26 @@ class RoutedClient:
             )
         )
         return errors
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[AlteredTopicConfigs]:
+        """See `CoordinatorClient`; what was altered is in this broker's catalogue on return."""
+        before = [self.topic_by_id(request.topic_id) for request in requests]
+        answers = await self._ask_leader(
+            CATALOGUE,
+            lambda client: client.alter_topic_configs(requests, timeout_ms=timeout_ms),
+            timeout_ms=timeout_ms,
+        )
+        await self._until_visible(
+            lambda: all(
+                answer.error is not None
+                or self.topic_by_id(request.topic_id) is not topic
+                or (topic is not None and topic.configs == answer.configs)
+                for request, topic, answer in zip(requests, before, answers, strict=True)
+            )
+        )
+        return answers
 
     async def _until_visible(self, is_visible: Callable[[], bool]) -> None:
         """A broker that does not lead the catalogue reads a little behind it."""

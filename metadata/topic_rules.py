@@ -1,4 +1,4 @@
-"""Deciding what creates and deletes topics, deletes records and hands out producer ids.
+"""Deciding what creates, alters and deletes topics, deletes records, hands out producer ids.
 
 Pure functions over the speculative view, like metadata/commit_rules.py: they write what the
 operation will have done into the view and return the records that make it so.
@@ -6,6 +6,7 @@ operation will have done into the view and return the records that make it so.
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from metadata.operations import (
     CATALOGUE,
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     CreatePartitions,
     CreatePartitionsAt,
     CreateTopic,
@@ -245,6 +248,28 @@ def decide_delete_topics(
         view.delete_topic(description)
         records.append(TopicDeletedRecord(topic_id=topic_id))
         answer.append(None)
+    return Decision(records, answer)
+
+
+def decide_alter_topic_configs(
+    view: SpeculativeView, requests: Sequence[AlterTopicConfigs]
+) -> Decision[Sequence[AlteredTopicConfigs]]:
+    """Each topic whose configs are still those that the caller saw gets the new ones."""
+    records: list[MetadataRecord] = []
+    answer: list[AlteredTopicConfigs] = []
+    for request in requests:
+        topic = view.stored_topic(request.topic_id)
+        if topic is None:
+            error = UnknownTopicId(f"no topic has the id {request.topic_id}")
+            answer.append(AlteredTopicConfigs(error=error))
+            continue
+        have, wanted = dict(topic.description.configs), dict(request.configs)
+        # What is as wanted already may be the first try of this very request.
+        if have != wanted and have == dict(request.before):
+            have = wanted
+            records.append(TopicConfigsRecord(topic_id=request.topic_id, configs=wanted))
+            view.put_topic(topic._replace(description=replace(topic.description, configs=wanted)))
+        answer.append(AlteredTopicConfigs(have == wanted, have))
     return Decision(records, answer)
 
 

@@ -35,6 +35,7 @@ from uuid import UUID
 
 from metadata.broker_messages import (
     ALLOCATE_PRODUCER_IDS,
+    ALTER_TOPIC_CONFIGS,
     COMMIT_SEGMENTS_HERE,
     CREATE_PARTITIONS_AT,
     CREATE_TOPICS,
@@ -61,6 +62,8 @@ from metadata.coordinator_messages import (
 from metadata.find_batches_messages import FIND_BATCHES, FindBatchesMessage
 from metadata.message_codec import Operation, reading
 from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     BatchCommit,
     CommitFile,
     CreatePartitions,
@@ -305,6 +308,11 @@ class WireClient:
         self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         return await self._call(DELETE_TOPICS, topic_ids, timeout_ms)
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[AlteredTopicConfigs]:
+        return await self._call(ALTER_TOPIC_CONFIGS, requests, timeout_ms)
 
     async def commit_file(
         self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS

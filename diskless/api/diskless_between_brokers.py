@@ -1,8 +1,9 @@
-"""Private operations between brokers, API keys 10002 to 10010, version 0.
+"""Private operations between brokers, API keys 10002 to 10011, version 0.
 
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
     10003 AllocateProducerIds   10006 CreatePartitionsAt     10009 PlanSegmentsHere
     10004 TombstoneFiles        10007 DeleteTopicsAt         10010 CommitSegmentsHere
+                                                             10011 AlterTopicConfigs
 
 Not Kafka's, and not listed by ApiVersions; metadata/broker_messages.py has the bytes. Each is the
 `CoordinatorClient` operation of its name. Names, counts and configs of topics are checked here as
@@ -21,6 +22,8 @@ from diskless.topic_configs import check_topic_configs
 from metadata import broker_messages as messages
 from metadata.coordinator_client import CoordinatorClient
 from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     CreatePartitionsAt,
     CreateTopic,
     RegisteredBroker,
@@ -93,6 +96,19 @@ def apis(client: CoordinatorClient, running: RunningOperations) -> Sequence[Api]
     ) -> Sequence[SegmentCommit]:
         return await client.commit_segments(segments, timeout_ms=timeout_ms)
 
+    async def alter_topic_configs(
+        requests: Sequence[AlterTopicConfigs], timeout_ms: int
+    ) -> Sequence[AlteredTopicConfigs]:
+        answers = await checked(
+            requests,
+            _checked_configs,
+            lambda good: client.alter_topic_configs(good, timeout_ms=timeout_ms),
+        )
+        return [
+            AlteredTopicConfigs(error=answer) if isinstance(answer, DisklessError) else answer
+            for answer in answers
+        ]
+
     return [
         coordinator_api(messages.CREATE_TOPICS, create_topics, running),
         coordinator_api(messages.ALLOCATE_PRODUCER_IDS, allocate_producer_ids, running),
@@ -103,12 +119,17 @@ def apis(client: CoordinatorClient, running: RunningOperations) -> Sequence[Api]
         coordinator_api(messages.REGISTER_BROKER, register_broker, running),
         coordinator_api(messages.PLAN_SEGMENTS_HERE, plan_segments, running),
         coordinator_api(messages.COMMIT_SEGMENTS_HERE, commit_segments, running),
+        coordinator_api(messages.ALTER_TOPIC_CONFIGS, alter_topic_configs, running),
     ]
 
 
 def _checked_topic(topic: CreateTopic) -> CreateTopic:
     check_new_topic(topic.name, topic.partition_count)
     return replace(topic, configs=check_topic_configs(topic.configs))
+
+
+def _checked_configs(request: AlterTopicConfigs) -> AlterTopicConfigs:
+    return replace(request, configs=check_topic_configs(request.configs))
 
 
 def _checked_partitions(topic: CreatePartitionsAt) -> CreatePartitionsAt:

@@ -17,6 +17,8 @@ from diskless.api import RunningOperations, coordinator_apis, diskless_find_batc
 from diskless.api.registry import ApiRegistry
 from diskless.ports import ListOffsetsResult
 from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     BatchCommit,
     CommitFile,
     CreatePartitions,
@@ -175,6 +177,7 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
     )
     creation = CreateTopic(name="t", partition_count=2, configs={"retention.ms": "5"})
     growth = CreatePartitions(topic_id=A, name="t", partition_count=2)
+    alter = AlterTopicConfigs(topic_id=A, before={}, configs={"segment.ms": "6"})
     share = CreatePartitionsAt(topic_id=A, name="t", partitions=(1, 3))
     handed = HandedFile(object_key=KEY, object_format=1, file_size_bytes=9, owner_ids=(0, 1))
     broker = RegisteredBroker(1, "here", 9092, "rack", B)
@@ -206,6 +209,7 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         ("register_broker", (broker,), {}, None),
         ("plan_segments", (), {"include_partial": True}, [plan]),
         ("commit_segments", ([rolled],), {}, [SegmentCommit(True)]),
+        ("alter_topic_configs", ([alter],), {}, [AlteredTopicConfigs(True, {"segment.ms": "6"})]),
     ]
     async with serving() as s:
         for name, arguments, options, answer in calls:

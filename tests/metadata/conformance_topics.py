@@ -2,7 +2,13 @@
 
 import asyncio
 
-from metadata.operations import CreatePartitions, CreateTopic, TopicDescription
+from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    TopicDescription,
+)
 from tests.support.conformance_bench import ConformanceBench
 from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from wal.coordinates import TopicIdPartition
@@ -49,6 +55,19 @@ class TopicCases:
             topic.coordinator_of(index) for index in range(2)
         ]
         await bench.commit_good(*[batch(each) for each in everything])
+
+    async def test_configs_are_altered_by_who_saw_them_and_by_nobody_else(
+        self, bench: ConformanceBench
+    ) -> None:
+        topic = await bench.topic(3, retention_ms="5000")
+        wanted, late = {"segment.bytes": "7"}, {"segment.ms": "8"}
+        for configs, is_altered in ((wanted, True), (late, False), (wanted, True)):
+            (altered,) = await bench.client.alter_topic_configs(
+                [AlterTopicConfigs(topic_id=topic.topic_id, before=topic.configs, configs=configs)]
+            )
+            assert altered == AlteredTopicConfigs(is_altered, wanted)
+        now = bench.life.local.catalogue.topics()[topic.name]
+        assert (now.configs, now.partition_count) == (wanted, 3)
 
     async def test_a_topic_does_not_shrink(self, bench: ConformanceBench) -> None:
         topic = await bench.topic(3)

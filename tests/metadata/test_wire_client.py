@@ -129,9 +129,11 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
             return [None]
         case "CoordinatorPlanSegmentsHere":
             return [await client.plan_segments(include_partial=asked, **timeout)]
-        case _:
-            assert name == "CoordinatorCommitSegmentsHere"
+        case "CoordinatorCommitSegmentsHere":
             return await client.commit_segments(asked, **timeout)
+        case _:
+            assert name == "CoordinatorAlterTopicConfigs"
+            return await client.alter_topic_configs(asked, **timeout)
 
 
 @pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)

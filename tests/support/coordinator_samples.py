@@ -26,6 +26,8 @@ from metadata.coordinator_messages import (
 from metadata.find_batches_messages import FIND_BATCHES, FindBatchesMessage
 from metadata.message_codec import Operation
 from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
     BatchCommit,
     CommitFile,
     CreatePartitions,
@@ -290,6 +292,11 @@ _SAMPLES: Final = [
             )
         ),
         st.builds(SegmentCommit, st.booleans(), st.none() | ERRORS),
+    ),
+    Samples(
+        own.ALTER_TOPIC_CONFIGS,
+        _lists(st.builds(AlterTopicConfigs, topic_id=TOPIC_IDS, before=CONFIGS, configs=CONFIGS)),
+        st.builds(AlteredTopicConfigs, st.booleans(), CONFIGS, st.none() | ERRORS),
     ),
 ]
 
