@@ -37,12 +37,13 @@ from diskless.api.registry import ApiRegistry
 from diskless.batch_reader import BatchReader
 from diskless.broker_metrics import RequestMetrics, broker_metrics
 from diskless.cluster import ConfiguredValues, CoordinatorTopics, SingleBroker
+from diskless.cluster_identity import claim_prefix, shared_cluster_id
 from diskless.commit_lane import CommitLane
 from diskless.config import Config
 from diskless.coordinators import OBJECT_LOG, Coordinators
 from diskless.data_directory import DataDirectory
 from diskless.logs import configure_logs
-from diskless.membership import Membership, SharedCluster, shared_cluster_id
+from diskless.membership import Membership, SharedCluster
 from diskless.metadata_topic import MetadataTopic
 from diskless.metrics import MetricsServer
 from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
@@ -224,6 +225,10 @@ class Broker:
         )
         if config.broker.metadata_log == OBJECT_LOG:
             self.cluster_id = await shared_cluster_id(self.store, self.rng)
+            self.owns_prefix = True
+        else:
+            self.data, self.owns_prefix = await claim_prefix(self.store, data)
+            self.cluster_id = self.data.cluster_id
         self.wal_settings = config.wal
         is_remote = url.startswith("s3://")
         if not is_remote and "wal.commit.interval.ms" not in config.explicit:
@@ -270,6 +275,7 @@ class Broker:
                 cluster_id=self.cluster_id,
                 candidate=lambda: self.candidate,
                 connect=self._connect,
+                owns_prefix=self.owns_prefix,
                 clock=self.clock,
                 rng=self.rng,
             )

@@ -62,16 +62,22 @@ class Coordinators:
         cluster_id: str,
         candidate: Callable[[], Candidate],
         connect: Callable[[str, int], RemoteClient],
+        owns_prefix: bool,
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        """`candidate` says who this broker is; `connect` makes a client to another one."""
+        """`candidate` says who this broker is; `connect` makes a client to another one.
+
+        `owns_prefix`: nobody else's objects can be below the store's prefix, so what no
+        coordinator knows may be deleted.
+        """
         self._config = config
         self._data = data
         self._store = store
         self._cluster_id = cluster_id
         self._candidate = candidate
         self._connect = connect
+        self._owns_prefix = owns_prefix
         self._clock = clock
         self._rng = rng
         self._stack = AsyncExitStack()
@@ -226,16 +232,17 @@ class Coordinators:
         ]
         if index == CATALOGUE:
             workers.append(coordinator.sessions)
-            workers.append(
-                OrphanScan(
-                    self._store,
-                    self.client,
-                    partial(self._coordinator_ids, coordinator),
-                    settings=config.coordinator,
-                    clock=clock,
-                    rng=rng,
+            if self._owns_prefix:
+                workers.append(
+                    OrphanScan(
+                        self._store,
+                        self.client,
+                        partial(self._coordinator_ids, coordinator),
+                        settings=config.coordinator,
+                        clock=clock,
+                        rng=rng,
+                    )
                 )
-            )
         else:
             catalogue = self.partitions[CATALOGUE]
             workers.append(

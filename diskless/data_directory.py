@@ -13,7 +13,7 @@ import os
 import random
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -32,6 +32,8 @@ class DataDirectory:
     path: Path
     node_id: int
     cluster_id: str
+    is_new: bool = field(default=False, compare=False)
+    """Nobody had opened it before."""
 
     @classmethod
     def open(cls, path: Path, *, node_id: int, rng: random.Random) -> Self:
@@ -44,13 +46,10 @@ class DataDirectory:
         properties = path / _PROPERTIES
         if not properties.exists():
             cluster_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
-            directory = cls(path=path, node_id=node_id, cluster_id=cluster_id)
+            directory = cls(path=path, node_id=node_id, cluster_id=cluster_id, is_new=True)
             # The log's directory first: once there are properties, there is a place for the truth.
             _make_durable(directory.metadata_log)
-            _write_durable(
-                properties,
-                f"version={LAYOUT_VERSION}\nnode.id={node_id}\ncluster.id={cluster_id}\n",
-            )
+            directory._write_properties()
             return directory
         known = read_properties(path)
         if known["node.id"] != str(node_id):
@@ -58,6 +57,23 @@ class DataDirectory:
                 f"{path} belongs to node {known['node.id']}, this is node.id={node_id}"
             )
         return cls(path=path, node_id=node_id, cluster_id=known["cluster.id"])
+
+    def _write_properties(self) -> None:
+        _write_durable(
+            self.path / _PROPERTIES,
+            f"version={LAYOUT_VERSION}\nnode.id={self.node_id}\ncluster.id={self.cluster_id}\n",
+        )
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether there is a local metadata log with anything in it."""
+        return any(self.metadata_log.glob("*.store"))
+
+    def of_cluster(self, cluster_id: str) -> Self:
+        """The same directory as part of another cluster, written down."""
+        directory = replace(self, cluster_id=cluster_id)
+        directory._write_properties()
+        return directory
 
     def begin_life(self, rng: random.Random) -> tuple[uuid.UUID, Sequence[uuid.UUID]]:
         """A new incarnation of this broker, written down, and the ones before it.

@@ -10,7 +10,6 @@ serves on what it knows. A node id that another live broker has ends this broker
 """
 
 import asyncio
-import random
 import uuid
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -23,41 +22,12 @@ from diskless.produce_routing import ProduceRouting
 from metadata.metadata_partition import Candidate
 from metadata.operations import CATALOGUE, RegisteredBroker
 from wal.clock import Sleep
-from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.errors import CommitOutcomeUnknown, CorruptObject, ObjectExists, Retriable
-from wal.object_store import BytesBody, ObjectStore
-
-CLUSTER_OBJECT: Final = ObjectKey("meta/cluster")
-"""Holds the cluster's id; whoever comes first writes it."""
+from wal.coordinates import TopicIdPartition
+from wal.errors import CommitOutcomeUnknown, Retriable
 
 _BEATS_PER_SESSION: Final = 3
 
 log = structlog.get_logger(__name__)
-
-
-async def shared_cluster_id(store: ObjectStore, rng: random.Random) -> str:
-    """The id of the cluster that shares this bucket prefix, made now if nobody did.
-
-    Raises: ObjectStoreUnavailable, UploadOutcomeUnknown, CorruptObject.
-    """
-    proposed = str(uuid.UUID(int=rng.getrandbits(128), version=4))
-    try:
-        await store.put(CLUSTER_OBJECT, BytesBody(proposed.encode()))
-    except ObjectExists:
-        return await known_cluster_id(store)
-    return proposed
-
-
-async def known_cluster_id(store: ObjectStore) -> str:
-    """The id of the cluster that shares this bucket prefix.
-
-    Raises: ObjectNotFound (none does), ObjectStoreUnavailable, CorruptObject.
-    """
-    stored = await store.get(CLUSTER_OBJECT)
-    try:
-        return str(uuid.UUID(stored.decode("ascii")))
-    except ValueError as error:
-        raise CorruptObject(f"{CLUSTER_OBJECT} is no cluster id: {stored!r}") from error
 
 
 class BrokerRegistry(Protocol):

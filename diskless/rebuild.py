@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from diskless.membership import CLUSTER_OBJECT
+from diskless.cluster_identity import CLUSTER_OBJECT
 from metadata.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.object_log import ObjectMetadataLog
 from metadata.operations import CATALOGUE

@@ -19,8 +19,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from diskless.cluster_identity import known_cluster_id
 from diskless.data_directory import read_properties
-from diskless.membership import known_cluster_id
 from metadata.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log import MetadataLog
 from metadata.log_object import log_prefix
