@@ -9,7 +9,8 @@ A record that contradicts the state (a batch that does not start at the high wat
 nobody made) raises CorruptState: one of the two is damaged, and going on would hide which.
 
 What `FileCommitted` records write is collected over the whole transaction and sent in bulk
-(metadata/apply_commit.py); every other record first flushes it.
+(metadata/apply_commit.py); every other record first flushes it. Those about consumer groups have
+tables of their own and are collected beside it (metadata/apply_groups.py).
 """
 
 import sqlite3
@@ -22,6 +23,8 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 from metadata.apply_commit import FileCommits, partition_columns
 from metadata.apply_control import apply_control
 from metadata.apply_deletions import SWEPT_WITH_TOPIC_MAX, RowDeletions
+from metadata.apply_groups import GroupChanges
+from metadata.group_records import GroupRecord
 from metadata.image import (
     Changes,
     CommittedImage,
@@ -103,6 +106,7 @@ class StateTransaction:
         )
         self._last_record = b""
         self._commits = FileCommits(self)
+        self._groups = GroupChanges(self)
         self.deletions = RowDeletions(self)
         self._written_partitions: dict[int, PartitionState] = {}
         self._partitions_before: dict[int, PartitionState] = {}
@@ -119,6 +123,9 @@ class StateTransaction:
             record = record_of(data)
             if isinstance(record, FileCommittedRecord):
                 self._commits.add(offset, record, batch.timestamp_ms)
+                continue
+            if isinstance(record, GroupRecord):
+                self._groups.apply(offset, record, batch.timestamp_ms)
                 continue
             self._flush()
             match record:
@@ -147,6 +154,7 @@ class StateTransaction:
     def finish(self) -> Changes:
         """Write what was collected, the applied offset and the state hash; nothing is committed."""
         self._flush()
+        self._groups.flush()
         changes = self.changes
         changes.state_hash = self._hash % HASH_MODULUS
         write_applied(self.connection, changes, last_record_crc=crc32c(self._last_record))

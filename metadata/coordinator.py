@@ -54,6 +54,13 @@ from metadata.file_rules import (
     decide_seal,
     decide_tombstone,
 )
+from metadata.group_records import WHENEVER_COMMITTED, CommittedOffset
+from metadata.group_rules import (
+    commit_offsets_decision,
+    delete_group_decision,
+    delete_offsets_decision,
+    store_group_decision,
+)
 from metadata.image import ProducerKey
 from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
@@ -102,7 +109,7 @@ from metadata.topic_rules import (
     decide_delete_topics,
 )
 from wal.clock import Clock, Sleep
-from wal.coordinates import ObjectKey
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
     AppendTooLarge,
     CommitFailed,
@@ -684,3 +691,35 @@ class PartitionCoordinator:
     ) -> Sequence[AlteredTopicConfigs]:
         """The catalogue's. An entry may be UnknownTopicId. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_alter_topic_configs(view, requests))
+
+    # -- operations: consumer groups ------------------------------------------------------------
+
+    async def commit_offsets(self, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
+        """Durable on return; calls of many groups share an append. Whoever comes last wins.
+
+        Raises: InvalidRequest, AppendTooLarge, CommitFailed, CommitOutcomeUnknown, NotCoordinator.
+        """
+        decision = commit_offsets_decision(group_id, offsets)
+        await self._perform(lambda view, _: decision)
+
+    async def delete_offsets(
+        self,
+        group_id: str,
+        partitions: Sequence[TopicIdPartition],
+        *,
+        committed_until_ms: int = WHENEVER_COMMITTED,
+    ) -> None:
+        """Forget what the group committed of `partitions` until then. Raises as above."""
+        decision = delete_offsets_decision(group_id, partitions, committed_until_ms)
+        await self._perform(lambda view, _: decision)
+
+    async def store_group(self, group_id: str, kind: int, state: bytes) -> None:
+        """Remember `state` in place of what was stored before. Raises as `commit_offsets`."""
+        await self._perform(
+            lambda view, now_ms: store_group_decision(group_id, kind, state, now_ms)
+        )
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forget the group and its offsets, if there is any of it. Raises as `commit_offsets`."""
+        decision = delete_group_decision(group_id)
+        await self._perform(lambda view, _: decision)

@@ -52,6 +52,7 @@ Records of our own, api keys from 1000:
                                Crc32c uint32, RecordCount int32, MaxTimestamp int64
     1004 FilesDeleted          ObjectKeys []string
     1005 … 1013                metadata/control_records.py
+    1020 … 1023                metadata/group_records.py
 
 Called by the coordinator (encode), its state (decode while replaying) and `metadata dump`. Encoding
 raises ValueError for a number that its field cannot hold; decoding raises nothing but CorruptLog.
@@ -75,6 +76,7 @@ from metadata.file_committed import (
     decode_file_committed_0,
     encode_file_committed,
 )
+from metadata.group_records import GROUP_CODECS, GroupRecord
 from metadata.record_codec import (
     INT32,
     INT64,
@@ -172,6 +174,7 @@ MetadataRecord = (
     | SegmentCommittedRecord
     | FilesDeletedRecord
     | ControlRecord
+    | GroupRecord
 )
 
 
@@ -397,6 +400,7 @@ _CODECS: Final[Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[.
     (1003, SegmentCommittedRecord, _encode_segment_committed, _decode_segment_committed),
     (1004, FilesDeletedRecord, _encode_files_deleted, _decode_files_deleted),
     *CONTROL_CODECS,
+    *GROUP_CODECS,
 )
 RECORD_TYPES: Final[Mapping[int, type[Any]]] = {
     **{api_key: kind for api_key, kind, _, _ in _CODECS},

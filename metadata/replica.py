@@ -16,13 +16,23 @@ applied sooner or later; CorruptState and CorruptLog are raised to whoever appli
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
+from metadata.group_queries import (
+    AgedOffset,
+    ExpiryCursor,
+    StoredGroup,
+    aged_offsets,
+    group_offsets,
+    stored_group,
+    stored_groups,
+)
+from metadata.group_records import CommittedOffset
 from metadata.image import Changes, CommittedImage
 from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
@@ -48,6 +58,7 @@ APPLY_RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
 """Pauses while SQLite's disk refuses; the last one is repeated for ever."""
 
 ROWS_PER_PARTITION_MAX: Final = 2**31 - 1
+GROUPS_PER_READ: Final = 50
 DELETED_TOPICS_MAX: Final = 10_000
 """Deleted topics that are remembered, the oldest forgotten first."""
 
@@ -298,3 +309,41 @@ class Replica:
         """The partition's surrogate key in this state."""
         state = self.image.partitions.get(partition)
         return None if state is None else state.id
+
+    # -- reading consumer groups ----------------------------------------------------------------
+
+    async def group_offsets(
+        self, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
+    ) -> Mapping[TopicIdPartition, CommittedOffset]:
+        """What the group has committed, of deleted topics too; None: of all partitions."""
+        return await self.state.read(
+            partial(group_offsets, group_id=group_id, partitions=partitions)
+        )
+
+    async def stored_group(self, group_id: str) -> StoredGroup | None:
+        """What is stored of a group; None when there are not even offsets of it."""
+        return await self.state.read(partial(stored_group, group_id=group_id))
+
+    async def stored_groups(self) -> AsyncIterator[StoredGroup]:
+        """All groups there is anything of, the oldest first, some at a time.
+
+        A group that comes, goes or changes meanwhile is there as it was at some moment, or not.
+        """
+        after = -1
+        while groups := await self.state.read(
+            partial(stored_groups, after=after, limit=GROUPS_PER_READ)
+        ):
+            for group in groups:
+                yield group
+            after = groups[-1].id
+
+    async def aged_offsets(
+        self, *, before_ms: int, now_ms: int, limit: int, after: ExpiryCursor | None = None
+    ) -> Sequence[AgedOffset]:
+        """Up to `limit` offsets that may expire; the cursor of the last one leads to the next.
+
+        Committed before `before_ms`, or by their client's wish due by `now_ms`.
+        """
+        return await self.state.read(
+            partial(aged_offsets, before_ms=before_ms, now_ms=now_ms, after=after, limit=limit)
+        )

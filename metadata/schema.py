@@ -23,6 +23,8 @@ tree and a walk along its leaves, however long the backlog.
 | leadership      | at most one: who leads this metadata partition |
 | brokers         | registered broker (catalogue only) |
 | swept           | partition that is gone with its topic, but has rows left to be deleted |
+| consumer_groups | consumer group there is anything of: what its coordinator stored |
+| group_offsets   | (consumer group, partition): the committed offset |
 | applied         | exactly one: how far the metadata log was applied, the state hash |
 
 Statements are built with SQLAlchemy Core; those that run thousands of times per transaction are
@@ -55,7 +57,7 @@ from sqlalchemy.sql.type_api import TypeEngine
 
 from metadata.state_hash import Int64s, RowChecksum
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -309,6 +311,35 @@ BROKERS: Final = StateTable(
     key=["broker_id"],
 )
 SWEPT: Final = StateTable(14, "swept", ["partition"], key=["partition"])
+CONSUMER_GROUPS: Final = StateTable(
+    15,
+    "consumer_groups",
+    ["id", "kind", "updated_ms"],
+    [("group_id", String), ("state", LargeBinary)],
+    key=["id"],
+    constraints=[UniqueConstraint("group_id")],
+)
+GROUP_OFFSETS: Final = StateTable(
+    16,
+    "group_offsets",
+    [
+        "group_key",
+        "partition",
+        "commit_period",
+        "committed_offset",
+        "leader_epoch",
+        "commit_ms",
+        "expire_ms",
+    ],
+    [("topic_id", LargeBinary), ("metadata", String)],
+    key=["group_key", "partition", "topic_id"],
+)
+Index("offsets_by_period", GROUP_OFFSETS.table.c.commit_period)
+Index(
+    "offsets_by_expiry",
+    GROUP_OFFSETS.table.c.expire_ms,
+    sqlite_where=GROUP_OFFSETS.table.c.expire_ms >= 0,
+)
 
 STATE_TABLES: Final = (
     TOPICS,
@@ -325,6 +356,8 @@ STATE_TABLES: Final = (
     LEADERSHIP,
     BROKERS,
     SWEPT,
+    CONSUMER_GROUPS,
+    GROUP_OFFSETS,
 )
 
 APPLIED: Final = Table(

@@ -27,6 +27,13 @@ from metadata.file_committed import COMMITTED_BATCH
 from metadata.local_log import LOG_DIRECTORY
 from metadata.log_object import log_key
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
+from metadata.group_records import (
+    CommittedOffset,
+    GroupDeletedRecord,
+    GroupStoredRecord,
+    OffsetsCommittedRecord,
+    OffsetsDeletedRecord,
+)
 from metadata.record_codec import FieldReader
 from metadata.records import (
     RECORD_TYPES,
@@ -267,6 +274,7 @@ _READ: Final[dict[str, Callable[[FieldReader], Any]]] = {
     "uint32": FieldReader.uint32,
     "uuid": FieldReader.uuid,
     "string": FieldReader.compact_string,
+    "bytes": lambda reader: reader.raw(reader.uvarint() - 1),
     "16s": lambda reader: reader.raw(16),
     "uvarint": FieldReader.uvarint,
     "column": read_column_as_told,
@@ -497,6 +505,48 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
     ),
     "1012 BrokerUnregistered": (BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),
     "1013 RowsSwept": (RowsSweptRecord(limit=1), {"Limit": 1}),
+    "1020 OffsetsCommitted": (
+        OffsetsCommittedRecord(
+            group_id="g",
+            offsets=[
+                CommittedOffset(
+                    partition=PLACE,
+                    offset=1,
+                    commit_ms=2,
+                    leader_epoch=4,
+                    metadata="m",
+                    expire_ms=5,
+                )
+            ],
+        ),
+        {
+            "GroupId": "g",
+            "Offsets": [
+                {
+                    "TopicId": TOPIC,
+                    "PartitionIndex": 3,
+                    "Offset": 1,
+                    "LeaderEpoch": 4,
+                    "CommitTime": 2,
+                    "ExpireTime": 5,
+                    "Metadata": "m",
+                }
+            ],
+        },
+    ),
+    "1021 OffsetsDeleted": (
+        OffsetsDeletedRecord(group_id="g", partitions=[PLACE], committed_until_ms=2),
+        {
+            "GroupId": "g",
+            "CommittedUntil": 2,
+            "Partitions": [{"TopicId": TOPIC, "PartitionIndex": 3}],
+        },
+    ),
+    "1022 GroupStored": (
+        GroupStoredRecord(group_id="g", kind=2, state=b"\xff", updated_ms=3),
+        {"GroupId": "g", "Kind": 2, "UpdatedAt": 3, "State": b"\xff"},
+    ),
+    "1023 GroupDeleted": (GroupDeletedRecord(group_id="g"), {"GroupId": "g"}),
 }
 
 

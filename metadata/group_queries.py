@@ -1,0 +1,159 @@
+"""Reading committed group state from SQLite: offsets, stored groups, offsets to expire.
+
+Read by the group's coordinator when it comes to lead, and by whatever lets offsets expire; while it
+leads, it answers from its own memory. Every row that is read is checked.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, Select, and_, select, tuple_
+
+from metadata.apply_groups import COMMIT_PERIOD_MS
+from metadata.group_records import NO_EXPIRY, CommittedOffset
+from metadata.schema import CONSUMER_GROUPS, GROUP_OFFSETS
+from metadata.state import checked_row
+from wal.coordinates import TopicIdPartition
+
+_GROUPS: Final = CONSUMER_GROUPS.table.c
+_OFFSETS: Final = GROUP_OFFSETS.table.c
+
+
+class StoredGroup(NamedTuple):
+    """A group there is anything of. `state` is empty when it only has offsets."""
+
+    id: int
+    """Its place in `stored_groups`: grows with every new group."""
+    group_id: str
+    kind: int
+    state: bytes
+    updated_ms: int
+
+
+class ExpiryCursor(NamedTuple):
+    """Where `expired_offsets` goes on; an opaque value."""
+
+    has_expiry: bool
+    time: int
+    group_key: int
+    partition: int
+    topic_id: bytes
+
+
+class AgedOffset(NamedTuple):
+    """An offset that may expire; whether it does depends on what its group is doing."""
+
+    cursor: ExpiryCursor
+    group_id: str
+    offset: CommittedOffset
+
+
+def group_offsets(
+    connection: Connection, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
+) -> Mapping[TopicIdPartition, CommittedOffset]:
+    """What the group has committed of `partitions`, or of all; absent: nothing.
+
+    Topics that were deleted are included: the caller knows which there are.
+    """
+    group = connection.execute(select(_GROUPS.id).where(_GROUPS.group_id == group_id)).scalar()
+    if group is None:
+        return {}
+    rows = connection.execute(select(GROUP_OFFSETS.table).where(_OFFSETS.group_key == group))
+    wanted = None if partitions is None else set(partitions)
+    offsets = (_offset(checked_row(GROUP_OFFSETS, row)) for row in rows)
+    return {
+        offset.partition: offset
+        for offset in offsets
+        if wanted is None or offset.partition in wanted
+    }
+
+
+def stored_group(connection: Connection, group_id: str) -> StoredGroup | None:
+    """One group; None: nothing is known of it."""
+    statement = select(CONSUMER_GROUPS.table).where(_GROUPS.group_id == group_id)
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else _group(row)
+
+
+def stored_groups(connection: Connection, after: int, limit: int) -> Sequence[StoredGroup]:
+    """Up to `limit` groups whose `id` is above `after`, in that order."""
+    statement = (
+        select(CONSUMER_GROUPS.table).where(_GROUPS.id > after).order_by(_GROUPS.id).limit(limit)
+    )
+    return [_group(row) for row in connection.execute(statement)]
+
+
+def aged_offsets(
+    connection: Connection,
+    *,
+    before_ms: int,
+    now_ms: int,
+    after: ExpiryCursor | None,
+    limit: int,
+) -> Sequence[AgedOffset]:
+    """Up to `limit` offsets that may expire, behind `after`.
+
+    Those that were committed before `before_ms`, roughly the oldest first; then those whose client
+    set a time for them that has come by `now_ms`. O(limit), and what lies within one period.
+    """
+    found: list[AgedOffset] = []
+    if after is None or not after.has_expiry:
+        silent = and_(
+            _OFFSETS.expire_ms == NO_EXPIRY,
+            _OFFSETS.commit_period <= before_ms // COMMIT_PERIOD_MS,
+            _OFFSETS.commit_ms < before_ms,
+        )
+        found += _aged(connection, _behind("commit_period", after).where(silent), False, limit)
+        after = None
+    if len(found) < limit:
+        due = and_(_OFFSETS.expire_ms > NO_EXPIRY, _OFFSETS.expire_ms <= now_ms)
+        statement = _behind("expire_ms", after).where(due)
+        found += _aged(connection, statement, True, limit - len(found))
+    return found
+
+
+def _behind(time: str, after: ExpiryCursor | None) -> Select[Any]:
+    """Rows in the order of the index on `time`."""
+    order = (_OFFSETS[time], _OFFSETS.group_key, _OFFSETS.partition, _OFFSETS.topic_id)
+    statement = (
+        select(GROUP_OFFSETS.table, _GROUPS.group_id)
+        .join_from(GROUP_OFFSETS.table, CONSUMER_GROUPS.table, _GROUPS.id == _OFFSETS.group_key)
+        .order_by(*order)
+    )
+    if after is None:
+        return statement
+    return statement.where(tuple_(*order) > tuple_(*after[1:]))
+
+
+def _aged(
+    connection: Connection, statement: Select[Any], has_expiry: bool, limit: int
+) -> list[AgedOffset]:
+    found = []
+    for *values, group_id in connection.execute(statement.limit(limit)):
+        row = checked_row(GROUP_OFFSETS, values)
+        offset = _offset(row)
+        group_key, partition, period, *_ = row
+        time = offset.expire_ms if has_expiry else period
+        cursor = ExpiryCursor(
+            has_expiry, time, group_key, partition, offset.partition.topic_id.bytes
+        )
+        found.append(AgedOffset(cursor, group_id, offset))
+    return found
+
+
+def _group(row: Any) -> StoredGroup:
+    group_key, kind, updated_ms, group_id, state, _ = checked_row(CONSUMER_GROUPS, row)
+    return StoredGroup(group_key, group_id, kind, state, updated_ms)
+
+
+def _offset(row: tuple[Any, ...]) -> CommittedOffset:
+    _, partition, _, value, leader_epoch, commit_ms, expire_ms, topic_id, metadata, _ = row
+    return CommittedOffset(
+        partition=TopicIdPartition(UUID(bytes=topic_id), partition),
+        offset=value,
+        commit_ms=commit_ms,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        expire_ms=expire_ms,
+    )
