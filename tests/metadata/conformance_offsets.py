@@ -311,13 +311,13 @@ class TierCases:
         ]
         assert await _starts(bench, kept) == (0, 40, 39)
 
-    async def test_plans_and_segments_outlive_the_state_and_the_leader(
+    async def test_plans_and_segments_outlive_the_process_the_state_and_the_leader(
         self, bench: ConformanceBench
     ) -> None:
         partition = await _rows(bench)
         first, second = await _segments(bench, partition)
         await bench.client.commit_segments([first])
-        await bench.restart(without_state=True)
+        await bench.restart()
         assert await _segments(bench, partition) == [second]
         await bench.fail_over()
         assert await _segments(bench, partition) == [second]

@@ -2,13 +2,7 @@
 
 import asyncio
 
-from metadata.operations import (
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    CreatePartitions,
-    CreateTopic,
-    TopicDescription,
-)
+from metadata.operations import CreatePartitions, CreateTopic, TopicDescription
 from tests.support.conformance_bench import ConformanceBench
 from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from wal.coordinates import TopicIdPartition
@@ -56,19 +50,6 @@ class TopicCases:
         ]
         await bench.commit_good(*[batch(each) for each in everything])
 
-    async def test_configs_are_altered_by_who_saw_them_and_by_nobody_else(
-        self, bench: ConformanceBench
-    ) -> None:
-        topic = await bench.topic(3, retention_ms="5000")
-        wanted, late = {"segment.bytes": "7"}, {"segment.ms": "8"}
-        for configs, is_altered in ((wanted, True), (late, False), (wanted, True)):
-            (altered,) = await bench.client.alter_topic_configs(
-                [AlterTopicConfigs(topic_id=topic.topic_id, before=topic.configs, configs=configs)]
-            )
-            assert altered == AlteredTopicConfigs(is_altered, wanted)
-        now = bench.life.local.catalogue.topics()[topic.name]
-        assert (now.configs, now.partition_count) == (wanted, 3)
-
     async def test_a_topic_does_not_shrink(self, bench: ConformanceBench) -> None:
         topic = await bench.topic(3)
         for count in (2, 0):
@@ -114,15 +95,11 @@ class TopicCases:
         assert len(topics) == 1
         await bench.commit_good(*[batch(each) for each in partitions_of(topics[0])])
 
-    async def test_topics_outlive_restarts_the_state_and_the_leader(
+    async def test_topics_outlive_the_process_the_state_and_the_leader(
         self, bench: ConformanceBench
     ) -> None:
         topic = await bench.topic(3, retention_ms="5000")
-        for change in (
-            bench.restart(),
-            bench.restart(without_state=True),
-            bench.fail_over(),
-        ):
+        for change in (bench.restart(), bench.fail_over()):
             await change
             assert bench.life.local.catalogue.topics()[topic.name] == topic
         await bench.commit_good(*[batch(each) for each in partitions_of(topic)])

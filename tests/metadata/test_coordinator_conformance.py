@@ -1,15 +1,15 @@
 """The conformance suite of coordinators on both metadata logs and through both clients.
 
-| metadata log | client                    | coordinators |
-|--------------|---------------------------|--------------|
-| local        | in process, over a socket | 1 and 3      |
-| in a store   | in process, over a socket | 1 and 3      |
-| on moto's S3 | over a socket             | 1            |
+| metadata log | client                    | coordinators | cases                         |
+|--------------|---------------------------|--------------|-------------------------------|
+| local        | in process, over a socket | 1 and 3      | all                           |
+| in a store   | in process, over a socket | 1 and 3      | all                           |
+| on moto's S3 | over a socket             | 1            | those that are about the log  |
 
 Each of these is a cluster in which the cases run one after the other: what a case finds is what
-others left, as it is in life. Only topics are deleted behind each. A cluster ends, and the next
-case begins with a new one, when its metadata log has become long (replaying it takes time), and
-when a case failed or left it without a leader.
+others left, as it is in life. A cluster ends, and the next case begins with a new one, when its
+metadata log has become long (replaying it takes time), and when a case failed or left it without a
+leader.
 """
 
 import random
@@ -21,6 +21,12 @@ from typing import Final, NamedTuple
 import pytest
 import pytest_asyncio
 
+from tests.metadata.conformance_commit import CommitCases
+from tests.metadata.conformance_deletion import DeleteRecordsCases
+from tests.metadata.conformance_durability import DurabilityCases
+from tests.metadata.conformance_idempotence import IdempotenceCases
+from tests.metadata.conformance_offsets import TierCases
+from tests.metadata.conformance_topics import TopicCases
 from tests.metadata.coordinator_conformance import CoordinatorConformance
 from tests.support.conformance_bench import ConformanceBench, LocalLogs, Medium, ObjectLogs
 from tests.support.moto_server import new_bucket
@@ -47,7 +53,8 @@ COMBINATIONS = [
     for log in ("local", "object")
     for over_the_wire in (False, True)
     for coordinators in (1, 3)
-] + [Combination("s3-on-moto", True, 1)]
+]
+ON_S3 = [Combination("s3-on-moto", True, 1)]
 
 
 class Cluster:
@@ -108,7 +115,7 @@ class Cluster:
         await self._stack.aclose()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=COMBINATIONS, ids=str)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Cluster]:
@@ -134,10 +141,17 @@ async def bench(cluster: Cluster) -> AsyncIterator[ConformanceBench]:
         raise
     finally:
         arm("")
-    if running.is_sound:
-        await running.delete_all_topics()
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("cluster", COMBINATIONS, ids=str, indirect=True, scope="module")
 class TestCoordinatorConformance(CoordinatorConformance):
     """Every case, on every combination."""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("cluster", ON_S3, ids=str, indirect=True, scope="module")
+class TestCoordinatorConformanceOnS3(
+    CommitCases, IdempotenceCases, TopicCases, DeleteRecordsCases, TierCases, DurabilityCases
+):
+    """Cases in which the log matters; what is only read is read from the state."""

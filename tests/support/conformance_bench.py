@@ -404,10 +404,6 @@ class ConformanceBench:
 
     # -- topics
 
-    async def delete_all_topics(self) -> None:
-        topics = self.life.local.catalogue.topics()
-        await self.client.delete_topics([topic.topic_id for topic in topics.values()])
-
     async def topic(
         self, partitions: int = 1, *, name: str | None = None, **configs: str
     ) -> TopicDescription:
