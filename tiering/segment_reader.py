@@ -16,7 +16,7 @@ again. A reader that comes to a row group from the one before gets the next one 
 long as that throws out nothing that is still wanted.
 
 Served batches equal the originals in offsets, producer fields, timestamps, keys, values and headers
-(invariant I13). They are not compressed, and carry the leader epoch of this broker. Batches that
+(invariant R1). They are not compressed, and carry the leader epoch of this broker. Batches that
 could not be decoded are served with the bytes that their producer sent (tiering/raw_batches.py).
 
 PyArrow is imported when the first segment is read; a broker that meets none never pays for it.

@@ -1,4 +1,4 @@
-"""WAL batches -> roll -> Parquet -> reader gives every batch back as it was (invariant I13)."""
+"""WAL batches -> roll -> Parquet -> reader gives every batch back as it was (invariant R1)."""
 
 import asyncio
 import itertools
