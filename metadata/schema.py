@@ -118,6 +118,9 @@ class StateTable:
         )
         self.columns: Final = tuple(self.table.columns.keys())
         self._integers = len(integers)
+        self._is_text = tuple(kind is String for _, kind in blobs)
+        self.is_plain: Final = not blobs and not rowid and [*key] == [*integers[: len(key)]]
+        """Whether its rows can be read from its pages (metadata/table_pages.py)."""
         self._checksum = RowChecksum(tag, len(integers))
         self.insert_sql: Final = compiled(insert(self.table))
         self.select_all: Final = select(self.table)
@@ -135,10 +138,23 @@ class StateTable:
         count = self._integers
         if len(values) == count:
             return self._checksum(values)
+        # A text where bytes belong, or the other way round, is one flipped bit: it is refused.
         return self._checksum(
             values[:count],
-            [blob.encode() if isinstance(blob, str) else blob for blob in values[count:]],
+            [
+                blob.encode() if is_text else blob
+                for blob, is_text in zip(values[count:], self._is_text, strict=True)
+            ],
         )
+
+    def checksums_of(self, rows: Sequence[Row]) -> Int64s:
+        """What `checksum` gives for each of `rows`, which have their checksums; raises alike."""
+        columns = [*zip(*rows, strict=True)]
+        blobs = [
+            [text.encode() for text in column] if is_text else column
+            for column, is_text in zip(columns[self._integers : -1], self._is_text, strict=True)
+        ]
+        return self._checksum.one_by_one(columns[: self._integers], blobs)
 
     def checksums(
         self,

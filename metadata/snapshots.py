@@ -47,7 +47,7 @@ from metadata.snapshot_format import (
     part_key,
     snapshots_prefix,
 )
-from metadata.state import read_copy, verified_position
+from metadata.state_check import verified_file
 from wal.compression import ZSTD, deflate, inflate
 from wal.coordinates import ObjectKey
 from wal.crc import Buffer, crc32c
@@ -243,7 +243,7 @@ class SnapshotStore:
         """
 
         async def verify(threads: WorkerThreads) -> None:
-            applied = await threads.run_to_end(lambda: read_copy(file, verified_position))
+            applied = await threads.run_to_end(lambda: verified_file(file))
             if applied != manifest.applied:
                 raise CorruptState(f"snapshot {manifest.name}: {applied} in the file")
 

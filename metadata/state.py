@@ -10,12 +10,10 @@ SQLite here is a cache of the metadata log, never the truth (P8). That decides i
 - Transactions are ours: the driver's implicit ones do not isolate. The writer begins with BEGIN
   IMMEDIATE, readers with BEGIN, so a reader sees one committed state for its whole transaction.
 
-On open every row is checked against its checksum and all of them against the state hash, unless
-the file is exactly what the last process left when it stopped (metadata/state_file.py); and the
-position against the metadata log (the CRC of the last applied record must be that of the log's
-record). Any doubt - another version, a hash that does not match, a file that SQLite refuses, a
-position the log has not - sets the file aside as `state.sqlite.bad-N`, and a snapshot or replay
-makes a new one.
+Before a file is opened it is checked (metadata/state_check.py), and then the position against the
+metadata log (the CRC of the last applied record must be that of the log's record). Any doubt -
+another version, a hash that does not match, a file that SQLite refuses, a position the log has not
+- sets the file aside as `state.sqlite.bad-N`, and a snapshot or replay makes a new one.
 
 Blocking calls run in threads of this object: one for the writer, a few for readers, one for copies.
 """
@@ -47,23 +45,20 @@ from metadata.schema import (
     PRODUCER_IDS,
     SCHEMA,
     SEGMENT_PLANS,
-    STATE_TABLES,
     STATE_VERSION,
     TOPIC_CONFIGS,
     TOPICS,
     StateTable,
-    compiled,
 )
 from metadata.state_file import (
     DATABASE_SUFFIXES,
     adopt_database,
     copy_database,
-    is_as_closed,
     mark_closed,
     read_only_engine,
     remove_database,
 )
-from metadata.state_hash import HASH_MODULUS, from_signed
+from metadata.state_hash import from_signed
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import CorruptState, NotCoordinator, StorageFailed
@@ -76,7 +71,6 @@ _WAL_PAGES_MAX: Final = 4_000
 _CACHE_KIB: Final = 64 << 10
 _READER_CACHE_KIB: Final = 8 << 10
 _BUSY_TIMEOUT_S: Final = 10.0
-_SCAN_ROWS: Final = 500
 SET_ASIDE_MAX: Final = 3
 """States set aside that are kept; the oldest go first."""
 
@@ -105,7 +99,6 @@ class StateDatabase:
         self._writer_engine: Engine | None = None
         self._reader_engine: Engine | None = None
         self._is_closed = False
-        self._is_as_closed = False
         self._is_trusted = False
         self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="state-writer")
         self._reader_threads = ThreadPoolExecutor(readers, thread_name_prefix="state-reader")
@@ -128,11 +121,6 @@ class StateDatabase:
         self._reader_threads.shutdown()
         self._writer_thread.submit(self._close).result()
         self._writer_thread.shutdown()
-
-    @property
-    def is_as_closed(self) -> bool:
-        """Whether the file was, when it was opened, exactly what was there after the last stop."""
-        return self._is_as_closed
 
     def trust(self) -> None:
         """The state was checked: when it is closed, the next start need not check it again.
@@ -167,6 +155,15 @@ class StateDatabase:
         if self._is_closed:
             raise NotCoordinator("the coordinator's state is closed")
 
+    async def while_closed(self, work: Callable[[Path], _Result]) -> _Result:
+        """Run `work` with the path in the writer thread, the file closed; raises what that does."""
+
+        def run() -> _Result:
+            self._dispose()
+            return work(self.path)
+
+        return await asyncio.get_running_loop().run_in_executor(self._writer_thread, run)
+
     async def open_or_create(self) -> bool:
         """Open the file, creating it when there is none; True when it is new (nothing applied)."""
         return await asyncio.get_running_loop().run_in_executor(self._writer_thread, self._open)
@@ -183,11 +180,7 @@ class StateDatabase:
     async def discard(self) -> None:
         """Close and remove the file: nothing is wrong with it, it is of no use any more."""
 
-        def discard() -> None:
-            self._dispose()
-            remove_database(self.path)
-
-        await asyncio.get_running_loop().run_in_executor(self._writer_thread, discard)
+        await self.while_closed(remove_database)
 
     async def adopt(self, source: Path, disk: Disk = SYSTEM_DISK) -> None:
         """Close the file and put `source` in its place, which is whole, synced and checked.
@@ -195,11 +188,7 @@ class StateDatabase:
         Raises: StorageFailed.
         """
 
-        def adopt() -> None:
-            self._dispose()
-            adopt_database(source, self.path, disk)
-
-        await asyncio.get_running_loop().run_in_executor(self._writer_thread, adopt)
+        await self.while_closed(lambda path: adopt_database(source, path, disk))
 
     async def backup(self, to: Path) -> Applied | None:
         """Copy one committed state to the file `to`; returns how far the log is applied in it.
@@ -226,7 +215,6 @@ class StateDatabase:
         self._dispose()
         is_new = not self.path.exists()
         self._is_trusted = False
-        self._is_as_closed = not is_new and is_as_closed(self.path)
         self._writer_engine = _engine(self.path, connections=1, is_writer=True)
         self._reader_engine = _engine(self.path, connections=self._readers, is_writer=False)
         if is_new:
@@ -288,9 +276,14 @@ class StateDatabase:
             raise
 
 
-def read_copy(path: Path, work: Callable[[Connection], _Result]) -> _Result:
-    """Run `work` on a database file that nobody writes; raises like `StateDatabase.read`."""
-    engine = read_only_engine(path)
+def read_copy(
+    path: Path, work: Callable[[Connection], _Result], *, is_in_use: bool = False
+) -> _Result:
+    """Run `work` on a database file that nobody writes, unless it `is_in_use`.
+
+    Raises like `StateDatabase.read`.
+    """
+    engine = read_only_engine(path, is_in_use=is_in_use)
     try:
         return _run(engine, work)
     finally:
@@ -379,47 +372,6 @@ def read_applied(connection: Connection) -> Applied | None:
         row.began_ms,
         from_signed(row.state_hash),
     )
-
-
-def check_integrity(connection: Connection) -> None:
-    """SQLite's own check; it covers what a scan of the rows cannot see: indexes, free pages.
-
-    Raises CorruptState. A corrupt index on object keys would let a file be committed twice.
-    """
-    problem = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
-    if problem != "ok":
-        raise CorruptState(f"SQLite's integrity check: {problem}")
-
-
-def verified_position(connection: Connection) -> Applied | None:
-    """How far the state is, after everything in it was checked. Raises CorruptState."""
-    check_integrity(connection)
-    applied = read_applied(connection)
-    state_hash = scan_state_hash(connection)
-    if state_hash != (0 if applied is None else applied.state_hash):
-        raise CorruptState(f"the rows' state hash is {state_hash:016x}, stored is {applied}")
-    return applied
-
-
-def scan_state_hash(connection: Connection) -> int:
-    """Recompute the state hash from every row; raises CorruptState for a row that is damaged."""
-    total = 0
-    driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
-    for table in STATE_TABLES:
-        # The driver's own rows: SQLAlchemy's would take a quarter of the time of a start.
-        cursor = driver.execute(compiled(table.select_all))
-        checksum = table.checksum
-        while rows := cursor.fetchmany(_SCAN_ROWS):
-            stored = [row[-1] for row in rows]
-            try:
-                are_sound = [checksum(row[:-1]) for row in rows] == stored
-            except (struct.error, TypeError, AttributeError):
-                are_sound = False
-            if not are_sound:
-                for row in rows:
-                    checked_row(table, row)  # raises for the first one that is damaged
-            total += sum(stored)
-    return total % HASH_MODULUS
 
 
 def checked_row(table: StateTable, row: Any) -> tuple[Any, ...]:

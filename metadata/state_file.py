@@ -6,8 +6,8 @@ mode readers block nobody; only the write-ahead log cannot be reset until the co
 at a million rows (54 MiB): 0.05 s against 0.17 s for VACUUM INTO, whose file is a tenth smaller,
 which compression makes up for. The copying connection never checkpoints.
 
-**Closing mark.** Checking a state takes 2.7 s per million rows, most of it Python's time per row.
-After a clean stop it is not needed: the mark beside the file holds its length and its SHA-256, so a
+**Closing mark.** Checking a state takes a second per million rows (metadata/state_check.py). After
+a clean stop it is not needed: the mark beside the file holds its length and its SHA-256, so a
 file that still fits is, bit for bit, what the stopped process had. One that does not fit is not
 wrong for that, it is only checked row by row. So is a file with a write-ahead log: whoever left one
 did not stop cleanly. The mark needs no removal at start, since it speaks of bytes, not of time.
@@ -36,6 +36,7 @@ DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
 _CLOSING_MARK: Final = ".closed"
 _READ_BYTES: Final = 1 << 20
 _COPY_TIMEOUT_S: Final = 10.0
+_SETTLE_TIMEOUT_S: Final = 1.0
 
 
 def copy_database(source: Path, target: Path) -> None:
@@ -60,11 +61,32 @@ def copy_database(source: Path, target: Path) -> None:
         raise CorruptState(f"copying {source}: {error}") from error
 
 
-def read_only_engine(path: Path) -> Engine:
-    """An engine on a database file that nobody writes; it creates no companions. Dispose of it."""
+def settle_database(path: Path) -> bool:
+    """Move what the write-ahead log of `path` holds into the file, as far as it is whole.
+
+    This process has it not open. False: another process reads what is in the way, all stays.
+    Raises: StorageFailed, CorruptState.
+    """
+    try:
+        with closing(sqlite3.connect(path, timeout=_SETTLE_TIMEOUT_S)) as connection:
+            for pragma in ("mmap_size=0", "synchronous=NORMAL", "wal_checkpoint(TRUNCATE)"):
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+    except sqlite3.OperationalError as error:
+        raise StorageFailed(f"{path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise CorruptState(f"{path}: {error}") from error
+    return not _has_write_ahead_log(path)
+
+
+def read_only_engine(path: Path, *, is_in_use: bool = False) -> Engine:
+    """An engine on a database file, for reading. Dispose of it.
+
+    Unless it `is_in_use` nobody must write it; it has no write-ahead log, and gets no companions.
+    """
 
     def connect() -> sqlite3.Connection:
-        location = f"file:{quote(str(path.absolute()))}?immutable=1"
+        mode = "mode=ro" if is_in_use else "immutable=1"
+        location = f"file:{quote(str(path.absolute()))}?{mode}"
         return sqlite3.connect(location, uri=True, check_same_thread=False)
 
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
@@ -125,7 +147,9 @@ def is_as_closed(path: Path) -> bool:
     """Whether the database `path`, which is not open, is exactly as `mark_closed` found it."""
     try:
         noted = _mark(path).read_text(encoding="ascii")
-        return not _has_write_ahead_log(path) and noted == _fingerprint(path)
+        if _has_write_ahead_log(path) or not noted.startswith(f"{path.stat().st_size} "):
+            return False
+        return noted == _fingerprint(path)
     except (OSError, UnicodeDecodeError):
         return False
 

@@ -13,8 +13,9 @@ The checksum is 64 bits of BLAKE2b rather than a CRC: sums of CRCs cancel too ea
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,8 @@ Int64s = npt.NDArray[np.int64]
 
 HASH_MODULUS: Final = 1 << 64
 _SIGN: Final = 1 << 63
+_DIGEST_BYTES: Final = 8
+_LENGTH: Final = struct.Struct("<I")
 
 
 class RowChecksum:
@@ -41,8 +44,23 @@ class RowChecksum:
         """A signed 64-bit number, as SQLite stores integers."""
         data = self._pack(self._tag, *integers)
         for blob in blobs:
-            data += len(blob).to_bytes(4, "little") + blob
-        return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
+            data += _LENGTH.pack(len(blob)) + blob
+        return int.from_bytes(
+            blake2b(data, digest_size=_DIGEST_BYTES).digest(), "little", signed=True
+        )
+
+    def one_by_one(
+        self, columns: Sequence[Sequence[int]], blobs: Sequence[Sequence[bytes]] = ()
+    ) -> Int64s:
+        """The checksums of many rows, given column by column as the driver has them.
+
+        Raises struct.error or TypeError when a value has not the right type.
+        """
+        packed = map(self._pack, repeat(self._tag), *columns)
+        parts: list[Iterable[bytes]] = [packed]
+        for column in blobs:
+            parts += [map(_LENGTH.pack, map(len, column)), column]
+        return _digests(map(b"".join, zip(*parts, strict=True)) if blobs else packed)
 
     def rows(
         self,
@@ -74,11 +92,13 @@ class RowChecksum:
             data = rows.tobytes()
             starts = range(0, len(data), rows.itemsize)
             ends = (np.arange(len(blobs)) * rows.itemsize + width + 4 + lengths).tolist()
-        digests = [
-            blake2b(data[start:end], digest_size=8).digest()
-            for start, end in zip(starts, ends, strict=True)
-        ]
-        return np.frombuffer(b"".join(digests), "<i8")
+        return _digests(map(data.__getitem__, map(slice, starts, ends)))
+
+
+def _digests(rows: Iterable[bytes]) -> Int64s:
+    return np.frombuffer(
+        b"".join([blake2b(row, digest_size=_DIGEST_BYTES).digest() for row in rows]), "<i8"
+    )
 
 
 def sum_of(checksums: Int64s) -> int:

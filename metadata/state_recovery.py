@@ -45,8 +45,8 @@ from metadata.state import (
     load_image,
     read_applied,
     read_copy,
-    verified_position,
 )
+from metadata.state_check import checked_position
 from metadata.state_file import remove_database
 from wal.crc import crc32c
 from wal.errors import (
@@ -130,8 +130,8 @@ class _Opening:
             return None
         image = self._empty_image()
         try:
+            applied = await state.while_closed(checked_position)
             await state.open_or_create()
-            applied = await state.read(read_applied if state.is_as_closed else verified_position)
             await state.read(partial(load_image, image=image))
         except (CorruptState, StorageFailed) as error:
             await self._set_aside(error)

@@ -21,13 +21,17 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from metadata.apply_groups import COMMIT_PERIOD_MS
+from metadata.group_records import GroupKind
 from metadata.image import CommittedImage
 from metadata.log import MetadataLog
 from metadata.queries import NO_UPLOADER
 from metadata.schema import (
     BATCHES,
+    CONSUMER_GROUPS,
     FILE_ANSWERS,
     FILES,
+    GROUP_OFFSETS,
     PARTITIONS,
     PRODUCER_STATES,
     SEGMENT_PLANS,
@@ -36,7 +40,8 @@ from metadata.schema import (
 )
 from metadata.snapshot_format import SnapshotManifest
 from metadata.snapshots import SnapshotStatus, SnapshotStore
-from metadata.state import STATE_FILE, Applied, StateDatabase, load_image, verified_position
+from metadata.state import STATE_FILE, Applied, StateDatabase, load_image
+from metadata.state_check import verified_position
 from metadata.state_file import remove_database
 from metadata.state_recovery import REPLAY_BYTES, apply_batches
 from wal.coordinates import ObjectKey
@@ -235,6 +240,7 @@ def check_state(connection: Connection) -> list[Violation]:
         *_disjoint_extents(connection),
         *_answers(connection),
         *_stray_rows(connection),
+        *_groups(connection),
     ]
 
 
@@ -389,6 +395,30 @@ def _stray_rows(connection: Connection) -> Iterable[Violation]:
             select(column).distinct().where(column.not_in(known))
         ).scalars():
             yield Violation(f"partition id {partition}", f"has {table.name} but does not exist")
+
+
+def _groups(connection: Connection) -> Iterable[Violation]:
+    """Offsets belong to a group and are indexed by their time; a group is there for something."""
+    groups, offsets = CONSUMER_GROUPS.table.c, GROUP_OFFSETS.table.c
+    for group in connection.execute(
+        select(offsets.group_key).distinct().where(offsets.group_key.not_in(select(groups.id)))
+    ).scalars():
+        yield Violation(f"group key {group}", "has offsets but does not exist")
+    for name in connection.execute(
+        select(groups.group_id).where(
+            groups.kind == GroupKind.OFFSETS_ONLY, groups.id.not_in(select(offsets.group_key))
+        )
+    ).scalars():
+        yield Violation(f"group {name!r}", "has neither state nor offsets")
+    for row in connection.execute(
+        select(offsets.group_key, offsets.partition, offsets.commit_ms, offsets.commit_period)
+    ):
+        if row.commit_period != row.commit_ms // COMMIT_PERIOD_MS:
+            yield Violation(
+                f"group key {row.group_key}",
+                f"partition {row.partition}: committed at {row.commit_ms} and in period "
+                f"{row.commit_period}",
+            )
 
 
 def live_objects(connection: Connection) -> list[LiveObject]:

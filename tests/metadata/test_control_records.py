@@ -30,7 +30,8 @@ from metadata.records import (
     encode_record,
 )
 from metadata.schema import FILES
-from metadata.state import StateDatabase, load_image, scan_state_hash
+from metadata.state import StateDatabase, load_image
+from metadata.state_check import scan_state_hash
 from metadata.state_recovery import apply_batches
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog, CorruptState

@@ -25,7 +25,8 @@ from metadata.snapshot_format import (
 )
 from metadata.snapshot_keeper import DEBRIS_AGE_S, SnapshotKeeper, SnapshotSettings
 from metadata.snapshots import SnapshotStatus, SnapshotStore
-from metadata.state import STATE_FILE, Applied, read_copy, verified_position
+from metadata.state import STATE_FILE, Applied
+from metadata.state_check import verified_file
 from metadata.state_file import is_as_closed
 from tests.support.faulty_store import FaultyStore, StoreFaults
 from tests.support.snapshot_bench import (
@@ -180,7 +181,7 @@ class TestTaking:
             assert manifest.applied.state_hash == expected
             loaded = tmp_path / "loaded"
             await snapshots.download(manifest, loaded)
-            assert read_copy(loaded, verified_position) == manifest.applied
+            assert verified_file(loaded) == manifest.applied
 
     async def test_nothing_is_taken_of_an_empty_state_or_of_one_that_did_not_move(
         self, tmp_path: Path, batches: Sequence[MetadataRecordBatch], store: ObjectStore

@@ -367,8 +367,8 @@ class TestClosingMark:
     async def test_a_state_closed_after_it_was_opened_is_known_again(self, scene: Scene) -> None:
         await scene.starts()
         assert is_as_closed(scene.directory / STATE_FILE)
-        async with opened(scene.directory, scene.log, scene.snapshots) as state:
-            assert state.state.is_as_closed
+        await scene.starts()
+        assert is_as_closed(scene.directory / STATE_FILE)
 
     async def test_a_state_in_use_or_never_checked_is_not(self, scene: Scene) -> None:
         log = PrunableLog(scene.all_batches)
@@ -378,7 +378,6 @@ class TestClosingMark:
         assert is_as_closed(path)
         async with StateDatabase(path, readers=1) as state:
             await state.open_or_create()
-            assert state.is_as_closed
             await state.write(lambda connection: connection.exec_driver_sql("DELETE FROM batches"))
         # Nobody called it sound this time, and the mark of last time does not fit.
         assert not is_as_closed(path)

@@ -22,7 +22,8 @@ from metadata.records import (
     encode_record,
 )
 from metadata.schema import STATE_TABLES
-from metadata.state import STATE_FILE, StateDatabase, scan_state_hash
+from metadata.state import STATE_FILE, StateDatabase
+from metadata.state_check import scan_state_hash
 from metadata.state_recovery import apply_batches
 from metadata.verify import Violation, check_state
 from wal.clock import ManualClock

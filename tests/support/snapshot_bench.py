@@ -11,7 +11,8 @@ from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from metadata.snapshots import SnapshotStore
-from metadata.state import STATE_FILE, StateDatabase, verified_position
+from metadata.state import STATE_FILE, StateDatabase
+from metadata.state_check import verified_position
 from metadata.state_recovery import apply_batches, open_state
 from tests.support.applied_state import applied_state
 from tests.support.coordinator_bench import MemoryMetadataLog
