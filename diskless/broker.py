@@ -36,7 +36,12 @@ from diskless.api.plan_segments import plan_segments_handler
 from diskless.api.registry import ApiRegistry
 from diskless.batch_reader import BatchReader
 from diskless.broker_metrics import RequestMetrics, broker_metrics
-from diskless.cluster import ConfiguredValues, CoordinatorTopics, SingleBroker
+from diskless.cluster import (
+    ConfiguredValues,
+    CoordinatorTopics,
+    ReplicaPartitions,
+    SingleBroker,
+)
 from diskless.cluster_identity import claim_prefix, shared_cluster_id
 from diskless.commit_lane import CommitLane
 from diskless.config import Config
@@ -480,6 +485,7 @@ class Broker:
             ),
             producer_ids=self.coordinator,
             broker_configs=ConfiguredValues(self.config),
+            stored=ReplicaPartitions(self.coordinator, self.store.url),
         )
         for api in coordinator_apis(self.coordinators.local, self.search, self.operations):
             apis.add(api)

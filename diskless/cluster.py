@@ -7,17 +7,31 @@ store shares it with others (diskless/membership.py). Handlers know only the pro
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import cast
+from typing import Final, Protocol, cast
 from uuid import UUID
 
 from diskless.config import BrokerSettings, Config, explain_all
-from diskless.ports import BrokerConfigEntry, BrokerEndpoint, ClientInfo
-from metadata.operations import Coordinator, CreateTopic, TopicDescription
+from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, ClientInfo
+from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
+    Coordinator,
+    CreatePartitions,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    TopicDescription,
+)
+from metadata.producer_rows import StoredProducer
 from wal.coordinates import TopicIdPartition
-from wal.errors import DisklessError, InvalidTopic
+from wal.errors import CommitFailed, DisklessError, InvalidTopic, UnknownTopicId
 
 MAX_PARTITIONS_PER_TOPIC = 10_000
 """Upper bound of one topic; each partition costs a row and a little memory, used or not."""
+
+
+ALTER_ATTEMPTS_MAX: Final = 20
+"""How often in a row somebody else may alter a topic before an alteration is given up."""
 
 
 class SingleBroker:
@@ -51,6 +65,18 @@ class SingleBroker:
         return (self._endpoint.node_id,)
 
 
+class TopicCoordinator(Coordinator, Protocol):
+    """A coordinator that also lets topics change."""
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]: ...
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs]
+    ) -> Sequence[AlteredTopicConfigs]: ...
+
+
 class CoordinatorTopics:
     """`diskless.ports.TopicAdmin` on the coordinator, and the metadata topic beside its topics.
 
@@ -60,7 +86,7 @@ class CoordinatorTopics:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: TopicCoordinator,
         settings: BrokerSettings,
         *,
         metadata_topic: TopicDescription,
@@ -120,6 +146,59 @@ class CoordinatorTopics:
                 )
         return [errors[topic_id] for topic_id in topic_ids]
 
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]:
+        return await self._coordinator.create_partitions(topics)
+
+    async def alter_configs(
+        self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        topic = self._coordinator.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopicId(f"no topic has the id {topic_id}")
+        before = topic.configs
+        for _ in range(ALTER_ATTEMPTS_MAX):
+            # Asked for even when it changes nothing: this broker's catalogue may be behind.
+            request = AlterTopicConfigs(topic_id=topic_id, before=before, configs=change(before))
+            (altered,) = await self._coordinator.alter_topic_configs([request])
+            if altered.error is not None:
+                raise altered.error
+            if altered.is_altered:
+                return
+            before = altered.configs
+        raise CommitFailed(f"others alter {topic.name} all the time; try again")
+
+    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+        return await self._coordinator.delete_records(requests)
+
+
+class PartitionReplicas(Protocol):
+    """What a broker's replicas know of partitions."""
+
+    def live_bytes(self, partition: TopicIdPartition) -> int | None: ...
+
+    async def producers(
+        self, partition: TopicIdPartition, *, limit: int
+    ) -> Sequence[StoredProducer]: ...
+
+
+class ReplicaPartitions:
+    """`diskless.ports.StoredPartitions` on this broker's replicas of the coordinators."""
+
+    def __init__(self, replicas: PartitionReplicas, store_url: str) -> None:
+        self._replicas = replicas
+        self.store_url: Final = store_url
+
+    def size_bytes(self, partition: TopicIdPartition) -> int | None:
+        return self._replicas.live_bytes(partition)
+
+    async def producers(
+        self, partition: TopicIdPartition, *, limit: int
+    ) -> Sequence[ActiveProducer]:
+        found = await self._replicas.producers(partition, limit=limit)
+        return [ActiveProducer(*producer) for producer in found]
+
 
 class ConfiguredValues:
     """`diskless.ports.BrokerConfigs` on the broker's configuration."""
@@ -129,10 +208,32 @@ class ConfiguredValues:
 
     def entries(self) -> Sequence[BrokerConfigEntry]:
         values = self._config.values()
-        return [
+        own = [
             BrokerConfigEntry(key, _text(values[key]), _text(default), why, type(default))
             for key, default, why in explain_all()
         ]
+        return sorted((*own, *_FIXED))
+
+
+_FIXED: Final = (
+    BrokerConfigEntry(
+        "default.replication.factor",
+        "1",
+        "1",
+        "the object store replicates; any factor is accepted and 1 is reported; cannot be set",
+        int,
+    ),
+    BrokerConfigEntry(
+        "delete.topic.enable", "true", "true", "topics can be deleted; cannot be set", bool
+    ),
+    BrokerConfigEntry(
+        "inter.broker.protocol.version",
+        "3.9",
+        "3.9",
+        "the Kafka whose client APIs are served, for tools that go by it; cannot be set",
+    ),
+)
+"""What tools look for in a broker's configuration, and what it is here whatever is configured."""
 
 
 def _text(value: object) -> str:

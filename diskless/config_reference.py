@@ -38,13 +38,20 @@ is {DIRECTORY_COMMIT_INTERVAL_MS} unless it is set.
 _TOPIC_PREFACE: Final = """\
 ## Topics
 
-Set with `diskless topic create NAME --config KEY=VALUE` or any Kafka client's CreateTopics. All of
-Kafka's keys are accepted and shown, so that tools work; many have no subject here. Topics cannot be
-altered yet. Compaction does not run yet: `delete.retention.ms`, the `*.compaction.lag.ms` and
-`min.cleanable.dirty.ratio` keys are stored and do nothing. A topic that does not set
-`segment.bytes` or `segment.ms` follows the broker's keys of these names; one that does not set
-`retention.ms`, `retention.bytes` or `cleanup.policy` follows the broker's `log.retention.ms`,
-`log.retention.bytes` and `log.cleanup.policy`.
+Set with `diskless topic create NAME --config KEY=VALUE`, altered with `diskless topic alter`, or
+with any Kafka client's CreateTopics, IncrementalAlterConfigs and AlterConfigs. All keys of Kafka
+3.9 and 4 are accepted and shown, so that tools work; many have no subject here. A change is in
+force on the broker that took it when it is answered, and on the others when they have read it in
+the metadata log, within `diskless.metadata.follow.interval.ms`; nothing is restarted.
+
+Compaction does not run yet: a topic with `cleanup.policy=compact` keeps all its records, and
+`delete.retention.ms`, the `*.compaction.lag.ms` and `min.cleanable.dirty.ratio` keys are stored and
+do nothing.
+
+A topic that does not set `segment.bytes` or `segment.ms` follows the broker's keys of these names;
+one that does not set `retention.ms`, `retention.bytes` or `cleanup.policy` follows the broker's
+`log.retention.ms`, `log.retention.bytes` and `log.cleanup.policy`. DescribeConfigs shows what is in
+effect, and from where it comes.
 """
 
 

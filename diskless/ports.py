@@ -13,8 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-from metadata.operations import CreateTopic, TopicDescription
+from metadata.operations import (
+    CreatePartitions,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    TopicDescription,
+)
 from wal.buffer import FragmentChain
+from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError
 
 LEADER_EPOCH: Final = 0
@@ -259,6 +266,54 @@ class TopicAdmin(Protocol):
         ...
 
     async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]: ...
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]:
+        """Topics grow; counts were validated by the caller."""
+        ...
+
+    async def alter_configs(
+        self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Set what `change` makes of what is set on a topic; in force here on return.
+
+        `change` is called again when somebody else altered the topic meanwhile. Raises what it
+        raises, UnknownTopicId, and what a coordinator raises.
+        """
+        ...
+
+    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+        """At whatever coordinators the partitions live."""
+        ...
+
+
+class ActiveProducer(NamedTuple):
+    """What is remembered of an idempotent producer on one partition."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_append_ms: int
+
+
+class StoredPartitions(Protocol):
+    """What is stored of partitions, as far as this broker has heard."""
+
+    @property
+    def store_url(self) -> str:
+        """The object store; the same for all partitions."""
+        ...
+
+    def size_bytes(self, partition: TopicIdPartition) -> int | None:
+        """Live data in WAL objects and segments; None when there is no such partition."""
+        ...
+
+    async def producers(
+        self, partition: TopicIdPartition, *, limit: int
+    ) -> Sequence[ActiveProducer]:
+        """The `limit` that wrote last, by producer id. Raises UnknownPartition, CorruptState."""
+        ...
 
 
 class ProducerIds(Protocol):

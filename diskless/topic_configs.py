@@ -4,10 +4,13 @@ Clients and tools (Connect, admin UIs, `kafka-configs`) set and expect Kafka's w
 it is accepted and shown. A key whose subject does not exist here, such as replica throttles, says
 so in its documentation instead of being refused.
 
-A topic stores only what was set explicitly; everything else comes from this table at the time of
-use.
+A topic stores only what was set explicitly; everything else comes, at the time of use, from the
+broker's configuration where it has a key for it (`broker_key`), else from this table.
+
+The set is that of Kafka 3.9 and 4.x together; what only one of them knows is here too.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -48,6 +51,54 @@ class TopicConfig:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    pattern: str = ""
+    """Of a string, or of each item of a list; empty: anything goes."""
+
+    @property
+    def broker_key(self) -> str:
+        """What the default for all topics is called in a broker's configuration; may be empty.
+
+        A broker shows the default under this name, as Kafka does, whether it can be set or not.
+        """
+        return _BROKER_KEYS.get(self.name, self.name)
+
+
+_BROKER_KEYS: Final = {
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.downconversion.enable": "log.message.downconversion.enable",
+    "message.format.version": "log.message.format.version",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "preallocate": "log.preallocate",
+    "remote.log.copy.disable": "",
+    "remote.log.delete.on.disable": "",
+    "remote.storage.enable": "",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+}
+"""Where they differ; segments are Parquet files here, so segment.bytes and .ms keep their names."""
+
+_INTEGER: Final = r"[+-]?[0-9]{1,20}"
+_DOUBLE: Final = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_VERSION: Final = r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?"
+_THROTTLED_REPLICA: Final = r"\*|none|[0-9]+:[0-9]+"
 
 
 def _int(name: str, default: int, text: str, *, low: int = 0, high: int = _INT_MAX) -> TopicConfig:
@@ -145,6 +196,7 @@ _TABLE: Final = (
         name="follower.replication.throttled.replicas",
         kind=ConfigKind.LIST,
         default="",
+        pattern=_THROTTLED_REPLICA,
         documentation="There are no followers." + _NO_EFFECT,
     ),
     _int("index.interval.bytes", 4096, "There is no sparse offset index." + _NO_EFFECT),
@@ -152,6 +204,7 @@ _TABLE: Final = (
         name="leader.replication.throttled.replicas",
         kind=ConfigKind.LIST,
         default="",
+        pattern=_THROTTLED_REPLICA,
         documentation="There are no followers." + _NO_EFFECT,
     ),
     _long(
@@ -172,6 +225,19 @@ _TABLE: Final = (
         1_048_588,
         "The largest record batch accepted, as it is sent, compressed.",
     ),
+    _bool(
+        "message.downconversion.enable",
+        True,
+        "Old message formats are not served, so nothing is converted; gone in Kafka 4."
+        + _NO_EFFECT,
+    ),
+    TopicConfig(
+        name="message.format.version",
+        kind=ConfigKind.STRING,
+        default="3.0-IV1",
+        pattern=_VERSION,
+        documentation="Batches are always of format 2; gone in Kafka 4." + _NO_EFFECT,
+    ),
     _long(
         "message.timestamp.after.max.ms",
         _HOUR_MS,
@@ -181,6 +247,12 @@ _TABLE: Final = (
         "message.timestamp.before.max.ms",
         UNBOUNDED_MS,
         "How far a record's timestamp may lie behind the broker's clock (CreateTime only).",
+    ),
+    _long(
+        "message.timestamp.difference.max.ms",
+        UNBOUNDED_MS,
+        "Stands in for message.timestamp.before.max.ms and message.timestamp.after.max.ms where "
+        "these are not set; gone in Kafka 4.",
     ),
     _choice(
         "message.timestamp.type",
@@ -262,19 +334,35 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for confi
 """By name, ascending."""
 
 
+def known_config(name: str) -> TopicConfig:
+    """Raises InvalidConfig when there is none of that name."""
+    config = TOPIC_CONFIGS.get(name)
+    if config is None:
+        raise InvalidConfig(f"Unknown topic config name: {name}")
+    return config
+
+
 def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     """What to store of the configs a client set: null means the default and is left out.
 
-    Values are kept as given but for surrounding blanks. Raises InvalidConfig naming the key.
+    Values are kept as given but for surrounding blanks. Raises InvalidConfig naming the key, in
+    Kafka's words where tools are known to look for them.
     """
     checked = {}
     for name, value in configs.items():
-        config = TOPIC_CONFIGS.get(name)
-        if config is None:
-            raise InvalidConfig(f"unknown topic config {name!r}")
+        config = known_config(name)
         if value is not None:
             checked[name] = _checked(config, value.strip())
+    low, high = (int(effective(checked, name)) for name in _COMPACTION_LAGS)
+    if low > high:
+        raise InvalidConfig(
+            f"conflict topic config setting {_COMPACTION_LAGS[0]} ({low}) > "
+            f"{_COMPACTION_LAGS[1]} ({high})"
+        )
     return checked
+
+
+_COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def effective(configs: Mapping[str, str], name: str) -> str:
@@ -288,48 +376,63 @@ def topic_rules(configs: Mapping[str, str]) -> TopicRules:
     return TopicRules(
         max_message_bytes=int(effective(configs, "max.message.bytes")),
         timestamp_type=LOG_APPEND_TIME if is_append_time else CREATE_TIME,
-        timestamp_before_max_ms=int(effective(configs, "message.timestamp.before.max.ms")),
-        timestamp_after_max_ms=int(effective(configs, "message.timestamp.after.max.ms")),
-        compacted="compact" in _items(effective(configs, "cleanup.policy")),
+        timestamp_before_max_ms=_timestamp_bound(configs, "message.timestamp.before.max.ms"),
+        timestamp_after_max_ms=_timestamp_bound(configs, "message.timestamp.after.max.ms"),
+        compacted="compact" in list_items(effective(configs, "cleanup.policy")),
     )
+
+
+def list_items(value: str) -> list[str]:
+    """The items of a config of kind LIST."""
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _timestamp_bound(configs: Mapping[str, str], name: str) -> int:
+    for key in (name, "message.timestamp.difference.max.ms"):
+        if key in configs:
+            return int(configs[key])
+    return int(TOPIC_CONFIGS[name].default)
 
 
 def _checked(config: TopicConfig, value: str) -> str:
     match config.kind:
         case ConfigKind.BOOLEAN:
             if value.lower() not in ("true", "false"):
-                raise InvalidConfig(f"{config.name}={value!r}: must be true or false")
+                raise _invalid(config, value, "Expected value to be either true or false")
             return value.lower()
         case ConfigKind.STRING:
-            _check_choice(config, value)
+            _check_text(config, value)
         case ConfigKind.LIST:
-            for item in _items(value):
-                _check_choice(config, item)
-            if config.choices and not _items(value):
-                raise InvalidConfig(f"{config.name}: needs one of {', '.join(config.choices)}")
+            items = list_items(value)
+            for item in items:
+                _check_text(config, item)
+            if config.choices and not items:
+                raise _invalid(config, value, f"needs one of {', '.join(config.choices)}")
         case ConfigKind.INT | ConfigKind.LONG | ConfigKind.DOUBLE:
             _check_number(config, value)
     return value
 
 
-def _check_choice(config: TopicConfig, value: str) -> None:
+def _check_text(config: TopicConfig, value: str) -> None:
     if config.choices and value not in config.choices:
-        raise InvalidConfig(f"{config.name}={value!r}: must be one of {', '.join(config.choices)}")
+        raise _invalid(config, value, f"String must be one of: {', '.join(config.choices)}")
+    if config.pattern and re.fullmatch(config.pattern, value) is None:
+        raise _invalid(config, value, f"must match {config.pattern}")
 
 
 def _check_number(config: TopicConfig, value: str) -> None:
-    try:
-        number = float(value) if config.kind is ConfigKind.DOUBLE else int(value)
-    except ValueError as error:
-        raise InvalidConfig(f"{config.name}={value!r}: must be a number") from error
+    # float() and int() take more than a number in plain digits, which other readers do not.
+    is_double = config.kind is ConfigKind.DOUBLE
+    if re.fullmatch(_DOUBLE if is_double else _INTEGER, value) is None:
+        raise _invalid(config, value, f"Not a number of type {config.kind.name}")
+    number = float(value) if is_double else int(value)
     assert config.minimum is not None
     assert config.maximum is not None
-    # "not between" rather than "below or above": it catches NaN as well.
-    if not config.minimum <= number <= config.maximum:
-        raise InvalidConfig(
-            f"{config.name}={value}: must be between {config.minimum} and {config.maximum}"
-        )
+    if number < config.minimum:
+        raise _invalid(config, value, f"Value must be at least {config.minimum}")
+    if number > config.maximum:
+        raise _invalid(config, value, f"Value must be no more than {config.maximum}")
 
 
-def _items(value: str) -> list[str]:
-    return [item.strip() for item in value.split(",") if item.strip()]
+def _invalid(config: TopicConfig, value: str, why: str) -> InvalidConfig:
+    return InvalidConfig(f"Invalid value {value} for configuration {config.name}: {why}")

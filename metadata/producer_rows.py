@@ -13,7 +13,7 @@ fell silent during these very minutes.
 import sqlite3
 from collections.abc import Sequence
 from itertools import chain, compress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -25,6 +25,7 @@ from metadata.producer_state import (
     last_append_ms,
     state_of_row,
     stored_bytes,
+    unpack_window,
 )
 from metadata.schema import PRODUCER_STATES, Row
 from metadata.state_hash import sum_of
@@ -140,6 +141,39 @@ def expire_producers(
     if expired:
         connection.exec_driver_sql(_DELETE, [key for key, _ in expired])
     return expired
+
+
+class StoredProducer(NamedTuple):
+    """What a row says of its producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_append_ms: int
+
+
+def producers_of(
+    connection: Connection, partition_id: int, *, limit: int
+) -> Sequence[StoredProducer]:
+    """The `limit` producers that wrote to a partition last, by producer id. Raises CorruptState."""
+    columns = PRODUCER_STATES.table.c
+    rows = connection.execute(
+        PRODUCER_STATES.select_all.where(columns.partition == partition_id)
+        .order_by(columns.last_append_ms.desc())
+        .limit(limit)
+    )
+    producers = []
+    for row in rows:
+        window = unpack_window(_state(tuple(row)))
+        producers.append(
+            StoredProducer(
+                row.producer_id,
+                window.epoch,
+                window.batches[-1].last_sequence,
+                window.last_append_ms,
+            )
+        )
+    return sorted(producers)
 
 
 def _state(values: Row) -> ProducerState:

@@ -25,6 +25,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 from uuid import UUID
@@ -60,6 +61,7 @@ from metadata.operations import (
     Tombstone,
     TopicDescription,
 )
+from metadata.producer_rows import StoredProducer, producers_of
 from metadata.replica import CommitListener, Replica
 from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -69,6 +71,7 @@ from wal.errors import (
     DisklessError,
     NotCoordinator,
     Retriable,
+    UnknownPartition,
 )
 
 ROUTING_TIMEOUT_S: Final = 15.0
@@ -160,6 +163,12 @@ class RoutedClient:
         """As this broker's replica has it; None when it knows no such partition."""
         replica = self._replica_of(partition)
         return None if replica is None else replica.log_start_offset(partition)
+
+    def live_bytes(self, partition: TopicIdPartition) -> int | None:
+        """Size of a partition's live data, as this broker's replica has it; None: unknown."""
+        replica = self._replica_of(partition)
+        state = None if replica is None else replica.image.partitions.get(partition)
+        return None if state is None else state.live_bytes
 
     def subscribe(self, listener: CommitListener) -> None:
         """See `Replica.subscribe`; of all metadata partitions."""
@@ -583,6 +592,21 @@ class RoutedClient:
             CATALOGUE,
             lambda client: client.allocate_producer_ids(timeout_ms=timeout_ms),
             timeout_ms=timeout_ms,
+        )
+
+    async def producers(
+        self, partition: TopicIdPartition, *, limit: int
+    ) -> Sequence[StoredProducer]:
+        """The producers that wrote to a partition last, as this broker's replica has them.
+
+        Raises: UnknownPartition, CorruptState.
+        """
+        replica = self._replica_of(partition)
+        partition_id = None if replica is None else replica.partition_id(partition)
+        if replica is None or partition_id is None:
+            raise UnknownPartition(f"{partition} is not known here")
+        return await replica.state.read(
+            partial(producers_of, partition_id=partition_id, limit=limit)
         )
 
     async def plan_segments(

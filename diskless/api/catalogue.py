@@ -1,20 +1,36 @@
 """All APIs for Kafka clients, wired to what they call."""
 
 from diskless.api import (
+    alter_configs,
     api_versions,
+    create_partitions,
     create_topics,
+    delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
     fetch,
     find_coordinator,
+    incremental_alter_configs,
     init_producer_id,
     list_offsets,
     metadata,
+    offset_for_leader_epoch,
     produce,
 )
 from diskless.api.registry import ApiRegistry
-from diskless.ports import BrokerConfigs, Cluster, ProducerIds, ReplicaManager, TopicAdmin
+from diskless.ports import (
+    BrokerConfigs,
+    Cluster,
+    ProducerIds,
+    ReplicaManager,
+    StoredPartitions,
+    TopicAdmin,
+)
+from diskless.topic_config_entries import TopicConfigs
 
 
 def kafka_apis(
@@ -24,8 +40,10 @@ def kafka_apis(
     topics: TopicAdmin,
     producer_ids: ProducerIds,
     broker_configs: BrokerConfigs,
+    stored: StoredPartitions,
 ) -> ApiRegistry:
     """A registry to which more may be added; ApiVersions lists what is in it when it is asked."""
+    topic_configs = TopicConfigs(broker_configs.entries())
     registry = ApiRegistry(
         [
             produce.api(manager),
@@ -33,10 +51,18 @@ def kafka_apis(
             list_offsets.api(manager),
             metadata.api(cluster, topics),
             find_coordinator.api(cluster),
-            create_topics.api(topics),
+            offset_for_leader_epoch.api(manager),
+            create_topics.api(topics, topic_configs),
             delete_topics.api(topics),
+            create_partitions.api(topics),
+            delete_records.api(topics, topic_configs),
             init_producer_id.api(producer_ids),
-            describe_configs.api(cluster, topics, broker_configs),
+            describe_configs.api(cluster, topics, topic_configs, broker_configs),
+            alter_configs.api(topics),
+            incremental_alter_configs.api(topics, topic_configs),
+            describe_topic_partitions.api(cluster, topics),
+            describe_log_dirs.api(cluster, topics, stored),
+            describe_producers.api(topics, stored),
             describe_cluster.api(cluster),
         ]
     )

@@ -16,7 +16,8 @@ from diskless.api.errors import InvalidReplicationFactor, error_message, kafka_c
 from diskless.api.registry import Api, Reply, Request
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.topic_configs import TOPIC_CONFIGS, check_topic_configs
+from diskless.topic_config_entries import TopicConfigs
+from diskless.topic_configs import check_topic_configs
 from diskless.topic_names import check_collision, check_topic_name
 from metadata.operations import CreateTopic, TopicDescription
 from wal.errors import DisklessError, InvalidPartitions, InvalidRequest, TopicExists
@@ -25,12 +26,8 @@ KEY: Final = 19
 
 _REPLICATION_FACTOR: Final = 1
 
-# Sources as CreateTopics and DescribeConfigs number them.
-_TOPIC_SOURCE: Final = 1
-_DEFAULT_SOURCE: Final = 5
 
-
-def api(topics: TopicAdmin) -> Api:
+def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
     async def answer(version: int, asked: Any) -> Reply:
         twice = {name for name, count in Counter(t.name for t in asked.topics).items() if count > 1}
         outcomes: dict[int, CreateTopic | TopicDescription | DisklessError] = {}
@@ -46,7 +43,9 @@ def api(topics: TopicAdmin) -> Api:
             if wanted:
                 created = await _create(topics, list(wanted.values()))
                 outcomes.update(zip(wanted, created, strict=True))
-        rows = [_row(item.name, outcomes[index]) for index, item in enumerate(asked.topics)]
+        rows = [
+            _row(configs, item.name, outcomes[index]) for index, item in enumerate(asked.topics)
+        ]
         return [encode_response(KEY, version, {"topics": rows})]
 
     def handle(request: Request) -> Any:
@@ -101,7 +100,9 @@ def _partition_count(topics: TopicAdmin, item: Any) -> int:
     return int(count)
 
 
-def _row(name: str, outcome: CreateTopic | TopicDescription | DisklessError) -> Fields:
+def _row(
+    configs: TopicConfigs, name: str, outcome: CreateTopic | TopicDescription | DisklessError
+) -> Fields:
     if isinstance(outcome, DisklessError):
         return {
             "name": name,
@@ -119,14 +120,12 @@ def _row(name: str, outcome: CreateTopic | TopicDescription | DisklessError) -> 
         "replication_factor": _REPLICATION_FACTOR,
         "configs": [
             {
-                "name": config.name,
-                "value": outcome.configs.get(config.name, config.default),
+                "name": entry.config.name,
+                "value": entry.value,
                 "read_only": False,
-                "config_source": _TOPIC_SOURCE
-                if config.name in outcome.configs
-                else _DEFAULT_SOURCE,
+                "config_source": entry.source,
                 "is_sensitive": False,
             }
-            for config in TOPIC_CONFIGS.values()
+            for entry in configs.entries(outcome.configs)
         ],
     }

@@ -1,32 +1,27 @@
 """DescribeConfigs, key 32, versions 1-4: every config of topics and of this broker.
 
 - A topic shows Kafka's whole set of topic configs, set or not; Connect, for one, refuses to work
-  without reading `cleanup.policy`. Values that were not set come from the table of defaults, not
-  from broker-wide settings: those do not exist for topics here.
+  without reading `cleanup.policy`. A value that was not set on the topic comes from this broker's
+  configuration, or is the built-in default; the synonyms say from where, in order of precedence.
 - A broker shows its own settings, read only, to whoever asks for its node id. The cluster-wide
   dynamic defaults (empty name) are empty: settings change by restart.
 - Other resource types are INVALID_REQUEST.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from diskless.api.config_resources import BROKER, TOPIC, no_such_resource
 from diskless.api.errors import error_message, kafka_code
+from diskless.api.named_topics import named_topic
 from diskless.api.registry import Api, Reply, Request
-from diskless.ports import BrokerConfigs, Cluster, TopicAdmin
+from diskless.ports import BrokerConfigEntry, BrokerConfigs, Cluster, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.topic_configs import TOPIC_CONFIGS, ConfigKind
-from diskless.topic_names import check_topic_name
-from wal.errors import DisklessError, InvalidRequest, UnknownPartition
+from diskless.topic_config_entries import ConfigSource, Synonym, TopicConfigEntry, TopicConfigs
+from diskless.topic_configs import ConfigKind
+from wal.errors import DisklessError, InvalidRequest
 
 KEY: Final = 32
-
-_TOPIC: Final = 2
-_BROKER: Final = 4
-
-_TOPIC_SOURCE: Final = 1
-_STATIC_BROKER_SOURCE: Final = 4
-_DEFAULT_SOURCE: Final = 5
 
 _KINDS: Final[dict[type, ConfigKind]] = {
     bool: ConfigKind.BOOLEAN,
@@ -36,14 +31,15 @@ _KINDS: Final[dict[type, ConfigKind]] = {
 }
 
 
-def api(cluster: Cluster, topics: TopicAdmin, broker: BrokerConfigs) -> Api:
+def api(cluster: Cluster, topics: TopicAdmin, configs: TopicConfigs, broker: BrokerConfigs) -> Api:
     def configs_of(resource: Any) -> Iterator[Fields]:
         """Raises the Rejected that names what is wrong."""
-        if resource.resource_type == _TOPIC:
-            return _topic_configs(topics, resource.resource_name)
-        if resource.resource_type == _BROKER:
+        if resource.resource_type == TOPIC:
+            topic = named_topic(topics, resource.resource_name)
+            return map(_topic_row, configs.entries(topic.configs))
+        if resource.resource_type == BROKER:
             return _broker_configs(cluster, broker, resource.resource_name)
-        raise InvalidRequest(f"no configs of resource type {resource.resource_type}")
+        raise no_such_resource(resource.resource_type)
 
     def handle(request: Request) -> Reply:
         asked = decode_request(KEY, request.version, request.body)
@@ -78,22 +74,13 @@ def api(cluster: Cluster, topics: TopicAdmin, broker: BrokerConfigs) -> Api:
     )
 
 
-def _topic_configs(topics: TopicAdmin, name: str) -> Iterator[Fields]:
-    check_topic_name(name)
-    topic = topics.topics().get(name)
-    if topic is None:
-        raise UnknownPartition(f"no topic {name!r}")
-    return (
-        _row(
-            name=config.name,
-            value=topic.configs.get(config.name, config.default),
-            default=config.default,
-            own_source=_TOPIC_SOURCE if config.name in topic.configs else None,
-            kind=config.kind,
-            documentation=config.documentation,
-            read_only=False,
-        )
-        for config in TOPIC_CONFIGS.values()
+def _topic_row(entry: TopicConfigEntry) -> Fields:
+    return _row(
+        name=entry.config.name,
+        synonyms=entry.synonyms,
+        kind=entry.config.kind,
+        documentation=entry.config.documentation,
+        read_only=False,
     )
 
 
@@ -102,41 +89,38 @@ def _broker_configs(cluster: Cluster, broker: BrokerConfigs, name: str) -> Itera
         return iter(())
     if name != str(cluster.node_id):
         raise InvalidRequest(f"this is broker {cluster.node_id}, not {name!r}")
-    return (
-        _row(
-            name=entry.name,
-            value=entry.value,
-            default=entry.default,
-            own_source=_STATIC_BROKER_SOURCE if entry.value != entry.default else None,
-            kind=_KINDS[entry.kind],
-            documentation=entry.documentation,
-            read_only=True,
-        )
-        for entry in broker.entries()
+    return map(_broker_row, broker.entries())
+
+
+def _broker_row(entry: BrokerConfigEntry) -> Fields:
+    synonyms = [Synonym(entry.name, entry.default, ConfigSource.DEFAULT)]
+    if entry.value != entry.default:
+        synonyms.insert(0, Synonym(entry.name, entry.value, ConfigSource.STATIC_BROKER))
+    return _row(
+        name=entry.name,
+        synonyms=synonyms,
+        kind=_KINDS[entry.kind],
+        documentation=entry.documentation,
+        read_only=True,
     )
 
 
 def _row(
     *,
     name: str,
-    value: str,
-    default: str,
-    own_source: int | None,
+    synonyms: Sequence[Synonym],
     kind: ConfigKind,
     documentation: str,
     read_only: bool,
 ) -> Fields:
-    """`own_source`: where the value was set; None when nobody set it."""
-    synonyms = [{"name": name, "value": default, "source": _DEFAULT_SOURCE}]
-    if own_source is not None:
-        synonyms.insert(0, {"name": name, "value": value, "source": own_source})
+    """The first of `synonyms` is what is in effect."""
     return {
         "name": name,
-        "value": value,
+        "value": synonyms[0].value,
         "read_only": read_only,
-        "config_source": _DEFAULT_SOURCE if own_source is None else own_source,
+        "config_source": synonyms[0].source,
         "is_sensitive": False,
-        "synonyms": synonyms,
+        "synonyms": [synonym._asdict() for synonym in synonyms],
         "config_type": kind,
         "documentation": documentation,
     }

@@ -33,6 +33,10 @@ class InvalidReplicationFactor(Rejected):
     """A replication factor that is neither positive nor -1."""
 
 
+class InvalidReplicaAssignment(Rejected):
+    """A manual assignment of another number of partitions than are to be created."""
+
+
 class FetchSessionUnknown(Rejected):
     """An incremental fetch: there are no sessions here."""
 
@@ -77,6 +81,7 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     UnsupportedVersion: ErrorCode.unsupported_version,
     InvalidRequiredAcks: ErrorCode.invalid_required_acks,
     InvalidReplicationFactor: ErrorCode.invalid_replication_factor,
+    InvalidReplicaAssignment: ErrorCode.invalid_replica_assignment,
     FetchSessionUnknown: ErrorCode.fetch_session_id_not_found,
     TransactionsNotServed: ErrorCode.transactional_id_authorization_failed,
     UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,

@@ -5,13 +5,14 @@ import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 from uuid import UUID
 
 from diskless.api.catalogue import kafka_apis
 from diskless.api.registry import ApiRegistry
 from diskless.ports import (
+    ActiveProducer,
     AppendBatch,
     AppendResult,
     BrokerConfigEntry,
@@ -24,9 +25,16 @@ from diskless.ports import (
     ListOffsetsResult,
 )
 from diskless.server import KafkaServer, ServerSettings
-from metadata.operations import CreateTopic, TopicDescription
+from metadata.operations import (
+    CreatePartitions,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    TopicDescription,
+)
 from wal.buffer import BufferPool, FragmentChain
 from wal.clock import Clock, SystemClock
+from wal.coordinates import TopicIdPartition
 from wal.errors import (
     DisklessError,
     InvalidRecord,
@@ -36,6 +44,8 @@ from wal.errors import (
     UnknownTopicId,
 )
 from wal.record_batch import assign_offsets, parse_header
+
+HIGH_WATERMARK: Final = 7
 
 
 @dataclass
@@ -49,6 +59,8 @@ class FakeTopics:
     randomness: random.Random = field(default_factory=lambda: random.Random(7))
     failure: DisklessError | None = None
     next_producer_id: int = 1_000
+    deletions: list[DeleteRecords] = field(default_factory=list)
+    """All that were asked for; each partition's high watermark counts as HIGH_WATERMARK."""
 
     def topics(self) -> Mapping[str, TopicDescription]:
         return self.known
@@ -90,6 +102,38 @@ class FakeTopics:
                 del self.known[topic.name]
                 results.append(None)
         return results
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]:
+        if self.failure is not None:
+            raise self.failure
+        for topic in topics:
+            self.known[topic.name] = replace(
+                self.known[topic.name], partition_count=topic.partition_count
+            )
+        return [None] * len(topics)
+
+    async def alter_configs(
+        self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        if self.failure is not None:
+            raise self.failure
+        topic = self.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopicId(str(topic_id))
+        self.known[topic.name] = replace(topic, configs=dict(change(topic.configs)))
+
+    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+        if self.failure is not None:
+            raise self.failure
+        self.deletions += requests
+        return [
+            DeletedRecords(5, OffsetOutOfRange(str(offset)))
+            if offset > HIGH_WATERMARK
+            else DeletedRecords(HIGH_WATERMARK if offset == -1 else offset)
+            for _, offset in requests
+        ]
 
     async def allocate_producer_id(self) -> int:
         if self.failure is not None:
@@ -308,11 +352,32 @@ class FakeCluster:
         return self.gateways
 
 
+@dataclass
+class FakeStored:
+    """`StoredPartitions` in two dictionaries."""
+
+    sizes: dict[TopicIdPartition, int] = field(default_factory=dict)
+    active: dict[TopicIdPartition, Sequence[ActiveProducer]] = field(default_factory=dict)
+    store_url: str = "memory://fake"
+
+    def size_bytes(self, partition: TopicIdPartition) -> int | None:
+        return self.sizes.get(partition)
+
+    async def producers(
+        self, partition: TopicIdPartition, *, limit: int
+    ) -> Sequence[ActiveProducer]:
+        return self.active.get(partition, ())[:limit]
+
+
+@dataclass
 class FakeConfigs:
+    more: Sequence[BrokerConfigEntry] = ()
+
     def entries(self) -> Sequence[BrokerConfigEntry]:
         return [
             BrokerConfigEntry("num.partitions", "3", "1", "how many", int),
             BrokerConfigEntry("auto.create.topics.enable", "true", "true", "whether", bool),
+            *self.more,
         ]
 
 
@@ -356,6 +421,7 @@ class Broker:
     cluster: FakeCluster
     pool: BufferPool
     metrics: FakeMetrics
+    stored: FakeStored
 
     @property
     def bootstrap(self) -> str:
@@ -365,10 +431,15 @@ class Broker:
 
 @asynccontextmanager
 async def running_broker(
-    *, clock: Clock | None = None, apis: ApiRegistry | None = None, **settings: Any
+    *,
+    clock: Clock | None = None,
+    apis: ApiRegistry | None = None,
+    configs: Sequence[BrokerConfigEntry] = (),
+    **settings: Any,
 ) -> AsyncIterator[Broker]:
-    """A broker on a free port; `settings` are fields of ServerSettings."""
+    """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows."""
     topics = FakeTopics()
+    stored = FakeStored()
     manager = FakeReplicaManager(topics)
     cluster = FakeCluster(BrokerEndpoint(0, "127.0.0.1", 0, "rack-a"))
     registry = kafka_apis(
@@ -376,7 +447,8 @@ async def running_broker(
         cluster=cluster,
         topics=topics,
         producer_ids=topics,
-        broker_configs=FakeConfigs(),
+        broker_configs=FakeConfigs(configs),
+        stored=stored,
     )
     for api in apis or ():
         registry.add(api)
@@ -394,4 +466,4 @@ async def running_broker(
     async with server:
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
-        yield Broker(server, registry, topics, manager, cluster, pool, metrics)
+        yield Broker(server, registry, topics, manager, cluster, pool, metrics, stored)

@@ -379,7 +379,8 @@ async def test_apiversions_lists_what_is_served_and_no_features():
         ranges = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
         assert ranges == {
             0: (0, 11), 1: (4, 16), 2: (1, 7), 3: (0, 12), 10: (0, 6), 18: (0, 4),
-            19: (2, 7), 20: (1, 6), 22: (0, 5), 32: (1, 4), 60: (0, 1),
+            19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4), 33: (0, 2),
+            35: (1, 4), 37: (0, 3), 44: (0, 1), 60: (0, 1), 61: (0, 0), 75: (0, 0),
         }  # fmt: skip
         assert answer.supported_features == answer.finalized_features == ()
         for bad in ("", "-x", "x y", "x-"):

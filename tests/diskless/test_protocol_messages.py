@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kafka_fakes import FakeCluster, FakeConfigs, FakeReplicaManager, FakeTopics
+from kafka_fakes import FakeCluster, FakeConfigs, FakeReplicaManager, FakeStored, FakeTopics
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_writer
 from kio_entities import as_fields, entities, promoted, smallest
@@ -25,6 +25,7 @@ def _registry():
         topics=topics,
         producer_ids=topics,
         broker_configs=FakeConfigs(),
+        stored=FakeStored(),
     )
 
 

@@ -1,0 +1,44 @@
+"""IncrementalAlterConfigs, key 44, versions 0-1: single configs of topics, set or deleted; lists
+appended to and subtracted from.
+
+A topic's changes are made of its configs as they are at that moment, whoever else alters them at
+the same time, and all together. See diskless/api/config_resources.py for the rest.
+"""
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from diskless.api.config_resources import Change, alter_resources
+from diskless.api.registry import Api, Reply, Request
+from diskless.ports import TopicAdmin
+from diskless.protocol.messages import decode_request, encode_response
+from diskless.topic_config_entries import ConfigChange, TopicConfigs
+
+KEY: Final = 44
+
+
+def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
+    def change_of(resource: Any) -> Change:
+        changes = [
+            ConfigChange(config.name, config.config_operation, config.value)
+            for config in resource.configs
+        ]
+        return lambda before: configs.changed(before, changes)
+
+    async def answer(version: int, asked: Any) -> Reply:
+        responses = await alter_resources(
+            topics, asked.resources, change_of, validate_only=asked.validate_only
+        )
+        return [encode_response(KEY, version, {"responses": responses})]
+
+    def handle(request: Request) -> Awaitable[Reply]:
+        return answer(request.version, decode_request(KEY, request.version, request.body))
+
+    return Api(
+        key=KEY,
+        name="IncrementalAlterConfigs",
+        min_version=0,
+        max_version=1,
+        flexible_from=1,
+        handler=handle,
+    )
