@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, and_, select, tuple_
+from sqlalchemy import Connection, Select, and_, literal_column, select, tuple_
 
 from metadata.apply_groups import COMMIT_PERIOD_MS
 from metadata.group_records import NO_EXPIRY, CommittedOffset
@@ -107,7 +107,8 @@ def aged_offsets(
         found += _aged(connection, _behind("commit_period", after).where(silent), False, limit)
         after = None
     if len(found) < limit:
-        due = and_(_OFFSETS.expire_ms > NO_EXPIRY, _OFFSETS.expire_ms <= now_ms)
+        # Not a parameter: word for word the condition of the partial index.
+        due = and_(_OFFSETS.expire_ms >= literal_column("0"), _OFFSETS.expire_ms <= now_ms)
         statement = _behind("expire_ms", after).where(due)
         found += _aged(connection, statement, True, limit - len(found))
     return found
