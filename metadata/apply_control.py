@@ -132,6 +132,8 @@ def _tombstone_files(
 
     A file that was handed over and never committed here keeps its row, and with it its owners.
     """
+    if len(record.object_keys) > TOMBSTONES_PER_RECORD_MAX:
+        raise CorruptState(f"{len(record.object_keys)} tombstones in one record")
     for position, key in enumerate(record.object_keys):
         if _seal_handed_over(state, key):
             continue

@@ -39,7 +39,11 @@ a caller assume that the log is a file.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+LEASE_MARGIN: Final = 1.1
+"""Monotonic clocks of two machines run this close to each other, by far. Whoever waits for the end of
+another's lease waits for so many of its own."""
 
 
 class MetadataRecordBatch(NamedTuple):

@@ -38,7 +38,7 @@ from uuid import UUID
 
 from metadata.control_records import LeaderChangeRecord
 from metadata.coordinator import PartitionCoordinator
-from metadata.log import MetadataLog
+from metadata.log import LEASE_MARGIN, MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import Leader
 from metadata.records import encode_record
@@ -53,8 +53,6 @@ LOOKS_PER_REFRESH: Final = 20
 """A follower only looks whether the next entry is there. Now and then it lists the log: what it
 waits for may have come and been pruned while the store could not be reached."""
 
-_LEASE_MARGIN: Final = 1.1
-"""Monotonic clocks of two machines run this close to each other, by far."""
 _JITTER_OF_LEASE: Final = 0.2
 _RENEW_WHEN_LEFT: Final = 2 / 3
 _RESIGN_TIMEOUT_S: Final = 3.0
@@ -208,7 +206,7 @@ class MetadataPartition:
 
     def _patience_s(self) -> float:
         jitter = self._rng.random() * _JITTER_OF_LEASE
-        return self._lease_ms / 1000 * (_LEASE_MARGIN + jitter)
+        return self._lease_ms / 1000 * (LEASE_MARGIN + jitter)
 
     def _may_stand(self, silent_s: float, patience_s: float) -> bool:
         candidate = self._candidate()

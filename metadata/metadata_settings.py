@@ -82,8 +82,8 @@ class CoordinatorSettings:
         minimum=1,
         maximum=60_000,
         why="how often a broker looks for what the leader of an object metadata log has appended; "
-        "lower: more GETs per broker and metadata partition; higher: consumers at a follower see "
-        "new records later",
+        "lower: more LIST requests per broker and metadata partition; higher: consumers at a "
+        "follower see new records later",
     )
     may_lead: bool = setting(
         "diskless.coordinator.candidate",

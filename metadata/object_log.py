@@ -59,7 +59,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from metadata.log import MetadataRecordBatch
+from metadata.log import LEASE_MARGIN, MetadataRecordBatch
 from metadata.log_object import (
     PUT_ID_BYTES,
     LogObject,
@@ -91,8 +91,6 @@ APPEND_BYTES_MAX: Final = 256 << 20
 """Of all batches of one append together: it is one object, and in memory twice."""
 PRUNE_BATCH: Final = 250
 """Objects deleted by one request."""
-LEASE_MARGIN: Final = 1.1
-"""By how much one process's monotonic clock may run faster than another's."""
 _VERIFY_BYTES: Final = 4 << 20
 
 _Result = TypeVar("_Result")

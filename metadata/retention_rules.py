@@ -33,10 +33,6 @@ class RetentionPolicy(NamedTuple):
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
 
-    @property
-    def keeps_all(self) -> bool:
-        return self.retention_ms < 0 and self.retention_bytes < 0
-
 
 KEEP_ALL: Final = RetentionPolicy()
 

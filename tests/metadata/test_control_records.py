@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
+from metadata.apply_control import TOMBSTONES_PER_RECORD_MAX
 from metadata.control_records import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
@@ -20,6 +21,7 @@ from metadata.control_records import (
     ProducersExpiredRecord,
     RowsSweptRecord,
 )
+from metadata.file_rules import FILES_PER_CALL_MAX
 from metadata.image import CommittedImage
 from metadata.log import MetadataRecordBatch
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
@@ -242,6 +244,15 @@ async def test_tombstones_are_files_that_wait_for_their_deletion(tmp_path: Path)
         assert sorted(row.object_key for row in rows) == keys
         assert {row.object_format for row in rows} == {TOMBSTONE}
         await replica.check()
+
+
+async def test_a_record_has_no_more_tombstones_than_it_has_surrogate_keys(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    keys = tuple(ObjectKey(f"wal/{at}") for at in range(TOMBSTONES_PER_RECORD_MAX + 1))
+    async with replica.state:
+        with pytest.raises(CorruptState, match="tombstones in one record"):
+            await replica.apply(FilesTombstonedRecord(object_keys=keys))
+    assert FILES_PER_CALL_MAX <= TOMBSTONES_PER_RECORD_MAX
 
 
 async def test_a_known_key_is_not_tombstoned(tmp_path: Path) -> None:
