@@ -12,8 +12,9 @@ from metadata.operations import (
     RolledSegment,
     SegmentExtent,
 )
-from tests.support.conformance_bench import LEASE_MS, ConformanceBench
+from tests.support.conformance_bench import ConformanceBench
 from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
+from tests.support.log_media import LEASE_MS
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
 from wal.errors import InvalidRequest, OffsetOutOfRange, Rejected, UnknownPartition
 

@@ -9,6 +9,7 @@ client. docs/conformance-coordinator.md lists the cases, and where they differ f
 implementation that they were compared with.
 
 Cases take a cluster as others left it: they make topics of their own and look at nothing else.
+Those of `conformance_shared_log` are for logs that two brokers can have open at the same time.
 """
 
 from tests.metadata.conformance_commit import CoalescingCases, CommitCases

@@ -13,6 +13,7 @@ leader.
 """
 
 import random
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -26,9 +27,11 @@ from tests.metadata.conformance_deletion import DeleteRecordsCases
 from tests.metadata.conformance_durability import DurabilityCases
 from tests.metadata.conformance_idempotence import IdempotenceCases
 from tests.metadata.conformance_offsets import TierCases
+from tests.metadata.conformance_shared_log import SharedLogCases
 from tests.metadata.conformance_topics import TopicCases
 from tests.metadata.coordinator_conformance import CoordinatorConformance
-from tests.support.conformance_bench import ConformanceBench, LocalLogs, Medium, ObjectLogs
+from tests.support.conformance_bench import ConformanceBench
+from tests.support.log_media import LocalLogs, Medium, ObjectLogs
 from tests.support.moto_server import new_bucket
 from wal.clock import ManualClock, SystemClock
 from wal.failpoint import arm
@@ -54,6 +57,7 @@ COMBINATIONS = [
     for over_the_wire in (False, True)
     for coordinators in (1, 3)
 ]
+IN_A_STORE = [combination for combination in COMBINATIONS if combination.log == "object"]
 ON_S3 = [Combination("s3-on-moto", True, 1)]
 
 
@@ -150,8 +154,27 @@ class TestCoordinatorConformance(CoordinatorConformance):
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("cluster", IN_A_STORE, ids=str, indirect=True, scope="module")
+class TestCoordinatorConformanceInAStore(SharedLogCases):
+    """Cases that need a log which two brokers can have open."""
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("cluster", ON_S3, ids=str, indirect=True, scope="module")
 class TestCoordinatorConformanceOnS3(
-    CommitCases, IdempotenceCases, TopicCases, DeleteRecordsCases, TierCases, DurabilityCases
+    CommitCases,
+    IdempotenceCases,
+    TopicCases,
+    DeleteRecordsCases,
+    TierCases,
+    DurabilityCases,
+    SharedLogCases,
 ):
     """Cases in which the log matters; what is only read is read from the state."""
+
+
+def test_the_table_of_cases_names_every_case_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "conformance-coordinator.md").read_text()
+    named = {f"test_{name}" for name in re.findall(r"\| `([a-z_]+)` \|", text)}
+    suite = {*dir(CoordinatorConformance), *dir(SharedLogCases)}
+    assert named == {name for name in suite if name.startswith("test_")}

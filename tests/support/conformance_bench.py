@@ -15,13 +15,12 @@ WAL object with real RecordBatches first, for cases that look at timestamps of r
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, cast
+from typing import Any, Final, Self, cast
 from uuid import UUID
 
 from prometheus_client import CollectorRegistry
@@ -39,11 +38,8 @@ from metadata.coordinator_client import CoordinatorClient
 from metadata.file_rules import permuted_owners
 from metadata.file_workers import FileWorkers
 from metadata.local_client import LocalClient
-from metadata.local_log import LocalMetadataLog
-from metadata.log import MetadataLog
 from metadata.metadata_partition import Candidate, MetadataPartition
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.operations import (
     CATALOGUE,
     LATEST_TIMESTAMP,
@@ -56,10 +52,8 @@ from metadata.operations import (
     FoundBatches,
     ListOffsets,
     RolledSegment,
-    SegmentExtent,
     SegmentPlan,
     TopicDescription,
-    WalExtent,
 )
 from metadata.producer_expiry import ProducerExpiry
 from metadata.replica import Replica
@@ -72,93 +66,26 @@ from metadata.state import STATE_FILE, StateDatabase
 from metadata.wire_client import WireClient
 from tests.support.contender import until
 from tests.support.coordinator_bench import rolled
-from tests.support.failing_disk import FailingDisk
-from tests.support.stepped_store import Fate, SteppedStore, Steps
+from tests.support.log_media import LEASE_MS, TICK_S, Medium, sleep_a_little
+from tests.support.stepped_store import Fate, Steps
+from tests.support.written_records import WrittenRecords
 from tests.wal.batch_builder import Row, build_batch
 from wal.buffer import BufferPool
 from wal.clock import ManualClock
 from wal.coordinates import CREATE_TIME, BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
-from wal.disk import Disk
 from wal.errors import DisklessError, Rejected, UnknownFile
 from wal.failpoint import FailpointError
 from wal.object_store import BytesBody, ObjectStore
 from wal.ulid import mint_ulid, wal_object_key
 
-LEASE_MS: Final = 10_000
 HEADER_BYTES: Final = 16
 """What lies before the first batch of an object."""
 
-_TICK_S: Final = 0.004
+_SILENCES_MAX: Final = 40
+_LOOKS: Final = 100
 
 Rows = Mapping[str, Sequence[tuple[Any, ...]]]
 """All rows of a state by table, in the order of their keys."""
-
-
-async def _sleep(delay_s: float, /) -> None:
-    """Who sleeps looks at the clock again soon: a case may have moved it."""
-    await asyncio.sleep(min(delay_s, _TICK_S))
-
-
-# -- where metadata logs lie -------------------------------------------------------------------
-
-
-class Medium(Protocol):
-    """Where the metadata logs of one cluster lie, and how they are disturbed."""
-
-    lease_ms: int
-    """0: who has the log open leads, and nobody else can be there at the same time."""
-
-    async def open(self, index: int, steps: Steps) -> MetadataLog: ...
-
-    def refuse_appends(self, steps: Steps) -> Callable[[], None]:
-        """Appends fail, certainly without effect, until the result is called."""
-        ...
-
-
-class LocalLogs:
-    """`LocalMetadataLog`s below a directory."""
-
-    lease_ms = 0
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._rng = random.Random(1)
-        self._disk = FailingDisk()
-
-    async def open(self, index: int, steps: Steps) -> MetadataLog:
-        disk: Disk = self._disk
-        return await LocalMetadataLog.open(
-            self._directory / str(index), rng=random.Random(self._rng.random()), disk=disk
-        )
-
-    def refuse_appends(self, steps: Steps) -> Callable[[], None]:
-        self._disk.failing.add("pwritev")
-        return self._disk.failing.clear
-
-
-class ObjectLogs:
-    """`ObjectMetadataLog`s in a store."""
-
-    lease_ms = LEASE_MS
-
-    def __init__(self, store: ObjectStore, clock: ManualClock) -> None:
-        self._store = store
-        self._clock = clock
-        self._rng = random.Random(2)
-
-    async def open(self, index: int, steps: Steps) -> MetadataLog:
-        return await ObjectMetadataLog.open(
-            SteppedStore(self._store, steps),
-            index,
-            clock=self._clock,
-            rng=random.Random(self._rng.random()),
-            settings=ObjectLogSettings(lease_ms=LEASE_MS),
-            sleep=_sleep,
-        )
-
-    def refuse_appends(self, steps: Steps) -> Callable[[], None]:
-        steps.puts.extend([Fate.AWAY] * 1_000)
-        return steps.puts.clear
 
 
 # -- one life of a broker ----------------------------------------------------------------------
@@ -216,7 +143,7 @@ class BrokerLife:
                 coordinator_id=index,
                 snapshots=bench.snapshots(index),
                 catalogue=self.partitions[CATALOGUE].replica if self.partitions else None,
-                sleep=_sleep,
+                sleep=sleep_a_little,
             ),
             await bench.medium.open(index, self.steps),
             candidate=self._candidate,
@@ -225,7 +152,7 @@ class BrokerLife:
             rng=bench.rng,
             settings=bench.settings,
             lease_ms=bench.medium.lease_ms,
-            sleep=_sleep,
+            sleep=sleep_a_little,
         )
 
     async def _connected(self, stack: AsyncExitStack) -> CoordinatorClient:
@@ -278,16 +205,27 @@ class BrokerLife:
         """A clean stop; one that died at a failpoint is only cleaned up."""
         await self._stack.aclose()
 
+    def pause(self) -> None:
+        """Nothing of this broker reaches the store of its logs until it is told to go on."""
+        self.steps.held = True
+
+    def go_on(self) -> None:
+        self.steps.held = False
+        self._let(Fate.OK)
+
     async def die(self) -> None:
         """Nothing more of this broker reaches the store, so it resigns nothing."""
-        self.steps.held = True
+        self.pause()
         self.task.cancel()
         while not self.task.done():
-            for waiting in [each for each in self.steps.waiting if not each.fate.done()]:
-                waiting.decide(Fate.AWAY)
-            await asyncio.wait([self.task], timeout=_TICK_S)
+            self._let(Fate.AWAY)
+            await asyncio.wait([self.task], timeout=TICK_S)
         self.steps.held = False
         await self._stack.aclose()
+
+    def _let(self, fate: Fate) -> None:
+        for waiting in [each for each in self.steps.waiting if not each.fate.done()]:
+            waiting.decide(fate)
 
 
 # -- the bench ---------------------------------------------------------------------------------
@@ -317,7 +255,7 @@ class ConformanceBench:
         self.settings = CoordinatorSettings(state_readers=1, follow_interval_ms=1)
         self.is_shared: Final = medium.lease_ms > 0
         """Whether two brokers can be there at the same time."""
-        self.records = _Records(store)
+        self.records = WrittenRecords(store)
         self._executor = ThreadPoolExecutor(1)
         self.search = TimestampSearch(
             reader=cast(BatchReader, self.records), segments=self.records, executor=self._executor
@@ -373,20 +311,53 @@ class ConformanceBench:
         On the local log, that is whoever opens its directory next.
         """
         old = self.life
-        broker_id = old.broker_id + 1
-        self.life = BrokerLife(self, broker_id, self.path / f"broker-{broker_id}")
         if not self.is_shared:
             await old.stop()
+            self.life = self._next_broker()
             await self._begin()
             return
+        await self._follow()
+        await old.die()
+        await self._depose()
+
+    @asynccontextmanager
+    async def overtaken(self) -> AsyncIterator[BrokerLife]:
+        """Another broker leads, because the leader was paused for too long: here it is.
+
+        It has heard of nothing yet, and is waiting for its log.
+        """
+        old = self.life
+        await self._follow()
+        old.pause()
+        try:
+            await self._depose()
+            yield old
+        finally:
+            old.go_on()
+            await old.stop()
+
+    def _next_broker(self) -> BrokerLife:
+        broker_id = self.life.broker_id + 1
+        return BrokerLife(self, broker_id, self.path / f"broker-{broker_id}")
+
+    async def _follow(self) -> None:
+        """Another broker is there and follows; from now on it is the one that is asked."""
+        self.life = self._next_broker()
         await self.life.start()
         await until(
             lambda: all(each.leader is not None for each in self.life.partitions),
             "the follower has heard of a leader",
         )
-        await old.die()
-        self.clock.advance(2 * LEASE_MS / 1000)
-        await self.life.lead()
+
+    async def _depose(self) -> None:
+        """The leader is silent for longer than its lease, counted from when the follower looked."""
+        for _ in range(_SILENCES_MAX):
+            self.clock.advance(2 * LEASE_MS / 1000)
+            for _ in range(_LOOKS):
+                if self.life.is_leading:
+                    return
+                await asyncio.sleep(TICK_S)
+        raise AssertionError(f"broker {self.life.broker_id} does not lead")
 
     @property
     def is_sound(self) -> bool:
@@ -689,39 +660,3 @@ async def rows_of(state: StateDatabase) -> Rows:
 def spans(found: FoundBatches) -> list[tuple[int, int]]:
     """(base, last offset) of each extent."""
     return [(extent.base_offset, extent.last_offset) for extent in found.extents]
-
-
-class _Records:
-    """Records as they were written, for whoever looks for a timestamp inside of an extent.
-
-    Of WAL objects it has the bytes. Of segments, whose Parquet files nobody wrote here, it
-    remembers what is in them.
-    """
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.timestamps: defaultdict[TopicIdPartition, list[int]] = defaultdict(list)
-        """By offset."""
-        self.partition_of: dict[ObjectKey, TopicIdPartition] = {}
-        """Of segments."""
-
-    async def read_extent(self, extent: WalExtent) -> bytearray:
-        data = await self._store.get_range(
-            extent.object_key, extent.byte_offset, extent.length_bytes
-        )
-        return bytearray(data)
-
-    async def find_timestamp(
-        self, extent: SegmentExtent, timestamp_ms: int
-    ) -> tuple[int, int] | None:
-        return next((each for each in self._inside(extent) if each[1] >= timestamp_ms), None)
-
-    async def max_timestamp(self, extent: SegmentExtent) -> tuple[int, int] | None:
-        return max(self._inside(extent), key=lambda each: each[1], default=None)
-
-    def _inside(self, extent: SegmentExtent) -> list[tuple[int, int]]:
-        timestamps = self.timestamps[self.partition_of[extent.object_key]]
-        return [
-            (offset, timestamps[offset])
-            for offset in range(extent.base_offset, extent.last_offset + 1)
-        ]
