@@ -11,6 +11,7 @@ from typing import Final
 
 from bench.coordinator import run_backlog, run_commits, run_pipelined
 from bench.coordinator_starts import run_starts
+from bench.groups import run_groups
 from bench.latency import run_latency, run_puts
 from bench.memory import run_memory
 from bench.report import Report
@@ -33,6 +34,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "pipelined": run_pipelined,
     "retention": run_retention,
     "starts": run_starts,
+    "groups": run_groups,
 }
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
