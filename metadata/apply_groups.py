@@ -29,7 +29,7 @@ from metadata.group_records import (
     OffsetsCommittedRecord,
     OffsetsDeletedRecord,
 )
-from metadata.schema import CONSUMER_GROUPS, GROUP_OFFSETS
+from metadata.schema import CONSUMER_GROUPS, GROUP_OFFSETS, Row
 from wal.errors import CorruptState
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class GroupChanges:
         """Write what was collected."""
         if self._named:
             ids = self._write_groups()
-            self._write_offsets(ids)
+            if self._offsets:
+                self._write_offsets(ids)
             self._named.clear()
             self._stored.clear()
             self._offsets.clear()
@@ -160,35 +161,24 @@ class GroupChanges:
         keys = [
             (ids[group_id], partition, topic_id) for group_id, partition, topic_id in self._offsets
         ]
+        rows = [_unchecked_row(*args) for args in zip(keys, self._offsets.values(), strict=True)]
+        checksums = GROUP_OFFSETS.checksums_of(rows).tolist()
         found = self._offset_rows(keys)
         updates, upserts = [], []
-        difference = 0
-        for key, offset in zip(keys, self._offsets.values(), strict=True):
-            group_key, partition, topic_id = key
-            _, value, commit_ms, leader_epoch, metadata, expire_ms = offset
-            period = commit_ms // COMMIT_PERIOD_MS
-            row = GROUP_OFFSETS.row(
-                group_key,
-                partition,
-                period,
-                value,
-                leader_epoch,
-                commit_ms,
-                expire_ms,
-                topic_id,
-                metadata,
-            )
-            difference += row[-1]
+        for key, row, checksum in zip(keys, rows, checksums, strict=True):
+            _, _, period, value, leader_epoch, commit_ms, expire_ms, _, metadata, _ = row
             before = found.get(key)
-            if before is not None:
-                difference -= before.checksum
-                if before.commit_period == period and before.expire_ms == expire_ms:
-                    updates.append((value, leader_epoch, commit_ms, metadata, row[-1], *key))
-                    continue
-            upserts.append(row)
+            if (
+                before is not None
+                and before.commit_period == period
+                and before.expire_ms == expire_ms
+            ):
+                updates.append((value, leader_epoch, commit_ms, metadata, checksum, *key))
+            else:
+                upserts.append((*row[:-1], checksum))
         self._driver.executemany(_UPDATE_OFFSET, updates)
         self._driver.executemany(_UPSERT_OFFSET, upserts)
-        self._state.add(difference)
+        self._state.add(sum(checksums) - sum([row.checksum for row in found.values()]))
 
     # -- deleting -------------------------------------------------------------------------------
 
@@ -239,3 +229,21 @@ class GroupChanges:
             ):
                 found[group_key, partition, topic_id] = _OffsetRow(*values)
         return found
+
+
+def _unchecked_row(key: _OffsetKey, offset: CommittedOffset) -> Row:
+    """All columns but the checksum, for which there is a 0."""
+    group_key, partition, topic_id = key
+    _, value, commit_ms, leader_epoch, metadata, expire_ms = offset
+    return (
+        group_key,
+        partition,
+        commit_ms // COMMIT_PERIOD_MS,
+        value,
+        leader_epoch,
+        commit_ms,
+        expire_ms,
+        topic_id,
+        metadata,
+        0,
+    )
