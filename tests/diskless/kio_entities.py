@@ -1,6 +1,7 @@
 """Hypothesis strategies for kio's message classes, and classes as a later Kafka might have them."""
 
 import functools
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, make_dataclass
 from dataclasses import field as dataclass_field
 from datetime import timedelta
@@ -141,3 +142,24 @@ def _smallest_value(item: Field[Any]) -> Any:
         }
         single = zeros.get(item.metadata["kafka_type"], 0)
     return (single,) if is_tuple else single
+
+
+def entity_of(schema: Any, values: Mapping[str, Any]) -> Any:
+    """An instance with `values`, nested messages as mappings; the rest as small as can be.
+
+    One mapping serves all versions: what a version lacks is left out.
+    """
+    fields_of = {}
+    for item in fields(schema):
+        if item.name in values:
+            is_tuple, _, kind = _taken_apart(item.type)
+            fields_of[item.name] = _entity_value(kind, is_tuple, values[item.name])
+        else:
+            fields_of[item.name] = _smallest_value(item)
+    return schema(**fields_of)
+
+
+def _entity_value(kind: Any, is_tuple: bool, value: Any) -> Any:
+    if value is None or not is_dataclass(kind):
+        return tuple(value) if is_tuple and value is not None else value
+    return tuple(entity_of(kind, item) for item in value) if is_tuple else entity_of(kind, value)
