@@ -56,9 +56,9 @@ from metadata.file_rules import (
 )
 from metadata.group_records import WHENEVER_COMMITTED, CommittedOffset
 from metadata.group_rules import (
-    commit_offsets_decision,
+    commit_offsets_decisions,
     delete_group_decision,
-    delete_offsets_decision,
+    delete_offsets_decisions,
     store_group_decision,
 )
 from metadata.image import ProducerKey
@@ -697,10 +697,12 @@ class PartitionCoordinator:
     async def commit_offsets(self, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
         """Durable on return; calls of many groups share an append. Whoever comes last wins.
 
+        A call that fails may have committed some of very many offsets; it is repeated as a whole.
+
         Raises: InvalidRequest, AppendTooLarge, CommitFailed, CommitOutcomeUnknown, NotCoordinator.
         """
-        decision = commit_offsets_decision(group_id, offsets)
-        await self._perform(lambda view, _: decision)
+        for decision in commit_offsets_decisions(group_id, offsets):
+            await self._perform(partial(_as_decided, decision))
 
     async def delete_offsets(
         self,
@@ -710,8 +712,8 @@ class PartitionCoordinator:
         committed_until_ms: int = WHENEVER_COMMITTED,
     ) -> None:
         """Forget what the group committed of `partitions` until then. Raises as above."""
-        decision = delete_offsets_decision(group_id, partitions, committed_until_ms)
-        await self._perform(lambda view, _: decision)
+        for decision in delete_offsets_decisions(group_id, partitions, committed_until_ms):
+            await self._perform(partial(_as_decided, decision))
 
     async def store_group(self, group_id: str, kind: int, state: bytes) -> None:
         """Remember `state` in place of what was stored before. Raises as `commit_offsets`."""
@@ -721,5 +723,9 @@ class PartitionCoordinator:
 
     async def delete_group(self, group_id: str) -> None:
         """Forget the group and its offsets, if there is any of it. Raises as `commit_offsets`."""
-        decision = delete_group_decision(group_id)
-        await self._perform(lambda view, _: decision)
+        await self._perform(partial(_as_decided, delete_group_decision(group_id)))
+
+
+def _as_decided(decision: Decision[None], view: SpeculativeView, now_ms: int) -> Decision[None]:
+    """For what does not depend on the state."""
+    return decision

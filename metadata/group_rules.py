@@ -3,11 +3,13 @@
 Nothing here depends on the state: the group's coordinator keeps the group in memory and has judged
 everything that can be refused. What comes here is written down; whoever comes last wins. Only sizes
 are checked, because what the log cannot hold would take along everything decided beside it.
+
+Many offsets are several operations, each of one record, so that others have their turn in between.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
 
 from metadata.commit_rules import Decision
 from metadata.group_records import (
@@ -20,6 +22,7 @@ from metadata.group_records import (
     OffsetsDeletedRecord,
     encode_offset,
 )
+from metadata.record_codec import INT32, INT64
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import AppendTooLarge, InvalidRequest
@@ -30,10 +33,12 @@ GROUP_ID_BYTES_MAX: Final = 32_767
 GROUP_RECORD_BYTES_MAX: Final = 4 << 20
 """State of a group, or offsets of one commit; some 80,000 of them."""
 
-PARTITIONS_DELETED_MAX: Final = 100_000
-"""Partitions of one deletion of offsets."""
+OFFSETS_PER_RECORD_MAX: Final = 2_000
+"""Offsets that one operation commits or deletes: some twenty milliseconds of applying."""
 
 _GROUP_KIND_MAX: Final = 127
+
+_Item = TypeVar("_Item")
 
 
 def group_coordinator(group_id: str, coordinators: int) -> int:
@@ -50,36 +55,48 @@ def _check_group_id(group_id: str) -> None:
         raise InvalidRequest(f"a group id of {length} bytes, allowed are {GROUP_ID_BYTES_MAX}")
 
 
-def commit_offsets_decision(group_id: str, offsets: Sequence[CommittedOffset]) -> Decision[None]:
-    """Raises: InvalidRequest, AppendTooLarge."""
+def commit_offsets_decisions(
+    group_id: str, offsets: Sequence[CommittedOffset]
+) -> Sequence[Decision[None]]:
+    """One after the other, when all of it was checked. Raises: InvalidRequest, AppendTooLarge."""
     _check_group_id(group_id)
-    if not offsets:
-        return Decision((), None)
     try:
         size = sum(map(len, map(encode_offset, offsets)))
     except (struct.error, ValueError) as error:
         raise InvalidRequest(f"an offset of group {group_id!r}: {error}") from error
     _check_size(size, f"offsets of group {group_id!r}")
-    return Decision((OffsetsCommittedRecord(group_id=group_id, offsets=tuple(offsets)),), None)
+    return [
+        Decision((OffsetsCommittedRecord(group_id=group_id, offsets=tuple(some)),), None)
+        for some in _in_steps(offsets)
+    ]
 
 
-def delete_offsets_decision(
+def delete_offsets_decisions(
     group_id: str,
     partitions: Sequence[TopicIdPartition],
     committed_until_ms: int = WHENEVER_COMMITTED,
-) -> Decision[None]:
-    """Raises: InvalidRequest."""
+) -> Sequence[Decision[None]]:
+    """One after the other. Raises: InvalidRequest."""
     _check_group_id(group_id)
-    if len(partitions) > PARTITIONS_DELETED_MAX:
-        raise InvalidRequest(f"{len(partitions)} partitions, allowed are {PARTITIONS_DELETED_MAX}")
-    if not partitions:
-        return Decision((), None)
-    record = OffsetsDeletedRecord(
-        group_id=group_id,
-        partitions=tuple(dict.fromkeys(partitions)),
-        committed_until_ms=committed_until_ms,
-    )
-    return Decision((record,), None)
+    try:
+        for _, partition in partitions:
+            INT32.pack(partition)
+        INT64.pack(committed_until_ms)
+    except struct.error as error:
+        raise InvalidRequest(f"offsets of group {group_id!r} to delete: {error}") from error
+    return [
+        Decision(
+            (
+                OffsetsDeletedRecord(
+                    group_id=group_id,
+                    partitions=tuple(dict.fromkeys(some)),
+                    committed_until_ms=committed_until_ms,
+                ),
+            ),
+            None,
+        )
+        for some in _in_steps(partitions)
+    ]
 
 
 def store_group_decision(group_id: str, kind: int, state: bytes, now_ms: int) -> Decision[None]:
@@ -98,6 +115,11 @@ def delete_group_decision(group_id: str) -> Decision[None]:
     """Raises: InvalidRequest."""
     _check_group_id(group_id)
     return Decision((GroupDeletedRecord(group_id=group_id),), None)
+
+
+def _in_steps(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    for start in range(0, len(items), OFFSETS_PER_RECORD_MAX):
+        yield items[start : start + OFFSETS_PER_RECORD_MAX]
 
 
 def _check_size(size: int, what: str) -> None:

@@ -34,7 +34,7 @@ from metadata.group_records import (
 from metadata.group_rules import (
     GROUP_ID_BYTES_MAX,
     GROUP_RECORD_BYTES_MAX,
-    PARTITIONS_DELETED_MAX,
+    OFFSETS_PER_RECORD_MAX,
     group_coordinator,
 )
 from metadata.image import CommittedImage
@@ -250,10 +250,32 @@ async def test_a_commit_and_a_deletion_in_one_append_happen_in_their_order(
     assert await offsets_of(bench, "h") == {B: 3}
 
 
-async def test_too_many_partitions_are_not_deleted_at_once(bench: CoordinatorBench) -> None:
-    places = [TopicIdPartition(TOPICS[0], n) for n in range(PARTITIONS_DELETED_MAX + 1)]
+@pytest.mark.parametrize("until_ms", [2**63, None], ids=["time", "partition"])
+async def test_a_deletion_that_the_log_cannot_hold_is_refused_alone(
+    bench: CoordinatorBench, until_ms: int | None
+) -> None:
+    await bench.coordinator.commit_offsets("g", [at(A, 1)])
+    place = A if until_ms else TopicIdPartition(TOPICS[0], 2**31)
     with pytest.raises(InvalidRequest):
-        await bench.coordinator.delete_offsets("g", places)
+        await bench.coordinator.delete_offsets("g", [place], committed_until_ms=until_ms or 0)
+    assert await offsets_of(bench) == {A: 1}
+
+
+async def test_many_offsets_are_several_operations(
+    bench: CoordinatorBench, log: MemoryMetadataLog
+) -> None:
+    count = 2 * OFFSETS_PER_RECORD_MAX + 1
+    places = [TopicIdPartition(TOPICS[0], number) for number in range(count)]
+    await bench.coordinator.commit_offsets("g", [at(place, 1) for place in places])
+    assert len(await offsets_of(bench)) == count
+    await bench.coordinator.delete_offsets("g", places)
+    assert await offsets_of(bench) == {}
+    written = [
+        len(record.offsets if isinstance(record, OffsetsCommittedRecord) else record.partitions)
+        for record in log.records()
+        if isinstance(record, OffsetsCommittedRecord | OffsetsDeletedRecord)
+    ]
+    assert written == [OFFSETS_PER_RECORD_MAX, OFFSETS_PER_RECORD_MAX, 1] * 2
 
 
 async def test_a_deleted_group_is_gone_with_its_offsets(bench: CoordinatorBench) -> None:
