@@ -9,7 +9,7 @@ from metadata.schema import PRODUCER_STATES
 from metadata.topic_rules import PRODUCER_ID_BLOCK
 from tests.support.conformance_bench import ConformanceBench
 from tests.support.coordinator_bench import batch
-from wal.coordinates import BatchExtent, TopicIdPartition
+from wal.coordinates import LOG_APPEND_TIME, BatchExtent, TopicIdPartition
 from wal.errors import OutOfOrderSequence, StaleProducerEpoch
 
 MAX = 2**31 - 1
@@ -118,6 +118,17 @@ class IdempotenceCases:
         (answer,) = await bench.commit(sent(partition, 0, 3))
         assert (answer.base_offset, answer.is_duplicate) == (0, True)
         assert answer.log_start_offset == 5
+
+    async def test_a_duplicate_has_the_time_of_append_of_the_first(
+        self, bench: ConformanceBench
+    ) -> None:
+        partition = await bench.partition()
+        one = sent(partition, 0, 3)._replace(timestamp_type=LOG_APPEND_TIME)
+        first_ms = bench.now_ms
+        for _ in range(3):
+            (answer,) = await bench.commit(one)
+            assert answer.log_append_time_ms == first_ms
+            bench.clock.advance(1)
 
     async def test_a_file_of_duplicates_alone_has_no_live_batches(
         self, bench: ConformanceBench
