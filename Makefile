@@ -7,7 +7,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 .PHONY: help run demo test lint format bench localstack-start localstack-stop clean
-.PHONY: check-format check-code check-types check-layers
+.PHONY: check-format check-code check-types check-layers bytecode
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,7 +44,12 @@ help:
 run: $(BROKER_INSTALLED)
 	@exec $(BIN)/diskless serve --data $(DATA) --listen $(LISTEN)
 
-demo: $(DEV_INSTALLED)
+# What `pip install` does for the packages it copies, and nobody for those it links to: a quarter of
+# the time of a broker's start where Python is told to write no bytecode.
+bytecode: $(DEV_INSTALLED)
+	@$(BIN)/python -m compileall -q $(PACKAGES)
+
+demo: $(DEV_INSTALLED) bytecode
 	@scripts/need-java
 	@$(BIN)/python -m demo
 
@@ -82,7 +87,7 @@ format: $(DEV_INSTALLED)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(DEV_INSTALLED)
+bench: $(DEV_INSTALLED) bytecode
 	@scripts/need-java
 	@$(BIN)/python -m bench $(BENCH)
 

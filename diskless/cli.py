@@ -12,8 +12,8 @@ the configuration does not make sense, 3 `rebuild` worked and has doubts to tell
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -297,14 +297,28 @@ def _add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from diskless.broker import serve
-    from diskless.config import load_config
+    with _hypothesis_left_out():
+        from diskless.broker import serve
+        from diskless.config import load_config
 
     overrides = dict(_key_value(pair) for pair in options.set)
     if options.object_store is not None:
         overrides["object.store.url"] = options.object_store
     config = load_config(file=options.config, environment=os.environ, overrides=overrides)
     return serve(config, data=options.data, listen=options.listen)
+
+
+@contextmanager
+def _hypothesis_left_out() -> Iterator[None]:
+    """kio offers its types to hypothesis where that is installed: a sixth of a start, for tests."""
+    if "hypothesis" in sys.modules:
+        yield
+        return
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["hypothesis"]
 
 
 def _topic_create(options: argparse.Namespace) -> int:
