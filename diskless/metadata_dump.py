@@ -23,6 +23,7 @@ from uuid import UUID
 
 from diskless.metadata_sources import LoggedRecord
 from metadata.file_committed import CommittedBatch, FileCommittedRecord
+from metadata.group_records import CommittedOffset
 from metadata.record_codec import FieldReader
 from metadata.records import RECORD_TYPES, MetadataRecord, decode_record
 from wal.coordinates import TopicIdPartition
@@ -197,8 +198,8 @@ def _batch_lines(record: FileCommittedRecord) -> Iterator[str]:
         yield f"    refused {_as_words(refused._asdict())}"
 
 
-def _numbers(batch: CommittedBatch) -> Mapping[str, int]:
-    return {name: value for name, value in batch._asdict().items() if name != "partition"}
+def _numbers(placed: CommittedBatch | CommittedOffset) -> Mapping[str, Any]:
+    return {name: value for name, value in placed._asdict().items() if name != "partition"}
 
 
 def _partition(partition: TopicIdPartition) -> Mapping[str, Any]:
@@ -211,6 +212,10 @@ def _plain(value: Any) -> Any:
         return value.hex()
     if isinstance(value, UUID):
         return str(value)
+    if isinstance(value, TopicIdPartition):
+        return _partition(value)
+    if isinstance(value, CommittedOffset):
+        return {**_partition(value.partition), **_numbers(value)}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, str):

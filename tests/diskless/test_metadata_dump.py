@@ -25,8 +25,9 @@ from diskless.metadata_sources import (
     read_directory,
 )
 from diskless.snapshot_list import list_snapshots
-from metadata.control_records import LeaderChangeRecord, NoOpRecord, RowsSweptRecord
+from metadata.control_records import LeaderChangeRecord, NoOpRecord
 from metadata.file_committed import CommittedBatch, RefusedBatch
+from metadata.group_records import CommittedOffset, OffsetsCommittedRecord, OffsetsDeletedRecord
 from metadata.local_log import LocalMetadataLog
 from metadata.object_log import ObjectMetadataLog
 from metadata.record_codec import uvarint
@@ -39,6 +40,7 @@ from metadata.records import (
 )
 from metadata.snapshot_format import part_key
 from tests.metadata.test_control_records import GOLDEN as CONTROL_GOLDEN
+from tests.metadata.test_group_records import GOLDEN as GROUP_GOLDEN
 from tests.metadata.test_records import GOLDEN
 from tests.support.live_broker import LiveBroker
 from tests.support.snapshot_bench import (
@@ -60,7 +62,7 @@ TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
 LEADER = LeaderChangeRecord(
     leader_epoch=3, broker_id=2, host="broker-2", port=9092, incarnation=UUID(int=7)
 )
-RECORDS = [record for record, _ in (*GOLDEN, *CONTROL_GOLDEN)] + [RowsSweptRecord(limit=5)]
+RECORDS = [record for record, _ in (*GOLDEN, *CONTROL_GOLDEN, *GROUP_GOLDEN)]
 """At least one of each type."""
 
 
@@ -167,6 +169,31 @@ def test_the_json_of_a_file_has_its_batches_if_wanted() -> None:
         (str(TOPIC), 0, 10),
         (str(TOPIC), 0, 15),
         (str(TOPIC), 3, 0),
+    ]
+
+
+def test_the_offsets_of_a_group_have_names() -> None:
+    place = TopicIdPartition(TOPIC, 3)
+    offset = CommittedOffset(partition=place, offset=9, commit_ms=5, metadata="m")
+    committed, deleted = map(
+        json.loads,
+        lines(
+            encode_record(OffsetsCommittedRecord(group_id="g", offsets=[offset])),
+            encode_record(OffsetsDeletedRecord(group_id="g", partitions=[place])),
+            dump=Dump(as_json=True),
+        ),
+    )
+    where = {"topic_id": str(TOPIC), "partition": 3}
+    assert deleted["fields"]["partitions"] == [where]
+    assert committed["fields"]["offsets"] == [
+        {
+            **where,
+            "offset": 9,
+            "commit_ms": 5,
+            "leader_epoch": -1,
+            "metadata": "m",
+            "expire_ms": -1,
+        }
     ]
 
 
