@@ -326,8 +326,14 @@ class ObjectMetadataLog:
 
         task = asyncio.create_task(run(), name=f"metadata-log-{self._partition}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Looked at, so that asyncio does not complain when the caller was cancelled.
+            task.exception()
 
     async def _run_append(self, job: Callable[[], Awaitable[int]]) -> int:
         if self._appends_under_way >= APPENDS_UNDER_WAY_MAX:

@@ -1,6 +1,7 @@
 """The object metadata log: the contract on three stores, and what a shared store can do to it."""
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -352,6 +353,24 @@ async def test_a_cancelled_append_is_finished_before_the_log_is_closed(bucket: B
     steps.waiting[0].decide(Fate.OK)
     await closing
     assert await bucket.records() == [FIRST, [b"a"]]
+
+
+async def test_a_cancelled_append_that_fails_later_is_not_an_unhandled_error(
+    bucket: Bucket,
+) -> None:
+    log, steps = await bucket.leader()
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    steps.held = True
+    append = asyncio.create_task(log.append([[b"a"]], NOW_MS))
+    await settle()
+    append.cancel()
+    await settle()
+    steps.waiting[0].decide(Fate.AWAY)
+    await log.close()
+    del append
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_a_put_that_is_torn_down_leaves_a_log_that_does_not_lead(bucket: Bucket) -> None:
