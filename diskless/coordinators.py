@@ -93,9 +93,10 @@ class Coordinators:
         """Open every log and bring every replica to its end.
 
         Raises: NotCoordinator (another process has a local log), InvalidSettings (fewer metadata
-        partitions than there are already), CorruptLog, CorruptState, StorageFailed,
-        ObjectStoreUnavailable.
+        partitions than there are already, or the metadata is in a local log), CorruptLog,
+        CorruptState, StorageFailed, ObjectStoreUnavailable.
         """
+        self._refuse_the_other_log()
         async with AsyncExitStack() as stack:
             partitions: list[MetadataPartition] = []
             for index in range(self._config.coordinator.metadata_partitions):
@@ -165,6 +166,15 @@ class Coordinators:
             rng=self._rng,
             settings=self._config.metadata_log,
         )
+
+    def _refuse_the_other_log(self) -> None:
+        """The object log is not where this directory's metadata is: it would begin empty."""
+        if self.is_shared and self._data.has_metadata:
+            raise InvalidSettings(
+                f"diskless.metadata.log=object, but {self._data.path} has a metadata log, and one "
+                "is not turned into the other: leave it local, let `diskless rebuild` make one in "
+                "the object store, or use another data directory and another prefix"
+            )
 
     def _refuse_fewer_partitions(self) -> None:
         count = len(self.partitions)

@@ -20,7 +20,7 @@ from tests.support.stock_clients import (
     confluent_producer,
 )
 from wal.coordinates import ByteOffset, TopicIdPartition
-from wal.errors import NotCoordinator
+from wal.errors import InvalidSettings, NotCoordinator
 from wal.ulid import mint_ulid, wal_object_key
 
 COORDINATORS = 3
@@ -128,6 +128,19 @@ def test_metadata_partitions_that_are_in_use_cannot_be_taken_away(tmp_path: Path
     with pytest.raises(ExceptionGroup) as refused, LiveBroker(data, fewer):
         pass
     assert "it can only be raised" in str(refused.value.exceptions[0])
+
+
+def test_metadata_in_a_local_log_is_not_overlooked_for_one_in_the_object_store(
+    tmp_path: Path,
+) -> None:
+    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
+        filled(broker, "t", {"retention.ms": "-1"})
+    shared = {**SETTINGS, "diskless.metadata.log": "object"}
+    with pytest.raises(ExceptionGroup) as refused, LiveBroker(tmp_path / "data", shared):
+        pass
+    assert isinstance(refused.value.exceptions[0], InvalidSettings)
+    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
+        assert "t" in broker.broker.coordinator.topics()
 
 
 def test_a_broker_that_was_not_given_all_metadata_partitions_yet_serves_the_others(
