@@ -47,6 +47,8 @@ from diskless.commit_lane import CommitLane
 from diskless.config import Config
 from diskless.coordinators import OBJECT_LOG, Coordinators
 from diskless.data_directory import DataDirectory
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.offsets import TopicsWith
 from diskless.logs import configure_logs
 from diskless.membership import Membership, SharedCluster
 from diskless.metadata_topic import MetadataTopic
@@ -55,7 +57,8 @@ from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
 from diskless.replica_manager import ReplicaManager, append_failed
 from diskless.server import KafkaServer, bind_listener
 from diskless.timestamp_search import TimestampSearch
-from metadata.metadata_partition import Candidate
+from metadata.coordinator import PartitionCoordinator
+from metadata.metadata_partition import Candidate, Worker
 from metadata.routed_client import RemoteClient
 from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from metadata.wire_client import WireClient
@@ -281,14 +284,29 @@ class Broker:
                 candidate=lambda: self.candidate,
                 connect=self._connect,
                 owns_prefix=self.owns_prefix,
+                group_worker=self._group_worker,
                 clock=self.clock,
                 rng=self.rng,
             )
         )
         self.coordinator = self.coordinators.client
+        self.metadata_topic = MetadataTopic(self.coordinators.partitions)
+        self.groups = GroupRouter(
+            self.coordinators.partitions,
+            TopicsWith(self.coordinator, [self.metadata_topic.description]),
+            settings=self.config.groups,
+            clock=self.clock,
+            rng=self.rng,
+        )
         running = tasks.create_task(self.coordinators.run(), name="coordinators")
         self._run_until_stop(stack, running)
         await _first_of(self.coordinators.ready(), running)
+
+    def _group_worker(
+        self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
+    ) -> Worker:
+        """What coordinates the consumer groups of a metadata partition that is led here."""
+        return self.groups.led(coordinator, certainly_leads=certainly_leads)
 
     def _connect(self, host: str, port: int) -> RemoteClient:
         """How this broker asks another one's coordinators."""
@@ -412,7 +430,6 @@ class Broker:
         self.search = TimestampSearch(
             reader=self.reader, segments=self.segments, executor=self.executor
         )
-        self.metadata_topic = MetadataTopic(self.coordinators.partitions)
         self.replicas = ReplicaManager(
             coordinator=self.coordinator,
             write_loop=self.write_loop,
@@ -477,6 +494,7 @@ class Broker:
         apis = kafka_apis(
             manager=self.replicas,
             cluster=cluster,
+            groups=self.groups,
             topics=CoordinatorTopics(
                 self.coordinator,
                 self.config.broker,

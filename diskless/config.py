@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from diskless.groups.settings import GroupSettings
 from diskless.server_settings import ServerSettings
 from metadata.local_log import LocalLogSettings
 from metadata.metadata_settings import CoordinatorSettings
@@ -133,6 +134,7 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "wal": WalSettings,
     "file_store": FileStoreSettings,
     "s3": S3Settings,
+    "groups": GroupSettings,
     "read": ReadSettings,
     "cache": ObjectCacheSettings,
     "segments": SegmentReaderSettings,
@@ -153,6 +155,7 @@ class Config:
     wal: WalSettings = field(default_factory=WalSettings)
     file_store: FileStoreSettings = field(default_factory=FileStoreSettings)
     s3: S3Settings = field(default_factory=S3Settings)
+    groups: GroupSettings = field(default_factory=GroupSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
     segments: SegmentReaderSettings = field(default_factory=SegmentReaderSettings)

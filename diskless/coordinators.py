@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from diskless.config import Config
 from diskless.data_directory import DataDirectory
@@ -50,6 +50,20 @@ from wal.object_store import ObjectStore
 OBJECT_LOG: Final = "object"
 
 
+class GroupWorkers(Protocol):
+    """`diskless.groups.group_router.GroupRouter.led`."""
+
+    def __call__(
+        self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
+    ) -> Worker: ...
+
+
+def _has_lease(log: MetadataLog, clock: Clock) -> bool:
+    """Whether nobody else can lead now, as far as this process's lease says."""
+    expires_at = log.lease_expires_at
+    return expires_at is not None and clock.monotonic() < expires_at
+
+
 class Coordinators:
     """All metadata partitions in this process. Async context manager."""
 
@@ -63,13 +77,15 @@ class Coordinators:
         candidate: Callable[[], Candidate],
         connect: Callable[[str, int], RemoteClient],
         owns_prefix: bool,
+        group_worker: GroupWorkers,
         clock: Clock,
         rng: random.Random,
     ) -> None:
         """`candidate` says who this broker is; `connect` makes a client to another one.
 
         `owns_prefix`: nobody else's objects can be below the store's prefix, so what no
-        coordinator knows may be deleted.
+        coordinator knows may be deleted. `group_worker` makes what coordinates the consumer groups
+        of a metadata partition that is led here.
         """
         self._config = config
         self._data = data
@@ -78,6 +94,7 @@ class Coordinators:
         self._candidate = candidate
         self._connect = connect
         self._owns_prefix = owns_prefix
+        self._group_worker = group_worker
         self._clock = clock
         self._rng = rng
         self._stack = AsyncExitStack()
@@ -238,6 +255,9 @@ class Coordinators:
                 rng=rng,
                 is_leading=lambda: partition.coordinator is coordinator,
                 applied_bytes=lambda: partition.replica.applied_bytes,
+            ),
+            self._group_worker(
+                coordinator, certainly_leads=partial(_has_lease, partition.log, clock)
             ),
         ]
         if index == CATALOGUE:

@@ -17,6 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from diskless.groups import errors as group_errors
 from wal import errors
 from wal.errors import DisklessError, Rejected
 
@@ -78,6 +79,29 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     # Metadata names an object that the store does not have: damage, like bytes that fail a check.
     errors.ObjectNotFound: ErrorCode.corrupt_message,
     errors.CorruptData: ErrorCode.corrupt_message,
+    group_errors.NotGroupCoordinator: ErrorCode.not_coordinator,
+    group_errors.GroupCoordinatorUnavailable: ErrorCode.coordinator_not_available,
+    group_errors.GroupLoading: ErrorCode.coordinator_load_in_progress,
+    group_errors.RebalanceInProgress: ErrorCode.rebalance_in_progress,
+    group_errors.InvalidGroupId: ErrorCode.invalid_group_id,
+    group_errors.UnknownMember: ErrorCode.unknown_member_id,
+    group_errors.MemberIdRequired: ErrorCode.member_id_required,
+    group_errors.IllegalGeneration: ErrorCode.illegal_generation,
+    group_errors.InconsistentGroupProtocol: ErrorCode.inconsistent_group_protocol,
+    group_errors.InvalidSessionTimeout: ErrorCode.invalid_session_timeout,
+    group_errors.FencedInstanceId: ErrorCode.fenced_instance_id,
+    group_errors.GroupMaxSizeReached: ErrorCode.group_max_size_reached,
+    group_errors.NonEmptyGroup: ErrorCode.non_empty_group,
+    group_errors.GroupIdNotFound: ErrorCode.group_id_not_found,
+    group_errors.GroupSubscribedToTopic: ErrorCode.group_subscribed_to_topic,
+    group_errors.OffsetMetadataTooLarge: ErrorCode.offset_metadata_too_large,
+    group_errors.InvalidCommitOffsetSize: ErrorCode.invalid_commit_offset_size,
+    group_errors.UnstableOffset: ErrorCode.unstable_offset_commit,
+    group_errors.FencedMemberEpoch: ErrorCode.fenced_member_epoch,
+    group_errors.StaleMemberEpoch: ErrorCode.stale_member_epoch,
+    group_errors.UnreleasedInstanceId: ErrorCode.unreleased_instance_id,
+    group_errors.UnsupportedAssignor: ErrorCode.unsupported_assignor,
+    group_errors.InvalidRegularExpression: ErrorCode.invalid_regular_expression,
     UnsupportedVersion: ErrorCode.unsupported_version,
     InvalidRequiredAcks: ErrorCode.invalid_required_acks,
     InvalidReplicationFactor: ErrorCode.invalid_replication_factor,

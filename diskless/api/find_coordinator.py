@@ -1,7 +1,9 @@
-"""FindCoordinator, key 10, versions 0-6: always this broker.
+"""FindCoordinator, key 10, versions 0-6: the broker to which everything about a group goes.
 
-- Groups (type 0) and transactions (type 1) are not served yet; naming this broker lets clients get
-  a clear answer from the API they go on with, instead of looking for a coordinator for ever.
+- Groups (type 0): the broker that leads the metadata partition the group belongs to.
+  COORDINATOR_NOT_AVAILABLE while nobody leads it.
+- Transactions (type 1) are not served; naming this broker lets clients get a clear answer from the
+  API they go on with, instead of looking for a coordinator for ever.
 - Share groups (type 2) and unknown types are INVALID_REQUEST.
 """
 
@@ -9,9 +11,9 @@ from typing import Final
 
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.registry import Api, Reply, Request
-from diskless.ports import BrokerEndpoint, Cluster
+from diskless.ports import BrokerEndpoint, Cluster, GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from wal.errors import InvalidRequest
+from wal.errors import DisklessError, InvalidRequest
 
 KEY: Final = 10
 
@@ -22,16 +24,19 @@ _BATCHED_FROM: Final = 4
 _NOBODY: Final = BrokerEndpoint(-1, "", -1)
 
 
-def api(cluster: Cluster) -> Api:
+def api(cluster: Cluster, groups: GroupCoordinator) -> Api:
     def handle(request: Request) -> Reply:
         asked = decode_request(KEY, request.version, request.body)
-        answer = _answer(cluster, getattr(asked, "key_type", _GROUP))
+        key_type = getattr(asked, "key_type", _GROUP)
         if request.version >= _BATCHED_FROM:
             values: Fields = {
-                "coordinators": [{"key": key, **answer} for key in asked.coordinator_keys]
+                "coordinators": [
+                    {"key": key, **_answer(cluster, groups, key, key_type)}
+                    for key in asked.coordinator_keys
+                ]
             }
         else:
-            values = answer
+            values = _answer(cluster, groups, asked.key, key_type)
         return [encode_response(KEY, request.version, values)]
 
     return Api(
@@ -44,13 +49,18 @@ def api(cluster: Cluster) -> Api:
     )
 
 
-def _answer(cluster: Cluster, key_type: int) -> dict[str, object]:
-    error = None
-    broker = _NOBODY
-    if key_type in (_GROUP, _TRANSACTION):
-        broker = next(item for item in cluster.brokers() if item.node_id == cluster.node_id)
+def _answer(
+    cluster: Cluster, groups: GroupCoordinator, key: str, key_type: int
+) -> dict[str, object]:
+    found: BrokerEndpoint | DisklessError
+    if key_type == _GROUP:
+        found = groups.find(key)
+    elif key_type == _TRANSACTION:
+        found = next(item for item in cluster.brokers() if item.node_id == cluster.node_id)
     else:
-        error = InvalidRequest(f"no coordinators of type {key_type}")
+        found = InvalidRequest(f"no coordinators of type {key_type}")
+    error = found if isinstance(found, DisklessError) else None
+    broker = _NOBODY if isinstance(found, DisklessError) else found
     return {
         "error_code": kafka_code(error),
         "error_message": error_message(error),

@@ -52,6 +52,7 @@ Their tags are above the schema's own. Versions that are not flexible leave them
 """
 
 _NO_EXTRA_TAGS: Final[Mapping[int, bytes]] = {}
+_LONGEST_MS: Final = timedelta.max // timedelta(milliseconds=1)
 _INT8: Final = Struct(">b")
 _FLOAT64: Final = Struct(">d")
 
@@ -217,10 +218,14 @@ def _scalar_reader(kafka_type: str, *, nullable: bool, flexible: bool) -> _Read:
             return Reader.uuid
         case "timedelta_i32":
             return _read_milliseconds
+        case "timedelta_i64":
+            return _read_long_milliseconds
         case "string" if nullable:
             return functools.partial(Reader.nullable_string, flexible=flexible)
         case "string":
             return functools.partial(Reader.string, flexible=flexible)
+        case "bytes":
+            return functools.partial(_read_bytes, flexible=flexible, nullable=nullable)
         case _:
             raise NotImplementedError(f"no request we read has a field of type {kafka_type}")
 
@@ -231,6 +236,21 @@ def _read_bool(reader: Reader) -> bool:
 
 def _read_milliseconds(reader: Reader) -> timedelta:
     return timedelta(milliseconds=reader.int32())
+
+
+def _read_long_milliseconds(reader: Reader) -> timedelta:
+    """Beyond what a timedelta holds, which is millions of years, as much as it holds."""
+    value = min(max(reader.int64(), -_LONGEST_MS), _LONGEST_MS)
+    return timedelta(milliseconds=value)
+
+
+def _read_bytes(reader: Reader, *, flexible: bool, nullable: bool) -> bytes | None:
+    length = reader.nullable_bytes_length(flexible=flexible)
+    if length >= 0:
+        return bytes(reader.take(length))
+    if nullable:
+        return None
+    raise ProtocolError("null where bytes must be")
 
 
 # --- writing

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -11,6 +11,7 @@ from uuid import UUID
 
 from diskless.api.catalogue import kafka_apis
 from diskless.api.registry import ApiRegistry
+from diskless.groups.errors import NotGroupCoordinator
 from diskless.ports import (
     ActiveProducer,
     AppendBatch,
@@ -18,11 +19,22 @@ from diskless.ports import (
     BrokerConfigEntry,
     BrokerEndpoint,
     ClientInfo,
+    CommitOffsets,
+    DescribedGroup,
     EarlyEnd,
+    FetchedOffsets,
+    FetchOffsets,
     FetchPartition,
     FetchResult,
+    GroupHeartbeat,
+    JoinedGroup,
+    JoinGroup,
+    LeavingMember,
+    ListedGroup,
     ListOffsetsPartition,
     ListOffsetsResult,
+    SyncedGroup,
+    SyncGroup,
 )
 from diskless.server import KafkaServer, ServerSettings
 from metadata.operations import (
@@ -369,6 +381,53 @@ class FakeStored:
         return self.active.get(partition, ())[:limit]
 
 
+class FakeGroups:
+    """`GroupCoordinator` of a broker that coordinates no group and sends everybody elsewhere."""
+
+    def __init__(self, coordinator: BrokerEndpoint | DisklessError) -> None:
+        self.coordinator = coordinator
+        self.error = NotGroupCoordinator("another broker does")
+
+    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
+        return self.coordinator
+
+    async def join(self, request: JoinGroup, client: ClientInfo) -> JoinedGroup:
+        return JoinedGroup(error=self.error)
+
+    async def sync(self, request: SyncGroup) -> SyncedGroup:
+        return SyncedGroup(error=self.error)
+
+    def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None:
+        return self.error
+
+    async def leave(
+        self, group_id: str, members: Sequence[LeavingMember]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        return self.error
+
+    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
+        return [self.error] * len(request.offsets)
+
+    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+        return FetchedOffsets(error=self.error)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        return self.error
+
+    async def describe(self, group_id: str) -> DescribedGroup:
+        return DescribedGroup(group_id, error=self.error)
+
+    def list_groups(
+        self, *, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> DisklessError | Sequence[ListedGroup]:
+        return []
+
+    async def delete_group(self, group_id: str) -> DisklessError | None:
+        return self.error
+
+
 @dataclass
 class FakeConfigs:
     more: Sequence[BrokerConfigEntry] = ()
@@ -422,6 +481,7 @@ class Broker:
     pool: BufferPool
     metrics: FakeMetrics
     stored: FakeStored
+    groups: FakeGroups
 
     @property
     def bootstrap(self) -> str:
@@ -442,9 +502,11 @@ async def running_broker(
     stored = FakeStored()
     manager = FakeReplicaManager(topics)
     cluster = FakeCluster(BrokerEndpoint(0, "127.0.0.1", 0, "rack-a"))
+    groups = FakeGroups(cluster.endpoint)
     registry = kafka_apis(
         manager=manager,
         cluster=cluster,
+        groups=groups,
         topics=topics,
         producer_ids=topics,
         broker_configs=FakeConfigs(configs),
@@ -466,4 +528,5 @@ async def running_broker(
     async with server:
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
-        yield Broker(server, registry, topics, manager, cluster, pool, metrics, stored)
+        groups.coordinator = cluster.endpoint
+        yield Broker(server, registry, topics, manager, cluster, pool, metrics, stored, groups)

@@ -120,6 +120,8 @@ def _scalars(kafka_type: str) -> st.SearchStrategy[Any]:
             return st.sampled_from(ErrorCode)
         case "timedelta_i32":
             return st.integers(-(2**31), 2**31 - 1).map(lambda ms: timedelta(milliseconds=ms))
+        case "timedelta_i64":
+            return st.integers(-(2**50), 2**50).map(lambda ms: timedelta(milliseconds=ms))
         case _:
             bits = _BITS[kafka_type]
             return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -136,9 +138,11 @@ def _smallest_value(item: Field[Any]) -> Any:
         zeros: dict[str, Any] = {
             "bool": False,
             "string": "",
+            "bytes": b"",
             "uuid": UUID(int=1),
             "error_code": ErrorCode.none,
             "timedelta_i32": timedelta(0),
+            "timedelta_i64": timedelta(0),
         }
         single = zeros.get(item.metadata["kafka_type"], 0)
     return (single,) if is_tuple else single

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kafka_fakes import FakeCluster, FakeConfigs, FakeReplicaManager, FakeStored, FakeTopics
+from kafka_fakes import (
+    FakeCluster,
+    FakeConfigs,
+    FakeGroups,
+    FakeReplicaManager,
+    FakeStored,
+    FakeTopics,
+)
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_writer
 from kio_entities import as_fields, entities, promoted, smallest
@@ -22,6 +29,7 @@ def _registry():
     return kafka_apis(
         manager=FakeReplicaManager(topics),
         cluster=FakeCluster(BrokerEndpoint(0, "localhost", 1)),
+        groups=FakeGroups(BrokerEndpoint(0, "localhost", 1)),
         topics=topics,
         producer_ids=topics,
         broker_configs=FakeConfigs(),

@@ -1,0 +1,209 @@
+"""Which coordinator a group has, and the way to it if it is on this broker.
+
+A group belongs to the metadata partition that its id hashes to; the broker that leads that
+partition is the group's coordinator. This is the `GroupCoordinator` that the API layer calls: it
+passes a request on to the `PartitionGroups` of that partition when this broker leads it, and
+otherwise answers NotGroupCoordinator, whereupon clients ask who does.
+
+Where a group belongs follows from the number of metadata partitions. A broker refuses to coordinate
+groups that were stored under another number.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from diskless.groups.errors import (
+    GroupCoordinatorUnavailable,
+    InvalidGroupId,
+    NotGroupCoordinator,
+)
+from diskless.groups.group_coordinator import PartitionGroups, matches
+from diskless.groups.group_store import CoordinatorGroupStore
+from diskless.groups.offsets import TopicsWith
+from diskless.groups.settings import GroupSettings
+from diskless.ports import (
+    BrokerEndpoint,
+    ClientInfo,
+    CommitOffsets,
+    DescribedGroup,
+    FetchedOffsets,
+    FetchOffsets,
+    GroupHeartbeat,
+    JoinedGroup,
+    JoinGroup,
+    LeavingMember,
+    ListedGroup,
+    SyncedGroup,
+    SyncGroup,
+)
+from diskless.purgatory import Purgatory
+from metadata.coordinator import PartitionCoordinator
+from metadata.group_rules import group_coordinator
+from metadata.operations import Leader
+from wal.clock import Clock
+from wal.errors import DisklessError, InvalidRequest
+
+STRING_BYTES_MAX = 2**15 - 1
+"""What a string may have in the oldest versions, in which everything here may be asked for."""
+
+_Answer = TypeVar("_Answer")
+
+
+class FollowedPartition(Protocol):
+    """A metadata partition as the router sees it."""
+
+    @property
+    def leader(self) -> Leader | None: ...
+
+
+class GroupRouter:
+    """`diskless.ports.GroupCoordinator` of a broker."""
+
+    def __init__(
+        self,
+        partitions: Sequence[FollowedPartition],
+        topics: TopicsWith,
+        *,
+        settings: GroupSettings,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        """`partitions` are all metadata partitions, by index."""
+        self._partitions = partitions
+        self._topics = topics
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._led: dict[int, PartitionGroups] = {}
+        self.purgatory: Purgatory[str] = Purgatory("group")
+
+    def led(
+        self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
+    ) -> PartitionGroups:
+        """The worker for a metadata partition that this broker has come to lead."""
+        groups = PartitionGroups(
+            CoordinatorGroupStore(coordinator, certainly_leads=certainly_leads),
+            self._topics,
+            belongs_here=lambda group_id: self._index(group_id) == coordinator.coordinator_id,
+            settings=self._settings,
+            purgatory=self.purgatory,
+            clock=self._clock,
+            rng=self._rng,
+        )
+        self._led[coordinator.coordinator_id] = groups
+        return groups
+
+    # -- the way --------------------------------------------------------------------------------
+
+    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
+        leader = self._partitions[self._index(group_id)].leader
+        if leader is None:
+            return GroupCoordinatorUnavailable("nobody leads the group's metadata partition now")
+        return BrokerEndpoint(leader.broker_id, leader.host, leader.port)
+
+    def _index(self, group_id: str) -> int:
+        return group_coordinator(group_id, len(self._partitions))
+
+    def _groups(self, group_id: str) -> PartitionGroups | DisklessError:
+        groups = self._led.get(self._index(group_id))
+        if groups is None:
+            return NotGroupCoordinator("another broker coordinates the group")
+        return groups.refusal() or groups
+
+    # -- members --------------------------------------------------------------------------------
+
+    def join(self, request: JoinGroup, client: ClientInfo) -> Awaitable[JoinedGroup]:
+        names = [request.protocol_type, request.instance_id, request.member_id]
+        names += [protocol.name for protocol in request.protocols]
+        error = _refused_id(request.group_id) or _refused_names(names)
+        groups = error or self._groups(request.group_id)
+        if isinstance(groups, DisklessError):
+            return _at_once(JoinedGroup(error=groups, member_id=request.member_id))
+        return groups.join(request, client)
+
+    def sync(self, request: SyncGroup) -> Awaitable[SyncedGroup]:
+        groups = _refused_id(request.group_id) or self._groups(request.group_id)
+        if isinstance(groups, DisklessError):
+            return _at_once(SyncedGroup(error=groups))
+        return groups.sync(request)
+
+    def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None:
+        groups = _refused_id(request.group_id) or self._groups(request.group_id)
+        return groups if isinstance(groups, DisklessError) else groups.heartbeat(request)
+
+    async def leave(
+        self, group_id: str, members: Sequence[LeavingMember]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        groups = _refused_id(group_id) or self._groups(group_id)
+        return groups if isinstance(groups, DisklessError) else groups.leave(group_id, members)
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
+        groups = self._groups(request.group_id)
+        if isinstance(groups, DisklessError):
+            return [groups] * len(request.offsets)
+        return await groups.commit_offsets(request)
+
+    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+        groups = self._groups(request.group_id)
+        if isinstance(groups, DisklessError):
+            return FetchedOffsets(error=groups)
+        return await groups.fetch_offsets(request)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        groups = _refused_id(group_id) or self._groups(group_id)
+        if isinstance(groups, DisklessError):
+            return groups
+        return await groups.delete_offsets(group_id, partitions)
+
+    # -- administration -------------------------------------------------------------------------
+
+    async def describe(self, group_id: str) -> DescribedGroup:
+        groups = self._groups(group_id)
+        if isinstance(groups, DisklessError):
+            return DescribedGroup(group_id, error=groups)
+        return groups.describe(group_id)
+
+    def list_groups(
+        self, *, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> DisklessError | Sequence[ListedGroup]:
+        led = [groups for groups in self._led.values() if groups.serves]
+        refusals = (groups.refusal() for groups in led)
+        loading = next((refusal for refusal in refusals if refusal is not None), None)
+        if loading is not None:
+            return loading
+        return [
+            listed
+            for groups in led
+            for listed in groups.list_groups()
+            if matches(listed.state, states) and matches(listed.group_type, types)
+        ]
+
+    async def delete_group(self, group_id: str) -> DisklessError | None:
+        groups = self._groups(group_id)
+        if isinstance(groups, DisklessError):
+            return groups
+        return await groups.delete_group(group_id)
+
+
+def _refused_id(group_id: str) -> DisklessError | None:
+    return None if group_id else InvalidGroupId("an empty group id")
+
+
+def _refused_names(names: Iterable[str | None]) -> DisklessError | None:
+    """Members are told of each other, each in the version that it speaks."""
+    for name in names:
+        if name is not None and len(name.encode()) > STRING_BYTES_MAX:
+            return InvalidRequest(f"a name of {len(name.encode())} bytes")
+    return None
+
+
+def _at_once(answer: _Answer) -> "asyncio.Future[_Answer]":
+    future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+    future.set_result(answer)
+    return future

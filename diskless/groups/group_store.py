@@ -1,0 +1,98 @@
+"""Where groups and offsets are made durable, and read back.
+
+`CoordinatorGroupStore` is the log and the state of one metadata partition that this process leads;
+tests use one in memory. Both pass the same contract tests.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Protocol
+
+from metadata.coordinator import PartitionCoordinator
+from metadata.group_queries import AgedOffset, ExpiryCursor, StoredGroup
+from metadata.group_records import CommittedOffset
+from wal.coordinates import TopicIdPartition
+
+
+class GroupStore(Protocol):
+    """Writes are durable on return, and later calls come after earlier ones.
+
+    Writes raise InvalidRequest, AppendTooLarge, CommitFailed (nothing happened),
+    CommitOutcomeUnknown and NotCoordinator; reads raise Retriable errors and CorruptState.
+    """
+
+    async def commit_offsets(self, group_id: str, offsets: Sequence[CommittedOffset]) -> None: ...
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicIdPartition], *, committed_until_ms: int
+    ) -> None:
+        """Offsets committed later than `committed_until_ms` stay."""
+        ...
+
+    async def store_group(self, group_id: str, kind: int, state: bytes) -> None:
+        """Replaces what was stored before."""
+        ...
+
+    async def delete_group(self, group_id: str) -> None:
+        """And its offsets."""
+        ...
+
+    async def group_offsets(
+        self, group_id: str, partitions: Sequence[TopicIdPartition] | None
+    ) -> Mapping[TopicIdPartition, CommittedOffset]:
+        """What is committed of `partitions`, or of all; of deleted topics too."""
+        ...
+
+    def stored_groups(self) -> AsyncIterator[StoredGroup]:
+        """All groups there is anything of; those that only have offsets have no state."""
+        ...
+
+    async def aged_offsets(
+        self, *, before_ms: int, now_ms: int, limit: int, after: ExpiryCursor | None
+    ) -> Sequence[AgedOffset]:
+        """Offsets committed before `before_ms`, or by their client's wish due by `now_ms`."""
+        ...
+
+    async def confirm_leadership(self) -> None:
+        """Return when nobody else can have written until now. Raises like a write."""
+        ...
+
+    def certainly_leads(self) -> bool:
+        """Whether nobody else can be writing now, without asking anybody."""
+        ...
+
+
+class CoordinatorGroupStore:
+    """`GroupStore` on the coordinator of a metadata partition."""
+
+    def __init__(
+        self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
+    ) -> None:
+        self._replica = coordinator.replica
+        self.commit_offsets = coordinator.commit_offsets
+        self.store_group = coordinator.store_group
+        self.delete_group = coordinator.delete_group
+        self.confirm_leadership = coordinator.confirm_leadership
+        self.certainly_leads = certainly_leads
+        self._coordinator = coordinator
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicIdPartition], *, committed_until_ms: int
+    ) -> None:
+        await self._coordinator.delete_offsets(
+            group_id, partitions, committed_until_ms=committed_until_ms
+        )
+
+    async def group_offsets(
+        self, group_id: str, partitions: Sequence[TopicIdPartition] | None
+    ) -> Mapping[TopicIdPartition, CommittedOffset]:
+        return await self._replica.group_offsets(group_id, partitions)
+
+    def stored_groups(self) -> AsyncIterator[StoredGroup]:
+        return self._replica.stored_groups()
+
+    async def aged_offsets(
+        self, *, before_ms: int, now_ms: int, limit: int, after: ExpiryCursor | None
+    ) -> Sequence[AgedOffset]:
+        return await self._replica.aged_offsets(
+            before_ms=before_ms, now_ms=now_ms, limit=limit, after=after
+        )
