@@ -78,21 +78,19 @@ class RowChecksum:
         packed[:, 0] = self._tag
         for number, column in enumerate(columns, 1):
             packed[:, number] = column
+        integers = packed.view(f"V{width}")[:, 0]
         if blobs is None or lengths is None:
-            data = packed.tobytes()
-            ends = range(width, len(data) + 1, width)
-            starts = range(0, len(data), width)
-        else:
-            rows = np.empty(
-                len(blobs), [("integers", f"V{width}"), ("length", "<u4"), ("blob", blobs.dtype)]
-            )
-            rows["integers"] = packed.view(f"V{width}")[:, 0]
-            rows["length"] = lengths
-            rows["blob"] = blobs
-            data = rows.tobytes()
-            starts = range(0, len(data), rows.itemsize)
-            ends = (np.arange(len(blobs)) * rows.itemsize + width + 4 + lengths).tolist()
-        return _digests(map(data.__getitem__, map(slice, starts, ends)))
+            return _digests(integers.tolist())
+        rows = np.empty(
+            len(blobs), [("integers", f"V{width}"), ("length", "<u4"), ("blob", blobs.dtype)]
+        )
+        rows["integers"] = integers
+        rows["length"] = lengths
+        rows["blob"] = blobs
+        data = rows.tobytes()
+        starts = range(0, len(data), rows.itemsize)
+        ends = (np.arange(len(blobs)) * rows.itemsize + width + 4 + lengths).tolist()
+        return _digests(data[start:end] for start, end in zip(starts, ends, strict=True))
 
 
 def _digests(rows: Iterable[bytes]) -> Int64s:
