@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.set_defaults(run=_serve)
 
-    topic = commands.add_parser("topic", help="create, list, describe or delete topics")
+    topic = commands.add_parser("topic", help="create, list, describe, alter or delete topics")
     topics = topic.add_subparsers(title="commands", required=True, metavar="COMMAND")
     create = topics.add_parser("create", help="create a topic")
     create.add_argument("name")
@@ -104,10 +104,29 @@ def _parser() -> argparse.ArgumentParser:
     describe = topics.add_parser("describe", help="partitions, offsets and configuration")
     describe.add_argument("name")
     describe.set_defaults(run=_topic_describe)
+    alter = topics.add_parser(
+        "alter",
+        help="change configuration, add partitions",
+        description="Change a topic while it is in use. A topic can grow but not shrink; records "
+        "stay where they are.",
+    )
+    alter.add_argument("name")
+    alter.add_argument("--partitions", type=int, metavar="N", help="how many there shall be in all")
+    alter.add_argument(
+        "--config", action="append", default=[], metavar="KEY=VALUE", help="set a topic config"
+    )
+    alter.add_argument(
+        "--delete-config",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="let the topic follow the broker's default again",
+    )
+    alter.set_defaults(run=_topic_alter)
     delete = topics.add_parser("delete", help="delete topics and their records")
     delete.add_argument("name", nargs="+")
     delete.set_defaults(run=_topic_delete)
-    for command in (create, listing, describe, delete):
+    for command in (create, listing, describe, alter, delete):
         _add_bootstrap(command)
 
     tier = commands.add_parser(
@@ -356,6 +375,23 @@ def _topic_describe(options: argparse.Namespace) -> int:
     for name, value, source in description.configs:
         configs.add_row(name, value, source)
     _print(partitions, configs)
+    return 0
+
+
+def _topic_alter(options: argparse.Namespace) -> int:
+    from diskless.topic_client import TopicClient
+
+    configs = dict(_key_value(pair) for pair in options.config)
+    if not (configs or options.delete_config or options.partitions is not None):
+        raise InvalidSettings(
+            f"nothing to alter in {options.name}: give --config, --delete-config or --partitions"
+        )
+    with TopicClient(options.bootstrap) as client:
+        if configs or options.delete_config:
+            client.alter(options.name, configs=configs, delete=options.delete_config)
+        if options.partitions is not None:
+            client.grow(options.name, partitions=options.partitions)
+        print(f"altered {options.name}")
     return 0
 
 

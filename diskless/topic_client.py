@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, for_code
 
 from wal.errors import DisklessError, Rejected
@@ -74,6 +74,26 @@ class TopicClient:
             }
             answer = self._admin.create_topics({name: wanted}, raise_errors=False)
             _check(answer["topics"])
+
+    def alter(self, name: str, *, configs: Mapping[str, str], delete: Sequence[str]) -> None:
+        """Set `configs`, and let `delete` follow the broker's defaults again; all or nothing."""
+        changes = {
+            **{key: (AlterConfigOp.SET, value) for key, value in configs.items()},
+            **dict.fromkeys(delete, (AlterConfigOp.DELETE, None)),
+        }
+        resource = ConfigResource(ConfigResourceType.TOPIC, name, changes)
+        with translated_errors(self._bootstrap):
+            # The broker says better than the client what is wrong with a key.
+            answer = self._admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
+        for outcome in answer["topic"].values():
+            if outcome != "OK":
+                raise Rejected(outcome)
+
+    def grow(self, name: str, *, partitions: int) -> None:
+        """Add partitions, so that there are as many."""
+        with translated_errors(self._bootstrap):
+            answer = self._admin.create_partitions({name: partitions}, raise_errors=False)
+        _check([result.to_dict() for result in answer.results])
 
     def delete(self, name: str) -> None:
         with translated_errors(self._bootstrap):

@@ -141,6 +141,31 @@ def test_topics_are_created_listed_described_and_deleted(
         assert "flights" in capsys.readouterr().err
 
 
+def test_topics_are_altered_and_grow(
+    broker: LiveBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bootstrap = ["--bootstrap", broker.bootstrap]
+    assert main(["topic", "create", "growing", "--config", "segment.ms=7", *bootstrap]) == 0
+    capsys.readouterr()
+    options = ["--config", "segment.bytes=1000", "--delete-config", "segment.ms"]
+    assert main(["topic", "alter", "growing", *options, "--partitions", "3", *bootstrap]) == 0
+    assert capsys.readouterr().out == "altered growing\n"
+    topic = broker.broker.coordinator.topics()["growing"]
+    assert (topic.configs, topic.partition_count) == ({"segment.bytes": "1000"}, 3)
+    for arguments, named in [
+        (["growing", "--config", "no.such.key=1"], "Unknown topic config name: no.such.key"),
+        (["growing", "--config", "segment.ms=lots"], "Invalid value lots"),
+        (["growing", "--partitions", "2"], "would not be an increase"),
+        (["shrinking", "--partitions", "2"], "The topic 'shrinking' does not exist."),
+        (["shrinking", "--config", "segment.ms=1"], "The topic 'shrinking' does not exist."),
+    ]:
+        assert main(["topic", "alter", *arguments, *bootstrap]) == 1
+        assert named in capsys.readouterr().err
+    assert main(["topic", "alter", "growing", *bootstrap]) == 2
+    assert "nothing to alter" in capsys.readouterr().err
+    assert broker.broker.coordinator.topics()["growing"] == topic
+
+
 def test_a_topic_that_cannot_be_is_refused_by_name(
     broker: LiveBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
