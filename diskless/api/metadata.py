@@ -1,4 +1,4 @@
-"""Metadata, key 3, versions 0-12: brokers, topics and which broker to use for each partition.
+"""Metadata, key 3, versions 0-13: brokers, topics and which broker to use for each partition.
 
 - Every broker can serve every partition. The "leader" a client is told is chosen for that client
   (rack, then a stable hash) and is the partition's only replica; its epoch is always 0.
@@ -67,7 +67,7 @@ def api(cluster: Cluster, topics: TopicAdmin) -> Api:
         return _reply(cluster, topics, request, asked, {})
 
     return Api(
-        key=KEY, name="Metadata", min_version=0, max_version=12, flexible_from=9, handler=handle
+        key=KEY, name="Metadata", min_version=0, max_version=13, flexible_from=9, handler=handle
     )
 
 
@@ -139,6 +139,7 @@ def _reply(
     include_cluster = getattr(asked, "include_cluster_authorized_operations", False)
     values = {
         "brokers": [broker._asdict() for broker in cluster.brokers()],
+        "error_code": 0,
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller_id,
         "topics": rows,

@@ -225,7 +225,7 @@ def _offsets_body(version: int, *timestamps: int) -> bytes:
     return request_body(2, version, topics=(kind(name="t", partitions=parts),))
 
 
-@pytest.mark.parametrize("version", range(1, 8))
+@pytest.mark.parametrize("version", range(1, 10))
 async def test_every_listoffsets_version_knows_the_ends_of_a_log(version):
     async with connected() as (_, client):
         await _produce(client, 9, [a_batch(record_count=5)])

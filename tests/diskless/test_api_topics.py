@@ -60,7 +60,7 @@ def _configs(version: int, **values: str | None) -> tuple[Any, ...]:
     return tuple(item(name=name.replace("_", "."), value=value) for name, value in values.items())
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 async def test_metadata_describes_brokers_and_topics(version):
     async with connected() as (broker, client):
         topic = broker.topics.add("flights", partitions=3)
@@ -84,7 +84,7 @@ async def test_metadata_describes_brokers_and_topics(version):
                 assert partition.leader_epoch == 0
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 async def test_all_and_no_topics_are_asked_for_differently_in_version_0(version):
     async with connected() as (broker, client):
         broker.topics.add("b")
@@ -98,7 +98,7 @@ async def test_all_and_no_topics_are_asked_for_differently_in_version_0(version)
             assert [topic.name for topic in everything.topics] == ["a", "b"]
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 async def test_an_unknown_topic_is_created_and_answered_with_its_partitions(version):
     async with connected() as (broker, client):
         broker.topics.default_partition_count = 2
@@ -378,7 +378,7 @@ async def test_apiversions_lists_what_is_served_and_no_features():
         answer = await client.call(18, 4, **software)
         ranges = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
         assert ranges == {
-            0: (0, 11), 1: (4, 16), 2: (1, 7), 3: (0, 12), 8: (2, 9), 9: (1, 9), 10: (0, 6),
+            0: (0, 11), 1: (4, 16), 2: (1, 9), 3: (0, 13), 8: (2, 9), 9: (1, 9), 10: (0, 6),
             11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 4),
             19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4), 33: (0, 2),
             35: (1, 4), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 1), 61: (0, 0),
