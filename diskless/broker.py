@@ -42,10 +42,10 @@ from diskless.cluster import (
     ReplicaPartitions,
     SingleBroker,
 )
-from diskless.cluster_identity import claim_prefix, shared_cluster_id
+from diskless.cluster_identity import OBJECT_LOG, claim_prefix, shared_cluster_id
 from diskless.commit_lane import CommitLane
 from diskless.config import Config
-from diskless.coordinators import OBJECT_LOG, Coordinators
+from diskless.coordinators import Coordinators
 from diskless.data_directory import DataDirectory
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.offsets import TopicsWith
@@ -54,6 +54,7 @@ from diskless.membership import Membership, SharedCluster
 from diskless.metadata_topic import MetadataTopic
 from diskless.metrics import MetricsServer
 from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
+from diskless.recompression import Recompression
 from diskless.replica_manager import ReplicaManager, append_failed
 from diskless.server import KafkaServer, bind_listener
 from diskless.timestamp_search import TimestampSearch
@@ -438,6 +439,7 @@ class Broker:
             clock=self.clock,
             fetch_max_bytes=self.config.server.fetch_max_bytes,
             metadata_topic=self.metadata_topic,
+            recompression=stack.enter_context(Recompression(self.pool)),
         )
         stack.callback(self.replicas.close)
         self.coordinator.subscribe(self.replicas.committed)

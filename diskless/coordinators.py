@@ -24,6 +24,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from diskless.cluster_identity import OBJECT_LOG
 from diskless.config import Config
 from diskless.data_directory import DataDirectory
 from metadata.catalogue_sweep import CatalogueSweep
@@ -46,8 +47,6 @@ from metadata.snapshots import SnapshotStore
 from wal.clock import Clock
 from wal.errors import InvalidSettings
 from wal.object_store import ObjectStore
-
-OBJECT_LOG: Final = "object"
 
 
 class GroupWorkers(Protocol):

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from diskless.cluster_identity import CLUSTER_OBJECT
+from diskless.cluster_identity import CLUSTER_OBJECT, LOCAL_LOG, OBJECT_LOG, move_log
 from metadata.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.object_log import ObjectMetadataLog
 from metadata.operations import CATALOGUE
@@ -202,6 +202,7 @@ async def _write(
             await write_metadata(log, plan.records, clock.now_ms())
         finally:
             await log.close()
+    await move_log(store, OBJECT_LOG if request.is_log_in_store else LOCAL_LOG)
     _set_directory_aside(request.data)
     if not request.is_log_in_store:
         new.rename(request.data / METADATA)

@@ -8,8 +8,10 @@ import pytest
 
 from diskless.cluster_identity import (
     CLUSTER_OBJECT,
+    OBJECT_LOG,
     claim_prefix,
     known_cluster_id,
+    move_log,
     shared_cluster_id,
 )
 from diskless.data_directory import DataDirectory
@@ -47,10 +49,35 @@ async def test_a_prefix_without_cluster_has_no_id(store: MemoryStore) -> None:
         await known_cluster_id(store)
 
 
-async def test_an_id_that_is_none_is_corrupt(store: MemoryStore) -> None:
-    await store.put(CLUSTER_OBJECT, BytesBody(b"mine"))
-    with pytest.raises(CorruptObject, match="mine"):
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"mine",
+        b"",
+        b"mine\nlocal\n",
+        b"\xff\xff",
+        b"00000000-0000-0000-0000-000000000001\nelsewhere\n",
+        b"00000000-0000-0000-0000-000000000001\n",
+    ],
+)
+async def test_an_id_that_is_none_is_corrupt(store: MemoryStore, stored: bytes) -> None:
+    await store.put(CLUSTER_OBJECT, BytesBody(stored))
+    with pytest.raises(CorruptObject, match="names no"):
         await shared_cluster_id(store, random.Random(1))
+
+
+async def test_a_cluster_keeps_its_kind_of_metadata_log(store: MemoryStore, tmp_path: Path) -> None:
+    await claim_prefix(store, directory(tmp_path / "a"))
+    with pytest.raises(InvalidSettings, match="is local, not object"):
+        await shared_cluster_id(store, random.Random(2))
+
+
+async def test_a_broker_of_its_own_does_not_join_a_shared_prefix(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    await shared_cluster_id(store, random.Random(1))
+    with pytest.raises(InvalidSettings, match="is object, not local"):
+        await claim_prefix(store, directory(tmp_path / "a"))
 
 
 async def test_a_directory_keeps_the_prefix_that_it_claimed(
@@ -69,10 +96,19 @@ async def test_another_clusters_prefix_is_refused(store: MemoryStore, tmp_path: 
         await claim_prefix(store, directory(tmp_path / "b", seed=2))
 
 
+async def test_a_rebuild_moves_the_log_of_a_cluster(store: MemoryStore, tmp_path: Path) -> None:
+    await move_log(store, OBJECT_LOG)
+    await claim_prefix(store, directory(tmp_path / "a"))
+    cluster_id = await known_cluster_id(store)
+    await move_log(store, OBJECT_LOG)
+    assert await shared_cluster_id(store, random.Random(1)) == cluster_id
+
+
 async def test_a_rebuilt_directory_takes_over_the_clusters_id(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    owner = await shared_cluster_id(store, random.Random(1))
+    await claim_prefix(store, directory(tmp_path / "lost", seed=1))
+    owner = await known_cluster_id(store)
     log = tmp_path / "a" / "metadata" / "0" / "log"
     log.mkdir(parents=True)
     (log / "00000000000000000000.store").write_bytes(b"rebuilt")
