@@ -10,10 +10,11 @@ coordinator (offsets), and the batch reader (bytes out). It owns both purgatorie
   itself, never by polling; then it looks whether there are `min_bytes` now. It remembers when it
   looked, so that a commit between the look and the watch is not missed.
 
-Invariants: `append` hands its batches to the write loop before it returns, in request order. Every
-batch gets exactly one outcome, and every fragment chain is released exactly once. Nothing below the
-high watermark is called out of range: the high watermark comes from the coordinator's committed
-state, which this broker's own answers never run ahead of.
+Invariants: `append` hands its batches to the write loop before it returns, in request order; those
+of a topic with a compression.type may follow a little later, in order too. Every batch gets exactly
+one outcome, and every fragment chain is released exactly once. Nothing below the high watermark is
+called out of range: the high watermark comes from the coordinator's committed state, which this
+broker's own answers never run ahead of.
 
 The metadata topic is read from the metadata logs themselves (diskless/metadata_topic.py), in the
 same requests, under the same limits and with the same waits; nothing can be appended to it.
@@ -40,8 +41,9 @@ from diskless.ports import (
     ListOffsetsResult,
 )
 from diskless.purgatory import DelayedOperation, Purgatory
+from diskless.recompression import Recompression
 from diskless.timestamp_search import TimestampSearch
-from diskless.topic_configs import topic_rules
+from diskless.topic_configs import compression_of, topic_rules
 from metadata.operations import (
     LATEST_TIERED_TIMESTAMP,
     BatchCommit,
@@ -68,6 +70,7 @@ from wal.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
+from wal.recompression import Compression
 from wal.write_loop import PendingBatch, WriteLoop
 
 
@@ -175,6 +178,14 @@ class DelayedFetch(DelayedOperation):
         self.force_complete()
 
 
+class _TopicRules(NamedTuple):
+    """What produced batches are judged by and made into, made of a topic's configs once."""
+
+    topic: TopicDescription
+    batches: TopicRules
+    compression: Compression | None
+
+
 class ReplicaStatistics(NamedTuple):
     """Counters since the start."""
 
@@ -197,7 +208,9 @@ class ReplicaManager:
         clock: Clock,
         fetch_max_bytes: int,
         metadata_topic: MetadataTopic | None = None,
+        recompression: Recompression | None = None,
     ) -> None:
+        """Without `recompression` all batches stay as they were sent, whatever a topic says."""
         self._coordinator = coordinator
         self._write_loop = write_loop
         self._reader = reader
@@ -208,7 +221,8 @@ class ReplicaManager:
         self._loop = asyncio.get_running_loop()
         self.produce_purgatory: Purgatory[TopicIdPartition] = Purgatory("produce")
         self.fetch_purgatory: Purgatory[TopicIdPartition] = Purgatory("fetch")
-        self._rules: dict[UUID, tuple[TopicDescription, TopicRules]] = {}
+        self._recompression = recompression
+        self._rules: dict[UUID, _TopicRules] = {}
         self._commits = CommitClock()
         self._next_request_id = 0
         self._batches_appended = 0
@@ -247,26 +261,45 @@ class ReplicaManager:
         self._next_request_id = (request_id + 1) & 0x7FFFFFFF
         for index, batch in enumerate(batches):
             try:
-                pending.append(
-                    self._validated(batch, produce, index, request_id, produce_version, acks)
-                )
+                valid = self._validated(batch, produce, index, request_id, produce_version, acks)
+                if not self._is_held(valid):
+                    pending.append(valid)
             except DisklessError as error:
                 self._batches_rejected += 1
                 produce.settle(index, AppendResult(error=error))
                 if batch.records is not None:
                     batch.records.release()
         if pending:
-            try:
-                self._write_loop.append_nowait(pending)
-            except DisklessError as error:
-                for item in pending:
-                    item.payload.release()
-                    item.token.batch_done(BatchCommit(error=error))
-            else:
-                self._batches_appended += len(pending)
+            self._hand_on(pending)
         # Only the deadline is watched: a produce is told of its batches' outcomes, it need not ask.
         self.produce_purgatory.try_complete_else_watch(produce, (), max(timeout_ms, 1) / 1000)
         return future
+
+    def _hand_on(self, batches: Sequence[PendingBatch]) -> None:
+        try:
+            self._write_loop.append_nowait(batches)
+        except DisklessError as error:
+            for batch in batches:
+                _refuse(batch, error)
+        else:
+            self._batches_appended += len(batches)
+
+    def _is_held(self, batch: PendingBatch) -> bool:
+        """Whether the batch comes later, because it or one before it is being recompressed."""
+        if self._recompression is None:
+            return False
+        rules = self._rules[batch.partition.topic_id]
+        return self._recompression.takes(
+            batch,
+            rules.compression,
+            max_bytes=rules.batches.max_message_bytes,
+            hand_on=lambda batch: self._hand_on([batch]),
+            refuse=self._cannot_recompress,
+        )
+
+    def _cannot_recompress(self, batch: PendingBatch, error: DisklessError) -> None:
+        self._batches_rejected += 1
+        _refuse(batch, error)
 
     def _validated(
         self,
@@ -529,15 +562,21 @@ class ReplicaManager:
 
     def _rules_of(self, topic: TopicDescription) -> TopicRules:
         known = self._rules.get(topic.topic_id)
-        if known is None or known[0] is not topic:
-            known = (topic, topic_rules(topic.configs))
+        # Whatever changes about a topic makes another description of it.
+        if known is None or known.topic is not topic:
+            known = _TopicRules(topic, topic_rules(topic.configs), compression_of(topic.configs))
             self._rules[topic.topic_id] = known
-        return known[1]
+        return known.batches
 
 
 _Target = TopicIdPartition | LogPartition | DisklessError
 """What a request names: a partition in the care of a coordinator, one of the metadata topic, or
 nothing that could be read."""
+
+
+def _refuse(batch: PendingBatch, error: DisklessError) -> None:
+    batch.payload.release()
+    batch.token.batch_done(BatchCommit(error=error))
 
 
 def append_failed(batches: Sequence[PendingBatch], error: DisklessError) -> None:

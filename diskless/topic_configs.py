@@ -17,8 +17,10 @@ from enum import IntEnum
 from typing import Final
 
 from wal.batch_validation import UNBOUNDED_MS, TopicRules
+from wal.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.errors import InvalidConfig
+from wal.recompression import Compression
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
@@ -151,14 +153,14 @@ _TABLE: Final = (
     _int(
         "compression.gzip.level",
         -1,
-        "Level for gzip; records stay as the producer compressed them." + _NO_EFFECT,
+        "What compression.type=gzip compresses with; -1: gzip's own default.",
         low=-1,
         high=9,
     ),
     _int(
         "compression.lz4.level",
         9,
-        "Level for lz4; records stay as the producer compressed them." + _NO_EFFECT,
+        "What compression.type=lz4 compresses with.",
         low=1,
         high=17,
     ),
@@ -166,12 +168,13 @@ _TABLE: Final = (
         "compression.type",
         "producer",
         ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        "Records stay as the producer compressed them." + _NO_EFFECT,
+        "What batches are stored with; 'producer' leaves them as they come, and is the cheapest: a "
+        "broker has to recompress what comes otherwise.",
     ),
     _int(
         "compression.zstd.level",
         3,
-        "Level for zstd; records stay as the producer compressed them." + _NO_EFFECT,
+        "What compression.type=zstd compresses with; above 9 a broker takes its time.",
         low=-131072,
         high=22,
     ),
@@ -380,6 +383,19 @@ def topic_rules(configs: Mapping[str, str]) -> TopicRules:
         timestamp_after_max_ms=_timestamp_bound(configs, "message.timestamp.after.max.ms"),
         compacted="compact" in list_items(effective(configs, "cleanup.policy")),
     )
+
+
+def compression_of(configs: Mapping[str, str]) -> Compression | None:
+    """What batches of a topic that set `configs` are compressed with; None: as they come."""
+    name = effective(configs, "compression.type")
+    codec = _CODECS.get(name)
+    if codec is None:
+        return None
+    level = f"compression.{name}.level"
+    return Compression(codec, int(effective(configs, level)) if level in TOPIC_CONFIGS else None)
+
+
+_CODECS: Final = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 
 
 def list_items(value: str) -> list[str]:

@@ -68,24 +68,27 @@ def inflate(codec: int, data: Buffer, *, limit_bytes: int) -> Buffer:
     raise UnsupportedCompression(f"codec id {codec}")
 
 
-def deflate(codec: int, data: Buffer) -> Buffer:
+def deflate(codec: int, data: Buffer, *, level: int | None = None) -> Buffer:
     """Compress as Kafka's clients do: gzip, xerial-framed snappy, lz4 frames of independent blocks.
 
+    `level` as the codec counts them, None for its default; snappy has none.
     Raises: UnsupportedCompression.
     """
     if codec == NONE:
         return data
     if codec == GZIP:
-        return zlib.compress(data, wbits=zlib.MAX_WBITS | 16)
+        return zlib.compress(
+            data, zlib.Z_DEFAULT_COMPRESSION if level is None else level, zlib.MAX_WBITS | 16
+        )
     if codec == SNAPPY:
         return _deflate_xerial(memoryview(data))
     if codec == LZ4:
         # Kafka's Java reader refuses linked blocks (KIP-57).
-        compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
-        compressor.compress(data)
+        compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+        compressor.compress(bytes(data))  # takes nothing else
         return bytes(compressor.finish())
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(data))
+        return bytes(cramjam.zstd.compress(data, level=level))
     raise UnsupportedCompression(f"codec id {codec}")
 
 
