@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from diskless.ports import ClientInfo, EarlyEnd, FetchPartition
 from metadata.retention import RetentionWorker
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
@@ -30,7 +31,9 @@ from tests.support.stock_clients import (
     PythonTopicPartition,
     Record,
     confluent_consumer,
+    confluent_producer,
 )
+from wal.record_batch import iterate_headers
 
 with warnings.catch_warnings():
     # As in tests/support/stock_clients.py.
@@ -311,6 +314,67 @@ def test_altered_configs_survive_a_restart(tmp_path: Path) -> None:
         configs = shown(admin_of(broker), "t")
         assert configs["segment.bytes"].value == "77"
         assert configs["segment.ms"].source == ConfigSource.DEFAULT_CONFIG.value
+
+
+def codecs_of(broker: LiveBroker, topic: str) -> list[int]:
+    """The codec of every stored batch of a topic's first partition."""
+
+    async def fetched() -> bytes:
+        (found,) = await broker.broker.replicas.fetch(
+            [FetchPartition(None, topic, 0, 0, 1 << 20, -1)],
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation=0,
+            client=ClientInfo(0, "test", "here"),
+            wake=EarlyEnd(),
+            reserve=lambda wanted: wanted,
+        )
+        assert found.error is None
+        return b"".join(found.records)
+
+    return [header.codec for _, header in iterate_headers(broker.run(fetched()))]
+
+
+@pytest.mark.parametrize(
+    ("compression", "codec"),
+    [("uncompressed", 0), ("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)],
+)
+def test_batches_are_stored_under_the_topics_codec(
+    broker: LiveBroker, admin: AdminClient, topic: str, compression: str, codec: int
+) -> None:
+    create(admin, topic)
+    sent = [Record(b"key", b"a value that repeats itself " * 20, (("h", b"v"),))] * 10
+    expected: list[int] = []
+    for wanted, stored_with in (("producer", None), (compression, codec), ("producer", None)):
+        alter(admin, topic, "compression.type", wanted)
+        for name, own in (("none", 0), ("gzip", 1), ("zstd", 4)):
+            ConfluentKafka().produce(broker.bootstrap, topic, sent, codec=name, idempotent=True)
+            expected.append(own if stored_with is None else stored_with)
+    assert codecs_of(broker, topic) == expected
+    for reader in (ConfluentKafka(), KafkaPython()):
+        read = reader.read(broker.bootstrap, topic, 90)
+        assert [stored.record for stored in read] == sent * 9
+
+
+def test_a_producer_stays_in_sequence_while_its_batches_are_recompressed(
+    broker: LiveBroker, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic, compression_type="zstd", compression_zstd_level="19")
+    sent = [Record(value=str(number).encode() * 50) for number in range(5_000)]
+    producer = confluent_producer(
+        broker.bootstrap,
+        **{"enable.idempotence": True, "batch.num.messages": 20, "compression.type": "lz4"},
+    )
+    for number, record in enumerate(sent):
+        if number % 1_000 == 0:
+            # In the midst of it: batches that need no work follow batches that do.
+            alter(admin, topic, "compression.type", "zstd" if number % 2_000 else "producer")
+        producer.produce(topic, record.value, partition=0)
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0
+    read = KafkaPython().read(broker.bootstrap, topic, len(sent))
+    assert [stored.record.value for stored in read] == [record.value for record in sent]
 
 
 # --- partitions, topics ---------------------------------------------------------------------------
