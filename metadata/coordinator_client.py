@@ -79,7 +79,8 @@ class CoordinatorClient(Protocol):
     async def create_partitions(
         self, topics: Sequence[CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
-        """Idempotent. TopicExists (the name has another id), InvalidPartitions (fewer than now)."""
+        """Idempotent. TopicExists (the name has another id), InvalidPartitions (fewer than now),
+        UnknownTopicId (the id was deleted not long ago)."""
         ...
 
     async def create_topics(

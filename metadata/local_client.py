@@ -192,17 +192,25 @@ class LocalClient:
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`; new partitions are spread over all coordinators there are now.
 
+        A topic that was deleted while somebody wanted it to grow is not made anew.
         Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
         """
         catalogue = self._leading(CATALOGUE)
         async with _deadline(timeout_ms), self._changing_topics:
             placed = [self._grown(topic) for topic in topics]
-            failed = await self._create_shares(
-                [
-                    (topic.topic_id, topic.name, topic.assignments)
-                    for topic in placed
-                    if self._may_be_created(topic)
-                ]
+            failed: dict[UUID, DisklessError] = {
+                topic.topic_id: UnknownTopicId(f"{topic.name} was deleted")
+                for topic in placed
+                if catalogue.replica.deleted_topic(topic.topic_id) is not None
+            }
+            failed.update(
+                await self._create_shares(
+                    [
+                        (topic.topic_id, topic.name, topic.assignments)
+                        for topic in placed
+                        if topic.topic_id not in failed and self._may_be_created(topic)
+                    ]
+                )
             )
             created = iter(
                 await catalogue.create_partitions(

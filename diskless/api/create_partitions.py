@@ -14,12 +14,12 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from diskless.api.errors import InvalidReplicaAssignment, error_message, kafka_code
-from diskless.api.named_topics import changeable_topic
+from diskless.api.named_topics import changeable_topic, no_topic
 from diskless.api.registry import Api, Reply, Request
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import decode_request, encode_response
 from metadata.operations import CreatePartitions
-from wal.errors import DisklessError, InvalidPartitions, InvalidRequest
+from wal.errors import DisklessError, InvalidPartitions, InvalidRequest, UnknownTopicId
 
 KEY: Final = 37
 
@@ -39,7 +39,9 @@ def api(topics: TopicAdmin) -> Api:
         if growths and not asked.validate_only:
             try:
                 grown = await topics.create_partitions([*growths.values()])
-                outcomes.update(zip(growths, grown, strict=True))
+                for index, outcome in zip(growths, grown, strict=True):
+                    is_gone = isinstance(outcome, UnknownTopicId)
+                    outcomes[index] = no_topic(growths[index].name) if is_gone else outcome
             except DisklessError as error:
                 outcomes.update(dict.fromkeys(growths, error))
         results = [

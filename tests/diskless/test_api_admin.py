@@ -12,9 +12,15 @@ from kio.serial import entity_reader
 from kio_entities import entity_of
 
 from diskless.ports import ActiveProducer, BrokerConfigEntry
-from metadata.operations import METADATA_TOPIC, METADATA_TOPIC_ID, DeleteRecords, TopicDescription
+from metadata.operations import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    CreatePartitions,
+    DeleteRecords,
+    TopicDescription,
+)
 from wal.coordinates import TopicIdPartition
-from wal.errors import CommitFailed, CorruptState, NotCoordinator, UnknownTopicId
+from wal.errors import CommitFailed, CorruptState, DisklessError, NotCoordinator, UnknownTopicId
 
 DELETE_RECORDS, LEADER_EPOCHS, DESCRIBE, ALTER, LOG_DIRS, PARTITIONS, INCREMENTAL = (
     21, 23, 32, 33, 35, 37, 44,
@@ -402,6 +408,20 @@ async def test_a_growth_that_fails_is_the_error_of_what_was_asked_of_the_coordin
         asked = [{"name": name, "count": 2, "assignments": None} for name in ("t", "unknown")]
         answer = await client.ask(PARTITIONS, 3, topics=asked, validate_only=False)
         assert [r.error_code for r in answer.results] == [56, 3]
+
+
+async def test_a_topic_that_is_deleted_while_it_should_grow_is_unknown():
+    async with connected() as (broker, client):
+        broker.topics.add("t")
+
+        async def create_partitions(topics: Sequence[CreatePartitions]) -> Sequence[DisklessError]:
+            return [UnknownTopicId("deleted")]
+
+        broker.topics.create_partitions = create_partitions  # type: ignore[method-assign]
+        asked = [{"name": "t", "count": 2, "assignments": None}]
+        answer = await client.ask(PARTITIONS, 3, topics=asked, validate_only=False)
+        (result,) = answer.results
+        assert (result.error_code, result.error_message) == (3, "The topic 't' does not exist.")
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -50,6 +50,19 @@ class TopicCases:
         ]
         await bench.commit_good(*[batch(each) for each in everything])
 
+    async def test_a_deleted_topic_does_not_come_back_by_growing(
+        self, bench: ConformanceBench
+    ) -> None:
+        topic = await bench.topic(3)
+        assert await bench.client.delete_topics([topic.topic_id]) == [None]
+        assert await _wanted(bench, topic, 6) is UnknownTopicId
+        assert topic.name not in bench.life.local.catalogue.topics()
+        (recreated,) = await bench.client.create_topics(
+            [CreateTopic(name=topic.name, partition_count=3)]
+        )
+        assert isinstance(recreated, TopicDescription)
+        await bench.commit_good(*[batch(each) for each in partitions_of(recreated)])
+
     async def test_a_topic_does_not_shrink(self, bench: ConformanceBench) -> None:
         topic = await bench.topic(3)
         for count in (2, 0):
