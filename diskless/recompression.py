@@ -10,6 +10,10 @@ Everything here runs on the event loop but the recompression itself. A batch in 
 in its request's memory, which is what bounds how many there are; inflated, `THREADS` batches exist
 at a time.
 
+Records that come compressed and are stored without may be many times as large. They are not counted
+as that before they are in the write queue; if that is full then, their batch is refused with an
+error that producers retry at.
+
 A batch that cannot be recompressed (its producer's codec is broken, it gets too large) is refused
 alone; those behind it go on.
 """

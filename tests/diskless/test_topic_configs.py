@@ -8,12 +8,15 @@ from diskless.topic_configs import (
     TOPIC_CONFIGS,
     ConfigKind,
     check_topic_configs,
+    compression_of,
     effective,
     topic_rules,
 )
 from diskless.topic_names import check_collision, check_topic_name, is_internal
+from wal.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.errors import InvalidConfig, InvalidTopic
+from wal.recompression import Compression
 
 
 @pytest.mark.parametrize("config", TOPIC_CONFIGS.values(), ids=lambda config: config.name)
@@ -44,6 +47,13 @@ def test_the_table_is_in_the_order_it_is_shown():
         ("min.cleanable.dirty.ratio", "nan"),
         ("min.cleanable.dirty.ratio", "1.01"),
         ("compression.type", "brotli"),
+        ("retention.ms", "1_000"),
+        ("retention.ms", "\u0661"),
+        ("retention.ms", "9" * 100),
+        ("min.cleanable.dirty.ratio", "0_1"),
+        ("min.cleanable.dirty.ratio", "inf"),
+        ("message.format.version", "latest"),
+        ("leader.replication.throttled.replicas", "0:1,all"),
     ],
 )
 def test_a_bad_config_is_refused_by_name(name, value):
@@ -68,6 +78,52 @@ def test_any_text_is_a_value_or_an_invalid_config(name, text):
 def test_what_is_not_set_comes_from_the_table():
     assert effective({}, "max.message.bytes") == "1048588"
     assert effective({"max.message.bytes": "5"}, "max.message.bytes") == "5"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("min.cleanable.dirty.ratio", ".5"),
+        ("min.cleanable.dirty.ratio", "1e-1"),
+        ("retention.ms", "+5"),
+        ("message.format.version", "2.8-IV1"),
+        ("leader.replication.throttled.replicas", "0:1,3:22"),
+        ("leader.replication.throttled.replicas", "*"),
+        ("preallocate", "TRUE"),
+    ],
+)
+def test_a_value_is_taken_however_kafka_lets_it_be_written(name, value):
+    stored = value.lower() if value == "TRUE" else value
+    assert check_topic_configs({name: value}) == {name: stored}
+
+
+def test_lags_that_contradict_each_other_are_refused():
+    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms \(6\) > max"):
+        check_topic_configs({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
+
+
+def test_the_older_bound_of_timestamps_stands_in_for_the_newer_ones():
+    older = {"message.timestamp.difference.max.ms": "9"}
+    assert topic_rules(older)[2:4] == (9, 9)
+    assert topic_rules({**older, "message.timestamp.after.max.ms": "5"})[2:4] == (9, 5)
+    assert topic_rules({**older, "message.timestamp.before.max.ms": "5"})[2:4] == (5, 9)
+
+
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ({}, None),
+        ({"compression.type": "producer", "compression.gzip.level": "3"}, None),
+        ({"compression.type": "uncompressed"}, Compression(NONE)),
+        ({"compression.type": "snappy"}, Compression(SNAPPY)),
+        ({"compression.type": "gzip"}, Compression(GZIP, -1)),
+        ({"compression.type": "gzip", "compression.gzip.level": "3"}, Compression(GZIP, 3)),
+        ({"compression.type": "lz4", "compression.gzip.level": "3"}, Compression(LZ4, 9)),
+        ({"compression.type": "zstd"}, Compression(ZSTD, 3)),
+    ],
+)
+def test_the_codec_of_a_topic_comes_with_its_level(configs, expected):
+    assert compression_of(configs) == expected
 
 
 def test_rules_for_batches_follow_the_configs():
