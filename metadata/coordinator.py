@@ -395,6 +395,7 @@ class PartitionCoordinator:
             offset = groups[0].first_offset
             if batches:
                 self._maybe_durable.update(group.number for group in groups)
+                failpoint("commit.before_log")
                 try:
                     await self._log.append(batches, timestamp_ms, at_offset=offset)
                 except (CommitFailed, Overloaded, AppendTooLarge) as error:

@@ -19,6 +19,7 @@ from metadata.operations import DeletedRecords, DeleteRecords
 from metadata.replica import Replica
 from metadata.schema import BATCHES, SEGMENTS, compiled
 from metadata.topic_rules import BEFORE_HIGH_WATERMARK
+from wal.failpoint import failpoint
 
 STEP_ROWS_MAX: Final = 500
 """Rows deleted by one operation."""
@@ -72,6 +73,7 @@ async def delete_records_in_steps(
             answers += await _at_once(coordinator, together)
             left = rows_max
             await _at_once(coordinator, [DeleteRecords(target.partition, ends[-1] + 1)])
+            failpoint("deletion.after_step")
             ends = await _row_ends(coordinator, target, rows_max)
         if together and len(ends) + PARTITION_ROWS > left:
             answers += await _at_once(coordinator, together)

@@ -70,6 +70,7 @@ from wal.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
+from wal.failpoint import failpoint
 
 _CONTAINED: Final = (NotCoordinator, CommitFailed, CommitOutcomeUnknown)
 
@@ -164,6 +165,7 @@ class LocalClient:
                     if topic.topic_id is not None and topic.name not in catalogue.replica.topics()
                 ]
             )
+            failpoint("topic.after_shares")
             created = iter(
                 await catalogue.create_topics(
                     [topic for topic in placed if topic.topic_id not in failed]
@@ -212,6 +214,7 @@ class LocalClient:
                     ]
                 )
             )
+            failpoint("topic.after_shares")
             created = iter(
                 await catalogue.create_partitions(
                     [topic for topic in placed if topic.topic_id not in failed]
@@ -300,6 +303,7 @@ class LocalClient:
                     for coordinator in set(() if topic is None else topic.assignments.values()):
                         shares.setdefault(coordinator, []).append(topic_id)
                 deleted = await catalogue.delete_topics(topic_ids)
+                failpoint("topic.after_deletion")
             # Gone for everybody now; what a coordinator that cannot be reached keeps of it is
             # found by the sweep later.
             await asyncio.gather(

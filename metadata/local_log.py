@@ -45,6 +45,7 @@ from wal.errors import (
     Overloaded,
     StorageFailed,
 )
+from wal.failpoint import failpoint
 from wal.log_directory import DirectoryLock, LogDirectory
 from wal.segmented_log import SegmentedLog
 from wal.settings import setting
@@ -267,6 +268,7 @@ class LocalMetadataLog:
             if self._log.failure is not None:
                 raise CommitOutcomeUnknown(f"metadata append at {base_offset}: {error}") from error
             raise CommitFailed(f"metadata append at {base_offset}: {error}") from error
+        failpoint("log.before_sync")
         try:
             self._log.sync()
         except StorageFailed as error:

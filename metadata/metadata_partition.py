@@ -45,6 +45,7 @@ from metadata.records import encode_record
 from metadata.replica import Replica
 from wal.clock import Clock, Sleep
 from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, Retriable
+from wal.failpoint import failpoint
 
 RESIGNED: Final = -1
 """Broker id of a LeaderChange by which a leader steps down: anybody may stand at once."""
@@ -227,6 +228,7 @@ class MetadataPartition:
         candidate = self._candidate()
         before = self.leader
         await self._append_leader_change(candidate.broker_id, candidate)
+        failpoint("lead.after_log")
         await self.replica.catch_up(self.log)
         _logger.info(
             "metadata partition %d: broker %d leads, epoch %d",

@@ -24,6 +24,7 @@ from metadata.replica import Replica
 from metadata.retention_settings import RetentionSettings
 from wal.clock import Clock, Sleep
 from wal.errors import OutcomeUnknown, Retriable
+from wal.failpoint import failpoint
 
 BACKOFF_MAX_S: Final = 600.0
 
@@ -83,6 +84,7 @@ class ProducerExpiry:
         steps = 0
         while await self._has_expired():
             await self._coordinator.expire_producers(self._settings.step_rows_max)
+            failpoint("expiry.after_step")
             steps += 1
             self.steps += 1
         return steps

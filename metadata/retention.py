@@ -55,6 +55,7 @@ from metadata.state import checked_row
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState, OutcomeUnknown, Retriable
+from wal.failpoint import failpoint
 
 PARTITION_ROWS: Final = 15
 """What a partition counts as in a step, in rows: moving its log start takes about as long."""
@@ -197,6 +198,7 @@ class RetentionWorker:
         # What the look did not come to, because it had found enough, is the next one's.
         self._put_back(candidates[len(findings) :])
         self.rows_deleted += rows
+        failpoint("retention.after_step")
         return rows
 
     def _put_back(self, candidates: Sequence[Candidate]) -> None:

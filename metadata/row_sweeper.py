@@ -20,6 +20,7 @@ from metadata.retention_settings import RetentionSettings
 from metadata.schema import SWEPT
 from wal.clock import Sleep
 from wal.errors import OutcomeUnknown, Retriable
+from wal.failpoint import failpoint
 
 BACKOFF_MAX_S: Final = 60.0
 
@@ -74,6 +75,7 @@ class RowSweeper:
         steps = 0
         while await self._coordinator.replica.state.read(is_anything_swept):
             await self._coordinator.sweep_rows(self._settings.step_rows_max)
+            failpoint("sweep.after_step")
             steps += 1
             self.steps += 1
         return steps

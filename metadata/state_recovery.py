@@ -278,4 +278,6 @@ def apply_batches(
     transaction = StateTransaction(connection, image)
     for batch in batches:
         transaction.apply(batch)
-    return transaction.finish()
+    changes = transaction.finish()
+    failpoint("apply.before_commit")
+    return changes

@@ -13,10 +13,18 @@ the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from 
 | chunk.after_append | batches are in the chunk's four files, nobody knows yet |
 | chunk.after_seal | the chunk is closed and queued for upload |
 | upload.before_put / upload.after_put | around the object store's put |
+| commit.before_log | metadata records are decided, of any operation; nobody has written them |
+| log.before_sync | they are in the local log's file, which is not synced |
 | commit.after_log | the metadata records are durable, SQLite has not seen them |
+| apply.before_commit | the rows are written, in a transaction that is not committed |
 | commit.after_apply | SQLite has them, nobody was answered |
 | commit.after_answer | the commit lane has the answer, the produce requests do not |
 | segment.after_log | a segment commit is durable in the metadata log |
+| lead.after_log | a leader's first record is durable, it has not begun to serve |
+| topic.after_shares | partitions are created at their coordinators, the catalogue has no topic |
+| topic.after_deletion | the catalogue has deleted a topic, other coordinators have not |
+| deletion.after_step | a part of a large DeleteRecords is done |
+| retention.after_step / sweep.after_step / expiry.after_step | one bounded step is done |
 | handover.before_send / handover.after_ack | around handing files over to their next owner |
 | delete.before_object / delete.after_object | around the deletion of objects without live batches |
 | forget.after_log | files that are dealt with are forgotten durably |
