@@ -1,113 +1,174 @@
-"""SIGKILL at the named points of commit and segment commit: what was durable is there, once."""
+"""SIGKILL at every named point of whatever coordinators do: nothing acknowledged is lost.
 
-import asyncio
+A script (tests/crash/broker_life.py) commits, rolls, deletes, snapshots, hands files over, scans
+for orphans and restarts. It is first run in one life, which tells every failpoint it comes to and
+how often, and what there is in the end. Then it is run again and again, in lives that are killed at
+one of those points each and go on where the last one died. Wherever they died:
+
+- every step is answered as in the run without a death: nothing that was acknowledged is lost or
+  done twice, whatever was not is done when it is asked for again;
+- in the end there are the same rows in all tables of both coordinators, and the same objects: no
+  operation is there in part, no file is left behind or deleted too early;
+- `verify_metadata` finds nothing.
+
+By default every point is taken the first, the middle and the last time it is reached, on both logs;
+with DISKLESS_CRASH_POINTS=all every time.
+"""
+
+import json
 import os
-import random
-import signal
-import subprocess
-import sys
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
+from broker_life import (
+    ANSWERS,
+    DOOMED,
+    INVENTORY,
+    KEPT,
+    LOG_KINDS,
+    OPENING,
+    SETTINGS,
+    CrashPoint,
+    Lives,
+    script,
+)
 
-from metadata.coordinator import PartitionCoordinator
-from metadata.local_log import LocalMetadataLog
-from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import CommitFile, CreateTopic, TopicDescription
-from metadata.verify import verify_metadata
-from tests.support.coordinator_bench import batch, rolled
-from tests.support.standalone_coordinator import standalone_coordinator
+from tests.support.coordinator_model import CoordinatorModel
+from wal import failpoint
 from wal.clock import ManualClock
-from wal.coordinates import ByteOffset, TopicIdPartition
-from wal.errors import DisklessError
-from wal.failpoint import ENVIRONMENT_VARIABLE, arm_from_environment
-from wal.ulid import mint_ulid, wal_object_key
-
-COMMITS = 6
 
 pytestmark = pytest.mark.crash
 
-
-def opened(directory: Path, seed: int) -> AbstractAsyncContextManager[PartitionCoordinator]:
-    return standalone_coordinator(
-        directory,
-        clock=ManualClock(),
-        rng=random.Random(seed),
-        settings=CoordinatorSettings(state_readers=1),
-    )
+ELSEWHERE = ("chunk.", "upload.", "roll.", "commit.after_answer")
+"""Points of the write path and of tiering, which tests/crash/test_crash_points.py is about."""
+NOT_BOTH = {"log.before_sync": "local"}
 
 
-def request(number: int, topic: TopicDescription) -> CommitFile:
-    """The same object every time it is asked for."""
-    key = wal_object_key(mint_ulid(ManualClock(), random.Random(1_000 + number)))
-    placed = batch(TopicIdPartition(topic.topic_id, 0), 3, producer=1, sequence=3 * number)
-    return CommitFile(
-        object_key=key,
-        file_size_bytes=200,
-        uploader_broker_id=0,
-        batches=[placed._replace(byte_offset=ByteOffset(16))],
-    )
+@pytest.fixture(scope="module")
+def lives() -> Iterator[Lives]:
+    opened = Lives()
+    yield opened
+    assert opened.close() == ""
 
 
-async def work(directory: Path, seed: int) -> list[int]:
-    """Create the topic, commit, roll; whatever an earlier process did is found done already."""
-    async with asyncio.TaskGroup() as tasks, opened(directory, seed) as coordinator:
-        tasks.create_task(coordinator.run())
-        (created,) = await coordinator.create_topics([CreateTopic(name="a", partition_count=1)])
-        topic = coordinator.replica.topics()["a"]
-        assert isinstance(created, DisklessError) or created == topic
-        offsets = []
-        for number in range(COMMITS):
-            (answer,) = await coordinator.commit_file(request(number, topic))
-            offsets.append(answer.base_offset)
-            print(f"committed {number} {answer.base_offset}", flush=True)
-            if number == 3:
-                plans = await coordinator.plan_segments(include_partial=True)
-                await coordinator.commit_segments([rolled(plan) for plan in plans])
-        return offsets
+def chosen(points: Sequence[CrashPoint]) -> list[CrashPoint]:
+    """The first, middle and last time of each name; or all."""
+    if os.environ.get("DISKLESS_CRASH_POINTS") == "all":
+        return list(points)
+    by_name: dict[str, list[CrashPoint]] = {}
+    for point in points:
+        by_name.setdefault(point.name, []).append(point)
+    some = {found[at] for found in by_name.values() for at in (0, len(found) // 2, len(found) - 1)}
+    return [point for point in points if point in some]
 
 
-@pytest.mark.parametrize(
-    ("point", "count"),
-    [
-        *[("commit.after_log", count) for count in (1, 2, 4, 6, 7)],
-        *[("commit.after_apply", count) for count in (1, 3, 6, 8)],
-        ("segment.after_log", 1),
-    ],
-)
-def test_a_killed_coordinator_comes_back_with_what_it_had(
-    tmp_path: Path, point: str, count: int
+def in_chains(points: Sequence[CrashPoint]) -> list[list[CrashPoint]]:
+    """Each chain has at most one point per step, and can be run through in one directory."""
+    chains: list[list[CrashPoint]] = []
+    for _, of_step in groupby(sorted(points, key=lambda point: point.step), lambda p: p.step):
+        for number, point in enumerate(of_step):
+            if number == len(chains):
+                chains.append([])
+            chains[number].append(point)
+    return chains
+
+
+def answers_in(directory: Path) -> list[tuple[str, object]]:
+    return [tuple(json.loads(line)) for line in (directory / ANSWERS).read_text().splitlines()]
+
+
+def check(directory: Path, expected: Path, killed_at: Sequence[CrashPoint]) -> None:
+    """The lives in `directory` did what the one in `expected` did."""
+    blocks: set[int] = set()
+    for (step, answer), (expected_step, expected_answer) in zip(
+        answers_in(directory), answers_in(expected), strict=True
+    ):
+        assert step == expected_step
+        if step.startswith("allocate"):
+            # A block that nobody was told of is never given out.
+            assert isinstance(answer, list)
+            first, end = answer
+            assert end - first == 1_000
+            assert not blocks & set(range(first, end))
+            blocks |= set(range(first, end))
+        else:
+            assert answer == expected_answer, f"{step}: killed at {killed_at}"
+    found = json.loads((directory / INVENTORY).read_text())
+    assert found["violations"] == [], f"killed at {killed_at}"
+    wanted = json.loads((expected / INVENTORY).read_text())
+    assert found == wanted, f"killed at {killed_at}"
+
+
+@pytest.mark.parametrize("kind", LOG_KINDS)
+def test_wherever_a_broker_is_killed_all_it_acknowledged_is_there_once(
+    kind: str, lives: Lives, tmp_path: Path
 ) -> None:
-    child = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
-        env={
-            **os.environ,
-            ENVIRONMENT_VARIABLE: f"{point}=kill:{count}",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr
-    acknowledged = [line.split()[1:] for line in child.stdout.splitlines()]
-
-    offsets = asyncio.run(work(tmp_path, seed=2))
-    assert offsets == [3 * number for number in range(COMMITS)]
-    assert all(offsets[int(number)] == int(offset) for number, offset in acknowledged)
-
-    async def verify() -> None:
-        log = await LocalMetadataLog.open(tmp_path / "log", rng=random.Random(3))
-        try:
-            assert (await verify_metadata(tmp_path, log)).violations == []
-        finally:
-            await log.close()
-
-    asyncio.run(verify())
+    expected = tmp_path / "expected"
+    points = lives.recorded(expected, kind)
+    steps = len(script())
+    assert len(answers_in(expected)) == steps
+    assert json.loads((expected / INVENTORY).read_text())["violations"] == []
+    # Nothing is killed while the test itself looks at what there is.
+    points = [point for point in points if point.step < steps]
+    for number, chain in enumerate(in_chains(chosen(points))):
+        directory = tmp_path / f"chain-{number}"
+        for place, point in enumerate(chain):
+            assert not lives.live(directory, kind, point), f"{point} was not reached"
+            if place % 5 == 4:
+                # Nor does it matter when the next life ends before it serves.
+                again = CrashPoint(OPENING, "lead.after_log", 1 + place % 2)
+                assert not lives.live(directory, kind, again)
+        assert lives.live(directory, kind)
+        check(directory, expected, chain)
 
 
-if __name__ == "__main__":
-    arm_from_environment()
-    asyncio.run(work(Path(sys.argv[1]), seed=1))
+def test_without_a_death_commits_are_answered_as_the_model_answers(
+    lives: Lives, tmp_path: Path
+) -> None:
+    """So that what all the other lives are compared with is right."""
+    assert lives.live(tmp_path, "local")
+    model = CoordinatorModel(SETTINGS)
+    clock = ManualClock()
+    for topic_id, name, partitions in ((KEPT, "kept", 6), (DOOMED, "doomed", 2)):
+        assert model.grow_topic(topic_id, name, partitions) is None
+    committed = 0
+    for step, (name, answer) in zip(script(), answers_in(tmp_path), strict=True):
+        assert step.name == name
+        clock.advance(step.after_s)
+        if step.name == "expire":
+            model.expire_producers(now_ms=clock.now_ms())
+        if step.request is None:
+            continue
+        expected = model.commit(step.request, now_ms=clock.now_ms(), wall_ms=clock.now_ms())
+        assert not isinstance(expected, type)
+        assert isinstance(answer, list)
+        for outcome, (base_offset, time_ms, _, is_duplicate, error) in zip(
+            expected, answer, strict=True
+        ):
+            assert error == "NoneType"
+            assert outcome.error is None
+            assert (base_offset, time_ms, is_duplicate) == (
+                outcome.base_offset,
+                outcome.log_append_time_ms,
+                outcome.is_duplicate,
+            )
+        committed += len(answer)
+    assert committed > 1_000
+
+
+@pytest.mark.parametrize("kind", LOG_KINDS)
+def test_the_script_comes_to_every_point_there_is(kind: str, lives: Lives, tmp_path: Path) -> None:
+    documented = {
+        name
+        for line in (failpoint.__doc__ or "").splitlines()
+        if line.startswith("| ") and "." in line.split("|")[1]
+        for name in line.split("|")[1].replace(" ", "").split("/")
+    }
+    wanted = {
+        name
+        for name in documented
+        if not name.startswith(ELSEWHERE) and NOT_BOTH.get(name, kind) == kind
+    }
+    assert {point.name for point in lives.recorded(tmp_path, kind)} == wanted

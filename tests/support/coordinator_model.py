@@ -529,7 +529,7 @@ def _check_wal_extents(
         assert batches[0].base_offset == first, "a row begins within a batch"
         assert batches[-1].last_offset == extent.last_offset, "a row ends within a batch"
         assert {batch.key for batch in batches} == {extent.object_key}
-        position = extent.byte_offset
+        position = int(extent.byte_offset)
         for batch in batches:
             assert batch.sent.byte_offset == position
             position += batch.sent.length_bytes
