@@ -102,8 +102,10 @@ class Recompression:
 
         `wanted` None leaves a batch as it is. Who is told False hands it on himself, at once.
         """
-        lane = self._lanes.get(batch.partition)
         needs_work = wanted is not None and wanted.codec != batch.header.codec
+        if not needs_work and not self._lanes:
+            return False  # nearly always; hashing a partition is Python code
+        lane = self._lanes.get(batch.partition)
         if lane is None and not needs_work:
             return False
         work: _Done | None = None

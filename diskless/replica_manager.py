@@ -261,8 +261,10 @@ class ReplicaManager:
         self._next_request_id = (request_id + 1) & 0x7FFFFFFF
         for index, batch in enumerate(batches):
             try:
-                valid = self._validated(batch, produce, index, request_id, produce_version, acks)
-                if not self._is_held(valid):
+                valid, rules = self._validated(
+                    batch, produce, index, request_id, produce_version, acks
+                )
+                if not self._is_held(valid, rules):
                     pending.append(valid)
             except DisklessError as error:
                 self._batches_rejected += 1
@@ -284,11 +286,10 @@ class ReplicaManager:
         else:
             self._batches_appended += len(batches)
 
-    def _is_held(self, batch: PendingBatch) -> bool:
+    def _is_held(self, batch: PendingBatch, rules: _TopicRules) -> bool:
         """Whether the batch comes later, because it or one before it is being recompressed."""
         if self._recompression is None:
             return False
-        rules = self._rules[batch.partition.topic_id]
         return self._recompression.takes(
             batch,
             rules.compression,
@@ -309,7 +310,7 @@ class ReplicaManager:
         request_id: int,
         produce_version: int,
         acks: int,
-    ) -> PendingBatch:
+    ) -> tuple[PendingBatch, _TopicRules]:
         """Kafka's per-partition checks. Raises the Rejected that names what is wrong."""
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks must be -1, 0 or 1, not {acks}")
@@ -322,19 +323,21 @@ class ReplicaManager:
         header = validate_batch(
             batch.records.views(),
             total_bytes=batch.records.length_bytes,
-            rules=rules,
+            rules=rules.batches,
             produce_version=produce_version,
             now_ms=self._clock.now_ms(),
         )
         self._bytes_appended += header.length_bytes
-        return PendingBatch(
+        timestamp_type = rules.batches.timestamp_type
+        pending = PendingBatch(
             partition=TopicIdPartition(topic.topic_id, batch.partition),
             header=header,
-            timestamp_type=rules.timestamp_type,
+            timestamp_type=timestamp_type,
             request_id=request_id,
             payload=batch.records,
-            token=_Waiter(produce, index, rules.timestamp_type),
+            token=_Waiter(produce, index, timestamp_type),
         )
+        return pending, rules
 
     # Fetch
 
@@ -560,13 +563,13 @@ class ReplicaManager:
             return LogPartition(partition)
         return TopicIdPartition(topic.topic_id, partition)
 
-    def _rules_of(self, topic: TopicDescription) -> TopicRules:
+    def _rules_of(self, topic: TopicDescription) -> _TopicRules:
         known = self._rules.get(topic.topic_id)
         # Whatever changes about a topic makes another description of it.
         if known is None or known.topic is not topic:
             known = _TopicRules(topic, topic_rules(topic.configs), compression_of(topic.configs))
             self._rules[topic.topic_id] = known
-        return known.batches
+        return known
 
 
 _Target = TopicIdPartition | LogPartition | DisklessError
