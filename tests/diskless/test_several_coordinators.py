@@ -135,7 +135,11 @@ def test_metadata_in_a_local_log_is_not_overlooked_for_one_in_the_object_store(
 ) -> None:
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
         filled(broker, "t", {"retention.ms": "-1"})
-    shared = {**SETTINGS, "diskless.metadata.log": "object"}
+    shared = {
+        **SETTINGS,
+        "diskless.metadata.log": "object",
+        "object.store.url": f"file://{tmp_path / 'bucket'}",
+    }
     with pytest.raises(ExceptionGroup) as refused, LiveBroker(tmp_path / "data", shared):
         pass
     assert isinstance(refused.value.exceptions[0], InvalidSettings)

@@ -24,9 +24,6 @@ from metadata.control_records import (
     RowsSweptRecord,
 )
 from metadata.file_committed import COMMITTED_BATCH
-from metadata.local_log import LOG_DIRECTORY
-from metadata.log_object import log_key
-from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.group_records import (
     CommittedOffset,
     GroupDeletedRecord,
@@ -34,6 +31,9 @@ from metadata.group_records import (
     OffsetsCommittedRecord,
     OffsetsDeletedRecord,
 )
+from metadata.local_log import LOG_DIRECTORY
+from metadata.log_object import log_key
+from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.record_codec import FieldReader
 from metadata.records import (
     RECORD_TYPES,
