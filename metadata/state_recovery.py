@@ -3,8 +3,8 @@
 SQLite is a cache (P8). What may become of it, in this order:
 
 1. The local file, when it is sound and the log has the very record that it applied last; then the
-   log behind it. A file that is damaged, of another version, or ahead of or beside the log is set
-   aside, never repaired. One that the log does not reach back to any more is replaced.
+   log behind it. A file that is damaged, of another version, or of another log is set aside, never
+   repaired. One that the log does not reach back to any more is replaced.
 2. The newest snapshot in the object store that the log reaches back to, loaded under another name,
    checked, synced and renamed; then the log behind it. One that is damaged or of another state
    version is passed over for the one before.
@@ -17,9 +17,10 @@ What is wrong with the log itself is not healed here; it is CorruptState or Corr
 process must not serve this metadata partition:
 
 - the log begins behind everything usable: there is nothing to continue from;
-- a snapshot of this cluster is *ahead* of the log. A snapshot holds only what was durable in the
-  log, so the log lost its tail: its directory was restored from an old copy, or another one was
-  configured. Its offsets were given out and acknowledged; to go on would give them out twice.
+- a snapshot of this cluster, or a sound local file, is *ahead* of the log. Both hold only what was
+  durable in the log, so the log lost its tail: its last record was damaged and taken for one that
+  was torn, its directory was restored from an old copy, or another one was configured. Its offsets
+  were given out and acknowledged; to go on would give them out twice.
 
 Looking for such snapshots costs every start one listing. It is left out when the store is away and
 the local file is sound; the keeper of snapshots looks again before it prunes anything.
@@ -68,7 +69,15 @@ OPEN_ATTEMPTS_MAX: Final = 5
 LISTING_TIMEOUT_S: Final = 5.0
 """How long a start with a sound local state waits to see whether a snapshot is ahead of the log."""
 
+_GIVEN_OUT_TWICE: Final = (
+    "the log lost records that were acknowledged, and to go on would give their offsets out twice"
+)
+
 _logger = logging.getLogger(__name__)
+
+
+class _LostTail(CorruptState):
+    """A state holds records that its log has not got any more."""
 
 
 async def open_state(
@@ -141,6 +150,12 @@ class _Opening:
         try:
             await _check_position(applied, log)
             await replay(state, log, image)
+        except _LostTail as error:
+            raise CorruptState(
+                f"{error}: {_GIVEN_OUT_TWICE}. Bring the log back, or let `diskless rebuild` make "
+                f"a new one from the objects in the bucket. Removing {state.path} gives the lost "
+                "records up"
+            ) from error
         except CorruptState as error:
             await self._set_aside(error)
             return None
@@ -226,11 +241,12 @@ async def _check_position(applied: Applied, log: MetadataLog) -> None:
     last = applied.next_offset - 1
     if last >= log.end_offset:
         await log.refresh()
-    if not log.start_offset <= last < log.end_offset:
-        raise CorruptState(
-            f"the state is at {applied.next_offset}, the log from {log.start_offset} to "
-            f"{log.end_offset}"
-        )
+    if log.start_offset == 0 < log.end_offset:
+        (first, *_) = await log.read(0, 1)
+        if first.timestamp_ms != applied.began_ms:
+            raise CorruptState("the state is of another log, which began at another time")
+    if last >= log.end_offset:
+        raise _LostTail(f"the log ends at {log.end_offset}, the state is at {applied.next_offset}")
     batch = (await log.read(last, 1))[0]
     if crc32c(batch.records[last - batch.base_offset]) != applied.last_record_crc:
         raise CorruptState(f"the log's record {last} is not the one that was applied")
@@ -255,9 +271,8 @@ async def refuse_lost_tail(log: MetadataLog, snapshots: SnapshotStore) -> None:
         if found.status in (SnapshotStatus.USABLE, SnapshotStatus.OTHER_VERSION):
             raise CorruptState(
                 f"the metadata log ends at {log.end_offset}, but a snapshot of it holds everything "
-                f"up to {stored.next_offset}: the log lost records that were acknowledged, and to "
-                "go on would give their offsets out twice. Bring the log back, or let `diskless "
-                "rebuild` make a new one from the objects in the bucket"
+                f"up to {stored.next_offset}: {_GIVEN_OUT_TWICE}. Bring the log back, or let "
+                "`diskless rebuild` make a new one from the objects in the bucket"
             )
 
 

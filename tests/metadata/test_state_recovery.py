@@ -25,6 +25,7 @@ from tests.support.coordinator_bench import (
     rolled,
     running_coordinator,
 )
+from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptLog, CorruptState
 
@@ -90,23 +91,42 @@ async def test_a_stale_state_catches_up(tmp_path: Path) -> None:
     assert set_aside(tmp_path) == 0
 
 
-async def test_a_state_ahead_of_the_log_or_of_another_log_is_set_aside(tmp_path: Path) -> None:
+async def test_a_sound_state_ahead_of_its_log_is_refused(tmp_path: Path) -> None:
+    """The log lost its tail: what it held was acknowledged, and its offsets were given out."""
     log = MemoryMetadataLog()
     async with running_coordinator(tmp_path, log) as bench:
         await filled(bench)
-    shorter = MemoryMetadataLog()
-    shorter.batches = log.batches[:3]
-    async with running_coordinator(tmp_path, shorter) as bench:
-        assert bench.coordinator.replica.applied_offset == shorter.end_offset
-    other = MemoryMetadataLog()
-    assert set_aside(tmp_path) == 1
-    async with running_coordinator(tmp_path / "other", other, seed=9) as bench:
-        for name in ("a", "b", "c", "d", "e", "f"):
-            await bench.topic(name)
         state_hash = bench.coordinator.replica.state_hash
-    async with running_coordinator(tmp_path, other, seed=9) as bench:
+    for kept in (0, 3, len(log.batches) - 1):
+        shorter = MemoryMetadataLog()
+        shorter.batches = log.batches[:kept]
+        with pytest.raises(ExceptionGroup) as refused:
+            async with running_coordinator(tmp_path, shorter):
+                pass
+        assert refused.group_contains(CorruptState, match="lost records that were acknowledged")
+    async with running_coordinator(tmp_path, log) as bench:
         assert bench.coordinator.replica.state_hash == state_hash
-    assert set_aside(tmp_path) == 2
+    assert set_aside(tmp_path) == 0
+
+
+async def test_a_state_of_another_log_is_set_aside(tmp_path: Path) -> None:
+    """Whether that log is shorter or longer, and whether or not it began at the same time."""
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        await filled(bench)
+    later = ManualClock()
+    later.advance(1)
+    for number, (clock, topics) in enumerate([(later, 2), (later, 40), (ManualClock(), 40)]):
+        other = MemoryMetadataLog()
+        async with running_coordinator(
+            tmp_path / f"other-{number}", other, seed=9 + number, clock=clock
+        ) as bench:
+            for name in range(topics):
+                await bench.topic(str(name))
+            state_hash = bench.coordinator.replica.state_hash
+        async with running_coordinator(tmp_path, other, seed=9) as bench:
+            assert bench.coordinator.replica.state_hash == state_hash
+        assert set_aside(tmp_path) == number + 1
 
 
 @pytest.mark.parametrize(
