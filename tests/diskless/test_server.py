@@ -28,6 +28,9 @@ Test = Callable[..., Coroutine[Any, Any, None]]
 
 API_VERSIONS_0 = frame(18, 0, 1, b"")
 
+UNSERVED_KEY = 27
+"""WriteTxnMarkers: an API key that no part of the broker takes."""
+
 
 def on_both_loops(test: Test) -> Any:
     """Run a coroutine test on asyncio's loop and on uvloop's, each closed afterwards."""
@@ -242,7 +245,7 @@ def _with(handler: Any) -> ApiRegistry:
     return ApiRegistry(
         [
             Api(
-                key=11,
+                key=UNSERVED_KEY,
                 name="Broken",
                 min_version=0,
                 max_version=0,
@@ -268,7 +271,7 @@ async def test_a_bug_in_a_handler_closes_its_connection_only(handler):
     async with running_broker(apis=_with(handler)) as broker:
         good = await connect(broker)
         client = await connect(broker)
-        await client.send(frame(11, 0, 1, b""))
+        await client.send(frame(UNSERVED_KEY, 0, 1, b""))
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"handler failed": 1}
         await good.call(18, 0)
