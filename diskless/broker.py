@@ -48,6 +48,7 @@ from diskless.config import Config
 from diskless.coordinators import Coordinators
 from diskless.data_directory import DataDirectory
 from diskless.groups.group_router import GroupRouter
+from diskless.groups.group_store import CoordinatorGroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.logs import configure_logs
 from diskless.membership import Membership, SharedCluster
@@ -307,7 +308,8 @@ class Broker:
         self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
     ) -> Worker:
         """What coordinates the consumer groups of a metadata partition that is led here."""
-        return self.groups.led(coordinator, certainly_leads=certainly_leads)
+        store = CoordinatorGroupStore(coordinator, certainly_leads=certainly_leads)
+        return self.groups.led(coordinator.coordinator_id, store)
 
     def _connect(self, host: str, port: int) -> RemoteClient:
         """How this broker asks another one's coordinators."""
@@ -486,6 +488,8 @@ class Broker:
             listener=self.listener,
         )
         await stack.enter_async_context(self.server)
+        # Members may wait for minutes; so that the server need not, they are sent elsewhere first.
+        stack.callback(self.groups.close)
         self._join_cluster(stack, tasks)
         if self.config.broker.metrics_listen:
             host, port = parse_address(self.config.broker.metrics_listen, "metrics.listen")

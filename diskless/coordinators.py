@@ -50,7 +50,7 @@ from wal.object_store import ObjectStore
 
 
 class GroupWorkers(Protocol):
-    """`diskless.groups.group_router.GroupRouter.led`."""
+    """Makes the worker that coordinates the consumer groups of a metadata partition led here."""
 
     def __call__(
         self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
@@ -83,8 +83,7 @@ class Coordinators:
         """`candidate` says who this broker is; `connect` makes a client to another one.
 
         `owns_prefix`: nobody else's objects can be below the store's prefix, so what no
-        coordinator knows may be deleted. `group_worker` makes what coordinates the consumer groups
-        of a metadata partition that is led here.
+        coordinator knows may be deleted.
         """
         self._config = config
         self._data = data

@@ -185,9 +185,9 @@ class PartitionGroups:
                 self._is_loaded = True
                 while True:
                     await self._sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-                    await self._forget_unused()
+                    await self.forget_unused()
         finally:
-            self._close()
+            self.close()
 
     @property
     def serves(self) -> bool:
@@ -245,7 +245,8 @@ class PartitionGroups:
                 "stored under another number of metadata partitions; set it back"
             )
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Serve no more: everybody who waits is sent elsewhere. `run` does it at its end."""
         self._is_loaded = False
         self._tasks = None
         gone = NotGroupCoordinator("this broker does not coordinate the group any more")
@@ -552,23 +553,34 @@ class PartitionGroups:
         # Gone from here on: a member that comes meanwhile begins a new group, and what it stores
         # comes after the deletion.
         if live is not None:
-            del self._live[group_id]
-            self._disarm(live)
+            self._put_to_sleep(live)
             live.machine.close(UnknownMember("the group was deleted"))
             self._settle(live)
         dormant = self._dormant.pop(group_id, None)
+        assert self._tasks is not None, "groups only change while they are served"
+        # As a task, because so are stores: whoever was called first is first in the log.
+        deletion = self._tasks.create_task(
+            self._carry_out_deletion(group_id), name=f"delete-group-{group_id}"
+        )
+        error = await deletion
+        if error is not None and dormant is not None and group_id not in self._live:
+            self._dormant.setdefault(group_id, dormant)
+        return error
+
+    async def _carry_out_deletion(self, group_id: str) -> DisklessError | None:
         try:
             await self._store.delete_group(group_id)
         except DisklessError as failure:
-            if dormant is not None and group_id not in self._live and self._is_loaded:
-                self._dormant.setdefault(group_id, dormant)
             return as_group_error(failure)
         return None
 
     # -- expiry ---------------------------------------------------------------------------------
 
-    async def _forget_unused(self) -> None:
-        """Offsets that are old and not in use, and groups that have neither members nor offsets."""
+    async def forget_unused(self) -> None:
+        """Forget old offsets that are not in use, and groups without members and offsets.
+
+        `run` does it every `offsets.retention.check.interval.ms`.
+        """
         try:
             for group_id in await self._offsets.expire(self._is_in_use):
                 await self._forget_without_offsets(group_id)

@@ -11,8 +11,8 @@ groups that were stored under another number.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Collection, Sequence
+from typing import Final, Protocol, TypeVar
 
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
@@ -20,7 +20,7 @@ from diskless.groups.errors import (
     NotGroupCoordinator,
 )
 from diskless.groups.group_coordinator import PartitionGroups, matches
-from diskless.groups.group_store import CoordinatorGroupStore
+from diskless.groups.group_store import GroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.settings import GroupSettings
 from diskless.ports import (
@@ -39,13 +39,12 @@ from diskless.ports import (
     SyncGroup,
 )
 from diskless.purgatory import Purgatory
-from metadata.coordinator import PartitionCoordinator
 from metadata.group_rules import group_coordinator
 from metadata.operations import Leader
-from wal.clock import Clock
+from wal.clock import Clock, Sleep
 from wal.errors import DisklessError, InvalidRequest
 
-STRING_BYTES_MAX = 2**15 - 1
+STRING_BYTES_MAX: Final = 2**15 - 1
 """What a string may have in the oldest versions, in which everything here may be asked for."""
 
 _Answer = TypeVar("_Answer")
@@ -69,6 +68,8 @@ class GroupRouter:
         settings: GroupSettings,
         clock: Clock,
         rng: random.Random,
+        purgatory: Purgatory[str] | None = None,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`partitions` are all metadata partitions, by index."""
         self._partitions = partitions
@@ -76,24 +77,29 @@ class GroupRouter:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+        self._sleep = sleep
         self._led: dict[int, PartitionGroups] = {}
-        self.purgatory: Purgatory[str] = Purgatory("group")
+        self.purgatory: Final = purgatory or Purgatory[str]("group")
 
-    def led(
-        self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
-    ) -> PartitionGroups:
-        """The worker for a metadata partition that this broker has come to lead."""
+    def led(self, index: int, store: GroupStore) -> PartitionGroups:
+        """The worker for the metadata partition `index`, which this broker has come to lead."""
         groups = PartitionGroups(
-            CoordinatorGroupStore(coordinator, certainly_leads=certainly_leads),
+            store,
             self._topics,
-            belongs_here=lambda group_id: self._index(group_id) == coordinator.coordinator_id,
+            belongs_here=lambda group_id: self._index(group_id) == index,
             settings=self._settings,
             purgatory=self.purgatory,
             clock=self._clock,
             rng=self._rng,
+            sleep=self._sleep,
         )
-        self._led[coordinator.coordinator_id] = groups
+        self._led[index] = groups
         return groups
+
+    def close(self) -> None:
+        """Answer everybody who waits, and refuse whatever comes: the broker stops."""
+        for groups in self._led.values():
+            groups.close()
 
     # -- the way --------------------------------------------------------------------------------
 
@@ -115,9 +121,7 @@ class GroupRouter:
     # -- members --------------------------------------------------------------------------------
 
     def join(self, request: JoinGroup, client: ClientInfo) -> Awaitable[JoinedGroup]:
-        names = [request.protocol_type, request.instance_id, request.member_id]
-        names += [protocol.name for protocol in request.protocols]
-        error = _refused_id(request.group_id) or _refused_names(names)
+        error = _refused_id(request.group_id) or _refused_names(request)
         groups = error or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return _at_once(JoinedGroup(error=groups, member_id=request.member_id))
@@ -195,9 +199,12 @@ def _refused_id(group_id: str) -> DisklessError | None:
     return None if group_id else InvalidGroupId("an empty group id")
 
 
-def _refused_names(names: Iterable[str | None]) -> DisklessError | None:
+def _refused_names(request: JoinGroup) -> DisklessError | None:
     """Members are told of each other, each in the version that it speaks."""
-    for name in names:
+    if request.instance_id == "":
+        return InvalidRequest("an empty instance id")
+    names = [request.protocol_type, request.instance_id, request.member_id]
+    for name in (*names, *(protocol.name for protocol in request.protocols)):
         if name is not None and len(name.encode()) > STRING_BYTES_MAX:
             return InvalidRequest(f"a name of {len(name.encode())} bytes")
     return None

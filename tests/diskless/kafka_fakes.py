@@ -26,6 +26,7 @@ from diskless.ports import (
     FetchOffsets,
     FetchPartition,
     FetchResult,
+    GroupCoordinator,
     GroupHeartbeat,
     JoinedGroup,
     JoinGroup,
@@ -495,9 +496,13 @@ async def running_broker(
     clock: Clock | None = None,
     apis: ApiRegistry | None = None,
     configs: Sequence[BrokerConfigEntry] = (),
+    coordinated: GroupCoordinator | None = None,
     **settings: Any,
 ) -> AsyncIterator[Broker]:
-    """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows."""
+    """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows.
+
+    `coordinated` are its consumer groups; without them it sends their members elsewhere.
+    """
     topics = FakeTopics()
     stored = FakeStored()
     manager = FakeReplicaManager(topics)
@@ -506,7 +511,7 @@ async def running_broker(
     registry = kafka_apis(
         manager=manager,
         cluster=cluster,
-        groups=groups,
+        groups=coordinated or groups,
         topics=topics,
         producer_ids=topics,
         broker_configs=FakeConfigs(configs),

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
-from kio_entities import smallest
+from kio_entities import entity_of, smallest
 
 from wal.record_batch import HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
 
@@ -112,6 +112,15 @@ class RawClient:
     async def call(self, key: int, version: int, correlation_id: int = 1, /, **values: Any) -> Any:
         """Send a control request, and give the answer as kio reads it."""
         await self.send(frame(key, version, correlation_id, request_body(key, version, **values)))
+        return await self._answer(key, version, correlation_id)
+
+    async def ask(self, key: int, version: int, /, **values: Any) -> Any:
+        """Send a request given as nested mappings; what the schema lacks is left out."""
+        entity = entity_of(load_request_schema(key, version), values)
+        await self.send(frame(key, version, 1, written(entity)))
+        return await self._answer(key, version, 1)
+
+    async def _answer(self, key: int, version: int, correlation_id: int) -> Any:
         answered, rest = await self.receive()
         assert answered == correlation_id
         schema = load_response_schema(key, version)

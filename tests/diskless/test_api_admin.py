@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 from kafka_fakes import HIGH_WATERMARK, Broker, FakeLog, running_broker
-from kafka_raw_client import RawClient, frame, written
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader
-from kio_entities import entity_of
+from kafka_raw_client import RawClient
 
 from diskless.ports import ActiveProducer, BrokerConfigEntry
 from metadata.operations import (
@@ -30,25 +27,12 @@ TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-class Client(RawClient):
-    async def ask(self, key: int, version: int, /, **values: Any) -> Any:
-        """Send a request given as nested mappings; what the schema lacks is left out."""
-        entity = entity_of(load_request_schema(key, version), values)
-        await self.send(frame(key, version, 1, written(entity)))
-        _, rest = await self.receive()
-        schema = load_response_schema(key, version)
-        start = 1 if schema.__header_schema__.__flexible__ else 0
-        response, size = entity_reader(schema)(rest, start)
-        assert start + size == len(rest)
-        return response
-
-
 @asynccontextmanager
 async def connected(
     configs: Sequence[BrokerConfigEntry] = (),
-) -> AsyncIterator[tuple[Broker, Client]]:
+) -> AsyncIterator[tuple[Broker, RawClient]]:
     async with running_broker(configs=configs) as broker:
-        client = await Client.connect(broker.server.address)
+        client = await RawClient.connect(broker.server.address)
         try:
             yield broker, client
         finally:
@@ -72,7 +56,9 @@ def change(name: str, value: str | None, operation: int = SET) -> Mapping[str, A
     return {"name": name, "config_operation": operation, "value": value}
 
 
-async def alter(client: Client, *changes: Mapping[str, Any], topic: str = "t") -> tuple[int, str]:
+async def alter(
+    client: RawClient, *changes: Mapping[str, Any], topic: str = "t"
+) -> tuple[int, str]:
     """(error code, message) of incremental changes of one topic."""
     answer = await client.ask(
         INCREMENTAL, 1, resources=[resource(topic, *changes)], validate_only=False
@@ -277,7 +263,7 @@ async def test_what_the_coordinator_says_is_the_resources_error(failure, code):
 # --- configs, described ---------------------------------------------------------------------------
 
 
-async def described(client: Client, name: str, kind: int = TOPIC) -> Mapping[str, Any]:
+async def described(client: RawClient, name: str, kind: int = TOPIC) -> Mapping[str, Any]:
     answer = await client.ask(
         DESCRIBE,
         4,
@@ -604,7 +590,7 @@ async def test_damaged_producer_rows_are_the_error_of_their_partition():
 
 
 async def pages(
-    client: Client, names: Sequence[str], limit: int, cursor: Mapping[str, Any] | None = None
+    client: RawClient, names: Sequence[str], limit: int, cursor: Mapping[str, Any] | None = None
 ) -> list[list[tuple[str, int, list[int]]]]:
     """(name, error code, partitions) per topic, per page."""
     found = []
