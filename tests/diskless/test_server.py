@@ -28,8 +28,8 @@ Test = Callable[..., Coroutine[Any, Any, None]]
 
 API_VERSIONS_0 = frame(18, 0, 1, b"")
 
-UNSERVED_KEY = 27
-"""WriteTxnMarkers: an API key that no part of the broker takes."""
+UNSERVED_KEY = 26
+"""EndTxn: an API key that no part of the broker takes."""
 
 
 def on_both_loops(test: Test) -> Any:
