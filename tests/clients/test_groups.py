@@ -1,171 +1,65 @@
 """Consumer groups through stock clients: sharing, rebalancing, committing, going on where one was.
 
-Each client library is a `Member` behind one face; it subscribes, polls in its own thread until it
-is told to stop, leaves or vanishes, and says what it has and what it read.
+Members look up their topic within 100 ms of subscribing, and kafka-python may otherwise assign
+nothing to anybody, so the first rebalance of a group waits for a little longer.
 """
 
-import asyncio
+import gc
 import itertools
-import threading
-from collections.abc import Callable, Iterator
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaException, Producer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
+from tests.support.group_members import (
+    MEMBERS,
+    AioKafkaMember,
+    ConfluentMember,
+    CooperativeMember,
+    KafkaPythonMember,
+    Member,
+    StartMember,
+)
 from tests.support.live_broker import LiveBroker, until
-from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer
+from tests.support.stock_clients import QUIET, TIMEOUT_S, confluent_consumer
 
-pytestmark = pytest.mark.clients
+with warnings.catch_warnings():
+    # kafka-python reads its schemas through a function that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaAdminClient
+
+pytestmark = [
+    pytest.mark.clients,
+    # kafka-python leaves sockets to the collector: of connections that were refused, always.
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestWarning"),
+]
 
 SETTINGS: Final = {
     "wal.commit.interval.ms": "5",
     "num.partitions": "4",
-    "group.initial.rebalance.delay.ms": "0",
+    "group.initial.rebalance.delay.ms": "300",
     "group.min.session.timeout.ms": "100",
 }
-SESSION_MS: Final = 3_000
-HEARTBEAT_MS: Final = 200
+ALL: Final = {0, 1, 2, 3}
 
 _names = itertools.count()
-
-
-class Member(Protocol):
-    """One consumer of a group, polling in a thread of its own."""
-
-    assigned: set[int]
-    """Partitions it has now."""
-    read: list[bytes]
-
-    def stop(self) -> None:
-        """Commit what was read, leave the group, and end."""
-        ...
-
-
-class _Threaded:
-    """What the members have in common: a thread, and the reason if it died."""
-
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
-        self.assigned: set[int] = set()
-        self.read: list[bytes] = []
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._guarded, args=(bootstrap, group, topic))
-        self._thread.start()
-
-    def _guarded(self, *where: str) -> None:
-        try:
-            self._run(*where)
-        except BaseException as failure:
-            self._failure = failure
-
-    def _run(self, bootstrap: str, group: str, topic: str) -> None:
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join(TIMEOUT_S)
-        assert not self._thread.is_alive()
-        if self._failure is not None:
-            raise self._failure
-
-
-class ConfluentMember(_Threaded):
-    """librdkafka."""
-
-    extra: ClassVar[dict[str, Any]] = {}
-
-    def _run(self, bootstrap: str, group: str, topic: str) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
-                "logger": QUIET,
-                **self.extra,
-            }
-        )
-        consumer.subscribe([topic])
-        while not self._stopping.is_set():
-            message = consumer.poll(0.05)
-            if message is not None and message.error() is None:
-                self.read.append(message.value() or b"")
-            self.assigned = {place.partition for place in consumer.assignment()}
-        try:
-            consumer.commit(asynchronous=False)
-        except KafkaException as error:
-            if error.args[0].name() != "_NO_OFFSET":
-                raise
-        consumer.close()
-        self.assigned = set()
-
-
-class CooperativeMember(ConfluentMember):
-    """librdkafka with incremental rebalances."""
-
-    extra: ClassVar[dict[str, Any]] = {"partition.assignment.strategy": "cooperative-sticky"}
-
-
-class KafkaPythonMember(_Threaded):
-    """kafka-python."""
-
-    def _run(self, bootstrap: str, group: str, topic: str) -> None:
-        consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-        )
-        while not self._stopping.is_set():
-            for messages in consumer.poll(timeout_ms=50).values():
-                self.read += [message.value for message in messages]
-            self.assigned = {place.partition for place in consumer.assignment()}
-        consumer.commit()
-        consumer.close(autocommit=False)
-        self.assigned = set()
-
-
-class AioKafkaMember(_Threaded):
-    """aiokafka."""
-
-    def _run(self, bootstrap: str, group: str, topic: str) -> None:
-        asyncio.run(self._consume(bootstrap, group, topic))
-
-    async def _consume(self, bootstrap: str, group: str, topic: str) -> None:
-        consumer = AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-        )
-        await consumer.start()
-        while not self._stopping.is_set():
-            for messages in (await consumer.getmany(timeout_ms=50)).values():
-                self.read += [message.value for message in messages]
-            self.assigned = {place.partition for place in consumer.assignment()}
-        await consumer.commit()
-        await consumer.stop()
-        self.assigned = set()
-
-
-StartMember = Callable[[str, str, str], Member]
-MEMBERS: Final[list[StartMember]] = [
-    ConfluentMember,
-    CooperativeMember,
-    KafkaPythonMember,
-    AioKafkaMember,
-]
 
 each_member = pytest.mark.parametrize("member", MEMBERS, ids=lambda kind: kind.__name__)
 
@@ -186,8 +80,40 @@ def broker(tmp_path: Path, settings: dict[str, str]) -> Iterator[LiveBroker]:
         yield broker
 
 
-def produce(bootstrap: str, topic: str, values: range) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "logger": QUIET})
+@pytest.fixture
+def one_broker(tmp_path: Path) -> Iterator[LiveBroker]:
+    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
+        yield broker
+
+
+class Group:
+    """The members that a test has started."""
+
+    def __init__(self) -> None:
+        self._members: list[Member] = []
+
+    def start(
+        self, kind: StartMember, broker: LiveBroker, topic: str, *, group: str = "g", **more: Any
+    ) -> Member:
+        member = kind(broker.bootstrap, group, topic, **more)
+        self._members.append(member)
+        return member
+
+    def abandon(self) -> None:
+        for member in self._members:
+            member.abandon()
+
+
+@pytest.fixture
+def members() -> Iterator[Group]:
+    group = Group()
+    yield group
+    group.abandon()
+    gc.collect()
+
+
+def produce(broker: LiveBroker, topic: str, values: range) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "logger": QUIET})
     for value in values:
         producer.produce(topic, str(value).encode(), partition=value % 4)
     assert producer.flush(TIMEOUT_S) == 0
@@ -197,18 +123,125 @@ def values(*members: Member) -> list[int]:
     return sorted(int(value) for member in members for value in member.read)
 
 
+def shared(first: Member, second: Member) -> bool:
+    """Whether two members have all partitions, and each of them two."""
+    return (
+        len(first.assigned) == len(second.assigned) == 2 and first.assigned | second.assigned == ALL
+    )
+
+
+@pytest.fixture
+def admin(one_broker: LiveBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": one_broker.bootstrap}, logger=QUIET)
+
+
+# -- sharing
+
+
+@each_member
+def test_two_members_share_the_partitions_and_one_takes_all_when_the_other_leaves(
+    broker: LiveBroker, topic: str, member: StartMember, members: Group
+) -> None:
+    produce(broker, topic, range(4))
+    first = members.start(member, broker, topic)
+    until(lambda: first.assigned == ALL, "the only member to have all partitions")
+    second = members.start(member, broker, topic)
+    until(lambda: shared(first, second), "two members to share the partitions")
+    first.stop()
+    until(lambda: second.assigned == ALL, "the one who stayed to have all partitions")
+    second.stop()
+
+
+def test_members_of_all_clients_share_a_group(
+    one_broker: LiveBroker, topic: str, members: Group
+) -> None:
+    produce(one_broker, topic, range(100))
+    group = [
+        members.start(kind, one_broker, topic, **more)
+        for kind, more in (
+            (ConfluentMember, {"partition_assignment_strategy": "range"}),
+            (KafkaPythonMember, {}),
+            (AioKafkaMember, {"partition_assignment_strategy": (RangePartitionAssignor,)}),
+        )
+    ]
+    until(
+        lambda: (
+            sorted(p for one in group for p in one.assigned) == [0, 1, 2, 3]
+            and all(one.assigned for one in group)
+        ),
+        "three clients to share four partitions",
+    )
+    produce(one_broker, topic, range(100, 200))
+    until(lambda: set(values(*group)) >= {*range(200)}, "all records to be read")
+    for one in group:
+        one.stop()
+
+
+def test_a_member_that_is_killed_loses_its_partitions_after_its_session(
+    one_broker: LiveBroker, topic: str, members: Group
+) -> None:
+    produce(one_broker, topic, range(40))
+    script = (
+        "import sys\n"
+        "from confluent_kafka import Consumer\n"
+        "settings = {'bootstrap.servers': sys.argv[1], 'group.id': 'g',\n"
+        "    'session.timeout.ms': 1000, 'heartbeat.interval.ms': 100,\n"
+        "    'auto.offset.reset': 'earliest', 'enable.auto.commit': False}\n"
+        "consumer = Consumer(settings)\n"
+        "consumer.subscribe([sys.argv[2]])\n"
+        "while True:\n"
+        "    message = consumer.poll(0.1)\n"
+        "    if message is not None and message.error() is None:\n"
+        "        print('reads', flush=True)\n"
+    )
+    command = [sys.executable, "-c", script, one_broker.bootstrap, topic]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == b"reads\n"
+        heir = members.start(ConfluentMember, one_broker, topic)
+        until(lambda: len(heir.assigned) == 2, "the partitions to be shared")
+        victim.send_signal(signal.SIGKILL)
+    until(lambda: heir.assigned == ALL, "the heir to have all partitions")
+    until(lambda: set(values(heir)) == {*range(40)}, "the heir to read everything")
+    heir.stop()
+
+
+@pytest.mark.parametrize("member", [ConfluentMember, CooperativeMember, KafkaPythonMember])
+def test_a_static_member_comes_back_to_its_partitions_and_the_others_hear_nothing(
+    one_broker: LiveBroker, topic: str, member: StartMember, members: Group
+) -> None:
+    def start(name: str) -> Member:
+        return members.start(member, one_broker, topic, group_instance_id=name)
+
+    produce(one_broker, topic, range(4))
+    other = start("other")
+    first = start("mine")
+    until(lambda: shared(other, first), "the partitions to be shared")
+    mine, rebalances = set(first.assigned), other.rebalances
+    first.stop()
+    second = start("mine")
+    until(lambda: second.assigned == mine, "the static member to have what it had")
+    assert other.rebalances == rebalances
+    assert other.assigned == ALL - mine
+    other.stop()
+    second.stop()
+
+
+# -- going on
+
+
 @each_member
 def test_a_group_goes_on_where_it_was_after_the_broker_restarted(
-    tmp_path: Path, settings: dict[str, str], topic: str, member: StartMember
+    tmp_path: Path, settings: dict[str, str], topic: str, member: StartMember, members: Group
 ) -> None:
     with LiveBroker(tmp_path / "data", settings) as broker:
-        produce(broker.bootstrap, topic, range(100))
-        first = member(broker.bootstrap, "readers", topic)
+        produce(broker, topic, range(100))
+        first = members.start(member, broker, topic)
         until(lambda: len(first.read) == 100, "all records")
         first.stop()
     with LiveBroker(tmp_path / "data", settings) as broker:
-        produce(broker.bootstrap, topic, range(100, 120))
-        second = member(broker.bootstrap, "readers", topic)
+        produce(broker, topic, range(100, 120))
+        second = members.start(member, broker, topic)
         until(lambda: len(second.read) == 20, "the new records")
         second.stop()
     assert values(first) == [*range(100)]
@@ -216,20 +249,136 @@ def test_a_group_goes_on_where_it_was_after_the_broker_restarted(
 
 
 @each_member
-def test_two_members_share_the_partitions_and_one_takes_all_when_the_other_leaves(
-    broker: LiveBroker, topic: str, member: StartMember
+def test_members_go_on_without_a_rebalance_when_the_broker_comes_back(
+    tmp_path: Path, topic: str, member: StartMember, members: Group
 ) -> None:
-    produce(broker.bootstrap, topic, range(4))
-    first = member(broker.bootstrap, "readers", topic)
-    until(lambda: first.assigned == {0, 1, 2, 3}, "the only member to have all partitions")
-    second = member(broker.bootstrap, "readers", topic)
-    until(
-        lambda: (
-            len(first.assigned) == len(second.assigned) == 2
-            and first.assigned | second.assigned == {0, 1, 2, 3}
-        ),
-        "two members to share the partitions",
-    )
+    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
+        port = broker.port
+        produce(broker, topic, range(20))
+        first = members.start(member, broker, topic)
+        second = members.start(member, broker, topic)
+        until(lambda: shared(first, second), "the partitions to be shared")
+        until(lambda: len(first.read) + len(second.read) >= 20, "the first records")
+        before = first.rebalances, first.assigned, second.rebalances, second.assigned
+    with LiveBroker(tmp_path / "data", SETTINGS, port=port) as broker:
+        produce(broker, topic, range(20, 40))
+        until(lambda: len(first.read) + len(second.read) >= 40, "the later records")
+        after = first.rebalances, first.assigned, second.rebalances, second.assigned
+        first.stop()
+        second.stop()
+    assert after == before
+    assert values(first, second) == [*range(40)]
+
+
+def test_a_topic_created_again_is_read_from_its_beginning(
+    one_broker: LiveBroker, topic: str, admin: AdminClient, members: Group
+) -> None:
+    produce(one_broker, topic, range(40))
+    first = members.start(ConfluentMember, one_broker, topic)
+    until(lambda: len(first.read) == 40, "all records")
     first.stop()
-    until(lambda: second.assigned == {0, 1, 2, 3}, "the one who stayed to have all partitions")
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    produce(one_broker, topic, range(8))
+    second = members.start(ConfluentMember, one_broker, topic)
+    until(lambda: len(second.read) == 8, "the records of the new topic")
     second.stop()
+
+
+# -- committing by hand
+
+
+def consumer_of(broker: LiveBroker, group: str, **more: Any) -> Consumer:
+    return confluent_consumer(broker.bootstrap, **{"group.id": group, **more})
+
+
+def test_offsets_are_committed_and_read_without_being_in_the_group(
+    one_broker: LiveBroker, topic: str
+) -> None:
+    produce(one_broker, topic, range(4))
+    with closing(consumer_of(one_broker, "simple")) as consumer:
+        places = [TopicPartition(topic, 0, 1, metadata="a note"), TopicPartition(topic, 1, 7)]
+        consumer.commit(offsets=places, asynchronous=False)
+        found = consumer.committed([TopicPartition(topic, n) for n in range(3)], TIMEOUT_S)
+        assert [one.offset for one in found] == [1, 7, -1001]
+        assert found[0].metadata == "a note"
+
+
+def test_a_member_that_was_replaced_cannot_commit(
+    one_broker: LiveBroker, topic: str, members: Group
+) -> None:
+    produce(one_broker, topic, range(4))
+    member = members.start(ConfluentMember, one_broker, topic)
+    until(lambda: member.assigned == ALL, "the member to have all partitions")
+    with closing(consumer_of(one_broker, "g")) as stranger:
+        with pytest.raises(KafkaException) as refused:
+            stranger.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
+    member.stop()
+
+
+# -- administration
+
+
+def test_groups_are_listed_described_and_deleted(
+    one_broker: LiveBroker, topic: str, admin: AdminClient, members: Group
+) -> None:
+    produce(one_broker, topic, range(4))
+    member = members.start(ConfluentMember, one_broker, topic, client_id="me")
+    until(lambda: member.assigned == ALL, "the member to have all partitions")
+    listed = admin.list_consumer_groups().result(TIMEOUT_S)
+    assert [(one.group_id, one.state) for one in listed.valid] == [("g", ConsumerGroupState.STABLE)]
+    stable = admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result(TIMEOUT_S)
+    assert stable.valid == []
+    described = admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+    assert described.state is ConsumerGroupState.STABLE
+    assert described.coordinator.port == one_broker.port
+    (one,) = described.members
+    assert (one.client_id, one.host) == ("me", "127.0.0.1")
+    assert {place.partition for place in one.assignment.topic_partitions} == ALL
+    with pytest.raises(KafkaException) as refused:
+        admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+    assert refused.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
+    member.stop()
+    admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+    assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
+
+
+def test_offsets_are_listed_altered_and_deleted(
+    one_broker: LiveBroker, topic: str, admin: AdminClient, members: Group
+) -> None:
+    produce(one_broker, topic, range(40))
+    first = members.start(ConfluentMember, one_broker, topic)
+    until(lambda: len(first.read) == 40, "all records")
+    first.stop()
+
+    def offsets() -> dict[int, int]:
+        asked = [ConsumerGroupTopicPartitions("g")]
+        found = admin.list_consumer_group_offsets(asked)["g"].result(TIMEOUT_S)
+        return {place.partition: place.offset for place in found.topic_partitions}
+
+    assert offsets() == dict.fromkeys(ALL, 10)
+    back = ConsumerGroupTopicPartitions("g", [TopicPartition(topic, 2, 5)])
+    admin.alter_consumer_group_offsets([back])["g"].result(TIMEOUT_S)
+    assert offsets() == {0: 10, 1: 10, 2: 5, 3: 10}
+    second = members.start(ConfluentMember, one_broker, topic)
+    until(lambda: len(second.read) == 5, "what was read before, from where it was set back to")
+    second.stop()
+
+
+def test_kafka_pythons_administrator_sees_the_same(
+    one_broker: LiveBroker, topic: str, members: Group
+) -> None:
+    produce(one_broker, topic, range(4))
+    member = members.start(ConfluentMember, one_broker, topic)
+    until(lambda: len(member.read) == 4, "all records")
+    with closing(KafkaAdminClient(bootstrap_servers=one_broker.bootstrap)) as admin:
+        assert [group["group_id"] for group in admin.list_groups()] == ["g"]
+        described = admin.describe_groups(["g"])["g"]
+        assert described["group_state"] == "Stable"
+        assert len(described["members"]) == 1
+        member.stop()
+        offsets = admin.list_group_offsets("g")["g"]
+        found = {place.partition: offset.offset for place, offset in offsets.items()}
+        assert found == dict.fromkeys(ALL, 1)
+        admin.delete_groups(["g"])
+        assert admin.list_groups() == []

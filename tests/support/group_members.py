@@ -1,0 +1,168 @@
+"""Members of consumer groups: each stock client in a thread of its own, behind one face.
+
+A member subscribes, polls until it is told to stop, and says what it has and what it read. It
+commits when it stops, and then leaves its group.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Consumer, KafkaException
+
+from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer
+
+SESSION_MS: Final = 3_000
+HEARTBEAT_MS: Final = 200
+
+
+class Member:
+    """One consumer of a group, polling in a thread from the start."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
+        """`settings` are of the client, `_` for `.` in their names."""
+        self.read: list[bytes] = []
+        self.rebalances = 0
+        """How often it was given partitions, where the client tells."""
+        self._assigned: set[int] = set()
+        self._settings = settings
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._guarded, args=(bootstrap, group, topic))
+        self._thread.start()
+
+    @property
+    def assigned(self) -> set[int]:
+        """Partitions it has now. Raises what it died of, if it did."""
+        if self._failure is not None:
+            raise self._failure
+        return self._assigned
+
+    def stop(self) -> None:
+        """Commit what was read, leave the group, and end. Raises what it died of."""
+        self._stopping.set()
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive()
+        if self._failure is not None:
+            raise self._failure
+
+    def abandon(self) -> None:
+        """End, whatever state it is in; for the end of a test that failed."""
+        self._stopping.set()
+        self._thread.join(TIMEOUT_S)
+
+    def _guarded(self, *where: str) -> None:
+        try:
+            self._run(*where)
+        except BaseException as failure:
+            self._failure = failure
+        self._assigned = set()
+
+    def _run(self, bootstrap: str, group: str, topic: str) -> None:
+        raise NotImplementedError
+
+
+class ConfluentMember(Member):
+    """librdkafka."""
+
+    extra: ClassVar[dict[str, Any]] = {}
+
+    def _run(self, bootstrap: str, group: str, topic: str) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "logger": QUIET,
+                **self.extra,
+                **{name.replace("_", "."): value for name, value in self._settings.items()},
+            }
+        )
+        consumer.subscribe([topic], on_assign=self._count)
+        try:
+            while not self._stopping.is_set():
+                message = consumer.poll(0.05)
+                if message is not None and message.error() is None:
+                    self.read.append(message.value() or b"")
+                self._assigned = {place.partition for place in consumer.assignment()}
+            self._commit(consumer)
+        finally:
+            consumer.close()
+
+    def _count(self, *_: object) -> None:
+        self.rebalances += 1
+
+    def _commit(self, consumer: Consumer) -> None:
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].name() != "_NO_OFFSET":
+                raise
+
+
+class CooperativeMember(ConfluentMember):
+    """librdkafka with incremental rebalances."""
+
+    extra: ClassVar[dict[str, Any]] = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+class KafkaPythonMember(Member):
+    """kafka-python."""
+
+    def _run(self, bootstrap: str, group: str, topic: str) -> None:
+        consumer = KafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            **self._settings,
+        )
+        try:
+            while not self._stopping.is_set():
+                for messages in consumer.poll(timeout_ms=50).values():
+                    self.read += [message.value for message in messages]
+                self._assigned = {place.partition for place in consumer.assignment()}
+            consumer.commit()
+        finally:
+            consumer.close(autocommit=False)
+
+
+class AioKafkaMember(Member):
+    """aiokafka."""
+
+    def _run(self, bootstrap: str, group: str, topic: str) -> None:
+        asyncio.run(self._consume(bootstrap, group, topic))
+
+    async def _consume(self, bootstrap: str, group: str, topic: str) -> None:
+        async with AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            **self._settings,
+        ) as consumer:
+            while not self._stopping.is_set():
+                for messages in (await consumer.getmany(timeout_ms=50)).values():
+                    self.read += [message.value for message in messages]
+                self._assigned = {place.partition for place in consumer.assignment()}
+            await consumer.commit()
+
+
+StartMember = Callable[..., Member]
+MEMBERS: Final[list[StartMember]] = [
+    ConfluentMember,
+    CooperativeMember,
+    KafkaPythonMember,
+    AioKafkaMember,
+]
