@@ -193,17 +193,20 @@ class MetadataPartition:
             try:
                 if look % LOOKS_PER_REFRESH == 0 or await self.log.peek():
                     await self.log.refresh()
-            except Retriable as error:
-                _logger.warning("metadata partition %d cannot be read: %s", self.index, error)
-            else:
                 if self.replica.applied_offset < self.log.end_offset:
                     seen_at = self._clock.monotonic()
                     await self.replica.catch_up(self.log)
                 elif self._may_stand(self._clock.monotonic() - seen_at, patience_s):
                     return
+            except Retriable as error:
+                self._cannot_read(error)
+            else:
                 if self.leader is not None:
                     self._ready.set()
             await self._sleep(self._settings.follow_interval_ms / 1000)
+
+    def _cannot_read(self, error: Retriable) -> None:
+        _logger.warning("metadata partition %d cannot be read: %s", self.index, error)
 
     def _patience_s(self) -> float:
         jitter = self._rng.random() * _JITTER_OF_LEASE
@@ -229,7 +232,7 @@ class MetadataPartition:
         before = self.leader
         await self._append_leader_change(candidate.broker_id, candidate)
         failpoint("lead.after_log")
-        await self.replica.catch_up(self.log)
+        await self._catch_up()
         _logger.info(
             "metadata partition %d: broker %d leads, epoch %d",
             self.index,
@@ -250,6 +253,15 @@ class MetadataPartition:
                 else before.broker_id
             ),
         )
+
+    async def _catch_up(self) -> None:
+        """Apply what the log has, however long it takes. Raises: CorruptLog, CorruptState."""
+        while True:
+            try:
+                return await self.replica.catch_up(self.log)
+            except Retriable as error:
+                self._cannot_read(error)
+                await self._sleep(self._settings.follow_interval_ms / 1000)
 
     async def _append_leader_change(self, broker_id: int, candidate: Candidate) -> None:
         leader = self.replica.leader

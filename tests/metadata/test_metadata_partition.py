@@ -1,6 +1,7 @@
 """Who leads a metadata partition: elections, leases, resignations, and leaders that were paused."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -8,6 +9,7 @@ import pytest
 
 from metadata.control_records import LeaderChangeRecord
 from metadata.coordinator import PartitionCoordinator
+from metadata.log import MetadataRecordBatch
 from metadata.operations import (
     CreateTopic,
     ListOffsets,
@@ -16,9 +18,10 @@ from metadata.operations import (
 )
 from metadata.records import decode_record
 from tests.support.contender import LEASE_MS, Contender, until
+from tests.support.stepped_store import Fate
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
-from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator
+from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, StorageFailed
 from wal.memory_store import MemoryStore
 
 LEASE_S = LEASE_MS / 1000
@@ -233,3 +236,42 @@ async def test_leader_epochs_grow_by_one_with_every_leader(bucket: Bucket) -> No
         epochs = await leader_epochs(last)
     assert [epoch for epoch, _ in epochs] == list(range(1, len(epochs) + 1))
     assert [broker for _, broker in epochs] == [1, -1, 2, -1, 3, -1, 4]
+
+
+async def test_a_follower_outlives_a_store_that_refuses_reads_now_and_then(bucket: Bucket) -> None:
+    async with bucket.contender(1) as leader, bucket.contender(2) as follower:
+        coordinator = await leader.leading()
+        await follower.following(leader)
+        for number in range(10):
+            follower.stop_the_world()
+            for name in range(6):
+                await create(coordinator, f"topic-{number}-{name}")
+            # Of what it has to read in one go, one request fails, whichever it is.
+            follower.steps.others.extend([*[Fate.OK] * number, Fate.AWAY])
+            follower.go_on()
+            await follower.following(leader)
+            follower.steps.others.clear()
+        assert not follower.task.done()
+        assert follower.replica.state_hash == leader.replica.state_hash
+
+
+async def test_a_new_leader_outlives_a_store_that_refuses_reads(bucket: Bucket) -> None:
+    """It won, and cannot read yet what made it the leader."""
+    leader = await bucket.contender(1).__aenter__()
+    async with bucket.contender(2) as candidate:
+        await create(await leader.leading(), "a")
+        await candidate.following(leader)
+        read = candidate.log.read
+        failures = [StorageFailed("away"), StorageFailed("still away")]
+
+        async def failing(offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:
+            if failures:
+                raise failures.pop()
+            return await read(offset, max_bytes)
+
+        candidate.log.read = failing  # type: ignore[method-assign]
+        await leader.die()
+        await bucket.pass_time(1.5 * LEASE_S, candidate)
+        coordinator = await candidate.leading()
+        assert not failures
+        assert set(coordinator.replica.topics()) == {"a"}
