@@ -36,6 +36,7 @@ from tests.support.group_members import (
     KafkaPythonMember,
     Member,
     StartMember,
+    stop,
 )
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import QUIET, TIMEOUT_S, confluent_consumer
@@ -147,9 +148,9 @@ def test_two_members_share_the_partitions_and_one_takes_all_when_the_other_leave
     until(lambda: first.assigned == ALL, "the only member to have all partitions")
     second = members.start(member, broker, topic)
     until(lambda: shared(first, second), "two members to share the partitions")
-    first.stop()
+    stop(first)
     until(lambda: second.assigned == ALL, "the one who stayed to have all partitions")
-    second.stop()
+    stop(second)
 
 
 def test_members_of_all_clients_share_a_group(
@@ -173,8 +174,7 @@ def test_members_of_all_clients_share_a_group(
     )
     produce(one_broker, topic, range(100, 200))
     until(lambda: set(values(*group)) >= {*range(200)}, "all records to be read")
-    for one in group:
-        one.stop()
+    stop(*group)
 
 
 def test_a_member_that_is_killed_loses_its_partitions_after_its_session(
@@ -203,7 +203,7 @@ def test_a_member_that_is_killed_loses_its_partitions_after_its_session(
         victim.send_signal(signal.SIGKILL)
     until(lambda: heir.assigned == ALL, "the heir to have all partitions")
     until(lambda: set(values(heir)) == {*range(40)}, "the heir to read everything")
-    heir.stop()
+    stop(heir)
 
 
 @pytest.mark.parametrize("member", [ConfluentMember, CooperativeMember, KafkaPythonMember])
@@ -218,13 +218,12 @@ def test_a_static_member_comes_back_to_its_partitions_and_the_others_hear_nothin
     first = start("mine")
     until(lambda: shared(other, first), "the partitions to be shared")
     mine, rebalances = set(first.assigned), other.rebalances
-    first.stop()
+    stop(first)
     second = start("mine")
     until(lambda: second.assigned == mine, "the static member to have what it had")
     assert other.rebalances == rebalances
     assert other.assigned == ALL - mine
-    other.stop()
-    second.stop()
+    stop(other, second)
 
 
 # -- going on
@@ -238,12 +237,12 @@ def test_a_group_goes_on_where_it_was_after_the_broker_restarted(
         produce(broker, topic, range(100))
         first = members.start(member, broker, topic)
         until(lambda: len(first.read) == 100, "all records")
-        first.stop()
+        stop(first)
     with LiveBroker(tmp_path / "data", settings) as broker:
         produce(broker, topic, range(100, 120))
         second = members.start(member, broker, topic)
         until(lambda: len(second.read) == 20, "the new records")
-        second.stop()
+        stop(second)
     assert values(first) == [*range(100)]
     assert values(second) == [*range(100, 120)]
 
@@ -264,8 +263,7 @@ def test_members_go_on_without_a_rebalance_when_the_broker_comes_back(
         produce(broker, topic, range(20, 40))
         until(lambda: len(first.read) + len(second.read) >= 40, "the later records")
         after = first.rebalances, first.assigned, second.rebalances, second.assigned
-        first.stop()
-        second.stop()
+        stop(first, second)
     assert after == before
     assert values(first, second) == [*range(40)]
 
@@ -276,12 +274,12 @@ def test_a_topic_created_again_is_read_from_its_beginning(
     produce(one_broker, topic, range(40))
     first = members.start(ConfluentMember, one_broker, topic)
     until(lambda: len(first.read) == 40, "all records")
-    first.stop()
+    stop(first)
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     produce(one_broker, topic, range(8))
     second = members.start(ConfluentMember, one_broker, topic)
     until(lambda: len(second.read) == 8, "the records of the new topic")
-    second.stop()
+    stop(second)
 
 
 # -- committing by hand
@@ -313,7 +311,7 @@ def test_a_member_that_was_replaced_cannot_commit(
         with pytest.raises(KafkaException) as refused:
             stranger.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
         assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
-    member.stop()
+    stop(member)
 
 
 # -- administration
@@ -338,7 +336,7 @@ def test_groups_are_listed_described_and_deleted(
     with pytest.raises(KafkaException) as refused:
         admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
     assert refused.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
-    member.stop()
+    stop(member)
     admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
     assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
 
@@ -349,7 +347,7 @@ def test_offsets_are_listed_altered_and_deleted(
     produce(one_broker, topic, range(40))
     first = members.start(ConfluentMember, one_broker, topic)
     until(lambda: len(first.read) == 40, "all records")
-    first.stop()
+    stop(first)
 
     def offsets() -> dict[int, int]:
         asked = [ConsumerGroupTopicPartitions("g")]
@@ -362,7 +360,7 @@ def test_offsets_are_listed_altered_and_deleted(
     assert offsets() == {0: 10, 1: 10, 2: 5, 3: 10}
     second = members.start(ConfluentMember, one_broker, topic)
     until(lambda: len(second.read) == 5, "what was read before, from where it was set back to")
-    second.stop()
+    stop(second)
 
 
 def test_kafka_pythons_administrator_sees_the_same(
@@ -376,7 +374,7 @@ def test_kafka_pythons_administrator_sees_the_same(
         described = admin.describe_groups(["g"])["g"]
         assert described["group_state"] == "Stable"
         assert len(described["members"]) == 1
-        member.stop()
+        stop(member)
         offsets = admin.list_group_offsets("g")["g"]
         found = {place.partition: offset.offset for place, offset in offsets.items()}
         assert found == dict.fromkeys(ALL, 1)

@@ -1,7 +1,7 @@
 """Members of consumer groups: each stock client in a thread of its own, behind one face.
 
-A member subscribes, polls until it is told to stop, and says what it has and what it read. It
-commits when it stops, and then leaves its group.
+A member subscribes, polls until it is told to leave, and says what it has and what it read. It
+commits only when it is told to.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Final
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaException
 
+from tests.support.live_broker import until
 from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer
 
-SESSION_MS: Final = 3_000
-HEARTBEAT_MS: Final = 200
+TIMES: Final = {"session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
 
 
 class Member:
@@ -28,7 +28,8 @@ class Member:
         """How often it was given partitions, where the client tells."""
         self._assigned: set[int] = set()
         self._settings = settings
-        self._stopping = threading.Event()
+        self._leaving = threading.Event()
+        self._must_commit = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._guarded, args=(bootstrap, group, topic))
         self._thread.start()
@@ -40,17 +41,21 @@ class Member:
             raise self._failure
         return self._assigned
 
-    def stop(self) -> None:
-        """Commit what was read, leave the group, and end. Raises what it died of."""
-        self._stopping.set()
-        self._thread.join(TIMEOUT_S)
+    def commit(self) -> None:
+        """Commit what was read. Raises what it died of."""
+        self._must_commit.set()
+        until(lambda: not self._must_commit.is_set() or self._failure is not None, "the commit")
+
+    def leave(self) -> None:
+        """Leave the group, and end. Raises what it died of."""
+        self.abandon()
         assert not self._thread.is_alive()
         if self._failure is not None:
             raise self._failure
 
     def abandon(self) -> None:
         """End, whatever state it is in; for the end of a test that failed."""
-        self._stopping.set()
+        self._leaving.set()
         self._thread.join(TIMEOUT_S)
 
     def _guarded(self, *where: str) -> None:
@@ -64,33 +69,43 @@ class Member:
         raise NotImplementedError
 
 
+def stop(*members: Member) -> None:
+    """All commit, then all leave: a commit in the rebalance after a departure would be refused."""
+    for member in members:
+        member.commit()
+    for member in members:
+        member.leave()
+
+
 class ConfluentMember(Member):
     """librdkafka."""
 
     extra: ClassVar[dict[str, Any]] = {}
 
     def _run(self, bootstrap: str, group: str, topic: str) -> None:
+        settings = {name.replace("_", "."): value for name, value in self._settings.items()}
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
                 "logger": QUIET,
+                **{name.replace("_", "."): value for name, value in TIMES.items()},
                 **self.extra,
-                **{name.replace("_", "."): value for name, value in self._settings.items()},
+                **settings,
             }
         )
         consumer.subscribe([topic], on_assign=self._count)
         try:
-            while not self._stopping.is_set():
+            while not self._leaving.is_set():
                 message = consumer.poll(0.05)
                 if message is not None and message.error() is None:
                     self.read.append(message.value() or b"")
                 self._assigned = {place.partition for place in consumer.assignment()}
-            self._commit(consumer)
+                if self._must_commit.is_set():
+                    self._commit(consumer)
+                    self._must_commit.clear()
         finally:
             consumer.close()
 
@@ -121,16 +136,16 @@ class KafkaPythonMember(Member):
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            **self._settings,
+            **{**TIMES, **self._settings},
         )
         try:
-            while not self._stopping.is_set():
+            while not self._leaving.is_set():
                 for messages in consumer.poll(timeout_ms=50).values():
                     self.read += [message.value for message in messages]
                 self._assigned = {place.partition for place in consumer.assignment()}
-            consumer.commit()
+                if self._must_commit.is_set():
+                    consumer.commit()
+                    self._must_commit.clear()
         finally:
             consumer.close(autocommit=False)
 
@@ -148,15 +163,15 @@ class AioKafkaMember(Member):
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            **self._settings,
+            **{**TIMES, **self._settings},
         ) as consumer:
-            while not self._stopping.is_set():
+            while not self._leaving.is_set():
                 for messages in (await consumer.getmany(timeout_ms=50)).values():
                     self.read += [message.value for message in messages]
                 self._assigned = {place.partition for place in consumer.assignment()}
-            await consumer.commit()
+                if self._must_commit.is_set():
+                    await consumer.commit()
+                    self._must_commit.clear()
 
 
 StartMember = Callable[..., Member]
