@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
+    GroupLoading,
     InvalidGroupId,
     NotGroupCoordinator,
 )
@@ -135,6 +136,10 @@ class GroupRouter:
 
     def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None:
         groups = _refused_id(request.group_id) or self._groups(request.group_id)
+        if isinstance(groups, GroupLoading):
+            # As Kafka answers: whether the member has its place is known at its next heartbeat, and
+            # there are clients that end on any error they do not expect here.
+            return None
         return groups if isinstance(groups, DisklessError) else groups.heartbeat(request)
 
     async def leave(

@@ -23,7 +23,13 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from diskless.ports import BrokerEndpoint, FetchedOffset, GroupProtocol, LeavingMember
+from diskless.ports import (
+    BrokerEndpoint,
+    FetchedOffset,
+    GroupProtocol,
+    JoinedGroup,
+    LeavingMember,
+)
 from metadata.group_records import GroupKind
 from metadata.group_rules import group_coordinator
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
@@ -93,6 +99,8 @@ async def test_while_groups_are_being_read_clients_are_asked_to_try_again() -> N
     assert bench.pauses == 1
     assert isinstance((await bench.join()).error, GroupLoading)
     assert isinstance(bench.router.list_groups(), GroupLoading)
+    # A member of the group that is being read is not disturbed.
+    assert bench.heartbeat(JoinedGroup(member_id="a member", generation_id=3)) is None
     bench.may_go_on.set()
     await bench.settled()
     assert (await bench.join()).error is None
