@@ -46,11 +46,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient
 
-pytestmark = [
-    pytest.mark.clients,
-    # kafka-python leaves sockets to the collector: of connections that were refused, always.
-    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestWarning"),
-]
+pytestmark = pytest.mark.clients
 
 SETTINGS: Final = {
     "wal.commit.interval.ms": "5",

@@ -20,11 +20,7 @@ from tests.support.group_members import (
 from tests.support.live_broker import until
 from tests.support.stock_clients import QUIET, TIMEOUT_S
 
-pytestmark = [
-    pytest.mark.clients,
-    # kafka-python leaves the sockets of connections that were refused to the collector.
-    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestWarning"),
-]
+pytestmark = pytest.mark.clients
 
 SETTINGS: Final = {
     "diskless.metadata.log": "object",

@@ -20,6 +20,8 @@ with warnings.catch_warnings():
     from kafka import KafkaConsumer, KafkaProducer
     from kafka import TopicPartition as PythonTopicPartition
 
+from tests.support.refused_sockets import close_refused_sockets
+
 __all__ = [
     "CODECS",
     "QUIET",
@@ -42,6 +44,8 @@ __all__ = [
 ]
 
 TIMEOUT_S: Final = 30
+
+close_refused_sockets()
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Headers = tuple[tuple[str, bytes | None], ...]
