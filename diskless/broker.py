@@ -59,6 +59,7 @@ from diskless.recompression import Recompression
 from diskless.replica_manager import ReplicaManager, append_failed
 from diskless.server import KafkaServer, bind_listener
 from diskless.timestamp_search import TimestampSearch
+from diskless.topic_defaults import topic_defaults
 from metadata.coordinator import PartitionCoordinator
 from metadata.metadata_partition import Candidate, Worker
 from metadata.routed_client import RemoteClient
@@ -441,6 +442,7 @@ class Broker:
             clock=self.clock,
             fetch_max_bytes=self.config.server.fetch_max_bytes,
             metadata_topic=self.metadata_topic,
+            topic_defaults=topic_defaults(self.config.values()),
             recompression=stack.enter_context(Recompression(self.pool)),
         )
         stack.callback(self.replicas.close)

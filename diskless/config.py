@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from diskless.groups.settings import GroupSettings
 from diskless.server_settings import ServerSettings
+from diskless.topic_defaults import TopicDefaults
 from metadata.local_log import LocalLogSettings
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.object_log import ObjectLogSettings
@@ -134,6 +135,7 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "wal": WalSettings,
     "file_store": FileStoreSettings,
     "s3": S3Settings,
+    "topics": TopicDefaults,
     "groups": GroupSettings,
     "read": ReadSettings,
     "cache": ObjectCacheSettings,
@@ -155,6 +157,7 @@ class Config:
     wal: WalSettings = field(default_factory=WalSettings)
     file_store: FileStoreSettings = field(default_factory=FileStoreSettings)
     s3: S3Settings = field(default_factory=S3Settings)
+    topics: TopicDefaults = field(default_factory=TopicDefaults)
     groups: GroupSettings = field(default_factory=GroupSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)

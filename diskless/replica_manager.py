@@ -209,8 +209,13 @@ class ReplicaManager:
         fetch_max_bytes: int,
         metadata_topic: MetadataTopic | None = None,
         recompression: Recompression | None = None,
+        topic_defaults: Mapping[str, str] | None = None,
     ) -> None:
-        """Without `recompression` all batches stay as they were sent, whatever a topic says."""
+        """Without `recompression` all batches stay as they were sent, whatever a topic says.
+
+        `topic_defaults` are the configs of topics that do not set them, where these differ from
+        the built-in ones.
+        """
         self._coordinator = coordinator
         self._write_loop = write_loop
         self._reader = reader
@@ -222,6 +227,7 @@ class ReplicaManager:
         self.produce_purgatory: Purgatory[TopicIdPartition] = Purgatory("produce")
         self.fetch_purgatory: Purgatory[TopicIdPartition] = Purgatory("fetch")
         self._recompression = recompression
+        self._topic_defaults = topic_defaults or {}
         self._rules: dict[UUID, _TopicRules] = {}
         self._commits = CommitClock()
         self._next_request_id = 0
@@ -567,7 +573,8 @@ class ReplicaManager:
         known = self._rules.get(topic.topic_id)
         # Whatever changes about a topic makes another description of it.
         if known is None or known.topic is not topic:
-            known = _TopicRules(topic, topic_rules(topic.configs), compression_of(topic.configs))
+            configs = {**self._topic_defaults, **topic.configs}
+            known = _TopicRules(topic, topic_rules(configs), compression_of(configs))
             self._rules[topic.topic_id] = known
         return known
 

@@ -1,7 +1,7 @@
 """What a topic's configs are in effect, where each value comes from, and what a change makes of it.
 
 The order of precedence is Kafka's: what was set on the topic, the broker's configuration, the
-built-in default. A broker has keys of its own for few topic configs (`TopicConfig.broker_key`,
+built-in default. A broker has keys of its own for some topic configs (`TopicConfig.broker_key`,
 log.retention.ms for one); the others have their built-in default on every broker.
 
 Changes are those of IncrementalAlterConfigs. Lists are appended to and subtracted from as they are

@@ -1,0 +1,67 @@
+"""What topics have that set nothing themselves is what the broker was configured with."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AlterConfigOpType as Operation
+
+from diskless.config import load_config
+from diskless.topic_defaults import topic_defaults
+from tests.support.live_broker import LiveBroker
+from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, KafkaPython, Record
+
+pytestmark = pytest.mark.clients
+
+SETTINGS = {
+    "message.max.bytes": "20000",
+    "log.message.timestamp.type": "LogAppendTime",
+    "log.cleanup.policy": "compact",
+    "compression.type": "zstd",
+    "wal.commit.interval.ms": "10",
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    with LiveBroker(tmp_path_factory.mktemp("data"), SETTINGS) as broker:
+        yield broker
+
+
+def test_only_what_differs_is_told() -> None:
+    assert topic_defaults(load_config().values()) == {}
+    assert topic_defaults(load_config(overrides=SETTINGS).values()) == {
+        "max.message.bytes": "20000",
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "compact",
+        "compression.type": "zstd",
+    }
+
+
+def test_batches_are_judged_by_the_brokers_defaults(broker: LiveBroker) -> None:
+    client = ConfluentKafka()
+    assert client.produce(broker.bootstrap, "t", [Record(key=b"k", timestamp_ms=5)]) == [0]
+    (stored,) = KafkaPython().read(broker.bootstrap, "t", 1)
+    assert stored.record.timestamp_ms > 1_700_000_000_000
+    with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
+        client.produce(broker.bootstrap, "t", [Record(key=b"k", value=b"x" * 30_000)])
+    with pytest.raises(AssertionError, match="INVALID_RECORD"):
+        client.produce(broker.bootstrap, "t", [Record(key=None)])
+
+
+def test_what_a_topic_sets_wins_over_the_brokers_default(broker: LiveBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    own = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+    admin.create_topics([NewTopic("own", 1, config=own)])["own"].result(TIMEOUT_S)
+    client = ConfluentKafka()
+    client.produce(broker.bootstrap, "own", [Record(key=None, timestamp_ms=1_000)])
+    resource = ConfigResource(ResourceType.TOPIC, "own")
+    shown = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+    assert shown["max.message.bytes"].value == "20000"
+    assert shown["max.message.bytes"].synonyms.keys() == {"message.max.bytes"}
+    raised = ConfigEntry("max.message.bytes", "50000", incremental_operation=Operation.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "own", incremental_configs=[raised])
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+    client.produce(broker.bootstrap, "own", [Record(value=b"x" * 30_000, timestamp_ms=1_000)])
+    first, second = KafkaPython().read(broker.bootstrap, "own", 2)
+    assert (first.record.timestamp_ms, second.record.timestamp_ms) == (1_000, 1_000)
