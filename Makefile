@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help run demo test lint format bench localstack-start localstack-stop clean
+.PHONY: help run demo test lint format bench conformance localstack-start localstack-stop clean
 .PHONY: check-format check-code check-types check-layers bytecode
 
 VENV := .venv
@@ -22,6 +22,11 @@ DATA ?= build/run
 LISTEN ?= 127.0.0.1:9092
 BENCH ?= all
 PYTEST_ARGS ?=
+LIBRDKAFKA ?=
+KAFKA_PYTHON ?=
+SUITES ?=
+ONLY ?=
+PATIENCE ?= 1
 PACKAGES := diskless tiering metadata wal demo $(if $(wildcard bench/__main__.py),bench)
 
 help:
@@ -31,6 +36,8 @@ help:
 	@echo '  make run              a broker in the foreground on $(LISTEN), data in $(DATA)'
 	@echo '  make test             format check, lint, types, layers, all tests (under 15 min)'
 	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
+	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/conformance.md.'
+	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'
 	@echo
 	@echo '  make lint             the checks of make test without the tests'
 	@echo '  make format           format the code and apply the safe lint fixes'
@@ -90,6 +97,11 @@ format: $(DEV_INSTALLED)
 bench: $(DEV_INSTALLED) bytecode
 	@scripts/need-java
 	@$(BIN)/python -m bench $(BENCH)
+
+# Theirs is not kept here: each suite comes from a checkout or an unpacked release of its project.
+conformance: $(DEV_INSTALLED) bytecode
+	@$(BIN)/python -m tests.conformance --librdkafka '$(LIBRDKAFKA)' --kafka-python '$(KAFKA_PYTHON)' \
+		--suites '$(SUITES)' --only '$(ONLY)' --patience '$(PATIENCE)'
 
 localstack-start:
 	@localstack/start

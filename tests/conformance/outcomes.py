@@ -52,7 +52,7 @@ class Counts:
 def count(outcomes: Iterable[Outcome]) -> Counts:
     """How many of each kind."""
     numbers = Counter((outcome.result, outcome.whose) for outcome in outcomes)
-    results = Counter({kind: 0 for kind in Result})
+    results = Counter(dict.fromkeys(Result, 0))
     for (result, _), number in numbers.items():
         results[result] += number
     return Counts(

@@ -1,0 +1,225 @@
+"""`make conformance`: run other people's test suites on brokers of ours, and write the page.
+
+    python -m tests.conformance --librdkafka PATH --kafka-python PATH
+        [--suites NAME,…] [--only PATTERN] [--patience FACTOR]
+
+A suite without a path is left out, with a message. Each suite gets its own broker. A line per test
+while it runs, a table at the end, docs/conformance.md anew (not with `--only`, which is for trying
+a few tests).
+
+Exit status: 0 everything was as the judgements say; 1 a test failed that is not listed, a listed
+one passes now, a pattern fits nothing, or a suite or its broker broke; 2 there was nothing to run.
+
+`outcomes.py` says what a test can come to, `suites.py` what a suite is, `judgements.py` what is
+expected of its tests, `page.py` how the page tells it. pytest collects nothing in this directory;
+tests/conformance_tools tests these modules.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tests.conformance.broker_process import BrokerError, broker_for
+from tests.conformance.kafka_python_suite import KafkaPythonSuite
+from tests.conformance.outcomes import Outcome, Result, Whose, count
+from tests.conformance.page import Section, written
+from tests.conformance.suites import Suite, SuiteError, SuiteRun
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = REPOSITORY / "docs" / "conformance.md"
+WORK: Final = REPOSITORY / "build" / "conformance"
+BROKER_PACKAGES: Final = ("diskless", "tiering", "metadata", "wal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a suite comes from, as whoever starts the command is told."""
+
+    variable: str
+    """Of make; the option is the same in small letters, with dashes."""
+    home: str
+
+    @property
+    def option(self) -> str:
+        return "--" + self.variable.lower().replace("_", "-")
+
+
+KAFKA_PYTHON: Final = Source(variable="KAFKA_PYTHON", home="https://github.com/dpkp/kafka-python")
+LIBRDKAFKA: Final = Source(variable="LIBRDKAFKA", home="https://github.com/confluentinc/librdkafka")
+
+SUITES: Final[Mapping[str, tuple[Source, Callable[[Path], Suite]]]] = {
+    "kafka-python": (KAFKA_PYTHON, KafkaPythonSuite),
+}
+"""Every suite by its name, in the order of the page."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    console = Console(highlight=False, soft_wrap=True)
+    names = [name for name in options.suites.split(",") if name] or list(SUITES)
+    if unknown := [name for name in names if name not in SUITES]:
+        print(f"no such suite: {unknown[0]}; there are {', '.join(SUITES)}", file=sys.stderr)
+        return 2
+    sections: list[Section] = []
+    troubles: list[str] = []
+    nothing_run = True
+    for name in names:
+        source, make = SUITES[name]
+        path: Path | None = getattr(options, source.variable.lower())
+        if path is None or not path.is_dir():
+            print(_missing(name, source, path), file=sys.stderr)
+            continue
+        nothing_run = False
+        suite = make(path.resolve())
+        try:
+            section, surprises = _run(suite, options.only, options.patience, console)
+        except (SuiteError, BrokerError) as error:
+            troubles.append(f"{name}: {error}")
+            continue
+        sections.append(section)
+        troubles += surprises
+    if nothing_run:
+        return 2
+    _show(sections, console)
+    if options.only is None:
+        page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+        PAGE.write_text(written(page, sections, list(SUITES)), encoding="utf-8")
+        console.print(f"written: {PAGE.relative_to(REPOSITORY)}")
+    for trouble in troubles:
+        console.print(f"[bold red]✗[/] {escape(trouble)}")
+    return 1 if troubles else 0
+
+
+def _run(
+    suite: Suite, only: str | None, patience: float, console: Console
+) -> tuple[Section, Sequence[str]]:
+    """One suite on a broker of its own: its section, and what was not as expected."""
+    work = WORK / suite.name
+    console.print(f"[bold]{escape(suite.title)}[/] {escape(suite.version())}")
+    work.mkdir(parents=True, exist_ok=True)
+    suite.prepare(work)
+    judgements = suite.judgements
+    run = SuiteRun(
+        suite=suite.name,
+        bootstrap="",
+        work=work,
+        patience=patience,
+        judgements=judgements,
+        is_wanted=lambda test: only is None or fnmatchcase(test, only),
+        progress=lambda outcome, seconds: console.print(_line(outcome, seconds)),
+    )
+    with broker_for(work, suite.broker_settings) as run.bootstrap:
+        suite.run(run)
+    section = Section(
+        name=suite.name,
+        title=suite.title,
+        how=suite.how,
+        version=suite.version(),
+        broker=_broker_version(),
+        outcomes=tuple(sorted(run.outcomes, key=lambda outcome: outcome.test)),
+    )
+    if only is None:
+        return section, judgements.surprises(run.outcomes)
+    found = [judgements.surprise(outcome) for outcome in run.outcomes]
+    return section, [told for told in found if told is not None]
+
+
+def _line(outcome: Outcome, seconds: float | None) -> str:
+    mark = {
+        Result.PASSED: "[green]✓[/]",
+        Result.FAILED: "[red]✗[/]",
+        Result.NOT_APPLICABLE: "[dim]–[/]",
+    }[outcome.result]
+    took = "" if seconds is None else f" ({seconds:.1f} s)"
+    why = " ".join(outcome.why.split())
+    whose = f" [{outcome.whose}]" if outcome.whose is not Whose.NOBODYS else ""
+    return f"  {mark} {escape(outcome.test)}{took}{escape(whose)} [dim]{escape(why[:200])}[/]"
+
+
+def _show(sections: Sequence[Section], console: Console) -> None:
+    table = Table()
+    table.add_column("suite")
+    for name in ("passed", "failed, ours", "failed, theirs", "not judged", "not applicable"):
+        table.add_column(name, justify="right")
+    for section in sections:
+        counts = count(section.outcomes)
+        table.add_row(
+            section.name,
+            str(counts.passed),
+            str(counts.failed_ours),
+            str(counts.failed_theirs),
+            str(counts.failed_not_judged),
+            str(counts.not_applicable),
+        )
+    console.print(table)
+
+
+def _missing(name: str, source: Source, path: Path | None) -> str:
+    trouble = "no source is given" if path is None else f"{path} is no directory"
+    return (
+        f"{name}: {trouble}. Give the path of a checkout or of an unpacked release of\n"
+        f"  {source.home}\n"
+        f"as {source.variable}=/path/to/it (make) or {source.option} PATH. "
+        f"The suite's section of docs/conformance.md stays as it is."
+    )
+
+
+def _broker_version() -> str:
+    """The package's, and the commit if this is a checkout; `+` after it: with changes."""
+    told = version("diskless")
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    if not commit:
+        return told
+    changed = _git("status", "--porcelain", "--", *BROKER_PACKAGES)
+    return f"{told} ({commit}{'+' if changed else ''})"
+
+
+def _git(*arguments: str) -> str:
+    """What git says of this repository; nothing where there is no git or no repository."""
+    try:
+        finished = subprocess.run(
+            ["git", "-C", REPOSITORY, *arguments], check=False, capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        return ""
+    return finished.stdout.strip() if finished.returncode == 0 else ""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.conformance",
+        description="Run the test suites of client libraries on brokers of this repository.",
+    )
+    for source in (LIBRDKAFKA, KAFKA_PYTHON):
+        parser.add_argument(
+            source.option, type=_path, metavar="PATH", help=f"a source of {source.home}"
+        )
+    parser.add_argument(
+        "--suites", default="", metavar="NAME,…", help=f"of {', '.join(SUITES)}; default: all"
+    )
+    parser.add_argument(
+        "--only", type=lambda text: text or None, metavar="PATTERN", help="a few tests, no page"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=1.0, metavar="FACTOR", help="of the suites' timeouts"
+    )
+    return parser
+
+
+def _path(text: str) -> Path | None:
+    """An empty text is what make hands over for a variable that is not set."""
+    return Path(text).expanduser() if text else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""kafka-python's `test/integration`, against a broker that is already there (its external mode).
+
+Their pytest runs in a virtual environment of its own below build/conformance/, made by `prepare`,
+with the client taken from the source itself. Their directory is only read: no caches, no compiled
+files, no installation in it. The tests that have to be run go to pytest in one run; whatever ends
+that run before its end (a crash, a test that hangs for good) fails the test that was running, and
+the rest goes on in a next run.
+
+A test that fails in the whole run is run again alone, once. If it passes then, it passed, and the
+page says what the first run said: on a loaded machine their own deadlines of a few seconds are
+easily missed.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.conformance.judgements import Judgements
+from tests.conformance.outcomes import Result
+from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun
+
+TESTS: Final = "test/integration"
+PACKAGES: Final = (
+    "crc32c",
+    "lz4",
+    "py",
+    "pytest>=8.4,<9",
+    "pytest-mock",
+    "pytest-timeout",
+    "python-snappy",
+    "xxhash",
+    "zstandard",
+)
+"""What the tests import and what the client needs for every codec; not the client."""
+
+TEST_TIMEOUT_S: Final = 120
+"""For one test; the longest takes a tenth of it on a quiet machine."""
+
+JUDGEMENTS: Final = Path(__file__).with_name("judgements_kafka_python.toml")
+PLUGIN: Final = Path(__file__).with_name("plugin")
+_VERSION: Final = re.compile(r"""^__version__ = ['"](.+)['"]""", re.MULTILINE)
+_RESULTS: Final = {
+    "passed": Result.PASSED,
+    "failed": Result.FAILED,
+    "skipped": Result.NOT_APPLICABLE,
+}
+
+
+class KafkaPythonSuite:
+    """The suite of a source tree. See `tests.conformance.suites.Suite`."""
+
+    name = "kafka-python"
+    title = "kafka-python"
+    how = (
+        f"`KAFKA_URI=kafka://HOST:PORT KAFKA_VERSION={KAFKA_VERSION} pytest {TESTS}`, every test; "
+        "on a broker with the settings of partitions and groups with which the suite starts Kafka."
+    )
+    broker_settings: Mapping[str, str] = {  # what their own fixture starts Kafka with
+        "num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1000",
+    }
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._python = Path(sys.executable)
+
+    @property
+    def judgements(self) -> Judgements:
+        return Judgements.read(JUDGEMENTS, self.name)
+
+    def version(self) -> str:
+        if (self._source / ".git").exists():
+            described = subprocess.run(
+                ["git", "-C", self._source, "describe", "--tags", "--always", "--dirty"],
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            if described.returncode == 0:
+                return described.stdout.strip()
+        file = self._source / "kafka" / "version.py"
+        found = _VERSION.search(file.read_text(encoding="utf-8")) if file.exists() else None
+        return found[1] if found else "unknown"
+
+    def prepare(self, work: Path) -> None:
+        if not (self._source / TESTS).is_dir():
+            raise SuiteError(f"{self._source} has no {TESTS}: it is no source of kafka-python")
+        environment = work.parent / f"venv-{self.name}"
+        self._python = environment / "bin" / "python"
+        installed = environment / ".installed"
+        wanted = "\n".join([sys.version, *PACKAGES])
+        if installed.exists() and installed.read_text(encoding="utf-8") == wanted:
+            return
+        if environment.exists():
+            shutil.rmtree(environment)
+        venv.create(environment, with_pip=True)
+        pip = [str(self._python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run([*pip, *PACKAGES], check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SuiteError(f"pip could not install its packages: {done.stderr.strip()}")
+        installed.write_text(wanted, encoding="utf-8")
+
+    def run(self, run: SuiteRun) -> None:
+        collected = [
+            event["test"]
+            for event in self._events(run, [TESTS], "--collect-only", log="collect.log")
+            if event["event"] == "collected"
+        ]
+        if not collected:
+            raise SuiteError(f"pytest found no tests; see {run.work / 'collect.log'}")
+        failed: dict[str, str] = {}
+        remaining = [_node(test) for test in run.choose(_name(node) for node in collected)]
+        attempt = 0
+        while remaining:
+            attempt += 1
+            ended = self._run_some(run, remaining, failed, f"run-{attempt}.log")
+            if not ended:
+                raise SuiteError(f"pytest runs no tests; see {run.work / f'run-{attempt}.log'}")
+            remaining = [node for node in remaining if node not in ended]
+        for number, (node, first_why) in enumerate(failed.items(), start=1):
+            self._run_alone(run, node, first_why, f"alone-{number}.log")
+
+    def _run_some(
+        self, run: SuiteRun, nodes: Sequence[str], failed: dict[str, str], log: str
+    ) -> set[str]:
+        """Run `nodes` until all ended or the run died; those that ended. `failed` gets failures."""
+        ended: set[str] = set()
+        running: str | None = None
+        for event in self._events(run, nodes, log=log):
+            node = event["test"]
+            if event["event"] == "started":
+                running = node
+            elif event["event"] == "ended":
+                running = None
+                ended.add(node)
+                if event["result"] == "failed":
+                    failed[node] = event["why"]
+                else:
+                    run.report(
+                        _name(node),
+                        _RESULTS[event["result"]],
+                        event["why"],
+                        seconds=event["seconds"],
+                    )
+        if running is not None:
+            ended.add(running)
+            failed[running] = f"the test run died in it; see {log}"
+        return ended
+
+    def _run_alone(self, run: SuiteRun, node: str, first_why: str, log: str) -> None:
+        result, why, seconds = Result.FAILED, f"the test run died in it; see {log}", None
+        for event in self._events(run, [node], log=log):
+            if event["event"] == "ended":
+                result, why, seconds = _RESULTS[event["result"]], event["why"], event["seconds"]
+        if result is Result.PASSED:
+            why = f"alone; in the whole run: {first_why}"
+        run.report(_name(node), result, why, seconds=seconds)
+
+    def _events(
+        self, run: SuiteRun, nodes: Sequence[str], *options: str, log: str
+    ) -> Iterator[Mapping[str, Any]]:
+        """What happens in one run of their pytest, as it happens; its output goes to `log`."""
+        nowhere = (
+            run.work / "no-kafka-here"
+        )  # their fixtures want the directory, and look no further
+        nowhere.mkdir(exist_ok=True)
+        reading, writing = os.pipe()
+        command = [str(self._python), "-m", "pytest", "-p", "conformance_events"]
+        # Their own watchdog ends the whole run; a signal ends the test.
+        command += ["-p", "no:cacheprovider", "--timeout-method=signal"]
+        command += [f"--timeout={TEST_TIMEOUT_S * run.patience:.0f}", *options, *nodes]
+        with (run.work / log).open("w") as output, os.fdopen(reading, "rb") as events:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=self._source,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[writing],
+                    env={
+                        **os.environ,
+                        "CONFORMANCE_EVENTS": str(writing),
+                        "KAFKA_ROOT": str(nowhere),
+                        "KAFKA_URI": f"kafka://{run.bootstrap}",
+                        "KAFKA_VERSION": KAFKA_VERSION,
+                        "PYTHONDONTWRITEBYTECODE": "1",
+                        "PYTHONPATH": str(PLUGIN),
+                    },
+                )
+            finally:
+                os.close(writing)  # the pipe ends with the process
+            try:
+                for line in events:
+                    yield json.loads(line)
+            finally:
+                process.kill()  # harmless after its end; otherwise nobody reads what it says
+                process.wait()
+
+
+def _name(node: str) -> str:
+    return node.removeprefix(f"{TESTS}/")
+
+
+def _node(name: str) -> str:
+    return f"{TESTS}/{name}"
