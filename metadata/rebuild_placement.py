@@ -23,135 +23,49 @@ fitted in between and behind:
 One broker's objects are placed exactly by this as long as none is missing. The tails of several
 brokers interleave in a way that nobody noted; that is reported.
 
-Pure functions. Called by metadata/rebuild_plan.py.
+Pure functions, over the gaps of metadata/rebuild_gaps.py; the result is a layout
+(metadata/rebuild_layout.py). Called by metadata/rebuild_plan.py.
 """
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from metadata.producer_state import next_sequence
 from metadata.rebuild_facts import ObjectFacts, RolledBatch, SegmentFacts
+from metadata.rebuild_gaps import (
+    COMMIT_DELAY_MS,
+    Bound,
+    Candidate,
+    Gap,
+    Waiting,
+    follows,
+    is_next,
+    sums,
+    that_fill,
+    that_fit,
+    ulid_of,
+)
+from metadata.rebuild_layout import (
+    Hole,
+    LeftOut,
+    PartitionLayout,
+    Piece,
+    PlacedBatch,
+    Run,
+    SegmentPiece,
+    WalPiece,
+    Why,
+    next_offset,
+    wal_piece,
+)
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
-from wal.object_notes import DUPLICATE, BatchOutcome, Floor
+from wal.object_notes import DUPLICATE
 from wal.ulid import ulid_timestamp_ms
-
-COMMIT_DELAY_MS: Final = 10_000
-"""Objects are committed sooner after they were minted, and brokers' clocks differ by less."""
 
 HOLE_RECORDS_MAX: Final = 10_000_000
 """A larger hole is not kept: the log starts behind it."""
-
-
-class Why(Enum):
-    """Why a batch of an object is not served from there."""
-
-    ROLLED = "it is in a segment"
-    DUPLICATE = "it was sent twice"
-    REFUSED = "the coordinator had refused it, or its object was given up"
-    NO_ROOM = "there is no place for it between offsets that are known"
-    ORPHAN = "nobody noted its commit"
-    CONFLICT = "something else is known to have its offset"
-    DELETED = "it was deleted"
-    BEFORE_HOLE = "it lies before a hole too large to keep"
-    NAMELESS = "its topic was deleted, or its number of partitions is impossible"
-
-
-class LeftOut(NamedTuple):
-    """One batch that is not served from its object; the offset is -1 where it is not known."""
-
-    object_key: ObjectKey
-    position: int
-    why: Why
-    base_offset: int = -1
-    append_time_ms: int = -1
-
-
-class PlacedBatch(NamedTuple):
-    """One batch of an object at its offset."""
-
-    position: int
-    extent: BatchExtent
-    base_offset: int
-    append_time_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WalPiece:
-    """Consecutive offsets from one WAL object."""
-
-    base_offset: int
-    next_offset: int
-    source: ObjectFacts
-    batches: Sequence[PlacedBatch]
-    is_noted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentPiece:
-    """The offsets of a segment."""
-
-    base_offset: int
-    next_offset: int
-    segment: SegmentFacts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hole:
-    """Offsets whose records nobody has."""
-
-    base_offset: int
-    next_offset: int
-
-
-Piece = WalPiece | SegmentPiece | Hole
-
-
-class Doubt(NamedTuple):
-    """Something about a partition, or the bucket, that could not be known."""
-
-    subject: str
-    problem: str
-
-
-@dataclass(slots=True, kw_only=True)
-class PartitionLayout:
-    """One partition: `pieces` follow each other from `log_start_offset` to `high_watermark`."""
-
-    partition: TopicIdPartition
-    log_start_offset: int = 0
-    high_watermark: int = 0
-    pieces: Sequence[Piece] = ()
-    exact_end: int = 0
-    """Below it, every offset is known to be what it was; from it on they were inferred."""
-    inferred_objects: set[ObjectKey] = field(default_factory=set)
-    """Objects without a note whose batches were placed."""
-    left_out: list[LeftOut] = field(default_factory=list)
-    unused_segments: list[SegmentFacts] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-
-
-class Run(NamedTuple):
-    """The batches of one partition in one object."""
-
-    source: ObjectFacts
-    positions: Sequence[int]
-    known: Floor
-    """Where the partition's log was when the object was sealed, at least."""
-    outcomes: Sequence[BatchOutcome] | None
-    """What is noted of them, by place in `positions`; None where nothing is."""
-
-    @property
-    def floor(self) -> int:
-        """Its batches lie at or above it."""
-        return self.known.high_watermark
-
-    @property
-    def extents(self) -> Sequence[BatchExtent]:
-        return [self.source.extents[position] for position in self.positions]
 
 
 def place_partition(
@@ -187,66 +101,6 @@ class _Shape(NamedTuple):
     base_sequence: int
 
 
-class _Waiting(NamedTuple):
-    """What is left to be placed of a run without note."""
-
-    run: Run
-    positions: Sequence[int]
-
-    @property
-    def extents(self) -> Sequence[BatchExtent]:
-        return [self.run.source.extents[position] for position in self.positions]
-
-    @property
-    def record_count(self) -> int:
-        return sum(extent.record_count for extent in self.extents)
-
-
-@dataclass(slots=True)
-class _Gap:
-    """Offsets between two fixed pieces, or behind them all."""
-
-    start: int
-    end: float
-    ends_ms: float
-    """When what follows it was committed, at the latest."""
-    is_head: bool
-    """Nothing lies before it."""
-    waiting: list[_Waiting] = field(default_factory=list)
-
-
-class _Candidate(NamedTuple):
-    """A run that looks for its gap: behind `start`, before `end`."""
-
-    waiting: _Waiting
-    start: int
-    end: float
-
-    @property
-    def key(self) -> ObjectKey:
-        return self.waiting.run.source.object_key
-
-    def may_be_in(self, gap: _Gap) -> bool:
-        # Where its broker's later objects prove that it comes first, clocks need not agree.
-        slack = COMMIT_DELAY_MS if self.end < math.inf else 0
-        return (
-            self.start < gap.end <= self.end
-            and self.waiting.run.source.minted_ms <= gap.ends_ms + slack
-        )
-
-
-class _Bound(NamedTuple):
-    """Where a broker's object with this ULID lies, at least roughly."""
-
-    ulid: str
-    earlier_end: int
-    """What the broker committed before ends at or below this."""
-    later_start: int
-    """What it committed later starts at or above this."""
-    is_itself: bool = False
-    """It is a part of the run in question, so that the rest comes later."""
-
-
 class _Placement:
     """The work on one partition; see the module's text."""
 
@@ -259,7 +113,7 @@ class _Placement:
         self._segments: list[SegmentFacts] = []
         self._fixed: list[WalPiece | SegmentPiece] = []
         self._fitted: list[WalPiece] = []
-        self._bounds: dict[int, list[_Bound]] = defaultdict(list)
+        self._bounds: dict[int, list[Bound]] = defaultdict(list)
         self._ends_seen = 0
         self._log_start_seen = 0
         self._crc_of: dict[_Sequenced, int | None] = {}
@@ -303,7 +157,7 @@ class _Placement:
             if run.outcomes is None:
                 inside = self._rolled_into.get(source.object_key)
                 if inside:
-                    bound = _Bound(source.ulid, ends[inside[-1]], starts[inside[0]], True)
+                    bound = Bound(source.ulid, ends[inside[-1]], starts[inside[0]], True)
                     self._bounds[source.broker_id].append(bound)
                 continue
             placed: list[PlacedBatch] = []
@@ -314,13 +168,13 @@ class _Placement:
                     self._leave_out(source, position, why)
                     continue
                 batch = PlacedBatch(position, extent, outcome.base_offset, outcome.append_time_ms)
-                self._ends_seen = max(self._ends_seen, _next_offset(batch))
+                self._ends_seen = max(self._ends_seen, next_offset(batch))
                 self._log_start_seen = max(self._log_start_seen, outcome.log_start_offset)
                 placed.append(batch)
             if not placed:
                 continue
             self._bounds[source.broker_id].append(
-                _Bound(source.ulid, placed[0].base_offset, _next_offset(placed[-1]))
+                Bound(source.ulid, placed[0].base_offset, next_offset(placed[-1]))
             )
             pieces += self._pieces_beside_segments(source, placed)
         if self._has_one_broker:
@@ -328,8 +182,8 @@ class _Placement:
                 base, end = segment.base_offset, segment.next_offset
                 if segment.first_source is not None and segment.last_source is not None:
                     self._bounds[_THE_ONE] += (
-                        _Bound(segment.first_source, base, base),
-                        _Bound(segment.last_source, end, end),
+                        Bound(segment.first_source, base, base),
+                        Bound(segment.last_source, end, end),
                     )
         self._add_pieces(pieces)
 
@@ -339,10 +193,10 @@ class _Placement:
         """What of a noted run is in no segment, as pieces of consecutive offsets."""
         pieces: list[list[PlacedBatch]] = []
         for batch in placed:
-            where = self._segment_at(batch.base_offset, _next_offset(batch))
+            where = self._segment_at(batch.base_offset, next_offset(batch))
             if where is not None:
                 start, end = where
-                is_inside = start <= batch.base_offset and _next_offset(batch) <= end
+                is_inside = start <= batch.base_offset and next_offset(batch) <= end
                 why = Why.ROLLED if is_inside else Why.CONFLICT
                 if not is_inside:
                     self._doubt(
@@ -351,11 +205,11 @@ class _Placement:
                     )
                 self._leave_out(source, batch.position, why, batch)
                 continue
-            if pieces and _next_offset(pieces[-1][-1]) == batch.base_offset:
+            if pieces and next_offset(pieces[-1][-1]) == batch.base_offset:
                 pieces[-1].append(batch)
             else:
                 pieces.append([batch])
-        return [_piece(source, batches, is_noted=True) for batches in pieces]
+        return [wal_piece(source, batches, is_noted=True) for batches in pieces]
 
     def _segment_at(self, start: int, end: int) -> tuple[int, int] | None:
         """(first, next offset) of a segment that has some of these offsets."""
@@ -391,7 +245,7 @@ class _Placement:
 
     def fit(self, runs: Sequence[Run]) -> None:
         """Put the runs without note into gaps, the first one that takes them."""
-        candidates: list[_Candidate] = []
+        candidates: list[Candidate] = []
         for run in runs:
             if run.outcomes is not None:
                 continue
@@ -406,7 +260,7 @@ class _Placement:
             else:
                 self._leave_all_out(waiting, Why.ORPHAN)
         # What others were preferred to may have been committed all the same: it joins the tail.
-        crowded_out: list[_Candidate] = []
+        crowded_out: list[Candidate] = []
         had_a_chance: set[ObjectKey] = set()
         for gap in self._gaps():
             possible = [one for one in candidates if one.may_be_in(gap)]
@@ -414,7 +268,7 @@ class _Placement:
                 late = [
                     one for one in candidates if one not in possible and one.key in had_a_chance
                 ]
-                possible = sorted([*possible, *late, *crowded_out], key=_ulid_of)
+                possible = sorted([*possible, *late, *crowded_out], key=ulid_of)
             elif not possible:
                 continue
             had_a_chance |= {one.key for one in possible}
@@ -424,7 +278,7 @@ class _Placement:
             for waiting in chosen.values():
                 source = waiting.run.source
                 newest[source.broker_id] = max(newest.get(source.broker_id, ""), source.ulid)
-            left: list[_Candidate] = []
+            left: list[Candidate] = []
             for candidate in candidates:
                 source = candidate.waiting.run.source
                 taken = chosen.get(candidate.key)
@@ -447,7 +301,7 @@ class _Placement:
             self._leave_all_out(candidate.waiting, Why.NO_ROOM)
         self._fixed = sorted([*self._fixed, *self._fitted], key=lambda piece: piece.base_offset)
 
-    def _candidate(self, waiting: _Waiting) -> "_Candidate":
+    def _candidate(self, waiting: Waiting) -> Candidate:
         source = waiting.run.source
         # Below the log's start it would be gone, so it is worth a place above it only.
         start, end = max(waiting.run.floor, self._log_start_seen), math.inf
@@ -456,9 +310,9 @@ class _Placement:
                 end = min(end, bound.earlier_end)
             elif bound.ulid < source.ulid or bound.is_itself:
                 start = max(start, bound.later_start)
-        return _Candidate(waiting, start, end)
+        return Candidate(waiting, start, end)
 
-    def _choose(self, gap: _Gap, candidates: Sequence["_Candidate"]) -> Sequence[_Waiting]:
+    def _choose(self, gap: Gap, candidates: Sequence[Candidate]) -> Sequence[Waiting]:
         """What of the candidates goes into the gap, by ULID."""
         if math.isinf(gap.end):
             return [candidate.waiting for candidate in candidates]
@@ -474,11 +328,11 @@ class _Placement:
             elif sum(counts) <= size:
                 chosen = range(len(runs))
             else:
-                chosen = _that_fill(counts, size)
+                chosen = that_fill(counts, size)
             if chosen is not None:
                 break
         else:
-            runs, chosen = whole, _that_fit([run.record_count for run in whole], size)
+            runs, chosen = whole, that_fit([run.record_count for run in whole], size)
         if len(chosen) == len(whole):
             return [run for run in runs if run.positions]
         self._doubt(
@@ -487,51 +341,51 @@ class _Placement:
         )
         return [runs[index] for index in chosen if runs[index].positions]
 
-    def _at_the_start(self, runs: Sequence[_Waiting], end: int) -> Sequence[int]:
+    def _at_the_start(self, runs: Sequence[Waiting], end: int) -> Sequence[int]:
         """Which runs lie from the known log start to `end`; a batch may begin before it, no more.
 
         As many as fill the place, else as many as there is room for.
         """
         size = end - self._log_start_seen
         firsts = [run.extents[0].record_count if run.positions else 0 for run in runs]
-        sums = _sums([run.record_count for run in runs], min(end, size + max(firsts, default=0)))
-        for total in sorted(sums):
-            chosen = sums[total]
+        reached = sums([run.record_count for run in runs], min(end, size + max(firsts, default=0)))
+        for total in sorted(reached):
+            chosen = reached[total]
             if total >= size and (total == size or total - firsts[chosen[0]] < size):
                 return chosen
-        return sums[max(total for total in sums if total <= size)]
+        return reached[max(total for total in reached if total <= size)]
 
-    def _in_sequence(self, runs: Sequence[_Waiting], offset: int) -> list[_Waiting]:
+    def _in_sequence(self, runs: Sequence[Waiting], offset: int) -> list[Waiting]:
         """Without the batches that a coordinator had to refuse if they came at `offset`."""
         producers = self._producers_before(offset)
-        found: list[_Waiting] = []
+        found: list[Waiting] = []
         for waiting in runs:
             kept: list[int] = []
             for position in waiting.positions:
                 extent = waiting.run.source.extents[position]
                 if extent.producer_id >= 0:
                     known = producers.get(extent.producer_id)
-                    if known is not None and not _is_next(known, extent):
+                    if known is not None and not is_next(known, extent):
                         continue
                     producers[extent.producer_id] = extent.producer_epoch, extent.last_sequence
                 kept.append(position)
-            found.append(_Waiting(waiting.run, kept))
+            found.append(Waiting(waiting.run, kept))
         return found
 
-    def _gaps(self) -> list[_Gap]:
+    def _gaps(self) -> list[Gap]:
         """Where something may belong: nothing that lies below the log's start."""
-        gaps: list[_Gap] = []
+        gaps: list[Gap] = []
         start = 0
         is_head = True
         for piece in self._fixed:
             if piece.base_offset > max(start, self._log_start_seen):
-                gaps.append(_Gap(start, piece.base_offset, _committed_ms(piece), is_head))
+                gaps.append(Gap(start, piece.base_offset, _committed_ms(piece), is_head))
             start = piece.next_offset
             is_head = is_head and start <= self._log_start_seen
-        gaps.append(_Gap(start, math.inf, math.inf, False))
+        gaps.append(Gap(start, math.inf, math.inf, False))
         return gaps
 
-    def _not_there_yet(self, run: Run) -> _Waiting:
+    def _not_there_yet(self, run: Run) -> Waiting:
         """The batches of a run that are in no segment and no duplicates of what is fixed."""
         rolled = self._sources.get(run.source.object_key, ())
         by_shape = self._found_by_shape(run)
@@ -546,7 +400,7 @@ class _Placement:
                 self._leave_out(run.source, position, Why.DUPLICATE)
             else:
                 left.append(position)
-        return _Waiting(run, left)
+        return Waiting(run, left)
 
     def _is_duplicate(self, extent: BatchExtent) -> bool:
         if extent.producer_id < 0:
@@ -570,7 +424,7 @@ class _Placement:
             )
         return True
 
-    def _fill(self, gap: _Gap) -> list[WalPiece]:
+    def _fill(self, gap: Gap) -> list[WalPiece]:
         """The gap's runs in their order, at the offsets that gives."""
         is_head = gap.is_head
         ordered = self._in_order(gap)
@@ -599,12 +453,12 @@ class _Placement:
                 position += extent.record_count
             left -= waiting.record_count
             if placed:
-                pieces.append(_piece(waiting.run.source, placed, is_noted=False))
+                pieces.append(wal_piece(waiting.run.source, placed, is_noted=False))
         return pieces
 
-    def _in_order(self, gap: _Gap) -> Sequence[_Waiting]:
+    def _in_order(self, gap: Gap) -> Sequence[Waiting]:
         """Merge the brokers' runs by ULID, as far as floors and sequences allow."""
-        queues: dict[int, deque[_Waiting]] = defaultdict(deque)
+        queues: dict[int, deque[Waiting]] = defaultdict(deque)
         for waiting in gap.waiting:
             queues[waiting.run.source.broker_id].append(waiting)
         producers = self._producers_before(gap.start)
@@ -614,7 +468,7 @@ class _Placement:
             for extent in waiting.extents
             if extent.producer_id >= 0
         )
-        ordered: list[_Waiting] = []
+        ordered: list[Waiting] = []
         position = gap.start
         while queues:
             heads = {broker: queue[0] for broker, queue in queues.items()}
@@ -629,7 +483,7 @@ class _Placement:
                 heads,
                 key=lambda item: (
                     max(heads[item].run.floor - position, 0),
-                    not _follows(heads[item], producers, pending),
+                    not follows(heads[item], producers, pending),
                     heads[item].run.source.ulid,
                 ),
             )
@@ -644,10 +498,10 @@ class _Placement:
 
     def _sequence(
         self,
-        waiting: _Waiting,
+        waiting: Waiting,
         producers: dict[int, tuple[int, int]],
         pending: Counter[tuple[int, int, int]],
-    ) -> _Waiting:
+    ) -> Waiting:
         """Note what a run does to its producers' sequences; without the duplicates in it."""
         kept: list[int] = []
         for position in waiting.positions:
@@ -659,7 +513,7 @@ class _Placement:
                     self._leave_out(waiting.run.source, position, Why.DUPLICATE)
                     continue
                 known = producers.get(extent.producer_id)
-                if known is not None and not _is_next(known, extent):
+                if known is not None and not is_next(known, extent):
                     self._doubt(
                         f"{waiting.run.source.object_key}: sequence {extent.base_sequence} of"
                         f" producer {extent.producer_id} does not follow {known[1]}; it is kept"
@@ -667,7 +521,7 @@ class _Placement:
                 producers[extent.producer_id] = extent.producer_epoch, extent.last_sequence
                 self._crc_of[_sequenced(extent)] = extent.crc
             kept.append(position)
-        return _Waiting(waiting.run, kept)
+        return Waiting(waiting.run, kept)
 
     def _producers_before(self, offset: int) -> dict[int, tuple[int, int]]:
         """(epoch, last sequence) by producer, as what is placed below `offset` leaves them."""
@@ -752,7 +606,7 @@ class _Placement:
     def _doubt(self, problem: str) -> None:
         self._layout.doubts.append(problem)
 
-    def _leave_all_out(self, waiting: _Waiting, why: Why) -> None:
+    def _leave_all_out(self, waiting: Waiting, why: Why) -> None:
         for position in waiting.positions:
             self._leave_out(waiting.run.source, position, why)
 
@@ -763,90 +617,12 @@ class _Placement:
         self._layout.left_out.append(LeftOut(source.object_key, position, why, offset, time_ms))
 
 
-def _ulid_of(candidate: _Candidate) -> str:
-    return candidate.waiting.run.source.ulid
-
-
-_SUMS_MAX: Final = 20_000
-"""Sums looked at to fill a gap exactly."""
-
-
-def _that_fill(counts: Sequence[int], size: int) -> Sequence[int] | None:
-    """Which of `counts` add up to `size`, as many as possible; None when none are found."""
-    return _sums(counts, size).get(size)
-
-
-def _sums(counts: Sequence[int], most: int) -> Mapping[int, tuple[int, ...]]:
-    """The sums of some of `counts` up to `most`, each with the places of as many as possible."""
-    sums: dict[int, tuple[int, ...]] = {0: ()}
-    for index, count in enumerate(counts):
-        for total, chosen in list(sums.items()):
-            longer = total + count
-            if longer <= most and len(chosen) >= len(sums.get(longer, ())):
-                sums[longer] = (*chosen, index)
-        if len(sums) > _SUMS_MAX:
-            break
-    return sums
-
-
-def _that_fit(counts: Sequence[int], size: int) -> Sequence[int]:
-    """The first ones that there is room for."""
-    chosen: list[int] = []
-    for index, count in enumerate(counts):
-        if count <= size:
-            chosen.append(index)
-            size -= count
-    return chosen
-
-
 _THE_ONE: Final = -(1 << 40)
 """Stands for the only broker there is, where objects that are gone cannot say whose they were."""
 
 
-def _follows(
-    waiting: _Waiting,
-    producers: Mapping[int, tuple[int, int]],
-    pending: Counter[tuple[int, int, int]],
-) -> bool:
-    """Whether each idempotent producer's first batch follows what is placed already."""
-    seen: set[int] = set()
-    for extent in waiting.extents:
-        producer = extent.producer_id
-        if producer < 0 or producer in seen:
-            continue
-        seen.add(producer)
-        known = producers.get(producer)
-        if known is None:
-            if pending[producer, extent.producer_epoch, extent.base_sequence] > 0:
-                return False  # its predecessor waits, in another broker's queue
-        elif not _is_next(known, extent):
-            return False
-    return True
-
-
-def _is_next(known: tuple[int, int], extent: BatchExtent) -> bool:
-    epoch, last_sequence = known
-    if extent.producer_epoch != epoch:
-        return extent.producer_epoch > epoch and extent.base_sequence == 0
-    return extent.base_sequence == next_sequence(last_sequence)
-
-
 def _shape(batch: BatchExtent | RolledBatch, max_timestamp_ms: int) -> _Shape:
     return _Shape(batch.record_count, max_timestamp_ms, batch.producer_id, batch.base_sequence)
-
-
-def _piece(source: ObjectFacts, batches: Sequence[PlacedBatch], *, is_noted: bool) -> WalPiece:
-    return WalPiece(
-        base_offset=batches[0].base_offset,
-        next_offset=_next_offset(batches[-1]),
-        source=source,
-        batches=batches,
-        is_noted=is_noted,
-    )
-
-
-def _next_offset(batch: PlacedBatch) -> int:
-    return batch.base_offset + batch.extent.record_count
 
 
 def _committed_ms(piece: WalPiece | SegmentPiece) -> float:

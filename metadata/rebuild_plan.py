@@ -48,7 +48,7 @@ from metadata.operations import CATALOGUE, WRITE_AHEAD_MULTI_SEGMENT, CommitFile
 from metadata.producer_state import WINDOW
 from metadata.rebuild_facts import BucketFacts, ObjectFacts, RebuildOptions, SegmentFacts
 from metadata.rebuild_filler import NewObject, copied_object, filler_object
-from metadata.rebuild_placement import (
+from metadata.rebuild_layout import (
     Doubt,
     Hole,
     LeftOut,
@@ -59,8 +59,8 @@ from metadata.rebuild_placement import (
     SegmentPiece,
     WalPiece,
     Why,
-    place_partition,
 )
+from metadata.rebuild_placement import place_partition
 from metadata.rebuild_report import LeftObject, RebuildReport, RebuiltPartition
 from metadata.records import (
     MetadataRecord,

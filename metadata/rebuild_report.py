@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from metadata.rebuild_facts import Unreadable
-from metadata.rebuild_placement import Doubt
+from metadata.rebuild_layout import Doubt
 
 NEVER_KNOWN: Final = (
     "topics that have nothing in the bucket",
