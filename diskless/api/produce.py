@@ -1,4 +1,4 @@
-"""Produce, key 0, versions 3-11.
+"""Produce, key 0, versions 3-13.
 
 - Advertised from 0 (see `diskless/api/api_versions.py`); 0-2 carry formats older than RecordBatch
   and close the connection.
@@ -6,7 +6,10 @@
   both are answered then. acks=0 is never answered; when one of its batches is refused the
   connection is closed, as Kafka does, since that is the only way to tell.
 - Batches of one connection are handed on in the order of arrival, without waiting for answers.
-- Transactional producers are refused.
+- Transactional producers are refused; what version 12 means for them (it adds partitions to their
+  transaction by itself) does not arise.
+- Version 13 names topics by id: with the id of a deleted topic a batch is UNKNOWN_TOPIC_ID, also
+  when there is a new topic of the same name.
 - A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
 - No leader hints (KIP-951): they need growing leader epochs.
 """
@@ -69,7 +72,7 @@ def api(manager: ReplicaManager) -> Api:
         key=KEY,
         name="Produce",
         min_version=3,
-        max_version=11,
+        max_version=13,
         flexible_from=9,
         handler=handle,
         advertised_min_version=0,

@@ -4,18 +4,21 @@ A Produce frame may be 100 MiB of records and some bytes of structure. The decod
 structure where it lies, in whatever fragments the socket delivered, and gives out each partition's
 records as a slice that shares those fragments.
 
-Versions 3-11: 5 adds the log start offset to the answer, 8 the error messages, 9 is flexible.
+Versions 3-13: 5 adds the log start offset to the answer, 8 the error messages, 9 is flexible, 13
+names topics by id.
 Source: ProduceRequest.json, ProduceResponse.json of Apache Kafka.
 """
 
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from diskless.ports import AppendBatch
 from diskless.protocol.wire import (
     EMPTY_TAGS,
     INT32,
+    NO_UUID,
     ProtocolError,
     Reader,
     array_count,
@@ -25,6 +28,7 @@ from diskless.protocol.wire import (
 from wal.buffer import FragmentChain
 
 FLEXIBLE_FROM: Final = 9
+TOPIC_IDS_FROM: Final = 13
 
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 
@@ -41,8 +45,8 @@ class ProduceRequest(NamedTuple):
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[tuple[str, int]]
-    """Name, and how many of the batches are its."""
+    topics: list[tuple[str | UUID, int]]
+    """As the request names it, and how many of the batches are its."""
     batches: list[AppendBatch]
 
 
@@ -65,23 +69,27 @@ def decode_request(version: int, frame: FragmentChain, reader: Reader) -> Produc
     """
     flexible = version >= FLEXIBLE_FROM
     batches: list[AppendBatch] = []
+    topic_id: UUID | None = None
+    name = ""
     try:
         transactional_id = reader.nullable_string(flexible=flexible)
         acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
-        topics = []
+        topics: list[tuple[str | UUID, int]] = []
         for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
-            name = reader.string(flexible=flexible)
+            if version >= TOPIC_IDS_FROM:
+                topic_id = reader.uuid() or NO_UUID
+            else:
+                name = reader.string(flexible=flexible)
             count = reader.array_count(flexible=flexible, item_bytes_min=5)
             for _ in range(count):
                 partition = reader.int32()
-                batches.append(
-                    AppendBatch(None, name, partition, _records(frame, reader, flexible=flexible))
-                )
+                records = _records(frame, reader, flexible=flexible)
+                batches.append(AppendBatch(topic_id, name, partition, records))
                 if flexible:
                     reader.skip_tags()
             if flexible:
                 reader.skip_tags()
-            topics.append((name, count))
+            topics.append((name if topic_id is None else topic_id, count))
         if flexible:
             reader.skip_tags()
     except ProtocolError:
@@ -107,14 +115,14 @@ def _records(frame: FragmentChain, reader: Reader, *, flexible: bool) -> Fragmen
 
 
 def encode_response(
-    version: int, topics: Sequence[tuple[str, int]], rows: Sequence[ProducedRow]
+    version: int, topics: Sequence[tuple[str | UUID, int]], rows: Sequence[ProducedRow]
 ) -> bytes:
     """The body of a response; `topics` as in the request, `rows` by position of its batches."""
     flexible = version >= FLEXIBLE_FROM
     out = [array_count(len(topics), flexible=flexible)]
     position = 0
     for name, count in topics:
-        out.append(string(name, flexible=flexible))
+        out.append(name.bytes if isinstance(name, UUID) else string(name, flexible=flexible))
         out.append(array_count(count, flexible=flexible))
         for row in rows[position : position + count]:
             out.append(_row(version, row))

@@ -234,10 +234,15 @@ class FakeReplicaManager:
         else:
             records.release()
         self.appended.append(data)
-        topic = self._topics.known.get(batch.topic_name)
+        if batch.topic_id is not None:
+            topic = self._topics.topic_by_id(batch.topic_id)
+            if topic is None:
+                return AppendResult(error=UnknownTopicId(f"no {batch.topic_id}"))
+        else:
+            topic = self._topics.known.get(batch.topic_name)
         if topic is None or not 0 <= batch.partition < topic.partition_count:
             return AppendResult(error=UnknownPartition(f"no {batch.topic_name}"))
-        log = self.logs.setdefault((batch.topic_name, batch.partition), FakeLog())
+        log = self.logs.setdefault((topic.name, batch.partition), FakeLog())
         count = parse_header(data).record_count
         base = log.next_offset
         stored = bytearray(data)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
+from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
@@ -47,7 +48,7 @@ def produce_frame(
     correlation_id: int,
     records: Sequence[bytes | None],
     *,
-    topic: str = "t",
+    topic: str | UUID = "t",
     acks: int = -1,
     version: int = 9,
     partition: int = 0,
@@ -57,7 +58,8 @@ def produce_frame(
     topic_type = schema.__dataclass_fields__["topic_data"].type.__args__[0]
     part_type = topic_type.__dataclass_fields__["partition_data"].type.__args__[0]
     parts = tuple(part_type(index=partition, records=item) for item in records)
-    data = (topic_type(name=topic, partition_data=parts),)
+    named = {"topic_id" if isinstance(topic, UUID) else "name": topic}
+    data = (topic_type(**named, partition_data=parts),)
     body = bytearray(request_body(0, version, acks=acks, topic_data=data))
     # Behind a null transactional id and acks.
     struct.pack_into(">i", body, 3 if schema.__flexible__ else 4, timeout_ms)

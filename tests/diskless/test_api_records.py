@@ -67,12 +67,13 @@ async def _fetch(client: RawClient, version: int, topics: tuple[Any, ...], **mor
     return await client.call(1, version, **{k: v for k, v in values.items() if k in known})
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 14))
 async def test_every_produce_version_stores_and_tells_the_offset(version):
     async with connected() as (broker, client):
+        topic = broker.topics.topics()["t"].topic_id if version >= 13 else "t"
         batches = [a_batch(100, record_count=4), a_batch(5_000, record_count=2)]
         for base_offset, batch in zip((0, 4), batches, strict=True):
-            answer = await _produce(client, version, [batch])
+            answer = await _produce(client, version, [batch], topic=topic)
             ((part,),) = (topic.partition_responses for topic in answer.responses)
             assert (part.error_code, part.base_offset) == (0, base_offset)
             assert part.log_append_time is None
@@ -80,7 +81,24 @@ async def test_every_produce_version_stores_and_tells_the_offset(version):
         assert broker.manager.clients[0].client_id == "raw"
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+async def test_a_batch_for_the_id_of_no_topic_is_refused_alone():
+    schema = load_request_schema(0, 13)
+    topic_type = schema.__dataclass_fields__["topic_data"].type.__args__[0]
+    part_type = topic_type.__dataclass_fields__["partition_data"].type.__args__[0]
+    async with connected() as (broker, client):
+        known = broker.topics.topics()["t"].topic_id
+        data = tuple(
+            topic_type(topic_id=topic_id, partition_data=(part_type(index=0, records=a_batch()),))
+            for topic_id in (UUID(int=77), known, None)
+        )
+        answer = await client.call(0, 13, acks=1, topic_data=data)
+        assert [
+            (topic.topic_id, [part.error_code for part in topic.partition_responses])
+            for topic in answer.responses
+        ] == [(UUID(int=77), [100]), (known, [0]), (None, [100])]
+
+
+@pytest.mark.parametrize("version", range(3, 13))
 async def test_one_refused_partition_does_not_hinder_the_others(version):
     schema = load_request_schema(0, version)
     topic_type = schema.__dataclass_fields__["topic_data"].type.__args__[0]

@@ -3,6 +3,7 @@
 import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,7 @@ from diskless.protocol import fetch, produce
 from diskless.protocol.wire import NO_UUID, ProtocolError, Reader
 from wal.buffer import BufferPool, FragmentChain
 
-PRODUCE_VERSIONS = range(3, 12)
+PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 17)
 
 few_examples = settings(
@@ -42,6 +43,10 @@ def _chain(pool: BufferPool, data: bytes, piece_bytes: int) -> FragmentChain:
     return FragmentChain(fragments, views)
 
 
+def _topic_of(topic: Any, version: int) -> str | UUID:
+    return (topic.topic_id or NO_UUID) if version >= 13 else topic.name
+
+
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @few_examples
 @given(data=st.data())
@@ -58,14 +63,20 @@ def test_a_produce_request_is_cut_into_slices_of_its_fragments(version, data):
     assert asked.transactional_id == entity.transactional_id
     assert asked.acks == entity.acks
     assert asked.timeout_ms == entity.timeout // timedelta(milliseconds=1)
-    assert asked.topics == [(topic.name, len(topic.partition_data)) for topic in entity.topic_data]
+    assert asked.topics == [
+        (_topic_of(topic, version), len(topic.partition_data)) for topic in entity.topic_data
+    ]
     expected = [
-        (topic.name, part.index, part.records)
+        (_topic_of(topic, version), part.index, part.records)
         for topic in entity.topic_data
         for part in topic.partition_data
     ]
     found = [
-        (b.topic_name, b.partition, None if b.records is None else b"".join(b.records.views()))
+        (
+            b.topic_name if b.topic_id is None else b.topic_id,
+            b.partition,
+            None if b.records is None else b"".join(b.records.views()),
+        )
         for b in asked.batches
     ]
     assert found == expected
@@ -117,12 +128,17 @@ def test_a_produce_response_is_written_as_kio_reads_it(version, data):
         )
     )
     cut = data.draw(st.integers(0, len(rows)))
-    topics = [("first", cut), ("second-ü", len(rows) - cut)]
+    names: tuple[str | UUID, str | UUID] = ("first", "second-ü")
+    if version >= 13:
+        names = (UUID(int=1), UUID(int=2**127))
+    topics = list(zip(names, (cut, len(rows) - cut), strict=True))
     body = produce.encode_response(version, topics, rows)
     read, size = entity_reader(load_response_schema(0, version))(body, 0)
     assert size == len(body)
     assert read.throttle_time == timedelta(0)
-    assert [(topic.name, len(topic.partition_responses)) for topic in read.responses] == topics
+    assert [
+        (_topic_of(topic, version), len(topic.partition_responses)) for topic in read.responses
+    ] == topics
     parts = [part for topic in read.responses for part in topic.partition_responses]
     for row, part in zip(rows, parts, strict=True):
         assert (part.index, part.error_code, part.base_offset) == row[:3]
