@@ -1,9 +1,7 @@
-"""What an assignor of partitions is given, and what it gives.
+"""What an assignor of partitions is given, and what it gives; the assignors are in `assignors`."""
 
-Values and one Protocol; the assignors themselves are in `diskless.groups.assignors`.
-"""
-
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -18,7 +16,10 @@ class MemberSubscription(NamedTuple):
     rack_id: str | None
     """Not looked at: every broker serves every partition, so partitions have no rack."""
     topics: frozenset[UUID]
-    """Ids of topics that exist; patterns are resolved."""
+    """Ids of topics that exist; patterns are resolved.
+
+    Members that want the same should have the same object: two large sets take long to compare.
+    """
 
 
 class Assignor(Protocol):
@@ -54,3 +55,37 @@ def topics_in_order(
         ((topic_id, count) for topic_id, count in partitions.items() if count > 0),
         key=lambda one: (topic_names.get(one[0], ""), one[0]),
     )
+
+
+class AlikeTopics(NamedTuple):
+    """Topics with the same readers."""
+
+    readers: Sequence[int]
+    """Members by number, ascending; never empty."""
+    topics: list[tuple[UUID, int]]
+    """Ids with how many partitions, in the order in which they were given."""
+
+
+def topics_by_readers(
+    members: Sequence[MemberSubscription], topics: Sequence[tuple[UUID, int]]
+) -> list[AlikeTopics]:
+    """Put together the topics that the same members want, without those that nobody wants."""
+    # Most members of a group want the same, so what they want is looked at once for all of them.
+    wanting: dict[frozenset[UUID], list[int]] = defaultdict(list)
+    for number, member in enumerate(members):
+        wanting[member.topics].append(number)
+    crowds = list(wanting.values())
+    crowds_of: dict[UUID, list[int]] = defaultdict(list)
+    for crowd, wanted in enumerate(wanting):
+        for topic_id in wanted:
+            crowds_of[topic_id].append(crowd)
+    alike: dict[tuple[int, ...], AlikeTopics] = {}
+    for topic in topics:
+        readers = tuple(crowds_of.get(topic[0], ()))
+        if not readers:
+            continue
+        if readers not in alike:
+            numbers = sorted(number for crowd in readers for number in crowds[crowd])
+            alike[readers] = AlikeTopics(numbers, [])
+        alike[readers].topics.append(topic)
+    return list(alike.values())

@@ -15,7 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from diskless.groups.assignment import MemberSubscription, TopicPartitions, topics_in_order
+from diskless.groups.assignment import (
+    MemberSubscription,
+    TopicPartitions,
+    topics_by_readers,
+    topics_in_order,
+)
 
 
 class RangeAssignor:
@@ -32,18 +37,18 @@ class RangeAssignor:
     ) -> dict[str, dict[UUID, frozenset[int]]]:
         ordered = sorted(members, key=lambda member_id: _place(member_id, members[member_id]))
         result: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in ordered}
-        subscribers: dict[UUID, list[str]] = defaultdict(list)
-        for member_id in ordered:
-            for topic_id in members[member_id].topics:
-                subscribers[topic_id].append(member_id)
-        alike: dict[tuple[tuple[str, ...], int], list[UUID]] = defaultdict(list)
-        for topic_id, count in topics_in_order(partitions, topic_names):
-            if topic_id in subscribers:
-                alike[tuple(subscribers[topic_id]), count].append(topic_id)
-        for (readers, count), topics in alike.items():
-            for member_id, share in _shares(readers, count, topics, current).items():
-                for topic_id in topics:
-                    result[member_id][topic_id] = share
+        kinds = topics_by_readers(
+            [members[one] for one in ordered], topics_in_order(partitions, topic_names)
+        )
+        for kind in kinds:
+            readers = [ordered[number] for number in kind.readers]
+            alike: dict[int, list[UUID]] = defaultdict(list)
+            for topic_id, count in kind.topics:
+                alike[count].append(topic_id)
+            for count, topics in alike.items():
+                for member_id, share in _shares(readers, count, topics, current).items():
+                    for topic_id in topics:
+                        result[member_id][topic_id] = share
         return result
 
 
@@ -88,13 +93,14 @@ def _owned(
     current: Mapping[str, TopicPartitions],
 ) -> dict[str, list[int]]:
     """The partitions that each reader has of most of the alike topics, in order."""
+    alike = frozenset(topics)
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     for member_id in readers:
-        has = current.get(member_id, {})
-        for topic_id in topics:
-            for partition in has.get(topic_id, ()):
-                if partition < count:
-                    votes[partition][member_id] += 1
+        for topic_id, has in current.get(member_id, {}).items():
+            if topic_id in alike:
+                for partition in has:
+                    if partition < count:
+                        votes[partition][member_id] += 1
     owned: dict[str, list[int]] = defaultdict(list)
     for partition in sorted(votes):
         # Of several with as many votes, the first reader.

@@ -13,7 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from diskless.groups.assignment import MemberSubscription, TopicPartitions, topics_in_order
+from diskless.groups.assignment import (
+    AlikeTopics,
+    MemberSubscription,
+    TopicPartitions,
+    topics_by_readers,
+    topics_in_order,
+)
 from diskless.groups.fair_shares import Kind, fair_shares
 
 
@@ -30,56 +36,24 @@ class UniformAssignor:
         topic_names: Mapping[UUID, str],
     ) -> dict[str, dict[UUID, frozenset[int]]]:
         ordered = sorted(members)
-        topics = topics_in_order(partitions, topic_names)
-        readers_of_kind, topics_of_kind = _kinds([members[one] for one in ordered], topics)
+        kinds = topics_by_readers(
+            [members[one] for one in ordered], topics_in_order(partitions, topic_names)
+        )
         kind_of_topic = {
-            topic_id: kind for kind, alike in enumerate(topics_of_kind) for topic_id, _ in alike
+            topic_id: number for number, kind in enumerate(kinds) for topic_id, _ in kind.topics
         }
         owned = _owned(ordered, members, partitions, current, kind_of_topic)
         shares = fair_shares(
-            [
-                Kind(readers, sum(count for _, count in alike))
-                for readers, alike in zip(readers_of_kind, topics_of_kind, strict=True)
-            ],
+            [Kind(kind.readers, sum(count for _, count in kind.topics)) for kind in kinds],
             [{kind: len(has) for kind, has in mine.items()} for mine in owned],
         )
         given: list[dict[UUID, list[int]]] = [defaultdict(list) for _ in ordered]
-        for kind, (readers, alike) in enumerate(zip(readers_of_kind, topics_of_kind, strict=True)):
-            _deal(kind, readers, alike, owned, shares, given)
+        for number, kind in enumerate(kinds):
+            _deal(number, kind, owned, shares, given)
         return {
             member_id: {topic_id: frozenset(mine) for topic_id, mine in topics.items()}
             for member_id, topics in zip(ordered, given, strict=True)
         }
-
-
-def _kinds(
-    members: Sequence[MemberSubscription], topics: Sequence[tuple[UUID, int]]
-) -> tuple[list[Sequence[int]], list[list[tuple[UUID, int]]]]:
-    """Topics with the same readers, by kind: the readers, and the topics with their sizes."""
-    # Most members of a group want the same, so what they want is looked at once for all of them.
-    alike: dict[frozenset[UUID], list[int]] = defaultdict(list)
-    for number, member in enumerate(members):
-        alike[member.topics].append(number)
-    subscriptions = list(alike)
-    readers: list[Sequence[int]] = []
-    of_kind: list[list[tuple[UUID, int]]] = []
-    kinds: dict[tuple[int, ...], int] = {}
-    subscribers: dict[UUID, list[int]] = defaultdict(list)
-    for index, subscription in enumerate(subscriptions):
-        for topic_id in subscription:
-            subscribers[topic_id].append(index)
-    for topic in topics:
-        wanted_by = tuple(subscribers.get(topic[0], ()))
-        if not wanted_by:
-            continue
-        kind = kinds.setdefault(wanted_by, len(of_kind))
-        if kind == len(of_kind):
-            readers.append(
-                sorted(number for index in wanted_by for number in alike[subscriptions[index]])
-            )
-            of_kind.append([])
-        of_kind[kind].append(topic)
-    return readers, of_kind
 
 
 _Owned = dict[int, list[tuple[UUID, int]]]
@@ -99,8 +73,9 @@ def _owned(
     for member_id in ordered:
         mine: _Owned = defaultdict(list)
         has = current.get(member_id, {})
-        for topic_id in sorted(members[member_id].topics & has.keys()):
-            if topic_id not in kind_of_topic:
+        wanted = members[member_id].topics
+        for topic_id in sorted(has):
+            if topic_id not in kind_of_topic or topic_id not in wanted:
                 continue
             for partition in sorted(has[topic_id]):
                 one = (topic_id, partition)
@@ -112,9 +87,8 @@ def _owned(
 
 
 def _deal(
-    kind: int,
-    readers: Sequence[int],
-    topics: Sequence[tuple[UUID, int]],
+    number: int,
+    kind: AlikeTopics,
     owned: Sequence[_Owned],
     shares: Sequence[dict[int, int]],
     given: Sequence[dict[UUID, list[int]]],
@@ -123,15 +97,15 @@ def _deal(
     kept: set[tuple[UUID, int]] = set()
     waiting: deque[tuple[int, int]] = deque()
     """Members that get more than they keep, and how many."""
-    for member in readers:
-        share = shares[member].get(kind, 0)
-        keeps = owned[member].get(kind, [])[:share]
+    for member in kind.readers:
+        share = shares[member].get(number, 0)
+        keeps = owned[member].get(number, [])[:share]
         kept.update(keeps)
         for topic_id, partition in keeps:
             given[member][topic_id].append(partition)
         if share > len(keeps):
             waiting.append((member, share - len(keeps)))
-    for topic_id, count in topics:
+    for topic_id, count in kind.topics:
         for partition in range(count):
             if (topic_id, partition) in kept:
                 continue
