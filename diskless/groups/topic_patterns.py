@@ -38,7 +38,8 @@ class TopicPattern:
         options.never_capture = True
         options.log_errors = False
         try:
-            self._compiled = re2.compile(pattern, options)
+            # Of bytes: for text, the bindings also work out where in it a match begins and ends.
+            self._compiled = re2.compile(pattern.encode(), options)
         except re2.error as error:
             raise _invalid(pattern, _reason(error)) from error
         except UnicodeEncodeError as error:
@@ -51,7 +52,7 @@ class TopicPattern:
     def matching(self, names: Iterable[str]) -> frozenset[str]:
         """Those of `names` that the pattern matches from end to end."""
         matches = self._compiled.fullmatch
-        return frozenset(name for name in names if matches(name) is not None)
+        return frozenset(name for name in names if matches(name.encode()) is not None)
 
 
 def _invalid(pattern: str, reason: str) -> InvalidRegularExpression:
