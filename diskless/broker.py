@@ -510,7 +510,7 @@ class Broker:
                 on_deleted=self.replicas.forget,
             ),
             producer_ids=self.coordinator,
-            broker_configs=ConfiguredValues(self.config),
+            broker_configs=ConfiguredValues(self.config, self.advertised),
             stored=ReplicaPartitions(self.coordinator, self.store.url),
         )
         for api in coordinator_apis(self.coordinators.local, self.search, self.operations):

@@ -203,8 +203,10 @@ class ReplicaPartitions:
 class ConfiguredValues:
     """`diskless.ports.BrokerConfigs` on the broker's configuration."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, advertised: tuple[str, int]) -> None:
+        """`advertised` is what clients are told, whatever of it is configured."""
         self._config = config
+        self._advertised = advertised
 
     def entries(self) -> Sequence[BrokerConfigEntry]:
         values = self._config.values()
@@ -212,7 +214,16 @@ class ConfiguredValues:
             BrokerConfigEntry(key, _text(values[key]), _text(default), why, type(default))
             for key, default, why in explain_all()
         ]
-        return sorted((*own, *_FIXED))
+        return sorted((*own, self._listeners(), *_FIXED))
+
+    def _listeners(self) -> BrokerConfigEntry:
+        host, port = self._advertised
+        return BrokerConfigEntry(
+            "advertised.listeners",
+            f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{port}",
+            "",
+            "where clients reach this broker; from advertised.listener, or where it listens",
+        )
 
 
 _FIXED: Final = (

@@ -23,7 +23,8 @@ from wal.errors import DisklessError, InvalidRequest, UnknownTopicId
 TOPIC: Final = 2
 BROKER: Final = 4
 
-_NAMES: Final = {8: "broker loggers", 16: "client metrics", 32: "groups"}
+UNSERVED: Final = {8: "broker loggers", 16: "client metrics", 32: "groups"}
+"""What has configs in Kafka and none here."""
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """What is set on a topic afterwards, of what is set on it now. Raises DisklessError."""
@@ -31,7 +32,7 @@ Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 def no_such_resource(resource_type: int) -> InvalidRequest:
     """For resource types other than topics and brokers."""
-    what = _NAMES.get(resource_type, f"resource type {resource_type}")
+    what = UNSERVED.get(resource_type, f"resource type {resource_type}")
     return InvalidRequest(f"there are no configs of {what} here")
 
 

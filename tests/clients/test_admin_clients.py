@@ -216,6 +216,9 @@ def test_the_brokers_own_configs_are_read_only(broker: LiveBroker, admin: AdminC
     assert described["log.retention.ms"].value == "-1"
     assert described["delete.topic.enable"].value == "true"
     assert all(entry.is_read_only for entry in described.values())
+    listeners = described["advertised.listeners"]
+    assert listeners.value == f"PLAINTEXT://{broker.bootstrap}"
+    assert listeners.source == ConfigSource.STATIC_BROKER_CONFIG.value
 
 
 # --- configs act, without a restart ---------------------------------------------------------------

@@ -22,7 +22,7 @@ from wal.errors import CommitFailed, CorruptState, DisklessError, NotCoordinator
 DELETE_RECORDS, LEADER_EPOCHS, DESCRIBE, ALTER, LOG_DIRS, PARTITIONS, INCREMENTAL = (
     21, 23, 32, 33, 35, 37, 44,
 )  # fmt: skip
-PRODUCERS, TOPIC_PARTITIONS = 61, 75
+PRODUCERS, CONFIG_RESOURCES, TOPIC_PARTITIONS = 61, 74, 75
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
@@ -345,6 +345,45 @@ async def test_every_topic_config_of_kafka_is_shown():
     async with connected() as (broker, client):
         broker.topics.add("t")
         assert sorted(await described(client, "t")) == KAFKA_TOPIC_CONFIGS.split()
+
+
+# --- resources with configs -----------------------------------------------------------------------
+
+
+async def resources(client: RawClient, *types: int, version: int = 1) -> Any:
+    return await client.ask(CONFIG_RESOURCES, version, resource_types=types)
+
+
+async def test_topics_and_brokers_are_what_has_configs():
+    async with connected() as (broker, client):
+        for name in ("z", "a"):
+            broker.topics.add(name)
+        brokers, topics = [("0", BROKER)], [("a", TOPIC), ("z", TOPIC)]
+        for types, expected in (
+            ((), topics + brokers),
+            ((BROKER,), brokers),
+            ((TOPIC, TOPIC), topics),
+            ((8, 16, 32), []),
+            ((32, BROKER), brokers),
+        ):
+            answer = await resources(client, *types)
+            assert answer.error_code == 0
+            found = [(item.resource_name, item.resource_type) for item in answer.config_resources]
+            assert found == expected, types
+
+
+async def test_the_first_version_asks_for_client_metrics_of_which_there_are_none():
+    async with connected() as (broker, client):
+        broker.topics.add("t")
+        answer = await resources(client, version=0)
+        assert (answer.error_code, answer.config_resources) == (0, ())
+
+
+@pytest.mark.parametrize("unknown", [0, 3, 127, -1])
+async def test_resources_of_a_type_that_is_not_known_cannot_be_listed(unknown):
+    async with connected() as (_, client):
+        answer = await resources(client, BROKER, unknown)
+        assert (answer.error_code, answer.config_resources) == (35, ())
 
 
 # --- partitions -----------------------------------------------------------------------------------
