@@ -11,6 +11,7 @@ from sqlalchemy import and_, select
 from metadata.control_records import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
+    ClientQuotasRecord,
     ControlRecord,
     FileHandedOverRecord,
     FilesTombstonedRecord,
@@ -19,10 +20,20 @@ from metadata.control_records import (
     PartitionsAssignedRecord,
     ProducersExpiredRecord,
     RowsSweptRecord,
+    encode_quota_entity,
 )
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
 from metadata.producer_rows import expire_producers
-from metadata.schema import ASSIGNMENTS, BROKERS, FILE_ANSWERS, FILES, LEADERSHIP, pack_owners
+from metadata.schema import (
+    ASSIGNMENTS,
+    BROKERS,
+    CLIENT_QUOTAS,
+    FILE_ANSWERS,
+    FILES,
+    LEADERSHIP,
+    float_bits,
+    pack_owners,
+)
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptState
 
@@ -56,6 +67,8 @@ def apply_control(
             _unregister_broker(state, record)
         case RowsSweptRecord():
             state.deletions.sweep(record.limit, timestamp_ms)
+        case ClientQuotasRecord():
+            _set_quotas(state, record)
 
 
 def _change_leader(state: "StateTransaction", record: LeaderChangeRecord) -> None:
@@ -197,3 +210,13 @@ def _unregister_broker(state: "StateTransaction", record: BrokerUnregisteredReco
     if gone != 1:
         raise CorruptState(f"broker {record.broker_id} was unregistered and is not registered")
     state.changes.brokers[record.broker_id] = None
+
+
+def _set_quotas(state: "StateTransaction", record: ClientQuotasRecord) -> None:
+    entity = encode_quota_entity(record.entity)
+    gone = state.delete_where(CLIENT_QUOTAS, CLIENT_QUOTAS.table.c.entity == entity)
+    if not gone and not record.quotas:
+        raise CorruptState(f"{record.entity} lost its quotas and had none")
+    for key, value in sorted(record.quotas.items()):
+        state.insert(CLIENT_QUOTAS, float_bits(value), entity, key)
+    state.changes.quotas[record.entity] = dict(record.quotas) or None

@@ -1,4 +1,5 @@
-"""Metadata records about the coordinators themselves: leadership, assignment, ownership, expiry.
+"""Metadata records about the coordinators and their cluster: leadership, assignment, ownership,
+expiry, brokers, quotas of clients.
 
 They are framed and encoded like all metadata records (metadata/records.py) and applied by
 metadata/apply_control.py. KIP-1164 needs each of them and defines none.
@@ -13,17 +14,21 @@ metadata/apply_control.py. KIP-1164 needs each of them and defines none.
     1011 BrokerRegistered    BrokerId int32, Host string, Port int32, Rack string, Incarnation uuid
     1012 BrokerUnregistered  BrokerId int32
     1013 RowsSwept           Limit int32
+    1014 ClientQuotas        Entity [] Type string, IsDefault int8, Name string (by type),
+                             Quotas [] Key string, Value float64 (by key)
 
 Encoding raises ValueError or struct.error for a number that its field cannot hold; decoding raises
 nothing but CorruptLog.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from metadata.operations import QuotaEntity
 from metadata.record_codec import (
+    FLOAT64,
     INT8,
     INT32,
     INT64,
@@ -33,6 +38,9 @@ from metadata.record_codec import (
     uvarint,
 )
 from wal.coordinates import ObjectKey
+
+QUOTA_ENTITY_PARTS_MAX: Final = 8
+"""More than there are types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +144,14 @@ class RowsSweptRecord:
     limit: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotasRecord:
+    """An entity has exactly these quotas from here on; none: it has no more any. Catalogue only."""
+
+    entity: QuotaEntity
+    quotas: Mapping[str, float]
+
+
 ControlRecord = (
     LeaderChangeRecord
     | PartitionsAssignedRecord
@@ -146,6 +162,7 @@ ControlRecord = (
     | BrokerRegisteredRecord
     | BrokerUnregisteredRecord
     | RowsSweptRecord
+    | ClientQuotasRecord
 )
 
 
@@ -304,6 +321,53 @@ def _decode_rows_swept(reader: FieldReader) -> RowsSweptRecord:
     return record
 
 
+def encode_quota_entity(entity: QuotaEntity) -> bytes:
+    """The entity as the compact array that it is in records, messages and rows."""
+    parts = [uvarint(len(entity) + 1)]
+    for kind, name in entity:
+        parts += (compact_string(kind), INT8.pack(name is None), compact_string(name or ""))
+        parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def decode_quota_entity(reader: FieldReader) -> QuotaEntity:
+    """Raises CorruptLog, also for what no encoder writes."""
+    entity: list[tuple[str, str | None]] = []
+    count = reader.array_count(4)
+    if count > QUOTA_ENTITY_PARTS_MAX:
+        raise reader.corrupt(f"an entity of {count} parts")
+    for _ in range(count):
+        kind, is_default, name = reader.compact_string(), reader.int8(), reader.compact_string()
+        reader.skip_tags()
+        if entity and kind <= entity[-1][0]:
+            raise reader.corrupt(f"the entity type {kind!r} after {entity[-1][0]!r}")
+        if is_default not in (0, 1) or (is_default and name):
+            raise reader.corrupt(f"a default {kind} with the name {name!r}")
+        entity.append((kind, None if is_default else name))
+    return tuple(entity)
+
+
+def _encode_client_quotas(record: ClientQuotasRecord) -> bytes:
+    parts = [encode_quota_entity(record.entity), uvarint(len(record.quotas) + 1)]
+    for key, value in sorted(record.quotas.items()):
+        parts += (compact_string(key), FLOAT64.pack(value), NO_TAGS)
+    parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def _decode_client_quotas(reader: FieldReader) -> ClientQuotasRecord:
+    entity = decode_quota_entity(reader)
+    quotas: dict[str, float] = {}
+    for _ in range(reader.array_count(10)):
+        key = reader.compact_string()
+        if key in quotas:
+            raise reader.corrupt(f"the quota {key!r} is there twice")
+        quotas[key] = reader.float64()
+        reader.skip_tags()
+    reader.skip_tags()
+    return ClientQuotasRecord(entity=entity, quotas=quotas)
+
+
 CONTROL_CODECS: Final[
     Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[..., Any]]]
 ] = (
@@ -316,4 +380,5 @@ CONTROL_CODECS: Final[
     (1011, BrokerRegisteredRecord, _encode_broker_registered, _decode_broker_registered),
     (1012, BrokerUnregisteredRecord, _encode_broker_unregistered, _decode_broker_unregistered),
     (1013, RowsSweptRecord, _encode_rows_swept, _decode_rows_swept),
+    (1014, ClientQuotasRecord, _encode_client_quotas, _decode_client_quotas),
 )

@@ -65,6 +65,7 @@ from metadata.image import ProducerKey
 from metadata.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
+    AlterClientQuotas,
     AlteredTopicConfigs,
     AlterTopicConfigs,
     BatchCommit,
@@ -94,6 +95,7 @@ from metadata.queries import (
     look_up,
     segment_plan,
 )
+from metadata.quota_rules import decide_alter_client_quotas
 from metadata.records import SegmentCommittedRecord, encode_record
 from metadata.replica import ROWS_PER_PARTITION_MAX, Replica
 from metadata.segments import candidates, decide_commit_segments, decide_plans, survey
@@ -692,6 +694,14 @@ class PartitionCoordinator:
     ) -> Sequence[AlteredTopicConfigs]:
         """The catalogue's. An entry may be UnknownTopicId. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_alter_topic_configs(view, requests))
+
+    # -- operations: quotas ---------------------------------------------------------------------
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas]
+    ) -> Sequence[DisklessError | None]:
+        """The catalogue's. An entry may be PolicyViolation. Raises CommitFailed."""
+        return await self._perform(lambda view, _: decide_alter_client_quotas(view, requests))
 
     # -- operations: consumer groups ------------------------------------------------------------
 

@@ -23,6 +23,7 @@ alone; the sender then finds out who leads it and asks there (metadata/routed_cl
 | plan_segments      | 10009  | all coordinators led here |
 | commit_segments    | 10010  | per segment: leader of the partition's coordinator |
 | alter_topic_configs | 10011 | leader of the catalogue |
+| alter_client_quotas | 10012 | leader of the catalogue |
 | register_broker    | 10008  | leader of the catalogue |
 
 Implementations: `metadata.local_client` (in this process) and `metadata.wire_client` (over a
@@ -42,6 +43,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from metadata.operations import (
+    AlterClientQuotas,
     AlteredTopicConfigs,
     AlterTopicConfigs,
     BatchCommit,
@@ -95,6 +97,12 @@ class CoordinatorClient(Protocol):
         self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[AlteredTopicConfigs]:
         """Idempotent; an entry that came too late says what the topic's configs are instead."""
+        ...
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        """Idempotent. PolicyViolation where there are too many entities."""
         ...
 
     async def commit_file(

@@ -6,11 +6,12 @@ task alone changes it, by merging the `Changes` of a transaction after it was co
 thread reads it while it applies, which is safe because nothing is merged meanwhile.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from metadata.operations import Leader, RegisteredBroker, TopicDescription
+from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
 
@@ -71,6 +72,7 @@ class Changes:
     leader: Leader | None = None
     """Set when leadership changed."""
     brokers: dict[int, RegisteredBroker | None] = field(default_factory=dict)
+    quotas: dict[QuotaEntity, Mapping[str, float] | None] = field(default_factory=dict)
 
 
 class CommittedImage:
@@ -96,6 +98,9 @@ class CommittedImage:
         self.leader: Leader | None = None
         """Who leads; None before the first leader."""
         self.brokers: dict[int, RegisteredBroker] = {}
+        self.quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        """Another mapping after every change, so that who looks at it sees at once whether it did;
+        quotas change seldom."""
 
     def merge(self, changes: Changes) -> None:
         """Take over what a transaction changed, after it was committed."""
@@ -130,6 +135,12 @@ class CommittedImage:
                 self.brokers.pop(broker_id, None)
             else:
                 self.brokers[broker_id] = broker
+        if changes.quotas:
+            self.quotas = {
+                entity: quotas
+                for entity, quotas in {**self.quotas, **changes.quotas}.items()
+                if quotas is not None
+            }
         self._merge_producers(changes.producers)
 
     def _owns_name(self, description: TopicDescription) -> bool:

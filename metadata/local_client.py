@@ -32,6 +32,7 @@ from metadata.coordinator_client import (
 from metadata.metadata_partition import MetadataPartition
 from metadata.operations import (
     CATALOGUE,
+    AlterClientQuotas,
     AlteredTopicConfigs,
     AlterTopicConfigs,
     BatchCommit,
@@ -318,6 +319,13 @@ class LocalClient:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         async with _deadline(timeout_ms):
             return await self._leading(CATALOGUE).alter_topic_configs(requests)
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
+        async with _deadline(timeout_ms):
+            return await self._leading(CATALOGUE).alter_client_quotas(requests)
 
     async def create_partitions_at(
         self,

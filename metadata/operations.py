@@ -116,6 +116,22 @@ class AlteredTopicConfigs(NamedTuple):
     error: DisklessError | None = None
 
 
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Whom quotas are for: (type, name) by ascending type, each type once; no name: the default of all
+that have no quotas of their own. Types are Kafka's: "user", "client-id", "ip"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientQuotas:
+    """Quotas to set for an entity, by key; None: to be removed. The others stay as they are.
+
+    Repeating it changes nothing. Entity, keys and values were validated by the caller.
+    """
+
+    entity: QuotaEntity
+    changes: Mapping[str, float | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFile:
     """One uploaded WAL object to commit; `batches` in the order of the object's footer."""

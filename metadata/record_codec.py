@@ -1,6 +1,7 @@
 """Kafka's flexible-version encoding, as far as metadata records need it.
 
     int8, int16, int32, int64   big-endian, two's complement
+    float64                     IEEE 754, big-endian
     uuid                        16 bytes
     uvarint                     7 bits per byte, least significant first, top bit = more follow;
                                 at most 32 bits
@@ -24,6 +25,7 @@ INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
+FLOAT64: Final = struct.Struct(">d")
 
 UUID_BYTES: Final = 16
 NO_TAGS: Final = b"\x00"
@@ -93,6 +95,9 @@ class FieldReader:
 
     def int64(self) -> int:
         return int(INT64.unpack_from(self.data, self.skip(8))[0])
+
+    def float64(self) -> float:
+        return float(FLOAT64.unpack_from(self.data, self.skip(8))[0])
 
     def uint32(self) -> int:
         return int.from_bytes(self.raw(4), "big")

@@ -51,7 +51,7 @@ Records of our own, api keys from 1000:
                                LastOffset int64, ObjectKey string, ObjectSize int64,
                                Crc32c uint32, RecordCount int32, MaxTimestamp int64
     1004 FilesDeleted          ObjectKeys []string
-    1005 … 1013                metadata/control_records.py
+    1005 … 1014                metadata/control_records.py
     1020 … 1023                metadata/group_records.py
 
 Called by the coordinator (encode), its state (decode while replaying) and `metadata dump`. Encoding

@@ -42,6 +42,7 @@ from metadata.operations import (
     Leader,
     ListedOffset,
     ListOffsets,
+    QuotaEntity,
     RegisteredBroker,
     TopicDescription,
 )
@@ -227,6 +228,10 @@ class Replica:
     def brokers(self) -> Mapping[int, RegisteredBroker]:
         """Registered brokers by id; only the catalogue has any."""
         return MappingProxyType(self.image.brokers)
+
+    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        """All quotas by entity; only the catalogue has any. Another mapping after every change."""
+        return self.image.quotas
 
     def topics(self) -> Mapping[str, TopicDescription]:
         """All topics by name; no I/O; do not modify."""

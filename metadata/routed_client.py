@@ -39,6 +39,7 @@ from metadata.file_rules import permuted_owners
 from metadata.local_client import LocalClient, in_parallel
 from metadata.operations import (
     CATALOGUE,
+    AlterClientQuotas,
     AlteredTopicConfigs,
     AlterTopicConfigs,
     BatchCommit,
@@ -54,6 +55,7 @@ from metadata.operations import (
     HandedFile,
     ListedOffset,
     ListOffsets,
+    QuotaEntity,
     RegisteredBroker,
     RolledSegment,
     SegmentCommit,
@@ -153,6 +155,10 @@ class RoutedClient:
 
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
         return self._local.catalogue.topic_by_id(topic_id)
+
+    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        """All of them, as far as this broker has heard; another mapping after every change."""
+        return self._local.catalogue.client_quotas()
 
     def high_watermark(self, partition: TopicIdPartition) -> int | None:
         """As this broker's replica has it; None when it knows no such partition."""
@@ -376,6 +382,31 @@ class RoutedClient:
             )
         )
         return answers
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        """See `CoordinatorClient`; what was altered is in force at this broker on return."""
+        before = [self.client_quotas().get(request.entity) for request in requests]
+        errors = await self._ask_leader(
+            CATALOGUE,
+            lambda client: client.alter_client_quotas(requests, timeout_ms=timeout_ms),
+            timeout_ms=timeout_ms,
+        )
+        await self._until_visible(
+            lambda: all(
+                error is not None or self._are_altered(request, old)
+                for request, old, error in zip(requests, before, errors, strict=True)
+            )
+        )
+        return errors
+
+    def _are_altered(self, request: AlterClientQuotas, before: Mapping[str, float] | None) -> bool:
+        """Whether they are as asked for, or somebody else's change came in between."""
+        known = self.client_quotas().get(request.entity) or {}
+        if known != (before or {}):
+            return True
+        return all(known.get(key) == value for key, value in request.changes.items())
 
     async def _until_visible(self, is_visible: Callable[[], bool]) -> None:
         """A broker that does not lead the catalogue reads a little behind it."""

@@ -22,6 +22,7 @@ tree and a walk along its leaves, however long the backlog.
 | assignments     | partition that lives at another coordinator (catalogue only) |
 | leadership      | at most one: who leads this metadata partition |
 | brokers         | registered broker (catalogue only) |
+| client_quotas   | (entity, key): a quota of clients (catalogue only) |
 | swept           | partition that is gone with its topic, but has rows left to be deleted |
 | consumer_groups | consumer group there is anything of: what its coordinator stored |
 | group_offsets   | (consumer group, partition): the committed offset |
@@ -57,7 +58,7 @@ from sqlalchemy.sql.type_api import TypeEngine
 
 from metadata.state_hash import Int64s, RowChecksum
 
-STATE_VERSION: Final = 5
+STATE_VERSION: Final = 6
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -65,6 +66,8 @@ NOT_DELETABLE: Final = -1
 """`files.deletable_since_ms` of a file with live batches."""
 
 _OWNER: Final = struct.Struct("<i")
+_FLOAT: Final = struct.Struct("<d")
+_FLOAT_BITS: Final = struct.Struct("<q")
 
 SCHEMA: Final = MetaData()
 
@@ -84,6 +87,16 @@ def pack_owners(owner_ids: Sequence[int]) -> bytes:
 def unpack_owners(data: bytes) -> tuple[int, ...]:
     """The inverse of `pack_owners`; the row's checksum has been verified."""
     return tuple(owner for (owner,) in _OWNER.iter_unpack(data))
+
+
+def float_bits(value: float) -> int:
+    """A float as the integer column it is stored in: exactly, and under the row's checksum."""
+    return int(_FLOAT_BITS.unpack(_FLOAT.pack(value))[0])
+
+
+def float_of_bits(bits: int) -> float:
+    """The inverse of `float_bits`."""
+    return float(_FLOAT.unpack(_FLOAT_BITS.pack(bits))[0])
 
 
 class StateTable:
@@ -357,6 +370,14 @@ Index(
     sqlite_where=GROUP_OFFSETS.table.c.expire_ms >= 0,
 )
 
+CLIENT_QUOTAS: Final = StateTable(
+    17,
+    "client_quotas",
+    ["value_bits"],
+    [("entity", LargeBinary), ("key", String)],
+    key=["entity", "key"],
+)
+
 STATE_TABLES: Final = (
     TOPICS,
     TOPIC_CONFIGS,
@@ -374,6 +395,7 @@ STATE_TABLES: Final = (
     SWEPT,
     CONSUMER_GROUPS,
     GROUP_OFFSETS,
+    CLIENT_QUOTAS,
 )
 
 APPLIED: Final = Table(

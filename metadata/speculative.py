@@ -24,7 +24,7 @@ from metadata.image import (
     ProducerKey,
     StoredTopic,
 )
-from metadata.operations import RegisteredBroker, TopicDescription
+from metadata.operations import QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.ulid import minted_ms_of_wal_key
@@ -123,6 +123,7 @@ class SpeculativeView:
         self._planned_ends: Overlay[TopicIdPartition, int] = Overlay()
         self._producers: Overlay[ProducerKey, ProducerState] = Overlay()
         self._brokers: Overlay[int, RegisteredBroker] = Overlay()
+        self._quotas: Overlay[QuotaEntity, Mapping[str, float]] = Overlay()
         self._files: Overlay[ObjectKey, KnownFile] = Overlay()
         # A file is not part of the image. One that is applied while a look-up in SQLite is under
         # way may be missed by both, so files stay here until the next look-up starts; so does the
@@ -267,7 +268,7 @@ class SpeculativeView:
     def put_producers(self, states: Mapping[ProducerKey, ProducerState]) -> None:
         self._producers.of(self.group).update(states)
 
-    # -- brokers and producer ids ---------------------------------------------------------------
+    # -- brokers ------------------------------------------------------------------------------
 
     def broker(self, broker_id: int) -> RegisteredBroker | None:
         found = self._brokers.get(broker_id)
@@ -275,6 +276,26 @@ class SpeculativeView:
 
     def put_broker(self, broker_id: int, broker: RegisteredBroker | None) -> None:
         self._brokers.put(broker_id, broker, self.group)
+
+    # -- quotas ---------------------------------------------------------------------------------
+
+    def quotas(self, entity: QuotaEntity) -> Mapping[str, float] | None:
+        """The entity's quotas by key; None when it has none."""
+        found = self._quotas.get(entity)
+        return self._image.quotas.get(entity) if isinstance(found, _Absent) else found
+
+    def put_quotas(self, entity: QuotaEntity, quotas: Mapping[str, float] | None) -> None:
+        self._quotas.put(entity, quotas, self.group)
+
+    def quota_entity_count(self) -> int:
+        """How many entities have quotas."""
+        image = self._image.quotas
+        count = len(image)
+        for entity, quotas in self._quotas.items():
+            count += (quotas is not None) - (entity in image)
+        return count
+
+    # -- producer ids ---------------------------------------------------------------------------
 
     @property
     def next_producer_id(self) -> int:
@@ -345,6 +366,7 @@ class SpeculativeView:
             self._planned_ends,
             self._producers,
             self._brokers,
+            self._quotas,
         ):
             overlay.retire(applied_group)
         for written in self._files.retire(applied_group):
@@ -364,6 +386,7 @@ class SpeculativeView:
             self._planned_ends,
             self._producers,
             self._brokers,
+            self._quotas,
             self._files,
         ):
             overlay.clear()

@@ -22,7 +22,7 @@ import asyncio
 import logging
 import sqlite3
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -33,13 +33,16 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
+from metadata.control_records import decode_quota_entity
 from metadata.image import CommittedImage, PartitionState, PlannedSegment, StoredTopic
-from metadata.operations import Leader, RegisteredBroker, TopicDescription
+from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
+from metadata.record_codec import FieldReader
 from metadata.schema import (
     APPLIED,
     APPLIED_CHECKSUM,
     ASSIGNMENTS,
     BROKERS,
+    CLIENT_QUOTAS,
     LEADERSHIP,
     PARTITIONS,
     PRODUCER_IDS,
@@ -49,6 +52,7 @@ from metadata.schema import (
     TOPIC_CONFIGS,
     TOPICS,
     StateTable,
+    float_of_bits,
 )
 from metadata.state_file import (
     DATABASE_SUFFIXES,
@@ -61,7 +65,7 @@ from metadata.state_file import (
 from metadata.state_hash import from_signed
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk
-from wal.errors import CorruptState, NotCoordinator, StorageFailed
+from wal.errors import CorruptLog, CorruptState, NotCoordinator, StorageFailed
 from wal.worker_threads import WorkerThreads
 
 STATE_FILE: Final = "state.sqlite"
@@ -434,3 +438,16 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         image.brokers[broker_id] = RegisteredBroker(
             broker_id, host, port, rack, UUID(bytes=incarnation)
         )
+    image.quotas = _quotas(rows(CLIENT_QUOTAS))
+
+
+def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str, float]]:
+    quotas: dict[QuotaEntity, dict[str, float]] = {}
+    for bits, entity, key, _ in rows:
+        reader = FieldReader(entity, "the entity of a quota")
+        try:
+            decoded = decode_quota_entity(reader)
+        except CorruptLog as error:
+            raise CorruptState(str(error)) from error
+        quotas.setdefault(decoded, {})[key] = float_of_bits(bits)
+    return quotas

@@ -62,6 +62,7 @@ from metadata.coordinator_messages import (
 from metadata.find_batches_messages import FIND_BATCHES, FindBatchesMessage
 from metadata.message_codec import Operation, reading
 from metadata.operations import (
+    AlterClientQuotas,
     AlteredTopicConfigs,
     AlterTopicConfigs,
     BatchCommit,
@@ -84,6 +85,7 @@ from metadata.operations import (
     Tombstone,
     TopicDescription,
 )
+from metadata.quota_messages import ALTER_CLIENT_QUOTAS
 from metadata.record_codec import NO_TAGS, FieldReader
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
@@ -313,6 +315,11 @@ class WireClient:
         self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[AlteredTopicConfigs]:
         return await self._call(ALTER_TOPIC_CONFIGS, requests, timeout_ms)
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        return await self._call(ALTER_CLIENT_QUOTAS, requests, timeout_ms)
 
     async def commit_file(
         self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS

@@ -1,14 +1,16 @@
-"""Private operations between brokers, API keys 10002 to 10011, version 0.
+"""Private operations between brokers, API keys 10002 to 10012, version 0.
 
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
     10003 AllocateProducerIds   10006 CreatePartitionsAt     10009 PlanSegmentsHere
     10004 TombstoneFiles        10007 DeleteTopicsAt         10010 CommitSegmentsHere
                                                              10011 AlterTopicConfigs
+                                                             10012 AlterClientQuotas
 
 Not Kafka's, and not listed by ApiVersions; metadata/broker_messages.py has the bytes. Each is the
 `CoordinatorClient` operation of its name. Names, counts and configs of topics are checked here as
 in CreateTopics (key 19), except that names which differ only in '.' against '_' are let through:
-the broker that took the client's request knows all topics and has refused them.
+the broker that took the client's request knows all topics and has refused them. Quotas are checked
+as in AlterClientQuotas (key 49).
 """
 
 from collections.abc import Sequence
@@ -18,10 +20,12 @@ from diskless.api.coordinator_operation import RunningOperations, checked, coord
 from diskless.api.diskless_create_partitions import check_new_topic
 from diskless.api.plan_segments import within_limit
 from diskless.api.registry import Api
+from diskless.quota_entities import check_quotas
 from diskless.topic_configs import check_topic_configs
 from metadata import broker_messages as messages
 from metadata.coordinator_client import CoordinatorClient
 from metadata.operations import (
+    AlterClientQuotas,
     AlteredTopicConfigs,
     AlterTopicConfigs,
     CreatePartitionsAt,
@@ -33,6 +37,7 @@ from metadata.operations import (
     Tombstone,
     TopicDescription,
 )
+from metadata.quota_messages import ALTER_CLIENT_QUOTAS
 from wal.errors import DisklessError, InvalidPartitions
 
 
@@ -109,6 +114,15 @@ def apis(client: CoordinatorClient, running: RunningOperations) -> Sequence[Api]
             for answer in answers
         ]
 
+    async def alter_client_quotas(
+        requests: Sequence[AlterClientQuotas], timeout_ms: int
+    ) -> Sequence[DisklessError | None]:
+        return await checked(
+            requests,
+            check_quotas,
+            lambda good: client.alter_client_quotas(good, timeout_ms=timeout_ms),
+        )
+
     return [
         coordinator_api(messages.CREATE_TOPICS, create_topics, running),
         coordinator_api(messages.ALLOCATE_PRODUCER_IDS, allocate_producer_ids, running),
@@ -120,6 +134,7 @@ def apis(client: CoordinatorClient, running: RunningOperations) -> Sequence[Api]
         coordinator_api(messages.PLAN_SEGMENTS_HERE, plan_segments, running),
         coordinator_api(messages.COMMIT_SEGMENTS_HERE, commit_segments, running),
         coordinator_api(messages.ALTER_TOPIC_CONFIGS, alter_topic_configs, running),
+        coordinator_api(ALTER_CLIENT_QUOTAS, alter_client_quotas, running),
     ]
 
 

@@ -17,6 +17,7 @@ from diskless.api import RunningOperations, coordinator_apis, diskless_find_batc
 from diskless.api.registry import ApiRegistry
 from diskless.ports import ListOffsetsResult
 from metadata.operations import (
+    AlterClientQuotas,
     AlteredTopicConfigs,
     AlterTopicConfigs,
     BatchCommit,
@@ -178,6 +179,10 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
     creation = CreateTopic(name="t", partition_count=2, configs={"retention.ms": "5"})
     growth = CreatePartitions(topic_id=A, name="t", partition_count=2)
     alter = AlterTopicConfigs(topic_id=A, before={}, configs={"segment.ms": "6"})
+    quotas = AlterClientQuotas(
+        entity=(("client-id", "c"), ("user", None)),
+        changes={"producer_byte_rate": 5.0, "consumer_byte_rate": None},
+    )
     share = CreatePartitionsAt(topic_id=A, name="t", partitions=(1, 3))
     handed = HandedFile(object_key=KEY, object_format=1, file_size_bytes=9, owner_ids=(0, 1))
     broker = RegisteredBroker(1, "here", 9092, "rack", B)
@@ -210,6 +215,7 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         ("plan_segments", (), {"include_partial": True}, [plan]),
         ("commit_segments", ([rolled],), {}, [SegmentCommit(True)]),
         ("alter_topic_configs", ([alter],), {}, [AlteredTopicConfigs(True, {"segment.ms": "6"})]),
+        ("alter_client_quotas", ([quotas],), {}, [None]),
     ]
     async with serving() as s:
         for name, arguments, options, answer in calls:

@@ -15,6 +15,7 @@ from diskless.data_directory import DataDirectory
 from metadata.control_records import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
+    ClientQuotasRecord,
     FileHandedOverRecord,
     FilesTombstonedRecord,
     LeaderChangeRecord,
@@ -272,6 +273,7 @@ _READ: Final[dict[str, Callable[[FieldReader], Any]]] = {
     "int32": FieldReader.int32,
     "int64": FieldReader.int64,
     "uint32": FieldReader.uint32,
+    "float64": FieldReader.float64,
     "uuid": FieldReader.uuid,
     "string": FieldReader.compact_string,
     "bytes": lambda reader: reader.raw(reader.uvarint() - 1),
@@ -505,6 +507,16 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
     ),
     "1012 BrokerUnregistered": (BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),
     "1013 RowsSwept": (RowsSweptRecord(limit=1), {"Limit": 1}),
+    "1014 ClientQuotas": (
+        ClientQuotasRecord(entity=(("client-id", "c"), ("user", None)), quotas={"b": 2.5, "a": 1}),
+        {
+            "Entity": [
+                {"Type": "client-id", "IsDefault": 0, "Name": "c"},
+                {"Type": "user", "IsDefault": 1, "Name": ""},
+            ],
+            "Quotas": [{"Key": "a", "Value": 1.0}, {"Key": "b", "Value": 2.5}],
+        },
+    ),
     "1020 OffsetsCommitted": (
         OffsetsCommittedRecord(
             group_id="g",

@@ -12,6 +12,7 @@ from metadata.apply_control import TOMBSTONES_PER_RECORD_MAX
 from metadata.control_records import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
+    ClientQuotasRecord,
     ControlRecord,
     FileHandedOverRecord,
     FilesTombstonedRecord,
@@ -35,6 +36,7 @@ from metadata.schema import FILES
 from metadata.state import StateDatabase, load_image
 from metadata.state_check import scan_state_hash
 from metadata.state_recovery import apply_batches
+from tests.support.coordinator_samples import QUOTA_ENTITIES
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog, CorruptState
 
@@ -67,6 +69,11 @@ GOLDEN: list[tuple[ControlRecord, str]] = [
     ),
     (BrokerUnregisteredRecord(broker_id=2), "01 f407 00 00000002 00"),
     (RowsSweptRecord(limit=500), "01 f507 00 000001f4 00"),
+    (
+        ClientQuotasRecord(entity=(("ip", "a"), ("user", None)), quotas={"r": 2.5, "k": 1.0}),
+        "01 f607 00 03 03 6970 00 02 61 00  05 75736572 01 01 00"
+        "03 02 6b 3ff0000000000000 00  02 72 4004000000000000 00  00",
+    ),
 ]
 
 
@@ -120,6 +127,11 @@ records = st.one_of(
     ),
     st.builds(BrokerUnregisteredRecord, broker_id=int32),
     st.builds(RowsSweptRecord, limit=int32),
+    st.builds(
+        ClientQuotasRecord,
+        entity=QUOTA_ENTITIES,
+        quotas=st.dictionaries(names, st.floats(allow_nan=False), max_size=3),
+    ),
 )
 
 
@@ -159,6 +171,7 @@ class Replayed:
         assert loaded.topics == self.image.topics
         assert loaded.leader == self.image.leader
         assert loaded.brokers == self.image.brokers
+        assert loaded.quotas == self.image.quotas
         assert await self.state.read(scan_state_hash) == self.image.state_hash
 
 
@@ -278,3 +291,39 @@ async def test_brokers_come_and_go(tmp_path: Path) -> None:
         await replica.check()
         with pytest.raises(CorruptState, match="not registered"):
             await replica.apply(BrokerUnregisteredRecord(broker_id=4))
+
+
+async def test_an_entity_has_the_quotas_of_its_last_record(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    one, other = (("user", "u"),), (("client-id", "c"), ("user", None))
+    async with replica.state:
+        await replica.apply(
+            ClientQuotasRecord(entity=one, quotas={"a": 1.0, "b": 2.0**62}),
+            ClientQuotasRecord(entity=other, quotas={"a": 0.5}),
+        )
+        first = replica.image.quotas
+        assert first == {one: {"a": 1.0, "b": 2.0**62}, other: {"a": 0.5}}
+        await replica.check()
+        await replica.apply(ClientQuotasRecord(entity=one, quotas={"c": 1e300}))
+        assert replica.image.quotas == {one: {"c": 1e300}, other: {"a": 0.5}}
+        await replica.check()
+        await replica.apply(ClientQuotasRecord(entity=one, quotas={}))
+        assert replica.image.quotas == {other: {"a": 0.5}}
+        assert len(first) == 2, "who looks at the quotas shall not see them change under its hands"
+        await replica.check()
+        with pytest.raises(CorruptState, match="had none"):
+            await replica.apply(ClientQuotasRecord(entity=one, quotas={}))
+
+
+@pytest.mark.parametrize(
+    ("entity", "problem"),
+    [
+        ("03 03 6970 00 02 61 00  03 6970 01 01 00", "after 'ip'"),
+        ("02 03 6970 01 02 61 00", "a default ip with the name 'a'"),
+        ("02 03 6970 02 01 00", "a default ip"),
+        ("0a" + "".join(f"02 {at:02x} 01 01 00" for at in range(0x61, 0x6A)), "of 9 parts"),
+    ],
+)
+def test_an_entity_that_no_encoder_writes_is_corrupt(entity: str, problem: str) -> None:
+    with pytest.raises(CorruptLog, match=problem):
+        decode_record(bytes.fromhex(f"01 f607 00 {entity} 01 00"))

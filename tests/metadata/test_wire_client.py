@@ -131,9 +131,11 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
             return [await client.plan_segments(include_partial=asked, **timeout)]
         case "CoordinatorCommitSegmentsHere":
             return await client.commit_segments(asked, **timeout)
-        case _:
-            assert name == "CoordinatorAlterTopicConfigs"
+        case "CoordinatorAlterTopicConfigs":
             return await client.alter_topic_configs(asked, **timeout)
+        case _:
+            assert name == "CoordinatorAlterClientQuotas"
+            return await client.alter_client_quotas(asked, **timeout)
 
 
 @pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)

@@ -26,6 +26,7 @@ from metadata.coordinator_messages import (
 from metadata.find_batches_messages import FIND_BATCHES, FindBatchesMessage
 from metadata.message_codec import Operation
 from metadata.operations import (
+    AlterClientQuotas,
     AlteredTopicConfigs,
     AlterTopicConfigs,
     BatchCommit,
@@ -50,6 +51,7 @@ from metadata.operations import (
     TopicDescription,
     WalExtent,
 )
+from metadata.quota_messages import ALTER_CLIENT_QUOTAS
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import DisklessError
 
@@ -96,6 +98,10 @@ WAL_EXTENTS = st.builds(
 )
 SEGMENT_EXTENTS = st.builds(SegmentExtent, TEXT, INT64, INT64, INT64, INT64)
 CONFIGS = st.dictionaries(TEXT, TEXT, max_size=3)
+FLOAT64 = st.floats(allow_nan=False)
+QUOTA_ENTITIES = st.dictionaries(TEXT, st.none() | TEXT, max_size=3).map(
+    lambda parts: tuple(sorted(parts.items()))
+)
 
 
 def _optional_error(success: st.SearchStrategy[Any], make: Any) -> st.SearchStrategy[Any]:
@@ -297,6 +303,17 @@ _SAMPLES: Final = [
         own.ALTER_TOPIC_CONFIGS,
         _lists(st.builds(AlterTopicConfigs, topic_id=TOPIC_IDS, before=CONFIGS, configs=CONFIGS)),
         st.builds(AlteredTopicConfigs, st.booleans(), CONFIGS, st.none() | ERRORS),
+    ),
+    Samples(
+        ALTER_CLIENT_QUOTAS,
+        _lists(
+            st.builds(
+                AlterClientQuotas,
+                entity=QUOTA_ENTITIES,
+                changes=st.dictionaries(TEXT, st.none() | FLOAT64, max_size=3),
+            )
+        ),
+        st.none() | ERRORS,
     ),
 ]
 

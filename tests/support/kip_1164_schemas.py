@@ -199,6 +199,7 @@ SCHEMAS: Final = parse_schemas(KIP_1164)
 
 _FORMATS: Final = {
     "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "uint32": ">I", "bool": ">?",
+    "float64": ">d",
 }  # fmt: skip
 
 
