@@ -7,12 +7,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from diskless.batch_reader import BatchReader
 from diskless.commit_lane import CommitLane
+from diskless.coordinator_metrics import CoordinatedPartitions, coordinator_metrics
 from diskless.metrics import NO_LABELS, MetricSource, Samples, plain
 from diskless.replica_manager import ReplicaManager
 from diskless.server import KafkaServer
 from tiering.segment_reader import SegmentReader
 from wal.buffer import BufferPool
 from wal.chunk_directory import ChunkDirectory
+from wal.clock import Clock
 from wal.fd_cache import FdCache
 from wal.object_cache import ObjectCache
 from wal.object_store import ObjectStore
@@ -115,6 +117,10 @@ class BrokerParts(Protocol):
     reader: BatchReader
     replicas: ReplicaManager
     server: KafkaServer
+    clock: Clock
+
+    @property
+    def coordinators(self) -> CoordinatedPartitions: ...
 
 
 def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
@@ -305,6 +311,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Produce requests whose outcome was not known in time",
             lambda: parts.replicas.produce_purgatory.statistics().expired,
         ),
+        *coordinator_metrics(lambda: parts.coordinators, parts.clock),
     ]
 
 

@@ -26,6 +26,7 @@ from typing import Final, Protocol, Self
 
 from diskless.cluster_identity import OBJECT_LOG
 from diskless.config import Config
+from diskless.coordinator_metrics import LeaderWorkers
 from diskless.data_directory import DataDirectory
 from metadata.catalogue_sweep import CatalogueSweep
 from metadata.coordinator import PartitionCoordinator
@@ -99,8 +100,8 @@ class Coordinators:
         self.is_shared: Final = config.broker.metadata_log == OBJECT_LOG
         """Whether other brokers may work on the same metadata."""
         self.partitions: Sequence[MetadataPartition] = ()
-        self.file_workers: dict[int, FileWorkers] = {}
-        """By coordinator, of those that are or were led here; for the metrics."""
+        self.workers_at_work: dict[int, LeaderWorkers] = {}
+        """By metadata partition, of those that are or were led here; for the metrics."""
         self.local: LocalClient
         self.client: RoutedClient
 
@@ -233,10 +234,21 @@ class Coordinators:
             clock=clock,
             rng=rng,
         )
-        self.file_workers[index] = file_workers
+        retention = RetentionWorker(coordinator, settings=config.retention, clock=clock)
+        snapshot_keeper = SnapshotKeeper(
+            partition.replica.state,
+            partition.log,
+            snapshots,
+            settings=config.snapshots,
+            clock=clock,
+            rng=rng,
+            is_leading=lambda: partition.coordinator is coordinator,
+            applied_bytes=lambda: partition.replica.applied_bytes,
+        )
+        orphan_scan: OrphanScan | None = None
         workers: list[Worker] = [
             file_workers,
-            RetentionWorker(coordinator, settings=config.retention, clock=clock),
+            retention,
             RowSweeper(coordinator, settings=config.retention),
             ProducerExpiry(
                 coordinator,
@@ -244,16 +256,7 @@ class Coordinators:
                 settings=config.retention,
                 clock=clock,
             ),
-            SnapshotKeeper(
-                partition.replica.state,
-                partition.log,
-                snapshots,
-                settings=config.snapshots,
-                clock=clock,
-                rng=rng,
-                is_leading=lambda: partition.coordinator is coordinator,
-                applied_bytes=lambda: partition.replica.applied_bytes,
-            ),
+            snapshot_keeper,
             self._group_worker(
                 coordinator, certainly_leads=partial(_has_lease, partition.log, clock)
             ),
@@ -261,16 +264,15 @@ class Coordinators:
         if index == CATALOGUE:
             workers.append(coordinator.sessions)
             if self._owns_prefix:
-                workers.append(
-                    OrphanScan(
-                        self._store,
-                        self.client,
-                        partial(self._coordinator_ids, coordinator),
-                        settings=config.coordinator,
-                        clock=clock,
-                        rng=rng,
-                    )
+                orphan_scan = OrphanScan(
+                    self._store,
+                    self.client,
+                    partial(self._coordinator_ids, coordinator),
+                    settings=config.coordinator,
+                    clock=clock,
+                    rng=rng,
                 )
+                workers.append(orphan_scan)
         else:
             catalogue = self.partitions[CATALOGUE]
             workers.append(
@@ -284,4 +286,7 @@ class Coordinators:
                     clock=clock,
                 )
             )
+        self.workers_at_work[index] = LeaderWorkers(
+            file_workers, retention, snapshot_keeper, orphan_scan
+        )
         return workers
