@@ -311,7 +311,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Produce requests whose outcome was not known in time",
             lambda: parts.replicas.produce_purgatory.statistics().expired,
         ),
-        *coordinator_metrics(lambda: parts.coordinators, parts.clock),
+        *coordinator_metrics(lambda: parts.coordinators, lambda: parts.clock.monotonic()),
     ]
 
 

@@ -15,7 +15,6 @@ from metadata.metadata_partition import MetadataPartition
 from metadata.orphan_scan import OrphanScan
 from metadata.retention import RetentionWorker
 from metadata.snapshot_keeper import SnapshotKeeper
-from wal.clock import Clock
 
 
 class LeaderWorkers(NamedTuple):
@@ -41,9 +40,9 @@ class CoordinatedPartitions(Protocol):
 
 
 def coordinator_metrics(
-    coordinators: Callable[[], CoordinatedPartitions], clock: Clock
+    coordinators: Callable[[], CoordinatedPartitions], monotonic: Callable[[], float]
 ) -> Sequence[MetricSource]:
-    """`coordinators` is only called at a scrape."""
+    """Both are only called at a scrape; `monotonic` is the clock that leases are measured with."""
 
     def of_partitions(
         name: str, help_text: str, read: Callable[[MetadataPartition], float | None]
@@ -75,7 +74,7 @@ def coordinator_metrics(
         expires_at = partition.log.lease_expires_at
         if expires_at is None or math.isinf(expires_at):
             return None
-        return max(expires_at - clock.monotonic(), 0.0)
+        return max(expires_at - monotonic(), 0.0)
 
     return [
         of_partitions(
