@@ -15,7 +15,7 @@ Order matters to clients, which act on the first error they get. It is Apache Ka
     timestamp type and bounds           InvalidTimestamp
     count that its bytes can hold       InvalidRecord
     count that readers can hold         RecordTooLarge
-    keys, on compacted topics           InvalidRecord
+    keys, on compacted topics           KeysMissing
 
 Only the header is read and the bytes under the CRC are summed: 4 µs, and 45 µs per MiB. Records are
 opened (and inflated, under a cap) in two cases only: the topic is compacted, or it bounds how old a
@@ -40,6 +40,7 @@ from wal.crc import Buffer
 from wal.errors import (
     InvalidRecord,
     InvalidTimestamp,
+    KeysMissing,
     RecordTooLarge,
     UnsupportedCompression,
 )
@@ -207,8 +208,9 @@ def _check_records(payload: Sequence[memoryview], rules: TopicRules, now_ms: int
     if _bounds_age(rules):
         _check_timestamp(facts.timestamp_min_ms, rules, now_ms)
         _check_timestamp(facts.timestamp_max_ms, rules, now_ms)
-    if rules.compacted and facts.null_key_count:
-        raise InvalidRecord(
-            f"{facts.null_key_count} of {facts.record_count} records have no key, the topic is"
-            " compacted"
+    if rules.compacted and facts.null_key_positions:
+        raise KeysMissing(
+            f"{len(facts.null_key_positions)} of {facts.record_count} records have no key, the"
+            " topic is compacted",
+            facts.null_key_positions,
         )

@@ -5,6 +5,7 @@
     │   ├── BatchRejected        one RecordBatch breaks a rule of the format or of its topic
     │   │   ├── CorruptBatch         CRC, length or count do not fit
     │   │   ├── InvalidRecord        wrong magic, offset, sequence, control bit, batch count
+    │   │   │   └── KeysMissing          records without key, for a compacted topic
     │   │   ├── InvalidTimestamp
     │   │   ├── UnsupportedCompression
     │   │   └── RecordTooLarge
@@ -37,6 +38,8 @@ A class exists where a caller acts differently on it. `diskless/api/errors.py` m
 Kafka's error codes; nothing else knows the codes.
 """
 
+from collections.abc import Sequence
+
 
 class DisklessError(Exception):
     """Root of everything this project raises on purpose."""
@@ -56,6 +59,15 @@ class CorruptBatch(BatchRejected):
 
 class InvalidRecord(BatchRejected):
     """Wrong magic, base offset, sequence, control bit, or not exactly one batch."""
+
+
+class KeysMissing(InvalidRecord):
+    """Records of a batch for a compacted topic have no key; producers are told which."""
+
+    def __init__(self, message: str, positions: Sequence[int]) -> None:
+        """`positions` of these records in the batch, ascending from 0."""
+        super().__init__(message)
+        self.positions = positions
 
 
 class InvalidTimestamp(BatchRejected):

@@ -141,7 +141,8 @@ class RecordFacts(NamedTuple):
     """What validation may have to know of the records of one batch."""
 
     record_count: int
-    null_key_count: int
+    null_key_positions: Sequence[int]
+    """Of the records without key, ascending from 0."""
     timestamp_min_ms: int
     timestamp_max_ms: int
 
@@ -221,7 +222,7 @@ def inspect_records(
         timestamps = rows.timestamps[rows.timestamps != NO_TIMESTAMP]
         return RecordFacts(
             len(rows.timestamps),
-            int(np.count_nonzero(rows.keys.lengths < 0)),
+            np.flatnonzero(rows.keys.lengths < 0).tolist(),
             int(timestamps.min()) if len(timestamps) else NO_TIMESTAMP,
             int(timestamps.max()) if len(timestamps) else NO_TIMESTAMP,
         )

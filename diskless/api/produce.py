@@ -11,6 +11,8 @@
 - Version 13 names topics by id: with the id of a deleted topic a batch is UNKNOWN_TOPIC_ID, also
   when there is a new topic of the same name.
 - A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
+- Of a batch for a compacted topic, the records without key are named (KIP-467); Kafka names those
+  with a bad timestamp too.
 - No leader hints (KIP-951): they need growing leader epochs.
 """
 
@@ -32,7 +34,7 @@ from diskless.protocol.produce import (
     encode_response,
     release,
 )
-from wal.errors import DisklessError
+from wal.errors import DisklessError, KeysMissing
 
 KEY: Final = 0
 
@@ -102,6 +104,7 @@ def _reply(version: int, asked: ProduceRequest, results: Sequence[AppendResult])
             result.log_append_time_ms,
             result.log_start_offset,
             error_message(result.error),
+            result.error.positions if isinstance(result.error, KeysMissing) else (),
         )
         for batch, result in zip(asked.batches, results, strict=True)
     ]

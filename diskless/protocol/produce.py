@@ -59,6 +59,8 @@ class ProducedRow(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     error_message: str | None = None
+    refused_records: Sequence[int] = ()
+    """Positions in the batch; only beside an error message."""
 
 
 def decode_request(version: int, frame: FragmentChain, reader: Reader) -> ProduceRequest:
@@ -141,7 +143,7 @@ def _row(version: int, row: ProducedRow) -> bytes:
             return _ROW_9.pack(*row[:5], 1, 0, 0)
         return (
             _ROW_5.pack(*row[:5])
-            + array_count(0, flexible=True)
+            + _record_errors(row.refused_records, flexible=True)
             + nullable_string(row.error_message, flexible=True)
             + EMPTY_TAGS
         )
@@ -150,9 +152,17 @@ def _row(version: int, row: ProducedRow) -> bytes:
             return _ROW_8.pack(*row[:5], 0, -1)
         return (
             _ROW_5.pack(*row[:5])
-            + array_count(0, flexible=False)
+            + _record_errors(row.refused_records, flexible=False)
             + nullable_string(row.error_message, flexible=False)
         )
     if version >= 5:
         return _ROW_5.pack(*row[:5])
     return _ROW_3.pack(*row[:4])
+
+
+def _record_errors(positions: Sequence[int], *, flexible: bool) -> bytes:
+    """BatchIndexAndErrorMessage of each, with no message: that of the batch says it."""
+    rest = nullable_string(None, flexible=flexible) + (EMPTY_TAGS if flexible else b"")
+    return array_count(len(positions), flexible=flexible) + b"".join(
+        INT32.pack(position) + rest for position in positions
+    )

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,13 +13,15 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from kio_entities import entities, promoted, smallest
 
-from diskless.ports import FetchPartition
+from diskless.fetch_rows import FetchAnswer, FetchTopic
+from diskless.ports import FetchPartition, FetchResult
 from diskless.protocol import fetch, produce
 from diskless.protocol.wire import NO_UUID, ProtocolError, Reader
 from wal.buffer import BufferPool, FragmentChain
+from wal.errors import DisklessError
 
 PRODUCE_VERSIONS = range(3, 14)
-FETCH_VERSIONS = range(4, 17)
+FETCH_VERSIONS = range(4, 19)
 
 few_examples = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -123,10 +126,17 @@ def test_a_produce_response_is_written_as_kio_reads_it(version, data):
                 st.sampled_from([-1, 1_700_000_000_123]),
                 st.integers(-1, 2**63 - 1),
                 st.none() | st.text(max_size=300),
+                st.just(()),
             ),
             max_size=6,
         )
     )
+    rows = [
+        row._replace(refused_records=data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=3)))
+        if row.error_message is not None
+        else row
+        for row in rows
+    ]
     cut = data.draw(st.integers(0, len(rows)))
     names: tuple[str | UUID, str | UUID] = ("first", "second-ü")
     if version >= 13:
@@ -150,7 +160,9 @@ def test_a_produce_response_is_written_as_kio_reads_it(version, data):
         if version >= 5:
             assert part.log_start_offset == row.log_start_offset
         if version >= 8:
-            assert part.record_errors == ()
+            assert [
+                (error.batch_index, error.batch_index_error_message) for error in part.record_errors
+            ] == [(position, None) for position in row.refused_records]
             assert part.error_message == row.error_message
 
 
@@ -169,6 +181,12 @@ def _asked(version: int, entity: Any) -> list[FetchPartition]:
     ]
 
 
+def _fetch_topic(version: int, topic: Any) -> FetchTopic:
+    if version >= 13:
+        return FetchTopic(topic.topic_id or NO_UUID, "")
+    return FetchTopic(None, topic.topic)
+
+
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @few_examples
 @given(data=st.data())
@@ -177,13 +195,13 @@ def test_a_fetch_request_is_read_as_kio_wrote_it(version, data):
     from_the_future = version >= 12 and data.draw(st.booleans())
     body = _written(promoted(entity) if from_the_future else entity)
     asked = fetch.decode_request(version, body + data.draw(st.binary(max_size=3)))
-    assert asked.partitions == _asked(version, entity)
+    assert list(asked.partitions) == _asked(version, entity)
     assert asked.topics == [
-        (
-            (topic.topic_id or NO_UUID) if version >= 13 else topic.topic,
-            len(topic.partitions),
-        )
-        for topic in entity.topics
+        (_fetch_topic(version, topic), len(topic.partitions)) for topic in entity.topics
+    ]
+    assert asked.forgotten == [
+        (_fetch_topic(version, topic), list(topic.partitions))
+        for topic in getattr(entity, "forgotten_topics_data", ())
     ]
     assert asked.max_wait_ms == entity.max_wait // timedelta(milliseconds=1)
     assert (asked.min_bytes, asked.max_bytes) == (entity.min_bytes, entity.max_bytes)
@@ -205,7 +223,7 @@ def test_a_fetch_request_cut_anywhere_is_an_error(version):
                 fetch.decode_request(version, body[:end])
 
 
-@pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 18])
 @few_examples
 @given(garbage=st.binary(max_size=150))
 def test_garbage_is_a_fetch_or_produce_request_or_a_protocol_error(version, garbage):
@@ -231,10 +249,9 @@ def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
     buffers = st.lists(st.binary(min_size=1, max_size=40).map(memoryview), max_size=3)
     rows = data.draw(
         st.lists(
-            st.builds(
-                fetch.FetchedRow,
+            st.tuples(
                 st.integers(0, 2**31 - 1),
-                st.sampled_from([0, 1, 3, 100]),
+                st.sampled_from([0, 0, 1, 3, 100]),
                 st.integers(-1, 2**63 - 1),
                 st.integers(-1, 2**63 - 1),
                 buffers,
@@ -242,12 +259,31 @@ def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
             max_size=6,
         )
     )
+    rows = [(*row[:4], [] if row[1] else row[4]) for row in rows]
     cut = data.draw(st.integers(0, len(rows)))
-    names = data.draw(st.tuples(st.uuids(), st.uuids())) if version >= 13 else ("one", "two-ü")
+    if version >= 13:
+        names = [FetchTopic(data.draw(st.uuids()), "") for _ in range(2)]
+    else:
+        names = [FetchTopic(None, "one"), FetchTopic(None, "two-ü")]
     topics = [(names[0], cut), (names[1], len(rows) - cut)]
     read_committed = data.draw(st.booleans())
-    out = fetch.encode_response(version, topics, rows, error_code=0, read_committed=read_committed)
-    handed_in = [buffer for row in rows for buffer in row.records]
+    session_id = data.draw(st.integers(0, 2**31 - 1))
+    answer = FetchAnswer.of(
+        [
+            FetchResult(DisklessError() if error else None, high_watermark, start, records)
+            for _, error, high_watermark, start, records in rows
+        ]
+    )
+    out = fetch.encode_response(
+        version,
+        topics,
+        np.array([row[0] for row in rows], np.int64),
+        answer,
+        np.array([row[1] for row in rows], np.int64),
+        read_committed=read_committed,
+        session_id=session_id,
+    )
+    handed_in = [buffer for row in rows for buffer in row[4]]
     kept = [buffer for buffer in out if isinstance(buffer, memoryview)]
     assert len(kept) == len(handed_in)
     assert all(one is other for one, other in zip(kept, handed_in, strict=True))
@@ -256,26 +292,23 @@ def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
     read, size = entity_reader(load_response_schema(1, version))(body, 0)
     assert size == len(body)
     for (name, count), topic in zip(topics, read.responses, strict=True):
+        assert _fetch_topic(version, topic) == name
         assert len(topic.partitions) == count
-        if version >= 13:
-            assert (topic.topic_id or NO_UUID) == name
-        else:
-            assert topic.topic == name
     parts = [part for topic in read.responses for part in topic.partitions]
-    for row, part in zip(rows, parts, strict=True):
-        assert (part.partition_index, part.error_code) == (row.partition, row.error_code)
-        assert part.high_watermark == part.last_stable_offset == row.high_watermark
-        assert part.records == b"".join(row.records)
+    for (partition, error, high_watermark, start, records), part in zip(rows, parts, strict=True):
+        assert (part.partition_index, part.error_code) == (partition, error)
+        assert part.high_watermark == part.last_stable_offset == (-1 if error else high_watermark)
+        assert part.records == b"".join(records)
         assert part.aborted_transactions == (() if read_committed else None)
         if version >= 5:
-            assert part.log_start_offset == row.log_start_offset
+            assert part.log_start_offset == (-1 if error else start)
         if version >= 11:
             assert part.preferred_read_replica == -1
     if version >= 7:
-        assert (read.error_code, read.session_id) == (0, 0)
+        assert (read.error_code, read.session_id) == (0, session_id)
 
 
 def test_a_refused_fetch_session_names_its_error_on_top():
-    (body,) = fetch.encode_response(12, [], [], error_code=70)
+    (body,) = fetch.encode_refusal(12, 70)
     read, _ = entity_reader(load_response_schema(1, 12))(body, 0)
     assert (read.error_code, read.session_id, read.responses) == (70, 0, ())

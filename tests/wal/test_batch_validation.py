@@ -15,6 +15,7 @@ from wal.errors import (
     CorruptBatch,
     InvalidRecord,
     InvalidTimestamp,
+    KeysMissing,
     RecordTooLarge,
     UnsupportedCompression,
 )
@@ -193,8 +194,9 @@ def test_compacted_topics_need_a_key_in_every_record(codec: int) -> None:
     rows = [Row(timestamp=NOW, key=b""), Row(timestamp=NOW, key=None), Row(timestamp=NOW, key=b"k")]
     batch = build_batch(rows, codec=codec)
     assert validate(batch)
-    with pytest.raises(InvalidRecord, match="1 of 3 records have no key"):
+    with pytest.raises(KeysMissing, match="1 of 3 records have no key") as refused:
         validate(batch, compacted=True)
+    assert refused.value.positions == [1]
     assert validate(build_batch(rows[:1], codec=codec), compacted=True)
 
 

@@ -251,7 +251,7 @@ def test_a_batch_emptied_by_compaction_has_no_records() -> None:
     assert decode_batches([empty, full, empty]).column("offset").to_pylist() == [60]
     assert first_record_at_or_after(empty, 0) is None
     assert max_timestamp_record(empty) is None
-    assert inspect_records(empty) == RecordFacts(0, 0, NO_TIMESTAMP, NO_TIMESTAMP)
+    assert inspect_records(empty) == RecordFacts(0, [], NO_TIMESTAMP, NO_TIMESTAMP)
 
 
 def test_log_append_time_replaces_every_records_timestamp() -> None:
@@ -401,7 +401,7 @@ def test_look_ups_by_timestamp_are_exact_to_the_record(
     known = [time for time in times if time != NO_TIMESTAMP] or [NO_TIMESTAMP]
     assert inspect_records(data) == (
         len(batch),
-        sum(row.key is None for row in batch),
+        [position for position, row in enumerate(batch) if row.key is None],
         min(known),
         max(known),
     )
