@@ -4,17 +4,31 @@ Read by the group's coordinator when it comes to lead, and by whatever lets offs
 leads, it answers from its own memory. Every row that is read is checked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, and_, literal_column, select, tuple_
+from sqlalchemy import (
+    Connection,
+    Integer,
+    LargeBinary,
+    Select,
+    and_,
+    column,
+    literal_column,
+    select,
+    tuple_,
+    values,
+)
 
 from metadata.apply_groups import COMMIT_PERIOD_MS
 from metadata.group_records import NO_EXPIRY, CommittedOffset
 from metadata.schema import CONSUMER_GROUPS, GROUP_OFFSETS
 from metadata.state import checked_row
 from wal.coordinates import TopicIdPartition
+
+PARTITIONS_PER_READ: Final = 250
+"""A statement has two parameters for each; SQLite's own bound is 999 at the lowest."""
 
 _GROUPS: Final = CONSUMER_GROUPS.table.c
 _OFFSETS: Final = GROUP_OFFSETS.table.c
@@ -59,14 +73,33 @@ def group_offsets(
     group = connection.execute(select(_GROUPS.id).where(_GROUPS.group_id == group_id)).scalar()
     if group is None:
         return {}
-    rows = connection.execute(select(GROUP_OFFSETS.table).where(_OFFSETS.group_key == group))
-    wanted = None if partitions is None else set(partitions)
-    offsets = (_offset(checked_row(GROUP_OFFSETS, row)) for row in rows)
-    return {
-        offset.partition: offset
-        for offset in offsets
-        if wanted is None or offset.partition in wanted
-    }
+    of_group = select(GROUP_OFFSETS.table).where(_OFFSETS.group_key == group)
+    found: dict[TopicIdPartition, CommittedOffset] = {}
+    for statement in [of_group] if partitions is None else _some_of(of_group, partitions):
+        for row in connection.execute(statement):
+            offset = _offset(checked_row(GROUP_OFFSETS, row))
+            found[offset.partition] = offset
+    return found
+
+
+def _some_of(
+    of_group: Select[Any], partitions: Sequence[TopicIdPartition]
+) -> Iterator[Select[Any]]:
+    """Look-ups by the whole key, so that they cost what is asked for and not what there is."""
+    for start in range(0, len(partitions), PARTITIONS_PER_READ):
+        some = partitions[start : start + PARTITIONS_PER_READ]
+        rows = [(one.partition, one.topic_id.bytes) for one in some]
+        # SQLite looks up row values with IN by reading the whole group, and a join by its key.
+        asked = values(column("partition", Integer), column("topic_id", LargeBinary)).data(rows)
+        asked_for = asked.cte("asked")
+        yield of_group.join_from(
+            asked_for,
+            GROUP_OFFSETS.table,
+            and_(
+                _OFFSETS.partition == asked_for.c.partition,
+                _OFFSETS.topic_id == asked_for.c.topic_id,
+            ),
+        )
 
 
 def stored_group(connection: Connection, group_id: str) -> StoredGroup | None:
@@ -131,8 +164,8 @@ def _aged(
     connection: Connection, statement: Select[Any], has_expiry: bool, limit: int
 ) -> list[AgedOffset]:
     found = []
-    for *values, group_id in connection.execute(statement.limit(limit)):
-        row = checked_row(GROUP_OFFSETS, values)
+    for *row_values, group_id in connection.execute(statement.limit(limit)):
+        row = checked_row(GROUP_OFFSETS, row_values)
         offset = _offset(row)
         group_key, partition, period, *_ = row
         time = offset.expire_ms if has_expiry else period

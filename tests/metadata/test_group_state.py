@@ -15,6 +15,7 @@ from sqlalchemy import Connection, event
 
 from metadata.apply_groups import COMMIT_PERIOD_MS
 from metadata.group_queries import (
+    PARTITIONS_PER_READ,
     AgedOffset,
     ExpiryCursor,
     StoredGroup,
@@ -116,6 +117,16 @@ async def test_what_was_committed_is_read_as_it_was(bench: CoordinatorBench) -> 
     assert await read("g", [C, A]) == {A: whole}
     assert await read("g", []) == {}
     assert await read("h") == {}
+
+
+async def test_many_offsets_are_asked_for_in_one_go(bench: CoordinatorBench) -> None:
+    places = [TopicIdPartition(A.topic_id, number) for number in range(2 * PARTITIONS_PER_READ + 1)]
+    await bench.coordinator.commit_offsets("g", [at(place, place.partition) for place in places])
+    await bench.coordinator.commit_offsets("h", [at(place, 7) for place in places])
+    found = await bench.coordinator.replica.group_offsets("g", [*places[1:], places[1], C])
+    assert {place: offset.offset for place, offset in found.items()} == {
+        place: place.partition for place in places[1:]
+    }
 
 
 async def test_the_last_commit_of_an_offset_wins(bench: CoordinatorBench) -> None:
