@@ -586,3 +586,27 @@ def test_a_client_that_asks_for_transactions_is_told_there_are_none(broker: Live
     with pytest.raises(KafkaException) as raised:
         producer.init_transactions(TIMEOUT_S)
     assert raised.value.args[0].fatal()
+
+
+def test_a_producer_learns_which_records_of_a_compacted_topic_have_no_key(
+    broker: LiveBroker, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic, cleanup_policy="compact")
+    told: dict[bytes, int | None] = {}
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        told[value_of(message)] = None if error is None else error.code()
+
+    with confluent_producer(broker.bootstrap, **{"linger.ms": 500}) as producer:
+        for number in range(5):
+            key = None if number in (1, 3) else b"key"
+            producer.produce(topic, b"%d" % number, key, partition=0, on_delivery=delivered)
+        assert producer.flush(TIMEOUT_S) == 0
+    others = KafkaError._INVALID_DIFFERENT_RECORD
+    assert told == {
+        b"0": others,
+        b"1": KafkaError.INVALID_RECORD,
+        b"2": others,
+        b"3": KafkaError.INVALID_RECORD,
+        b"4": others,
+    }
