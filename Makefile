@@ -85,6 +85,7 @@ check-types:
 	@echo '== types'
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	@$(BIN)/mypy localstack
+	@$(BIN)/mypy -p tests.conformance
 
 check-layers:
 	@echo '== layers'

@@ -18,7 +18,7 @@ tests/conformance_tools tests these modules.
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.metadata import version
@@ -63,18 +63,24 @@ SUITES: Final[Mapping[str, tuple[Source, Callable[[Path], Suite]]]] = {
 """Every suite by its name, in the order of the page."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    suites: Mapping[str, tuple[Source, Callable[[Path], Suite]]] = SUITES,
+    page: Path = PAGE,
+    work: Path = WORK,
+) -> int:
+    options = _parser(suites).parse_args(arguments)
     console = Console(highlight=False, soft_wrap=True)
-    names = [name for name in options.suites.split(",") if name] or list(SUITES)
-    if unknown := [name for name in names if name not in SUITES]:
-        print(f"no such suite: {unknown[0]}; there are {', '.join(SUITES)}", file=sys.stderr)
+    names = [name for name in options.suites.split(",") if name] or list(suites)
+    if unknown := [name for name in names if name not in suites]:
+        print(f"no such suite: {unknown[0]}; there are {', '.join(suites)}", file=sys.stderr)
         return 2
     sections: list[Section] = []
     troubles: list[str] = []
     nothing_run = True
     for name in names:
-        source, make = SUITES[name]
+        source, make = suites[name]
         path: Path | None = getattr(options, source.variable.lower())
         if path is None or not path.is_dir():
             print(_missing(name, source, path), file=sys.stderr)
@@ -82,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nothing_run = False
         suite = make(path.resolve())
         try:
-            section, surprises = _run(suite, options.only, options.patience, console)
+            section, surprises = _run(suite, work, options.only, options.patience, console)
         except (SuiteError, BrokerError) as error:
             troubles.append(f"{name}: {error}")
             continue
@@ -92,19 +98,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     _show(sections, console)
     if options.only is None:
-        page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        PAGE.write_text(written(page, sections, list(SUITES)), encoding="utf-8")
-        console.print(f"written: {PAGE.relative_to(REPOSITORY)}")
+        before = page.read_text(encoding="utf-8") if page.exists() else ""
+        page.write_text(written(before, sections, list(suites)), encoding="utf-8")
+        console.print(f"written: {page}")
     for trouble in troubles:
         console.print(f"[bold red]✗[/] {escape(trouble)}")
     return 1 if troubles else 0
 
 
 def _run(
-    suite: Suite, only: str | None, patience: float, console: Console
+    suite: Suite, all_work: Path, only: str | None, patience: float, console: Console
 ) -> tuple[Section, Sequence[str]]:
     """One suite on a broker of its own: its section, and what was not as expected."""
-    work = WORK / suite.name
+    work = all_work / suite.name
     console.print(f"[bold]{escape(suite.title)}[/] {escape(suite.version())}")
     work.mkdir(parents=True, exist_ok=True)
     suite.prepare(work)
@@ -195,7 +201,7 @@ def _git(*arguments: str) -> str:
     return finished.stdout.strip() if finished.returncode == 0 else ""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(suites: Iterable[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.conformance",
         description="Run the test suites of client libraries on brokers of this repository.",
@@ -205,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
             source.option, type=_path, metavar="PATH", help=f"a source of {source.home}"
         )
     parser.add_argument(
-        "--suites", default="", metavar="NAME,…", help=f"of {', '.join(SUITES)}; default: all"
+        "--suites", default="", metavar="NAME,…", help=f"of {', '.join(suites)}; default: all"
     )
     parser.add_argument(
         "--only", type=lambda text: text or None, metavar="PATTERN", help="a few tests, no page"

@@ -68,9 +68,11 @@ class KafkaPythonSuite:
         "group.min.session.timeout.ms": "1000",
     }
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, *, python: Path | None = None) -> None:
+        """`python` has the packages already; None: `prepare` makes an environment with them."""
         self._source = source
-        self._python = Path(sys.executable)
+        self._is_prepared = python is not None
+        self._python = python or Path(sys.executable)
 
     @property
     def judgements(self) -> Judgements:
@@ -93,6 +95,8 @@ class KafkaPythonSuite:
     def prepare(self, work: Path) -> None:
         if not (self._source / TESTS).is_dir():
             raise SuiteError(f"{self._source} has no {TESTS}: it is no source of kafka-python")
+        if self._is_prepared:
+            return
         environment = work.parent / f"venv-{self.name}"
         self._python = environment / "bin" / "python"
         installed = environment / ".installed"
