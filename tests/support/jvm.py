@@ -320,15 +320,21 @@ class KafkaTools:
         """Run one tool to its end, whatever that is."""
         if self._runner is None:
             self._runner = _Runner([*self._command, "ToolRunner"])
-        return self._runner.run(main_class, arguments, stdin, timeout_s)
+        try:
+            return self._runner.run(main_class, arguments, stdin, timeout_s)
+        except BaseException:
+            # What is left of its answer must not be taken for that of the next tool.
+            self.close()
+            raise
 
     def start(self, main_class: str, *arguments: str) -> JavaProcess:
         """A process of its own. Leaving its context kills it, if it still runs."""
         return JavaProcess([*self._command, main_class, *arguments])
 
     def close(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
 
 
 @contextmanager
@@ -368,9 +374,11 @@ class _Runner:
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
         try:
+            self._process.stdin.close()
             self._process.wait(DEADLINE_S)
+        except BrokenPipeError:
+            pass  # it has ended by itself, before it read everything
         finally:
             self._process.kill()
             self._process.wait()
