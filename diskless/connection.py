@@ -21,6 +21,10 @@ Answers share `queued.max.response.bytes`: a Fetch reserves what it is about to 
 how much that is, and not while it waits for data; with little left it is granted little. What it
 did not use goes back when its answer is built, the rest when the socket has taken it.
 
+A handler whose client is over its quota mutes the connection (`Request.mute`): nothing is read, and
+nothing that was received is begun, until the time is up. Answers go out meanwhile, the one that
+tells of the wait first of all. A mute connection is not idle, and does not hold up a stop.
+
 Invariants: one answer per request (none for acks=0), in request order; what a request was charged
 and has reserved goes back once, when it is answered or its handler is done; a client that goes away
 cancels its waiting Fetch, never an append; no exception of a handler reaches the event loop.
@@ -199,6 +203,9 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
 
         self._last_activity = shared.clock.monotonic()
+        self._mute_until = 0.0
+        """Monotonic; 0.0: not mute. A timer is set while it is."""
+        self._mute_timer: asyncio.TimerHandle | None = None
         self._is_finishing = False
         self._is_closed = False
 
@@ -287,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         if now - self._last_activity > self._settings.idle_max_ms / 1000:
             if self._is_write_blocked:
                 self._cut("slow reader", "answers are not read")
-            elif not self._slots:
+            elif not self._slots and not self._mute_until:
                 self.close()
 
     def finish(self) -> None:
@@ -315,6 +322,35 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    # --- called by handlers
+
+    def mute(self, until: float) -> None:
+        """See `Request.mute`."""
+        if self._is_closed or until <= self._mute_until:
+            return
+        self._mute_until = until
+        if self._mute_timer is None:
+            self._set_mute_timer(self._shared.clock.monotonic())
+        # What it has received stays in memory until then; the next time it shall be less.
+        self._read_bytes = _READ_BYTES_MIN
+        self._shared.budget.completed(self._id)
+        self._pause_reading()
+
+    def _set_mute_timer(self, now: float) -> None:
+        delay_s = max(self._mute_until - now, 0.0)
+        self._mute_timer = asyncio.get_running_loop().call_later(delay_s, self._mute_timer_fired)
+
+    def _mute_timer_fired(self) -> None:
+        now = self._shared.clock.monotonic()
+        if now < self._mute_until:
+            # It was made longer since, or the loop's clock is not ours.
+            self._set_mute_timer(now)
+            return
+        self._mute_until = 0.0
+        self._mute_timer = None
+        self._last_activity = now
+        self._process()
+
     # --- receiving
 
     def _process(self) -> None:
@@ -333,14 +369,17 @@ class Connection(asyncio.BufferedProtocol):
             self._is_processing = False
         if self._is_closed:
             return
-        if self._is_full() or self._is_finishing or self._is_over_budget():
+        must_pause = self._is_full() or self._is_finishing or self._mute_until
+        if must_pause or self._is_over_budget():
             self._pause_reading()
         else:
             self._resume_reading()
 
     def _start_requests(self) -> None:
         """Raises ProtocolError."""
-        while not (self._is_closed or self._is_finishing or self._is_full()):
+        while not (
+            self._is_closed or self._is_finishing or self._mute_until or self._is_full()
+        ):
             frame = self._next_frame()
             if frame is None:
                 return
@@ -418,6 +457,7 @@ class Connection(asyncio.BufferedProtocol):
                 body=b"",
                 wake=slot.wake,
                 reserve=functools.partial(self._reserve, slot),
+                mute=self.mute,
             )
             if api.reads_frame:
                 request.frame = frame
@@ -673,6 +713,9 @@ class Connection(asyncio.BufferedProtocol):
     def _abandon(self) -> None:
         """Nobody reads an answer any more: cancel what only waits, let the rest run its course."""
         self._is_closed = True
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
         self._builder.release()
         self._shared.budget.abandoned(self._id)
         self._partial_since = None

@@ -37,6 +37,9 @@ READ_COMMITTED: Final = 1
 Buffer = bytes | bytearray | memoryview
 
 
+ANONYMOUS: Final = "ANONYMOUS"
+
+
 class ClientInfo(NamedTuple):
     """Who sent a request."""
 
@@ -46,6 +49,8 @@ class ClientInfo(NamedTuple):
     """As the request header gave it; empty for null."""
     host: str
     """The peer's address without port."""
+    user: str = ANONYMOUS
+    """The principal's name; whoever is not authenticated is ANONYMOUS, as with Kafka."""
 
 
 class AppendBatch(NamedTuple):

@@ -43,6 +43,9 @@ class Request:
     reserve: Callable[[int], int]
     """To be called with how many bytes are about to be read for the answer; gives how many may be,
     which is less where many answers are under way, but always enough to go on with."""
+    mute: Callable[[float], None]
+    """To be called with a time of the monotonic clock until which nothing more of this connection
+    is read or begun; answers go out all the same. The latest time counts."""
     batch_count: int = 0
     """Set by a handler that hands on batches: memory is kept for each until the answer leaves."""
     frame: FragmentChain | None = None
