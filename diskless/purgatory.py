@@ -126,6 +126,11 @@ class Purgatory(Generic[K]):
             return 0
         return sum(operation.try_complete() for operation in tuple(watchers))
 
+    def check_all(self) -> None:
+        """Something about every key changed."""
+        for key in tuple(self._watchers):
+            self.check_and_complete(key)
+
     def force_complete_all(self, key: K) -> int:
         """`key` is gone: complete every watcher, satisfied or not."""
         return sum(op.force_complete() for op in tuple(self._watchers.get(key, ())))

@@ -24,15 +24,20 @@ Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's Rep
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
+import numpy as np
+
 from diskless.batch_reader import BatchReader, ReadRequest, ReadResult
+from diskless.fetch_rows import FetchAnswer, FetchRows, Int64s
+from diskless.log_ends import NOWHERE, LogEnds
 from diskless.metadata_topic import LogPartition, LogRead, MetadataTopic
 from diskless.ports import (
     LEADER_EPOCH,
     AppendBatch,
     AppendResult,
+    Buffer,
     ClientInfo,
     EarlyEnd,
     FetchPartition,
@@ -64,7 +69,6 @@ from wal.errors import (
     InvalidRequest,
     InvalidTopic,
     ObjectNotFound,
-    OffsetOutOfRange,
     OutcomeUnknown,
     UnknownLeaderEpoch,
     UnknownPartition,
@@ -72,6 +76,9 @@ from wal.errors import (
 )
 from wal.recompression import Compression
 from wal.write_loop import PendingBatch, WriteLoop
+
+_WATCHED_PARTITIONS_MAX: Final = 64
+"""A fetch of more partitions watches their topics, and is asked at each commit to one of those."""
 
 
 class DelayedProduce(DelayedOperation):
@@ -126,49 +133,20 @@ class _Waiter:
         self._produce.try_complete()
 
 
-class CommitClock:
-    """Which partitions were committed to since when; ticks once per commit."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self._last: dict[TopicIdPartition, int] = {}
-
-    def tick(self, partitions: Collection[TopicIdPartition]) -> None:
-        self.now += 1
-        for partition in partitions:
-            self._last[partition] = self.now
-
-    def any_since(self, then: int, partitions: Sequence[TopicIdPartition]) -> bool:
-        """Whether one of `partitions` was committed to after `then`."""
-        if self.now == then:
-            return False
-        last = self._last
-        return any(last.get(partition, 0) > then for partition in partitions)
-
-    def forget(self, partition: TopicIdPartition) -> None:
-        self._last.pop(partition, None)
-
-
 class DelayedFetch(DelayedOperation):
     """A Fetch that found too little; complete when one of its partitions was committed to."""
 
-    __slots__ = ("_clock", "_looked_at", "_partitions", "future")
+    __slots__ = ("_ends", "_look", "future")
 
-    def __init__(
-        self,
-        future: "asyncio.Future[None]",
-        partitions: Sequence[TopicIdPartition],
-        clock: CommitClock,
-        looked_at: int,
-    ) -> None:
+    def __init__(self, future: "asyncio.Future[None]", ends: LogEnds, look: "_Look") -> None:
         super().__init__()
         self.future = future
-        self._partitions = partitions
-        self._clock = clock
-        self._looked_at = looked_at
+        self._ends = ends
+        self._look = look
 
     def is_satisfied(self) -> bool:
-        return self._clock.any_since(self._looked_at, self._partitions)
+        look = self._look
+        return self._ends.heard_since(look.looked_at, look.slots, look.generation)
 
     def on_complete(self) -> None:
         if not self.future.done():
@@ -225,11 +203,12 @@ class ReplicaManager:
         self._metadata_topic = metadata_topic or MetadataTopic(())
         self._loop = asyncio.get_running_loop()
         self.produce_purgatory: Purgatory[TopicIdPartition] = Purgatory("produce")
-        self.fetch_purgatory: Purgatory[TopicIdPartition] = Purgatory("fetch")
+        self.fetch_purgatory: Purgatory[int] = Purgatory("fetch")
+        """By slot of a partition, or the negative of its topic's first one; see `_Look.keys`."""
         self._recompression = recompression
         self._topic_defaults = topic_defaults or {}
         self._rules: dict[UUID, _TopicRules] = {}
-        self._commits = CommitClock()
+        self._ends = LogEnds(lambda topic_id: self._topic_by_id(topic_id) is not None)
         self._next_request_id = 0
         self._batches_appended = 0
         self._bytes_appended = 0
@@ -320,7 +299,8 @@ class ReplicaManager:
         """Kafka's per-partition checks. Raises the Rejected that names what is wrong."""
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks must be -1, 0 or 1, not {acks}")
-        topic = self._topic(batch.topic_name, batch.topic_id, batch.partition)
+        topic = self._topic(batch.topic_name, batch.topic_id)
+        _check_partition(topic, batch.partition)
         if topic is self._metadata_topic.description:
             raise InvalidTopic(f"{topic.name} is the cluster's own: clients can only read it")
         if batch.records is None or batch.records.length_bytes == 0:
@@ -361,153 +341,212 @@ class ReplicaManager:
     ) -> Sequence[FetchResult]:
         """See `diskless.ports.ReplicaManager.fetch`."""
         self._fetches += 1
+        rows = FetchRows.of(requests)
         max_bytes = min(max_bytes, self._fetch_max_bytes)
         min_bytes = min(min_bytes, max_bytes)
         deadline = self._loop.time() + max_wait_ms / 1000
         while True:
             # Anew each time: the topic may have been deleted while this waited.
-            resolved = [self._resolve_fetch(request) for request in requests]
-            keys = _keys_of(resolved)
-            looked_at = self._commits.now
-            found = await self._find(requests, resolved, max_bytes)
-            logs = _readable_logs(requests, resolved, found)
+            look = self._look(rows)
+            found = await self._find(rows, look, max_bytes)
+            logs = _readable_logs(rows, look, found)
             left_s = deadline - self._loop.time()
             if (
                 left_s <= 0
-                or not keys
+                or not rows
                 or wake.is_set()
                 or self._is_closing
-                or any(batches.error is not None for batches in found)
+                or look.errors
+                or any(batches.error is not None for batches in found.values())
                 or logs
                 or _size_bytes(found) >= min_bytes
             ):
-                to_read = _bytes_to_read(requests, found) + sum(
-                    log.max_bytes for log in logs.values()
-                )
+                to_read = _bytes_to_read(rows, found) + sum(log.max_bytes for log in logs.values())
                 granted = reserve(min(max_bytes, to_read))
-                return await self._read(requests, resolved, found, logs, granted)
-            await self._wait_for_commit(keys, looked_at, left_s, wake)
+                return await self._read(rows, look, found, logs, granted)
+            await self._wait_for_commit(look, left_s, wake)
 
     def committed(self, partitions: Collection[TopicIdPartition]) -> None:
         """The coordinator applied a commit: wake the fetches that wait for these partitions."""
-        self._commits.tick(partitions)
-        for partition in partitions:
-            self.fetch_purgatory.check_and_complete(partition)
+        for first, slots in self._ends.heard(partitions):
+            for slot in slots:
+                self.fetch_purgatory.check_and_complete(slot)
+            self.fetch_purgatory.check_and_complete(-first)
 
     def forget(self, partitions: Collection[TopicIdPartition]) -> None:
         """These partitions are gone: fetches that wait for them find that out now."""
-        for partition in partitions:
-            self.fetch_purgatory.force_complete_all(partition)
-            self._commits.forget(partition)
-            self._rules.pop(partition.topic_id, None)
+        self.committed(partitions)
+        for topic_id in {partition.topic_id for partition in partitions}:
+            self._ends.forget(topic_id)
+            self._rules.pop(topic_id, None)
 
-    async def _wait_for_commit(
-        self, keys: Sequence[TopicIdPartition], looked_at: int, timeout_s: float, wake: EarlyEnd
-    ) -> None:
-        """Until a commit to one of `keys` after `looked_at`, the deadline, or `wake`."""
-        delayed = DelayedFetch(self._loop.create_future(), keys, self._commits, looked_at)
+    async def _wait_for_commit(self, look: "_Look", timeout_s: float, wake: EarlyEnd) -> None:
+        """Until a commit to one of its partitions after the look, the deadline, or `wake`."""
+        delayed = DelayedFetch(self._loop.create_future(), self._ends, look)
         try:
-            if not self.fetch_purgatory.try_complete_else_watch(delayed, keys, timeout_s):
+            if not self.fetch_purgatory.try_complete_else_watch(delayed, look.keys(), timeout_s):
                 wake.listen(delayed.end_early)
                 await delayed.future
         finally:
             wake.listen(None)
             delayed.force_complete()
 
+    def _look(self, rows: FetchRows) -> "_Look":
+        """What is known of all rows at once, and which of them have to be looked up."""
+        topics: list[TopicDescription | None] = []
+        for named in rows.topics:
+            try:
+                topics.append(self._topic(named.name, named.topic_id))
+            except DisklessError:
+                topics.append(None)
+        ends = self._ends
+        generation = ends.generation
+        firsts = ends.first_slots(topics)
+        if ends.generation != generation:
+            self.fetch_purgatory.check_all()
+        counts = np.array([0 if topic is None else topic.partition_count for topic in topics], int)
+        epochs = rows.leader_epochs
+        is_right = (
+            (rows.partitions >= 0)
+            & (rows.partitions < counts[rows.topic_of])
+            & ((epochs == LEADER_EPOCH) | (epochs == -1))
+        )
+        slots = np.array(firsts, np.int64)[rows.topic_of] + rows.partitions
+        errors: dict[int, DisklessError] = {}
+        if not is_right.all():
+            slots[~is_right] = NOWHERE
+            errors = {row: self._refusal(rows[row]) for row in np.flatnonzero(~is_right).tolist()}
+        high_watermarks = ends.high_watermarks[slots]
+        is_open = (high_watermarks != rows.offsets) | (high_watermarks < 0)
+        targets: dict[int, _Target] = {}
+        for row in np.flatnonzero(is_open & is_right).tolist():
+            topic = topics[rows.topic_of[row]]
+            assert topic is not None
+            targets[row] = self._target(topic, int(rows.partitions[row]))
+        return _Look(
+            looked_at=ends.now,
+            generation=ends.generation,
+            firsts=firsts,
+            slots=slots,
+            high_watermarks=high_watermarks,
+            log_start_offsets=ends.log_start_offsets[slots],
+            targets=targets,
+            errors=errors,
+        )
+
+    def _refusal(self, request: FetchPartition) -> DisklessError:
+        """What is wrong with a row that names nothing that could be read."""
+        try:
+            topic = self._topic(request.topic_name, request.topic_id)
+            _check_partition(topic, request.partition)
+            _check_leader_epoch(request.current_leader_epoch)
+        except DisklessError as error:
+            return error
+        raise AssertionError(f"nothing is wrong with {request}")
+
+    async def _find(
+        self, rows: FetchRows, look: "_Look", max_bytes: int
+    ) -> dict[int, FoundBatches]:
+        """What there is to read of the rows that have to be looked up, in ascending order."""
+        if not look.targets:
+            return {}
+        wanted = {
+            row: FindBatches(target, int(rows.offsets[row]), int(rows.max_bytes[row]))
+            for row, target in look.targets.items()
+            if isinstance(target, TopicIdPartition)
+        }
+        answers: Sequence[FoundBatches] = ()
+        if wanted:
+            answers = await self._coordinator.find_batches([*wanted.values()], max_bytes=max_bytes)
+            self._ends.learn(
+                look.slots[[*wanted]].tolist(),
+                answers,
+                generation=look.generation,
+                looked_at=look.looked_at,
+            )
+        if len(wanted) == len(look.targets):
+            return dict(zip(wanted, answers, strict=True))
+        found = dict(zip(wanted, answers, strict=True))
+        for row, target in look.targets.items():
+            if isinstance(target, LogPartition):
+                found[row] = await self._metadata_topic.find(target, int(rows.offsets[row]))
+        return dict(sorted(found.items()))
+
     async def _read(
         self,
-        requests: Sequence[FetchPartition],
-        resolved: Sequence["_Target"],
-        found: Sequence[FoundBatches],
+        rows: FetchRows,
+        look: "_Look",
+        found: Mapping[int, FoundBatches],
         logs: Mapping[int, LogRead],
         max_bytes: int,
-    ) -> list[FetchResult]:
+    ) -> FetchAnswer:
         """The answer, in request order, from what was found before.
 
         The metadata topic comes first where it is asked for first; clients ask in turn.
         """
-        if not logs:
-            return await self._read_batches(requests, resolved, found, max_bytes)
-        pieces: Sequence[ReadResult] = ()
-        first_batches = next((i for i, batches in enumerate(found) if batches.extents), None)
-        are_logs_first = first_batches is None or min(logs) < first_batches
-        size = 0
+        pieces: dict[int, ReadResult] = {}
+        first_batches = next((row for row, batches in found.items() if batches.extents), None)
+        are_logs_first = bool(logs) and (first_batches is None or min(logs) < first_batches)
         if are_logs_first:
-            pieces = await self._metadata_topic.read(
-                [*logs.values()], max_bytes=max_bytes, at_least_one=True
+            pieces.update(await self._read_logs(logs, max_bytes, at_least_one=True))
+        size = sum(piece.size_bytes for piece in pieces.values())
+        if first_batches is not None:
+            found, read = await self._read_batches(
+                rows, look, found, max_bytes - size, at_least_one=not size
             )
-            size = sum(piece.size_bytes for piece in pieces)
-        results = await self._read_batches(
-            requests, resolved, found, max_bytes - size, at_least_one=not size
+            pieces.update(read)
+        if logs and not are_logs_first:
+            size = sum(piece.size_bytes for piece in pieces.values())
+            pieces.update(await self._read_logs(logs, max_bytes - size, at_least_one=not size))
+        return _answer(look, found, pieces)
+
+    async def _read_logs(
+        self, logs: Mapping[int, LogRead], max_bytes: int, *, at_least_one: bool
+    ) -> Mapping[int, ReadResult]:
+        pieces = await self._metadata_topic.read(
+            [*logs.values()], max_bytes=max_bytes, at_least_one=at_least_one
         )
-        if not are_logs_first:
-            size = sum(len(buffer) for result in results for buffer in result.records)
-            pieces = await self._metadata_topic.read(
-                [*logs.values()], max_bytes=max_bytes - size, at_least_one=not size
-            )
-        for index, piece in zip(logs, pieces, strict=True):
-            results[index] = _fetch_result(found[index], piece)
-        return results
+        return dict(zip(logs, pieces, strict=True))
 
     async def _read_batches(
         self,
-        requests: Sequence[FetchPartition],
-        resolved: Sequence["_Target"],
-        found: Sequence[FoundBatches],
+        rows: FetchRows,
+        look: "_Look",
+        found: Mapping[int, FoundBatches],
         max_bytes: int,
         *,
-        at_least_one: bool = True,
-    ) -> list[FetchResult]:
-        """What extents give; of the metadata topic only the bounds."""
-        reads, places = _reads_of(requests, resolved, found)
-        pieces = await self._read_extents(reads, max_bytes, at_least_one)
-        if any(isinstance(piece.error, ObjectNotFound) for piece in pieces):
+        at_least_one: bool,
+    ) -> tuple[Mapping[int, FoundBatches], Mapping[int, ReadResult]]:
+        """What extents give, and where they were in the end."""
+        pieces = await self._read_extents(rows, look, found, max_bytes, at_least_one)
+        if any(isinstance(piece.error, ObjectNotFound) for piece in pieces.values()):
             # Tiering or retention released the object between the look-up and the read. The
             # coordinator knows where the data is now; if it still names the object, it is lost.
-            found = await self._find(requests, resolved, max_bytes)
-            reads, places = _reads_of(requests, resolved, found)
-            pieces = await self._read_extents(reads, max_bytes, at_least_one)
-        read_at = dict(zip(places, pieces, strict=True))
-        return [_fetch_result(batches, read_at.get(index)) for index, batches in enumerate(found)]
+            found = await self._find(rows, look, max_bytes)
+            pieces = await self._read_extents(rows, look, found, max_bytes, at_least_one)
+        return found, pieces
 
     async def _read_extents(
-        self, reads: Sequence[ReadRequest], max_bytes: int, at_least_one: bool
-    ) -> Sequence[ReadResult]:
-        if not reads:
-            return []
-        return await self._reader.read(reads, max_bytes=max_bytes, at_least_one=at_least_one)
-
-    async def _find(
         self,
-        requests: Sequence[FetchPartition],
-        resolved: Sequence["_Target"],
+        rows: FetchRows,
+        look: "_Look",
+        found: Mapping[int, FoundBatches],
         max_bytes: int,
-    ) -> list[FoundBatches]:
-        wanted = [
-            FindBatches(target, request.offset, request.max_bytes)
-            for request, target in zip(requests, resolved, strict=True)
-            if isinstance(target, TopicIdPartition)
-        ]
-        answers = iter(
-            await self._coordinator.find_batches(wanted, max_bytes=max_bytes) if wanted else ()
+        at_least_one: bool,
+    ) -> Mapping[int, ReadResult]:
+        reads = {
+            row: ReadRequest(
+                target, int(rows.offsets[row]), int(rows.max_bytes[row]), found[row].extents
+            )
+            for row, target in look.targets.items()
+            if isinstance(target, TopicIdPartition) and found[row].extents
+        }
+        if not reads:
+            return {}
+        pieces = await self._reader.read(
+            [*reads.values()], max_bytes=max_bytes, at_least_one=at_least_one
         )
-        found = []
-        for request, target in zip(requests, resolved, strict=True):
-            if isinstance(target, TopicIdPartition):
-                found.append(next(answers))
-            elif isinstance(target, LogPartition):
-                found.append(await self._metadata_topic.find(target, request.offset))
-            else:
-                found.append(FoundBatches(error=target))
-        return found
-
-    def _resolve_fetch(self, request: FetchPartition) -> "_Target":
-        try:
-            topic = self._topic(request.topic_name, request.topic_id, request.partition)
-            _check_leader_epoch(request.current_leader_epoch)
-        except DisklessError as error:
-            return error
-        return self._target(topic, request.partition)
+        return dict(zip(reads, pieces, strict=True))
 
     # Offsets
 
@@ -515,10 +554,11 @@ class ReplicaManager:
         self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo
     ) -> Sequence[ListOffsetsResult]:
         """See `diskless.ports.ReplicaManager.list_offsets`. Isolation levels do not differ yet."""
-        targets: list[_Target] = []
+        targets: list[_Target | DisklessError] = []
         for request in requests:
             try:
-                topic = self._topic(request.topic_name, None, request.partition)
+                topic = self._topic(request.topic_name, None)
+                _check_partition(topic, request.partition)
                 _check_leader_epoch(request.current_leader_epoch)
                 if request.timestamp < LATEST_TIERED_TIMESTAMP:
                     raise InvalidRequest(f"no such special timestamp: {request.timestamp}")
@@ -543,21 +583,20 @@ class ReplicaManager:
 
     # Topics
 
-    def _topic(self, name: str, topic_id: UUID | None, partition: int) -> TopicDescription:
-        """Raises UnknownTopicId or UnknownPartition."""
+    def _topic(self, name: str, topic_id: UUID | None) -> TopicDescription:
+        """By id if there is one. Raises UnknownTopicId or UnknownPartition."""
         if topic_id is not None:
-            topic = self._coordinator.topic_by_id(topic_id) or self._internal(topic_id)
+            topic = self._topic_by_id(topic_id)
             if topic is None:
                 raise UnknownTopicId(f"no topic has the id {topic_id}")
-        else:
-            topic = self._coordinator.topics().get(name) or self._internal(name)
-            if topic is None:
-                raise UnknownPartition(f"no topic {name}")
-        if not 0 <= partition < topic.partition_count:
-            raise UnknownPartition(
-                f"topic {topic.name} has {topic.partition_count} partitions, no {partition}"
-            )
+            return topic
+        topic = self._coordinator.topics().get(name) or self._internal(name)
+        if topic is None:
+            raise UnknownPartition(f"no topic {name}")
         return topic
+
+    def _topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        return self._coordinator.topic_by_id(topic_id) or self._internal(topic_id)
 
     def _internal(self, wanted: str | UUID) -> TopicDescription | None:
         """The topic of this name or id that no coordinator knows."""
@@ -579,9 +618,30 @@ class ReplicaManager:
         return known
 
 
-_Target = TopicIdPartition | LogPartition | DisklessError
-"""What a request names: a partition in the care of a coordinator, one of the metadata topic, or
-nothing that could be read."""
+_Target = TopicIdPartition | LogPartition
+"""What a request names: a partition in the care of a coordinator, or one of the metadata topic."""
+
+
+class _Look(NamedTuple):
+    """The rows of a fetch at one moment; where a column says nothing, there is an entry instead."""
+
+    looked_at: int
+    generation: int
+    firsts: Sequence[int]
+    """Where the slots of the topics begin."""
+    slots: Int64s
+    high_watermarks: Int64s
+    log_start_offsets: Int64s
+    targets: Mapping[int, _Target]
+    """By row, ascending: what has to be looked up. The others are at the ends of their logs."""
+    errors: Mapping[int, DisklessError]
+
+    def keys(self) -> Sequence[int]:
+        """What to watch: partitions, or topics where that is less."""
+        if len(self.slots) <= _WATCHED_PARTITIONS_MAX:
+            slots: list[int] = self.slots.tolist()
+            return slots
+        return [-first for first in self.firsts]
 
 
 def _refuse(batch: PendingBatch, error: DisklessError) -> None:
@@ -595,6 +655,13 @@ def append_failed(batches: Sequence[PendingBatch], error: DisklessError) -> None
         batch.token.batch_done(BatchCommit(error=error))
 
 
+def _check_partition(topic: TopicDescription, partition: int) -> None:
+    if not 0 <= partition < topic.partition_count:
+        raise UnknownPartition(
+            f"topic {topic.name} has {topic.partition_count} partitions, no {partition}"
+        )
+
+
 def _check_leader_epoch(current: int) -> None:
     if current in (-1, LEADER_EPOCH):
         return
@@ -603,77 +670,63 @@ def _check_leader_epoch(current: int) -> None:
     raise FencedLeaderEpoch(f"leader epoch {current} is behind {LEADER_EPOCH}")
 
 
-def _keys_of(resolved: Sequence[_Target]) -> list[TopicIdPartition]:
-    """What a fetch waits for."""
-    keys = []
-    for target in resolved:
-        if isinstance(target, TopicIdPartition):
-            keys.append(target)
-        elif isinstance(target, LogPartition):
-            keys.append(target.key)
-    return keys
-
-
 def _readable_logs(
-    requests: Sequence[FetchPartition],
-    resolved: Sequence[_Target],
-    found: Sequence[FoundBatches],
+    rows: FetchRows, look: _Look, found: Mapping[int, FoundBatches]
 ) -> dict[int, LogRead]:
-    """What there is to read of the metadata topic, by its position in the request.
+    """What there is to read of the metadata topic, by row.
 
     How much that is shows when it is read, so any of it ends the wait.
     """
     return {
-        index: LogRead(target, requests[index].offset, requests[index].max_bytes)
-        for index, target in enumerate(resolved)
+        row: LogRead(target, int(rows.offsets[row]), int(rows.max_bytes[row]))
+        for row, target in look.targets.items()
         if isinstance(target, LogPartition)
-        and found[index].error is None
-        and requests[index].offset < found[index].high_watermark
+        and found[row].error is None
+        and rows.offsets[row] < found[row].high_watermark
     }
 
 
-def _reads_of(
-    requests: Sequence[FetchPartition],
-    resolved: Sequence[_Target],
-    found: Sequence[FoundBatches],
-) -> tuple[list[ReadRequest], list[int]]:
-    """(what to read, position of each in the request)"""
-    reads = []
-    places = []
-    for index, (request, target, batches) in enumerate(zip(requests, resolved, found, strict=True)):
-        if isinstance(target, TopicIdPartition) and batches.extents:
-            reads.append(ReadRequest(target, request.offset, request.max_bytes, batches.extents))
-            places.append(index)
-    return reads, places
-
-
-def _size_bytes(found: Sequence[FoundBatches]) -> int:
+def _size_bytes(found: Mapping[int, FoundBatches]) -> int:
     """Bytes that can be read now; a segment, being old, always counts as plenty."""
     return sum(
         extent.length_bytes if isinstance(extent, WalExtent) else extent.object_bytes
-        for batches in found
+        for batches in found.values()
         for extent in batches.extents
     )
 
 
-def _bytes_to_read(requests: Sequence[FetchPartition], found: Sequence[FoundBatches]) -> int:
+def _bytes_to_read(rows: FetchRows, found: Mapping[int, FoundBatches]) -> int:
     """What an answer from these extents takes; of a segment as much as the client wants decoded."""
     total = 0
-    for request, batches in zip(requests, found, strict=True):
+    for row, batches in found.items():
         for extent in batches.extents:
             if not isinstance(extent, WalExtent):
-                total += request.max_bytes
+                total += int(rows.max_bytes[row])
                 break
             total += extent.length_bytes
     return total
 
 
-def _fetch_result(found: FoundBatches, read: ReadResult | None) -> FetchResult:
-    if found.error is not None:
-        if isinstance(found.error, OffsetOutOfRange):
-            return FetchResult(found.error, found.high_watermark, found.log_start_offset)
-        return FetchResult(found.error)
-    if read is not None and read.error is not None and read.size_bytes == 0:
-        return FetchResult(read.error, found.high_watermark, found.log_start_offset)
-    records = read.records if read is not None else ()
-    return FetchResult(None, found.high_watermark, found.log_start_offset, records)
+def _answer(
+    look: _Look, found: Mapping[int, FoundBatches], pieces: Mapping[int, ReadResult]
+) -> FetchAnswer:
+    """All rows: those that were looked up, those with an error, and the others as they are known.
+
+    A row that could be read in part has records and no error.
+    """
+    high_watermarks, log_start_offsets = look.high_watermarks, look.log_start_offsets
+    errors = dict(look.errors)
+    records: dict[int, Sequence[Buffer]] = {}
+    for row in errors:
+        high_watermarks[row] = log_start_offsets[row] = -1
+    for row, batches in found.items():
+        high_watermarks[row] = batches.high_watermark
+        log_start_offsets[row] = batches.log_start_offset
+        piece = pieces.get(row)
+        if batches.error is not None:
+            errors[row] = batches.error
+        elif piece is not None and piece.size_bytes:
+            records[row] = piece.records
+        elif piece is not None and piece.error is not None:
+            errors[row] = piece.error
+    return FetchAnswer(high_watermarks, log_start_offsets, records, errors)

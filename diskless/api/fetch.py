@@ -1,4 +1,4 @@
-"""Fetch, key 1, versions 4-16.
+"""Fetch, key 1, versions 4-18.
 
 - There are no fetch sessions (KIP-227): the session id is always 0, which makes every client send
   full requests, and every requested partition is in the answer. An incremental request gets
@@ -13,15 +13,20 @@
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from diskless.api.errors import FetchSessionUnknown, kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.fetch_rows import FetchAnswer, Int64s
 from diskless.ports import READ_COMMITTED, FetchResult, ReplicaManager
 from diskless.protocol.fetch import (
     FINAL_SESSION_EPOCH,
+    FLEXIBLE_FROM,
     INITIAL_SESSION_EPOCH,
-    FetchedRow,
+    VERSIONS,
     FetchRequest,
     decode_request,
+    encode_refusal,
     encode_response,
 )
 from wal.errors import DisklessError
@@ -34,13 +39,13 @@ def api(manager: ReplicaManager) -> Api:
         version = request.version
         asked = decode_request(version, request.body)
         if asked.session_epoch not in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
-            return encode_response(version, [], [], error_code=kafka_code(FetchSessionUnknown()))
+            return encode_refusal(version, kafka_code(FetchSessionUnknown()))
 
         def encode(results: Sequence[FetchResult]) -> Reply:
-            return _reply(version, asked, results)
+            return _reply(version, asked, FetchAnswer.of(results))
 
         def refuse(error: DisklessError) -> Reply:
-            return encode([FetchResult(error=error)] * len(asked.partitions))
+            return _reply(version, asked, FetchAnswer.refused(len(asked.partitions), error))
 
         max_bytes = max(asked.max_bytes, 0)
         answer = manager.fetch(
@@ -58,23 +63,27 @@ def api(manager: ReplicaManager) -> Api:
     return Api(
         key=KEY,
         name="Fetch",
-        min_version=4,
-        max_version=16,
-        flexible_from=12,
+        min_version=VERSIONS[0],
+        max_version=VERSIONS[-1],
+        flexible_from=FLEXIBLE_FROM,
         handler=handle,
         starts_in_turn=True,
     )
 
 
-def _reply(version: int, asked: FetchRequest, results: Sequence[FetchResult]) -> Reply:
-    rows = []
-    for partition, result in zip(asked.partitions, results, strict=True):
-        error, high_watermark, log_start_offset, records = result
-        if error is None:
-            row = FetchedRow(partition.partition, 0, high_watermark, log_start_offset, records)
-        else:
-            row = FetchedRow(partition.partition, kafka_code(error), -1, -1, ())
-        rows.append(row)
+def _reply(version: int, asked: FetchRequest, answer: FetchAnswer) -> Reply:
     return encode_response(
-        version, asked.topics, rows, read_committed=asked.isolation == READ_COMMITTED
+        version,
+        asked.topics,
+        asked.partitions.partitions,
+        answer,
+        _error_codes(answer),
+        read_committed=asked.isolation == READ_COMMITTED,
     )
+
+
+def _error_codes(answer: FetchAnswer) -> Int64s:
+    codes = np.zeros(len(answer), np.int64)
+    for row, error in answer.errors.items():
+        codes[row] = kafka_code(error)
+    return codes

@@ -1,19 +1,24 @@
 """Fetch by hand: requests of many partitions read in one go, records written without a copy.
 
-The response is a list of buffers for a vectored write: small ones made here, and between them the
-record buffers exactly as they were handed in.
+Rows of a request have one size, and so do rows of a response without records; both are read and
+written by NumPy, all of them at once. The response is a list of buffers for a vectored write: those
+made here, and between them the record buffers exactly as they were handed in.
 
-Versions 4-16: 5 adds log start offsets, 7 sessions, 9 the leader epoch, 11 racks, 12 is flexible,
-13 names topics by id, 15 moves the replica id into a tagged field.
+Versions 4-18: 5 adds log start offsets, 7 sessions, 9 the leader epoch, 11 racks, 12 is flexible,
+13 names topics by id, 15 moves the replica id into a tagged field; 17 and 18 add tagged fields that
+only followers send.
 Source: FetchRequest.json, FetchResponse.json of Apache Kafka.
 """
 
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
-from uuid import UUID
 
-from diskless.ports import Buffer, FetchPartition
+import numpy as np
+import numpy.typing as npt
+
+from diskless.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
+from diskless.ports import Buffer
 from diskless.protocol.wire import (
     EMPTY_TAGS,
     INT32,
@@ -29,25 +34,65 @@ TOPIC_IDS_FROM: Final = 13
 
 INITIAL_SESSION_EPOCH: Final = 0
 FINAL_SESSION_EPOCH: Final = -1
+NO_SESSION: Final = 0
 
 _LIMITS: Final = Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _SESSION: Final = Struct(">ii")  # session id, session epoch
 
-# partition [, current leader epoch], offset [, last fetched epoch][, log start offset], max bytes
-_ASKED_4: Final = Struct(">iqi")
-_ASKED_5: Final = Struct(">iqqi")
-_ASKED_9: Final = Struct(">iiqqi")
-_ASKED_12: Final = Struct(">iiqiqi")
-_ASKED_12_AND_TAGS: Final = Struct(">iiqiqiB")
+_Fields = Sequence[tuple[str, str]]
 
-# partition, error, high watermark, last stable offset [, log start offset], aborted transactions
-# [, preferred read replica], length of records [, tags]
-_ROW_4: Final = Struct(">ihqqii")
-_ROW_5: Final = Struct(">ihqqqii")
-_ROW_11: Final = Struct(">ihqqqiii")
-_ROW_12: Final = Struct(">ihqqqBi")
+_ASKED_4: Final = (("partition", ">i4"), ("offset", ">i8"), ("max_bytes", ">i4"))
+_ASKED_5: Final = (*_ASKED_4[:2], ("log_start_offset", ">i8"), _ASKED_4[2])
+_ASKED_9: Final = (_ASKED_4[0], ("leader_epoch", ">i4"), *_ASKED_5[1:])
+_ASKED_12: Final = (*_ASKED_9[:3], ("last_fetched_epoch", ">i4"), *_ASKED_9[3:])
+_TAG_COUNT: Final = ("tags", "u1")
+
+_ROW_4: Final = (
+    ("partition", ">i4"),
+    ("error", ">i2"),
+    ("high_watermark", ">i8"),
+    ("last_stable_offset", ">i8"),
+    ("aborted", ">i4"),
+    ("length", ">i4"),
+)
+_ROW_5: Final = (*_ROW_4[:4], ("log_start_offset", ">i8"), *_ROW_4[4:])
+_ROW_11: Final = (*_ROW_5[:6], ("preferred_read_replica", ">i4"), _ROW_5[6])
+_ROW_12: Final = (
+    *_ROW_5[:5],
+    ("aborted", "u1"),
+    ("preferred_read_replica", ">i4"),
+    ("length", "u1"),
+    _TAG_COUNT,
+)
+
 _RESPONSE_START: Final = Struct(">ihi")  # throttle time [, error, session id]
-_EMPTY_ROW_12: Final = Struct(">ihqqqBiBB")
+
+
+class Layout(NamedTuple):
+    """Rows of one version."""
+
+    asked: np.dtype[np.void]
+    """Of a request; with an empty section of tagged fields in flexible versions."""
+    answered: np.dtype[np.void]
+    """Of a response, without records."""
+
+
+def _layout(version: int) -> Layout:
+    if version >= FLEXIBLE_FROM:
+        return Layout(np.dtype([*_ASKED_12, _TAG_COUNT]), np.dtype([*_ROW_12]))
+    if version >= 11:
+        return Layout(np.dtype([*_ASKED_9]), np.dtype([*_ROW_11]))
+    if version >= 9:
+        return Layout(np.dtype([*_ASKED_9]), np.dtype([*_ROW_5]))
+    if version >= 5:
+        return Layout(np.dtype([*_ASKED_5]), np.dtype([*_ROW_5]))
+    return Layout(np.dtype([*_ASKED_4]), np.dtype([*_ROW_4]))
+
+
+VERSIONS: Final = range(4, 19)
+_LAYOUTS: Final = {version: _layout(version) for version in VERSIONS}
+assert [_LAYOUTS[version].asked.itemsize for version in (4, 5, 9, 12)] == [16, 24, 28, 33]
+assert [_LAYOUTS[version].answered.itemsize for version in (4, 5, 11, 12)] == [30, 38, 42, 37]
 
 
 class FetchRequest(NamedTuple):
@@ -59,20 +104,12 @@ class FetchRequest(NamedTuple):
     isolation: int
     session_id: int
     session_epoch: int
-    topics: list[tuple[str | UUID, int]]
-    """Name or id, and how many of the partitions are its."""
-    partitions: list[FetchPartition]
+    topics: Sequence[tuple[FetchTopic, int]]
+    """How each is named, and how many of the partitions are its."""
+    partitions: FetchRows
+    forgotten: Sequence[tuple[FetchTopic, Sequence[int]]]
+    """Partitions that leave the session."""
     rack: str
-
-
-class FetchedRow(NamedTuple):
-    """The answer for one partition; nothing here is transactional yet, so LSO = high watermark."""
-
-    partition: int
-    error_code: int
-    high_watermark: int
-    log_start_offset: int
-    records: Sequence[Buffer]
 
 
 def decode_request(version: int, body: bytes) -> FetchRequest:
@@ -82,21 +119,20 @@ def decode_request(version: int, body: bytes) -> FetchRequest:
     if version < 15:
         reader.int32()  # replica id: followers do not exist here
     max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_LIMITS)
-    session_id, session_epoch = 0, FINAL_SESSION_EPOCH
+    session_id, session_epoch = NO_SESSION, FINAL_SESSION_EPOCH
     if version >= 7:
         session_id, session_epoch = reader.unpack(_SESSION)
-    topics: list[tuple[str | UUID, int]] = []
-    partitions: list[FetchPartition] = []
-    layout = _asked_layout(version)
+    topics: list[tuple[FetchTopic, int]] = []
+    rows: list[bytes] = []
+    layout = _LAYOUTS[version].asked
     for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
-        topic_id, name = _topic(reader, version)
-        count = reader.array_count(flexible=flexible, item_bytes_min=layout.size + flexible)
-        _read_partitions(reader, body, version, count, topic_id, name, partitions)
+        topic = _topic(reader, version)
+        count = reader.array_count(flexible=flexible, item_bytes_min=layout.itemsize)
+        rows.append(_rows(reader, body, layout, count))
         if flexible:
             reader.skip_tags()
-        topics.append((name if topic_id is None else topic_id, count))
-    if version >= 7:
-        _skip_forgotten(reader, version)
+        topics.append((topic, count))
+    forgotten = _forgotten(reader, version) if version >= 7 else ()
     rack = reader.string(flexible=flexible) if version >= 11 else ""
     if flexible:
         reader.skip_tags()
@@ -108,165 +144,156 @@ def decode_request(version: int, body: bytes) -> FetchRequest:
         session_id,
         session_epoch,
         topics,
-        partitions,
+        _columns(topics, np.frombuffer(b"".join(rows), layout), has_epochs=version >= 9),
+        forgotten,
         rack,
     )
 
 
-def _asked_layout(version: int) -> Struct:
-    if version >= 12:
-        return _ASKED_12
-    if version >= 9:
-        return _ASKED_9
-    return _ASKED_5 if version >= 5 else _ASKED_4
+def _columns(
+    topics: Sequence[tuple[FetchTopic, int]],
+    rows: npt.NDArray[np.void],
+    *,
+    has_epochs: bool,
+) -> FetchRows:
+    if has_epochs:
+        leader_epochs = rows["leader_epoch"].astype(np.int64)
+    else:
+        leader_epochs = np.full(len(rows), -1, np.int64)
+    return FetchRows(
+        [topic for topic, _ in topics],
+        np.repeat(np.arange(len(topics)), [count for _, count in topics]),
+        rows["partition"].astype(np.int64),
+        rows["offset"].astype(np.int64),
+        rows["max_bytes"].astype(np.int64),
+        leader_epochs,
+    )
 
 
-def _topic(reader: Reader, version: int) -> tuple[UUID | None, str]:
+def _topic(reader: Reader, version: int) -> FetchTopic:
     if version >= TOPIC_IDS_FROM:
-        return reader.uuid() or NO_UUID, ""
-    return None, reader.string(flexible=version >= FLEXIBLE_FROM)
+        return FetchTopic(reader.uuid() or NO_UUID, "")
+    return FetchTopic(None, reader.string(flexible=version >= FLEXIBLE_FROM))
 
 
-def _read_partitions(
-    reader: Reader,
-    body: bytes,
-    version: int,
-    count: int,
-    topic_id: UUID | None,
-    name: str,
-    out: list[FetchPartition],
-) -> None:
-    """Append the rows of one topic; `count` was checked to fit into what is left."""
-    if version >= 12:
-        # Rows are of equal size as long as no tagged field follows any of them, which is so with
-        # every client we know: then one call reads them all.
-        start = reader.position
-        whole = body[start : start + count * _ASKED_12_AND_TAGS.size]
-        rows = list(_ASKED_12_AND_TAGS.iter_unpack(whole))
-        if any(row[6] for row in rows):
-            rows = []
-            for _ in range(count):
-                rows.append((*reader.unpack(_ASKED_12), 0))
-                reader.skip_tags()
-        else:
-            reader.skip(len(whole))
-        out += [
-            FetchPartition(topic_id, name, partition, offset, max_bytes, epoch)
-            for partition, epoch, offset, _, _, max_bytes, _ in rows
-        ]
-        return
+def _rows(reader: Reader, body: bytes, layout: np.dtype[np.void], count: int) -> bytes:
+    """The rows of one topic back to back; `count` was checked to fit into what is left."""
+    start = reader.position
+    rows = body[start : start + count * layout.itemsize]
+    if "tags" not in (layout.names or ()) or not np.frombuffer(rows, layout)["tags"].any():
+        reader.skip(len(rows))
+        return rows
+    # Rows of consumers have no tagged fields, with every client we know; here they are dropped.
+    size = layout.itemsize - len(EMPTY_TAGS)
+    parts = []
     for _ in range(count):
-        if version >= 9:
-            partition, epoch, offset, _, max_bytes = reader.unpack(_ASKED_9)
-        elif version >= 5:
-            partition, offset, _, max_bytes = reader.unpack(_ASKED_5)
-            epoch = -1
-        else:
-            partition, offset, max_bytes = reader.unpack(_ASKED_4)
-            epoch = -1
-        out.append(FetchPartition(topic_id, name, partition, offset, max_bytes, epoch))
+        parts += [bytes(reader.take(size)), EMPTY_TAGS]
+        reader.skip_tags()
+    return b"".join(parts)
 
 
-def _skip_forgotten(reader: Reader, version: int) -> None:
-    """Partitions to drop from a session: there are no sessions."""
+def _forgotten(reader: Reader, version: int) -> Sequence[tuple[FetchTopic, Sequence[int]]]:
     flexible = version >= FLEXIBLE_FROM
+    forgotten = []
     for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
-        _topic(reader, version)
-        reader.skip(reader.array_count(flexible=flexible, item_bytes_min=4) * INT32.size)
+        topic = _topic(reader, version)
+        count = reader.array_count(flexible=flexible, item_bytes_min=INT32.size)
+        partitions = [reader.int32() for _ in range(count)]
         if flexible:
             reader.skip_tags()
+        forgotten.append((topic, partitions))
+    return forgotten
 
 
 def encode_response(
     version: int,
-    topics: Sequence[tuple[str | UUID, int]],
-    rows: Sequence[FetchedRow],
+    topics: Sequence[tuple[FetchTopic, int]],
+    partitions: Int64s,
+    answer: FetchAnswer,
+    error_codes: Int64s,
     *,
     error_code: int = 0,
+    session_id: int = NO_SESSION,
     read_committed: bool = False,
 ) -> list[Buffer]:
     """The body of a response as buffers to be written back to back.
 
-    `topics` as in the request, `rows` by position of its partitions. The session id is always 0,
-    which tells clients to send full requests.
+    `topics` says how the rows of the columns group. Rows with an error have no offsets. No
+    transaction is ever aborted, so the last stable offset is the high watermark.
     """
     flexible = version >= FLEXIBLE_FROM
+    rows = _answered_rows(version, partitions, answer, error_codes, read_committed)
+    data = memoryview(rows.tobytes())
+    # What follows the length of the records, which is replaced where there are any.
+    size = rows.itemsize
+    tail = size - (2 if flexible else INT32.size)
+    with_records = iter([*answer.records.items(), (len(rows), ())])
+    next_row, records = next(with_records)
+
     out: list[Buffer] = []
-    start = _RESPONSE_START.pack(0, error_code, 0)
-    pending = [start if version >= 7 else start[: INT32.size]]
+    start = _RESPONSE_START.pack(0, error_code, session_id)
+    pending: list[Buffer] = [start if version >= 7 else start[: INT32.size]]
     pending.append(array_count(len(topics), flexible=flexible))
-    position = 0
+    row = 0
     for topic, count in topics:
-        pending.append(topic.bytes if isinstance(topic, UUID) else string(topic, flexible=flexible))
-        pending.append(array_count(count, flexible=flexible))
-        mine = rows[position : position + count]
-        if flexible:
-            pending = _append_compact_rows(mine, 1 if read_committed else 0, pending, out)
-            pending.append(EMPTY_TAGS)
+        if topic.topic_id is not None:
+            pending.append(topic.topic_id.bytes)
         else:
-            pending = _append_rows(version, mine, 0 if read_committed else -1, pending, out)
-        position += count
+            pending.append(string(topic.name, flexible=flexible))
+        pending.append(array_count(count, flexible=flexible))
+        end = row + count
+        while next_row < end:
+            pending.append(data[row * size : next_row * size + tail])
+            length = sum(map(len, records))
+            pending.append(unsigned_varint(length + 1) if flexible else INT32.pack(length))
+            out.append(b"".join(pending))
+            out += records
+            pending = [EMPTY_TAGS] if flexible else []
+            row = next_row + 1
+            next_row, records = next(with_records)
+        pending.append(data[row * size : end * size])
+        row = end
+        if flexible:
+            pending.append(EMPTY_TAGS)
     if flexible:
         pending.append(EMPTY_TAGS)
-    if pending:
+    if any(map(len, pending)):
         out.append(b"".join(pending))
     return out
 
 
-def _append_compact_rows(
-    rows: Sequence[FetchedRow], aborted: int, pending: list[bytes], out: list[Buffer]
-) -> list[bytes]:
-    """Flexible rows. `pending` collects small pieces until records come between; returns it."""
-    pack_empty = _EMPTY_ROW_12.pack
-    for partition, error_code, high_watermark, log_start_offset, records in rows:
-        if not records:
-            pending.append(
-                pack_empty(
-                    partition,
-                    error_code,
-                    high_watermark,
-                    high_watermark,
-                    log_start_offset,
-                    aborted,
-                    -1,
-                    1,
-                    0,
-                )
-            )
-            continue
-        pending.append(
-            _ROW_12.pack(
-                partition,
-                error_code,
-                high_watermark,
-                high_watermark,
-                log_start_offset,
-                aborted,
-                -1,
-            )
-        )
-        pending.append(unsigned_varint(sum(map(len, records)) + 1))
-        out.append(b"".join(pending))
-        out += records
-        pending = [EMPTY_TAGS]
-    return pending
+def encode_refusal(version: int, error_code: int) -> list[Buffer]:
+    """A response that says nothing but what is wrong with the request as a whole."""
+    nothing = np.zeros(0, np.int64)
+    answer = FetchAnswer(nothing, nothing, {}, {})
+    return encode_response(version, [], nothing, answer, nothing, error_code=error_code)
 
 
-def _append_rows(
-    version: int, rows: Sequence[FetchedRow], aborted: int, pending: list[bytes], out: list[Buffer]
-) -> list[bytes]:
-    """As `_append_compact_rows`, for the versions before 12."""
-    for partition, error_code, high_watermark, log_start_offset, records in rows:
-        length = sum(map(len, records)) if records else 0
-        start = (partition, error_code, high_watermark, high_watermark)
-        if version >= 11:
-            pending.append(_ROW_11.pack(*start, log_start_offset, aborted, -1, length))
-        elif version >= 5:
-            pending.append(_ROW_5.pack(*start, log_start_offset, aborted, length))
-        else:
-            pending.append(_ROW_4.pack(*start, aborted, length))
-        if length:
-            out.append(b"".join(pending))
-            out += records
-            pending = []
-    return pending
+def _answered_rows(
+    version: int,
+    partitions: Int64s,
+    answer: FetchAnswer,
+    error_codes: Int64s,
+    read_committed: bool,
+) -> npt.NDArray[np.void]:
+    """The rows of a response as if none had records."""
+    flexible = version >= FLEXIBLE_FROM
+    layout = _LAYOUTS[version].answered
+    names = layout.names or ()
+    rows = np.zeros(len(partitions), layout)
+    rows["partition"] = partitions
+    high_watermarks, log_start_offsets = answer.high_watermarks, answer.log_start_offsets
+    if answer.errors:
+        rows["error"] = error_codes
+        high_watermarks = np.where(error_codes, -1, high_watermarks)
+        log_start_offsets = np.where(error_codes, -1, log_start_offsets)
+    rows["high_watermark"] = high_watermarks
+    rows["last_stable_offset"] = high_watermarks
+    if "log_start_offset" in names:
+        rows["log_start_offset"] = log_start_offsets
+    # No aborted transactions: an empty array where somebody asked for them, else null.
+    rows["aborted"] = (1 if read_committed else 0) if flexible else (0 if read_committed else -1)
+    if "preferred_read_replica" in names:
+        rows["preferred_read_replica"] = -1
+    rows["length"] = 1 if flexible else 0
+    return rows

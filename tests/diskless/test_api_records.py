@@ -150,7 +150,7 @@ async def test_the_managers_error_becomes_its_code(error, code):
         assert (part.error_code, part.base_offset, part.log_start_offset) == (code, -1, -1)
 
 
-@pytest.mark.parametrize("version", range(4, 17))
+@pytest.mark.parametrize("version", range(4, 19))
 async def test_every_fetch_version_returns_what_was_produced(version):
     async with connected() as (broker, client):
         for _ in range(2):
@@ -218,7 +218,7 @@ async def test_a_fetch_passes_on_what_was_asked_and_who_says_how_much_is_granted
         )
         assert [(await client.receive())[0] for _ in range(2)] == [1, 2]
     first, second = asked
-    assert first["requests"] == [FetchPartition(None, "t", 0, 0, 1 << 20, -1)]
+    assert list(first["requests"]) == [FetchPartition(None, "t", 0, 0, 1 << 20, -1)]
     assert (first["max_wait_ms"], first["min_bytes"], first["max_bytes"]) == (500, 1 << 20, 1 << 30)
     assert first["reserve"](1 << 30) == 1 << 20
     assert (second["max_wait_ms"], second["min_bytes"], second["max_bytes"]) == (0, 0, 0)

@@ -160,7 +160,7 @@ async def test_describe_configs_shows_that_time_and_size_delete_nothing(
 # Fetch
 
 
-@pytest.mark.parametrize("version", range(4, 17))
+@pytest.mark.parametrize("version", range(4, 19))
 async def test_every_version_of_fetch_gives_the_log_byte_for_byte(
     broker: LiveBroker, version: int
 ) -> None:

@@ -199,7 +199,7 @@ def test_a_fetch_request_is_read_as_kio_wrote_it(version, data):
     assert asked.topics == [
         (_fetch_topic(version, topic), len(topic.partitions)) for topic in entity.topics
     ]
-    assert asked.forgotten == [
+    assert list(asked.forgotten) == [
         (_fetch_topic(version, topic), list(topic.partitions))
         for topic in getattr(entity, "forgotten_topics_data", ())
     ]

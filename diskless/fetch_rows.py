@@ -1,0 +1,148 @@
+"""The partitions of one Fetch as columns, from the request to the answer.
+
+A consumer of 1,000 partitions asks for all of them in every request, and nearly always nothing has
+happened in nearly all of them. Values per partition would cost a few microseconds each, several
+times over, in every poll. So a request is kept in NumPy columns, with a row for each partition, and
+what is looked at one by one are the few rows in which something is going on.
+
+Both classes are sequences of the values that they stand for (`FetchPartition`, `FetchResult`), and
+can be made of such: whoever has few of them need not care. Neither is ever modified.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self, overload
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from diskless.ports import Buffer, FetchPartition, FetchResult
+from wal.errors import DisklessError
+
+Int64s = npt.NDArray[np.int64]
+
+
+class FetchTopic(NamedTuple):
+    """How a request names a topic: by id, or by name."""
+
+    topic_id: UUID | None
+    name: str
+
+
+class FetchRows(Sequence[FetchPartition]):
+    """What is asked of which partitions, in the order of the request; see `FetchPartition`."""
+
+    __slots__ = ("leader_epochs", "max_bytes", "offsets", "partitions", "topic_of", "topics")
+
+    def __init__(
+        self,
+        topics: Sequence[FetchTopic],
+        topic_of: Int64s,
+        partitions: Int64s,
+        offsets: Int64s,
+        max_bytes: Int64s,
+        leader_epochs: Int64s,
+    ) -> None:
+        """`topic_of` gives each row's position in `topics`; the other columns are as long."""
+        self.topics = topics
+        self.topic_of = topic_of
+        self.partitions = partitions
+        self.offsets = offsets
+        self.max_bytes = max_bytes
+        self.leader_epochs = leader_epochs
+
+    @classmethod
+    def of(cls, requests: Sequence[FetchPartition]) -> "FetchRows":
+        """The same as columns."""
+        if isinstance(requests, FetchRows):
+            return requests
+        places: dict[FetchTopic, int] = {}
+        topic_of = [
+            places.setdefault(FetchTopic(request.topic_id, request.topic_name), len(places))
+            for request in requests
+        ]
+        columns = np.array(
+            [
+                (topic, request.partition, *request[3:])
+                for topic, request in zip(topic_of, requests, strict=True)
+            ],
+            np.int64,
+        ).reshape(-1, 5)
+        return cls([*places], *np.ascontiguousarray(columns.T))
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    @overload
+    def __getitem__(self, index: int) -> FetchPartition: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FetchPartition]: ...
+    def __getitem__(self, index: int | slice) -> FetchPartition | Sequence[FetchPartition]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        topic = self.topics[self.topic_of[index]]
+        return FetchPartition(
+            topic.topic_id,
+            topic.name,
+            int(self.partitions[index]),
+            int(self.offsets[index]),
+            int(self.max_bytes[index]),
+            int(self.leader_epochs[index]),
+        )
+
+
+class FetchAnswer(Sequence[FetchResult]):
+    """What the rows of a request gave, by position.
+
+    `errors` and `records` are there for the rows that have any, in ascending order.
+    """
+
+    __slots__ = ("errors", "high_watermarks", "log_start_offsets", "records")
+
+    def __init__(
+        self,
+        high_watermarks: Int64s,
+        log_start_offsets: Int64s,
+        records: Mapping[int, Sequence[Buffer]],
+        errors: Mapping[int, DisklessError],
+    ) -> None:
+        self.high_watermarks = high_watermarks
+        self.log_start_offsets = log_start_offsets
+        self.records = records
+        self.errors = errors
+
+    @classmethod
+    def of(cls, results: Sequence[FetchResult]) -> Self:
+        """The same as columns."""
+        if isinstance(results, cls):
+            return results
+        return cls(
+            np.array([result.high_watermark for result in results], np.int64),
+            np.array([result.log_start_offset for result in results], np.int64),
+            {row: result.records for row, result in enumerate(results) if result.records},
+            {row: result.error for row, result in enumerate(results) if result.error is not None},
+        )
+
+    @classmethod
+    def refused(cls, count: int, error: DisklessError) -> Self:
+        """The same error for all of `count` rows."""
+        nothing = np.full(count, -1, np.int64)
+        return cls(nothing, nothing, {}, dict.fromkeys(range(count), error))
+
+    def __len__(self) -> int:
+        return len(self.high_watermarks)
+
+    @overload
+    def __getitem__(self, index: int) -> FetchResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FetchResult]: ...
+    def __getitem__(self, index: int | slice) -> FetchResult | Sequence[FetchResult]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        row = range(len(self))[index]
+        return FetchResult(
+            self.errors.get(row),
+            int(self.high_watermarks[row]),
+            int(self.log_start_offsets[row]),
+            self.records.get(row, ()),
+        )
