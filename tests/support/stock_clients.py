@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer
     from kafka import TopicPartition as PythonTopicPartition
+    from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from tests.support.refused_sockets import close_refused_sockets
 
@@ -36,6 +37,7 @@ __all__ = [
     "Record",
     "StockClient",
     "StoredRecord",
+    "broker_api_versions",
     "confluent_consumer",
     "confluent_producer",
     "place_of",
@@ -333,6 +335,11 @@ def confluent_producer(bootstrap: str, **settings: Any) -> Producer:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )
+
+
+def broker_api_versions(release: tuple[int, ...]) -> dict[int, int]:
+    """The greatest version of every API of a release of Kafka, as kafka-python knows them."""
+    return {int(key): greatest for key, (_, greatest) in BROKER_API_VERSIONS[release].items()}
 
 
 def place_of(message: Message) -> tuple[int, int]:

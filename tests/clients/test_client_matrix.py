@@ -1,0 +1,210 @@
+"""What any client writes, in any codec, to a broker of any age, every client reads equal.
+
+Every client writes a topic per codec, and one with append time, to the broker as it is and to the
+broker as old as certain releases of Kafka. Then every client reads all of these topics in every way
+it has: assigned, and in a group of every protocol it speaks, at every age again.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.client_matrix import (
+    CONSUMER_GROUP_HEARTBEAT,
+    RELEASES,
+    Reader,
+    as_old_as,
+    readers,
+    serves,
+)
+from tests.support.kafkajs import KafkaJs, node_process
+from tests.support.kcat import Kcat, kcat_or_skip
+from tests.support.live_broker import LiveBroker
+from tests.support.stock_clients import (
+    CODECS,
+    QUIET,
+    STOCK_CLIENTS,
+    TIMEOUT_S,
+    ConfluentKafka,
+    Record,
+    StockClient,
+    StoredRecord,
+)
+
+pytestmark = pytest.mark.clients
+
+SETTINGS: Final = {"wal.commit.interval.ms": "5", "group.initial.rebalance.delay.ms": "0"}
+APPEND_TIME: Final = "append-time"
+APPEND_TIME_CODEC: Final = "gzip"
+BASE_MS: Final = 1_600_000_000_123
+NO_ZSTD: Final = ("0.11",)
+
+
+def the_records() -> list[Record]:
+    """Everything in which implementations differ, in a few records."""
+    return [
+        Record(),
+        Record(key=b"", value=b""),
+        Record(key=b"a key", value=None),
+        Record(key=None, value=None),
+        Record(key=bytes(range(256)), value=b"binary key"),
+        Record(value=bytes(range(255, -1, -1)) * 16, timestamp_ms=BASE_MS + 5),
+        Record(key=b"large", value=b"".join(b"%d;" % n for n in range(12_000))),
+        Record(value="ünïcödé \N{HOT BEVERAGE}".encode(), timestamp_ms=BASE_MS),
+        Record(key=b"early", timestamp_ms=1),
+        Record(headers=(("same", b"1"), ("same", b"2"), ("other", b"x"), ("same", b"1"))),
+        Record(headers=(("grouped", b"2"), ("grouped", b"1"), ("zzz", b"x"), ("aaa", b"y"))),
+        Record(headers=(("empty", b""), ("null", None))),
+        Record(headers=(("empty", b""), ("ünïcödé", "\N{HOT BEVERAGE}".encode()))),
+        *(Record(str(n).encode(), b"x" * n, (), BASE_MS + n % 7) for n in range(12)),
+    ]
+
+
+class Written(NamedTuple):
+    """One topic of the matrix."""
+
+    topic: str
+    client: str
+    codec: str
+    records: list[StoredRecord]
+
+
+@pytest.fixture(scope="module")
+def kafkajs() -> Iterator[KafkaJs | None]:
+    """None where it cannot be had: the others go without it."""
+    with ExitStack() as stack:
+        try:
+            node = stack.enter_context(node_process())
+        except pytest.skip.Exception:
+            yield None
+        else:
+            yield KafkaJs(node)
+
+
+@pytest.fixture(scope="module")
+def kcat() -> Kcat | None:
+    try:
+        return kcat_or_skip()
+    except pytest.skip.Exception:
+        return None
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def written(broker: LiveBroker, kafkajs: KafkaJs | None, kcat: Kcat | None) -> dict[str, Written]:
+    """Every client's topics."""
+    clients = [*STOCK_CLIENTS, *(one for one in (kafkajs, kcat) if one is not None)]
+    topics = {
+        f"{release}-{client.name}-{kind}": (release, client, kind)
+        for release in RELEASES
+        for client in clients
+        for kind in (*CODECS, APPEND_TIME)
+        if not (release in NO_ZSTD and kind == "zstd")
+    }
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    config = {"message.timestamp.type": "LogAppendTime"}
+    created = admin.create_topics(
+        [
+            NewTopic(name, 1, config=config if kind == APPEND_TIME else {})
+            for name, (_, _, kind) in topics.items()
+        ]
+    )
+    for future in created.values():
+        future.result(TIMEOUT_S)
+    return {
+        name: write(broker, name, release, client, kind, kafkajs)
+        for name, (release, client, kind) in topics.items()
+    }
+
+
+def write(
+    broker: LiveBroker,
+    topic: str,
+    release: str,
+    client: StockClient,
+    kind: str,
+    kafkajs: KafkaJs | None,
+) -> Written:
+    """Let a client write a topic; what is to be read there."""
+    codec = APPEND_TIME_CODEC if kind == APPEND_TIME else kind
+    records = [record for record in the_records() if client.can_send(record)]
+    before_ms = time.time_ns() // 1_000_000
+    with as_old_as(broker, release):
+        offsets = client.produce(broker.bootstrap, topic, records, codec=codec)
+        if client is kafkajs:
+            kafkajs.forget(broker.bootstrap)
+    after_ms = time.time_ns() // 1_000_000
+    expected = [StoredRecord(offset, record) for offset, record in enumerate(records)]
+    if client.name == "kcat" or kind == APPEND_TIME:
+        # The time is not the client's to say: it is what the first reader is told, within bounds.
+        read = ConfluentKafka().read(broker.bootstrap, topic, len(records))
+        times = [found.record.timestamp_ms for found in read]
+        assert all(before_ms <= moment <= after_ms for moment in times), topic
+        expected = [
+            StoredRecord(offset, record._replace(timestamp_ms=moment))
+            for (offset, record), moment in zip(expected, times, strict=True)
+        ]
+    if client.name != "kcat":
+        assert offsets == list(range(len(records))), topic
+    return Written(topic, client.name, codec, expected)
+
+
+PROTOCOLS: Final = {
+    "confluent-kafka": ("assign", "classic", "consumer"),
+    "kafka-python": ("assign", "classic"),
+    "aiokafka": ("assign", "classic"),
+    "kafkajs": ("classic",),
+    "kcat": ("assign", "classic"),
+}
+WAYS: Final = [
+    (client, protocol, release)
+    for client, protocols in PROTOCOLS.items()
+    for protocol in protocols
+    for release in RELEASES
+    # The releases of the past had no groups of that protocol.
+    if protocol != "consumer" or RELEASES[release] is None
+]
+
+
+@pytest.mark.parametrize(("client", "protocol", "release"), WAYS)
+def test_a_client_reads_equal_what_every_client_wrote(
+    broker: LiveBroker,
+    kafkajs: KafkaJs | None,
+    kcat: Kcat | None,
+    written: dict[str, Written],
+    client: str,
+    protocol: str,
+    release: str,
+) -> None:
+    reader = reader_of(client, protocol, kafkajs, kcat)
+    topics = {
+        name: one
+        for name, one in written.items()
+        if not (release in NO_ZSTD and one.codec == "zstd")
+    }
+    with as_old_as(broker, release):
+        if protocol == "consumer" and not serves(broker, CONSUMER_GROUP_HEARTBEAT):
+            pytest.skip("this broker has no groups of that protocol")
+        found = reader.read_all(
+            broker.bootstrap, {name: len(one.records) for name, one in topics.items()}
+        )
+    for name, one in topics.items():
+        expected = [StoredRecord(offset, reader.shows(record)) for offset, record in one.records]
+        assert found[name] == expected, name
+
+
+def reader_of(client: str, protocol: str, kafkajs: KafkaJs | None, kcat: Kcat | None) -> Reader:
+    """Skips where it is not there."""
+    for reader in readers(kafkajs, kcat):
+        if (reader.client, reader.protocol) == (client, protocol):
+            return reader
+    pytest.skip(f"{client} is not there")
