@@ -38,6 +38,8 @@ from tests.conformance.suites import Suite, SuiteError, SuiteRun
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = REPOSITORY / "docs" / "conformance.md"
 WORK: Final = REPOSITORY / "build" / "conformance"
+_LOG_WIDTH: Final = 120
+"""Of the table where there is no terminal that has a width."""
 BROKER_PACKAGES: Final = ("diskless", "tiering", "metadata", "wal")
 
 
@@ -71,7 +73,9 @@ def main(
     work: Path = WORK,
 ) -> int:
     options = _parser(suites).parse_args(arguments)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(
+        highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _LOG_WIDTH
+    )
     names = [name for name in options.suites.split(",") if name] or list(suites)
     if unknown := [name for name in names if name not in suites]:
         print(f"no such suite: {unknown[0]}; there are {', '.join(suites)}", file=sys.stderr)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conformance.__main__ import KAFKA_PYTHON, Source, main
@@ -28,6 +29,7 @@ class SmallSuite:
     title: str = "A small suite"
     how: str = "As it is."
     trouble: str = ""
+    kills_the_broker: bool = False
     broker_settings: Mapping[str, str] = field(default_factory=lambda: {"num.partitions": "2"})
 
     @property
@@ -46,6 +48,11 @@ class SmallSuite:
         socket.create_connection((host, int(port)), timeout=10).close()
         for test in run.choose(self.results):
             run.report(test, self.results[test], "because", seconds=0.1)
+        if self.kills_the_broker:
+            (broker,) = (
+                child for child in psutil.Process().children() if "serve" in child.cmdline()
+            )
+            broker.kill()
         if self.trouble:
             raise SuiteError(self.trouble)
 
@@ -117,7 +124,17 @@ def test_a_suite_that_cannot_be_run_keeps_its_section_and_does_not_hinder_others
     assert "| `more` | passed | because |" in after
 
 
-def test_a_broker_that_dies_is_told(
+def test_a_broker_that_dies_takes_the_suite_with_it(
+    conformance: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert conformance(SmallSuite(GOOD, kills_the_broker=True)) == 1
+    told = capsys.readouterr().out
+    assert "the end of" in told
+    assert "broker.log" in told
+    assert "suite small" not in (tmp_path / "page.md").read_text()
+
+
+def test_a_broker_that_does_not_start_is_told(
     conformance: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = SmallSuite(GOOD, broker_settings={"num.partitions": "none"})

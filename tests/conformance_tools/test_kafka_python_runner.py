@@ -85,7 +85,9 @@ def test_acls():
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Our environment has many plugins, which take longer to load than these tests to run.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     source = tmp_path / "kafka-python"
     tests = source / "test" / "integration"
     tests.mkdir(parents=True)
