@@ -1,0 +1,283 @@
+"""Kafka's Java producer, consumer and admin client, of both lines in use, against a whole broker.
+
+What Kafka's own tools show already is in test_java_tools; this is what they do not. Skipped where
+Java, its compiler or Maven are missing, or the jars cannot be had.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.java_client import JavaKafka, scenario
+from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
+from tests.support.kafka_commands import check_quiet
+from tests.support.live_broker import LiveBroker
+from tests.support.stock_clients import (
+    CODECS,
+    QUIET,
+    STOCK_CLIENTS,
+    TIMEOUT_S,
+    ConfluentKafka,
+    Record,
+    StoredRecord,
+)
+
+pytestmark = pytest.mark.clients
+
+SETTINGS: Final = {
+    "wal.commit.interval.ms": "5",
+    "num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "200",
+    "group.min.session.timeout.ms": "100",
+}
+
+COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module", params=KAFKA_VERSIONS)
+def tools(request: pytest.FixtureRequest) -> Iterator[KafkaTools]:
+    try:
+        tools = KafkaTools(request.param)
+    except JvmUnavailable as missing:
+        pytest.skip(str(missing))
+    yield tools
+    tools.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(tools: KafkaTools) -> JavaKafka:
+    return JavaKafka(tools)
+
+
+@pytest.fixture
+def admin(broker: LiveBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name nobody used before."""
+    return f"topic-{next(_names)}"
+
+
+def create(admin: AdminClient, topic: str, partitions: int = 1, **configs: str) -> None:
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    admin.create_topics([NewTopic(topic, partitions, config=named)])[topic].result(TIMEOUT_S)
+
+
+# Records
+
+
+def samples() -> list[Record]:
+    early = 1_600_000_000_123
+    return [
+        Record(),
+        Record(key=b"", value=b""),
+        Record(key=b"a key", value=None),
+        Record(key=None, value=None),
+        Record(headers=(("same", b"1"), ("same", b"2"), ("other", b"x"), ("same", b"1"))),
+        Record(headers=(("empty", b""), ("", b"no name"))),
+        Record(headers=(("null", None),)),
+        Record(value=bytes(range(256)) * 40, timestamp_ms=early + 5),
+        Record(value="ünïcödé \N{HOT BEVERAGE}".encode(), timestamp_ms=1),
+        *(Record(str(n).encode(), b"x" * n, timestamp_ms=early + n % 7) for n in range(100)),
+    ]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_java_writes_every_client_reads_equal(
+    broker: LiveBroker, topic: str, client: JavaKafka, codec: str
+) -> None:
+    sent = samples()
+    offsets = client.produce(broker.bootstrap, topic, sent, codec=codec, idempotent=True)
+    assert offsets == list(range(len(sent)))
+    expected = [StoredRecord(offset, record) for offset, record in enumerate(sent)]
+    for reader in (client, *STOCK_CLIENTS):
+        assert reader.read(broker.bootstrap, topic, len(sent)) == expected, reader.name
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_java_reads_equal_what_every_client_writes(
+    broker: LiveBroker, topic: str, client: JavaKafka, codec: str
+) -> None:
+    for partition, writer in enumerate(STOCK_CLIENTS):
+        sent = [record for record in samples() if writer.can_send(record)]
+        writer.produce(broker.bootstrap, topic, sent, codec=codec, partition=partition)
+        expected = [StoredRecord(offset, record) for offset, record in enumerate(sent)]
+        read = client.read(broker.bootstrap, topic, len(sent), partition=partition)
+        assert read == expected, writer.name
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_every_kind_of_acknowledgement_stores_the_records_in_order(
+    broker: LiveBroker, topic: str, client: JavaKafka, admin: AdminClient, acks: int
+) -> None:
+    create(admin, topic)
+    sent = [Record(value=str(number).encode()) for number in range(500)]
+    offsets = client.produce(broker.bootstrap, topic, sent, acks=acks)
+    assert acks == 0 or offsets == list(range(500))
+    assert [record for _, record in client.read(broker.bootstrap, topic, 500)] == sent
+
+
+def test_read_committed_and_small_fetches_read_the_same(
+    broker: LiveBroker, topic: str, client: JavaKafka
+) -> None:
+    sent = [Record(value=bytes([number % 256]) * 3000) for number in range(200)]
+    client.produce(broker.bootstrap, topic, sent, codec="lz4")
+    small = {"max_partition_fetch_bytes": "1000", "fetch_max_bytes": "1000"}
+    read = client.read(broker.bootstrap, topic, 200, isolation_level="read_committed", **small)
+    assert [record for _, record in read] == sent
+
+
+def test_offsets_are_found_by_position_and_time(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, topic, 2)
+    times = [1000, 3000, 2000, 5000, 4000]
+    ConfluentKafka().produce(broker.bootstrap, topic, [Record(timestamp_ms=t) for t in times])
+    found = scenario(tools, "positions", broker.bootstrap, topic, "0", "0", "2001", "5001")
+    assert found == {
+        "beginning": 0,
+        "end": 5,
+        "times": [[0, 1000, 0], [1, 3000, 0], None],
+        "position at the end": 5,
+        "position at the beginning": 0,
+        "reset": True,
+        "partitions": [0, 1],
+    }
+
+
+def test_a_paused_partition_gives_nothing_until_it_is_resumed(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, topic, 2)
+    for partition, count in ((0, 100), (1, 50)):
+        ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * count, partition=partition)
+    found = scenario(tools, "pause", broker.bootstrap, topic)
+    assert found == {"while paused": {"0": 100}, "when resumed": {"0": 100, "1": 50}}
+
+
+def test_a_refused_record_has_its_own_exception_and_the_producer_goes_on(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, topic, max_message_bytes="2000")
+    finished = tools.run("ClientScenarios", "refusals", broker.bootstrap, topic)
+    assert finished.status == 0, finished.stderr
+    assert json.loads(finished.lines[-1]) == {
+        "too large": "RecordTooLargeException",
+        "in between": "written at 0",
+        "bad name": "InvalidTopicException",
+        "no such partition": "TimeoutException",
+        "far future": "InvalidTimestampException",
+        "after all": "written at 1",
+    }
+
+
+def test_a_transactional_producer_is_refused_at_once(tools: KafkaTools, broker: LiveBroker) -> None:
+    """It could not go on with any answer; this one is final, and none is a word for it."""
+    finished = tools.run("ClientScenarios", "transactions", broker.bootstrap)
+    assert json.loads(finished.lines[-1]) == "TransactionalIdAuthorizationException", finished
+
+
+# Groups
+
+
+def test_offsets_are_committed_with_their_metadata(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, topic, 2)
+    ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 10)
+    finished = tools.run("ClientScenarios", "commits", broker.bootstrap, f"group-{topic}", topic)
+    assert finished.status == 0, finished.stderr
+    found = json.loads(finished.lines[-1])
+    assert found == {
+        "synchronous": [4, "four", 0],
+        "asynchronous": ["done", [6, "six", -1]],
+        "too much metadata": "OffsetMetadataTooLarge",
+        "nobody's": None,
+        "goes on at": 6,
+        "without membership": [9, "", -1],
+    }
+
+
+def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, topic, 4)
+    finished = tools.run("ClientScenarios", "static", broker.bootstrap, f"group-{topic}", topic)
+    assert finished.status == 0, finished.stderr
+    found = json.loads(finished.lines[-1])
+    assert found["same partitions"]
+    assert found["generation after the return"] == found["generation"]
+    assert found["first was not disturbed"]
+    assert found["another of the same name"] == "holder: FencedInstanceIdException"
+
+
+def test_cooperative_members_give_up_only_what_others_get(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, topic, 4)
+    for partition in range(4):
+        ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 20, partition=partition)
+    settings = {"partition_assignment_strategy": COOPERATIVE}
+    found = scenario(tools, "cooperative", broker.bootstrap, f"g-{topic}", topic, **settings)
+    first, second = found["first"], found["second"]
+    assert first["assigned"][0] == [0, 1, 2, 3]
+    (given,) = [places for places in first["revoked"] if places]
+    assert len(given) == 2
+    assert second["owned"] == given
+    assert first["lost"] == second["lost"] == []
+    assert sorted(itertools.chain(*first["assigned"][1:])) == given
+
+
+def test_a_pattern_finds_topics_that_come_later(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, f"{topic}-a")
+    create(admin, f"other-{topic}")
+    arguments = (f"group-{topic}", f"{topic}-.*", "2")
+    settings = ("session.timeout.ms=3000",)
+    with tools.start(
+        "ClientScenarios", "pattern", broker.bootstrap, *arguments, *settings
+    ) as member:
+        create(admin, f"{topic}-b")
+        finished = member.finish()
+    assert finished.status == 0, finished.stderr
+    check_quiet(finished.stderr)
+    assert json.loads(finished.lines[-1]) == [f"{topic}-a", f"{topic}-b"]
+
+
+def test_a_producer_and_a_member_go_on_when_the_broker_comes_back(
+    tools: KafkaTools, topic: str, tmp_path: Path
+) -> None:
+    """The second half is sent while there is no broker."""
+    arguments = ("through", f"group-{topic}", topic, "400")
+    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
+        port = broker.port
+        name, *rest = arguments
+        process = tools.start("ClientScenarios", name, broker.bootstrap, *rest)
+        with process:
+            process.wait_for(lambda line: line == '"half"')
+            broker.stop()
+            process.write("\n")
+            with LiveBroker(tmp_path / "data", SETTINGS, port=port):
+                finished = process.finish()
+    assert finished.status == 0, finished.stderr
+    assert json.loads(finished.lines[-1]) == {
+        "acknowledged places": 400,
+        "read": 400,
+        "read places": 400,
+    }
