@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tests.conformance import librdkafka_suite
 from tests.conformance.broker_process import BrokerError, broker_for
 from tests.conformance.kafka_python_suite import KafkaPythonSuite
 from tests.conformance.outcomes import Outcome, Result, Whose, count
@@ -60,6 +61,8 @@ KAFKA_PYTHON: Final = Source(variable="KAFKA_PYTHON", home="https://github.com/d
 LIBRDKAFKA: Final = Source(variable="LIBRDKAFKA", home="https://github.com/confluentinc/librdkafka")
 
 SUITES: Final[Mapping[str, tuple[Source, Callable[[Path], Suite]]]] = {
+    "librdkafka-classic": (LIBRDKAFKA, librdkafka_suite.classic),
+    "librdkafka-consumer": (LIBRDKAFKA, librdkafka_suite.consumer),
     "kafka-python": (KAFKA_PYTHON, KafkaPythonSuite),
 }
 """Every suite by its name, in the order of the page."""
