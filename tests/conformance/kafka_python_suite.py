@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from tests.conformance.judgements import Judgements
 from tests.conformance.outcomes import Result
-from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun
+from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun, git_description
 
 TESTS: Final = "test/integration"
 PACKAGES: Final = (
@@ -79,15 +79,8 @@ class KafkaPythonSuite:
         return Judgements.read(JUDGEMENTS, self.name)
 
     def version(self) -> str:
-        if (self._source / ".git").exists():
-            described = subprocess.run(
-                ["git", "-C", self._source, "describe", "--tags", "--always", "--dirty"],
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-            if described.returncode == 0:
-                return described.stdout.strip()
+        if described := git_description(self._source):
+            return described
         file = self._source / "kafka" / "version.py"
         found = _VERSION.search(file.read_text(encoding="utf-8")) if file.exists() else None
         return found[1] if found else "unknown"

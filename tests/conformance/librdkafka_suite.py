@@ -32,7 +32,7 @@ from tests.conformance import kafka_topics
 from tests.conformance.broker_process import broker_for
 from tests.conformance.judgements import Judgements
 from tests.conformance.outcomes import Result
-from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun
+from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun, git_description
 
 JUDGEMENTS: Final = Path(__file__).with_name("judgements_librdkafka.toml")
 
@@ -147,15 +147,8 @@ class LibrdkafkaSuite:
         return Judgements.read(JUDGEMENTS, self.name)
 
     def version(self) -> str:
-        if (self._source / ".git").exists():
-            described = subprocess.run(
-                ["git", "-C", self._source, "describe", "--tags", "--always", "--dirty"],
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-            if described.returncode == 0:
-                return described.stdout.strip()
+        if described := git_description(self._source):
+            return described
         header = self._source / "src" / "rdkafka.h"
         if not header.exists():
             return "unknown"

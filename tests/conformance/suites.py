@@ -4,6 +4,7 @@ A suite finds its tests, runs those that are applicable against a broker, and re
 ends. It knows nothing of judgements, pages and brokers' processes: `SuiteRun` stands between.
 """
 
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,18 @@ from tests.conformance.outcomes import Outcome, Result
 
 KAFKA_VERSION: Final = "4.1.0"
 """What suites that ask are told of the broker's version: they choose their tests by it."""
+
+
+def git_description(source: Path) -> str:
+    """`git describe` of a checkout; empty for anything else, and where there is no git."""
+    if not (source / ".git").exists():
+        return ""
+    command = ["git", "-C", str(source), "describe", "--tags", "--always", "--dirty"]
+    try:
+        described = subprocess.run(command, check=False, capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return described.stdout.strip() if described.returncode == 0 else ""
 
 
 class SuiteError(Exception):

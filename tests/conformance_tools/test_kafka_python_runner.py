@@ -1,5 +1,6 @@
 """The runner of kafka-python's suite, on a little tree whose tests do all that can happen."""
 
+import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -156,6 +157,15 @@ def test_a_tree_whose_tests_cannot_be_read_is_refused(source: Path, run: SuiteRu
 def test_the_version_is_that_of_the_source(source: Path, tmp_path: Path) -> None:
     assert KafkaPythonSuite(source).version() == "7.1.dev"
     assert KafkaPythonSuite(tmp_path).version() == "unknown"
+
+
+def test_the_version_of_a_checkout_is_what_git_says(source: Path) -> None:
+    git = ["git", "-C", str(source), "-c", "user.name=n", "-c", "user.email=e@localhost"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"], ["tag", "7.0"]):
+        subprocess.run([*git, *command], check=True)
+    assert KafkaPythonSuite(source).version() == "7.0"
+    (source / "kafka" / "version.py").write_text("")
+    assert KafkaPythonSuite(source).version() == "7.0-dirty"
 
 
 def test_the_version_that_is_claimed_is_one_that_the_suite_takes() -> None:
