@@ -47,6 +47,7 @@ from diskless.commit_lane import CommitLane
 from diskless.config import Config
 from diskless.coordinators import Coordinators
 from diskless.data_directory import DataDirectory
+from diskless.descriptors import fit_descriptors
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.group_store import CoordinatorGroupStore
 from diskless.groups.offsets import TopicsWith
@@ -116,6 +117,7 @@ def serve(config: Config, *, data: Path, listen: str) -> int:
     arm_from_environment()
     configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
     host, port = parse_address(listen, "--listen")
+    config = fit_descriptors(config)
     failures: list[DisklessError] = []
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:

@@ -19,10 +19,12 @@ buffers until their last owner let go, the rest of a request until it is answere
 
 Answers share `queued.max.response.bytes`: a Fetch reserves what it is about to read when it knows
 how much that is, and not while it waits for data; with little left it is granted little. What it
-did not use goes back when its answer is built, the rest when the socket has taken it.
+did not use goes back when its answer is built, the rest when the socket has taken it. When nothing
+is left, clients that do not read are not read from; at twice as much the server cuts them off.
 
 A handler whose client is over its quota mutes the connection (`Request.mute`): nothing is read, and
-nothing that was received is begun, until the time is up. Answers go out meanwhile, the one that
+nothing that was received is begun, until the time is up. So does the server when clients connect
+too fast. Answers go out meanwhile, the one that
 tells of the wait first of all. A mute connection is not idle, and does not hold up a stop.
 
 Invariants: one answer per request (none for acks=0), in request order; what a request was charged
@@ -105,8 +107,8 @@ class ProblemLog:
 class ConnectionOwner(Protocol):
     """The server, as a connection sees it."""
 
-    def admit(self, connection: "Connection", host: str) -> str | None:
-        """Count the connection in; or the name of the limit that keeps it out."""
+    def admit(self, connection: "Connection", host: str) -> str | float:
+        """Count the connection in: for how many seconds to be mute; or the limit against it."""
         ...
 
     def lost(self, connection: "Connection", host: str) -> None:
@@ -201,6 +203,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_flush_due = False
         self._is_write_blocked = False
         self._unsent_bytes = 0
+        self.unread_since: float | None = None
+        """When it was first noticed that the client has not read everything since."""
 
         self._last_activity = shared.clock.monotonic()
         self._mute_until = 0.0
@@ -217,15 +221,20 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         host = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._client = ClientInfo(self._id, "", host)
-        refused = self._shared.owner.admit(self, host)
-        if refused is not None:
-            self._shared.metrics.connection_refused(refused)
+        admitted = self._shared.owner.admit(self, host)
+        if isinstance(admitted, str):
+            self._shared.metrics.connection_refused(admitted)
             self._is_closed = True
             self._transport.abort()
             return
         self._is_admitted = True
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
         self._shared.metrics.connection_opened()
+        if admitted:
+            # Not paused here: uvloop begins to read after this, whatever it was told before.
+            now = self._shared.clock.monotonic()
+            self._mute_until = now + admitted
+            self._set_mute_timer(now)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._is_closed:
@@ -259,8 +268,10 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_write_blocked = False
         self._count_unsent(0)
+        self.unread_since = None
         self._last_activity = self._shared.clock.monotonic()
-        if self._flush() and not self._is_reading:
+        self._flush()
+        if not self._is_reading:
             self._process()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -276,6 +287,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def sweep(self, now: float) -> None:
         """Cut the connection off when its client has been too slow or silent for too long."""
+        self._look_for_unread(now)
         if self._is_closed:
             # Closing waits for the last answers to be read; somebody who never does shall not
             # keep the socket.
@@ -296,6 +308,21 @@ class Connection(asyncio.BufferedProtocol):
                 self._cut("slow reader", "answers are not read")
             elif not self._slots and not self._mute_until:
                 self.close()
+
+    def cut_as_slow_reader(self) -> None:
+        """What it was sent and has not read is needed for others."""
+        if not self._is_closed:
+            self._cut("slow reader", f"{self._unsent_bytes} bytes of answers are not read")
+        self._count_unsent(0)
+        self.abort()
+
+    def _look_for_unread(self, now: float) -> None:
+        size = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        self._count_unsent(size)
+        if not size:
+            self.unread_since = None
+        elif self.unread_since is None:
+            self.unread_since = now
 
     def finish(self) -> None:
         """Read nothing more, answer what was asked, then close."""
@@ -377,9 +404,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_requests(self) -> None:
         """Raises ProtocolError."""
-        while not (
-            self._is_closed or self._is_finishing or self._mute_until or self._is_full()
-        ):
+        while not (self._is_closed or self._is_finishing or self._mute_until or self._is_full()):
             frame = self._next_frame()
             if frame is None:
                 return
@@ -403,7 +428,12 @@ class Connection(asyncio.BufferedProtocol):
         return (
             len(self._slots) >= self._settings.queued_max_requests
             or self._ready_bytes > self._settings.queued_max_response_bytes
+            or (self._is_write_blocked and self._is_room_for_answers_spent())
         )
+
+    def _is_room_for_answers_spent(self) -> bool:
+        held = self._shared.unsent_bytes + self._shared.reserved_bytes
+        return held > self._settings.fetched_max_bytes
 
     def _next_frame(self) -> FragmentChain | None:
         """The next complete frame with its length in front. Raises ProtocolError."""

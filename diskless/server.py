@@ -13,8 +13,8 @@ Every task of a request belongs to the server's task group, so no request outliv
 import asyncio
 import itertools
 import socket
-from collections import Counter
 from contextlib import AsyncExitStack
+from operator import itemgetter
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -22,6 +22,7 @@ import structlog
 
 from diskless.api.registry import ApiRegistry
 from diskless.connection import Connection, ProblemLog, Shared
+from diskless.connection_limits import ConnectionLimits, parse_ip_overrides
 from diskless.ports import ServerMetrics
 from diskless.request_budget import RequestBudget
 from diskless.server_settings import ServerSettings
@@ -32,6 +33,9 @@ from wal.errors import InvalidSettings
 __all__ = ("KafkaServer", "ServerSettings")
 
 _SWEEP_INTERVAL_MAX_S: Final = 1.0
+
+_UNSENT_SHARES_MAX: Final = 2
+"""Times `queued.max.response.bytes`."""
 
 _log = structlog.get_logger("diskless.server")
 
@@ -107,7 +111,13 @@ class KafkaServer:
         self._metrics = metrics
         self._budget = RequestBudget(settings.queued_max_request_bytes, pool)
         self._connections: set[Connection] = set()
-        self._per_host: Counter[str] = Counter()
+        self._limits = ConnectionLimits(
+            connections_max=settings.max_connections,
+            per_ip_max=settings.max_connections_per_ip,
+            per_ip_overrides=parse_ip_overrides(settings.max_connections_per_ip_overrides),
+            creations_per_s=settings.max_connection_creation_rate,
+            now=clock.monotonic(),
+        )
         self._is_stopping = False
         self._ids = itertools.count(1)
         self._all_gone = asyncio.Event()
@@ -170,26 +180,45 @@ class KafkaServer:
         now = self._clock.monotonic()
         for connection in list(self._connections):
             connection.sweep(now)
+        self._cut_slowest_readers(now)
+
+    def _cut_slowest_readers(self, now: float) -> None:
+        """Above all, memory is kept: who has left the most answers unread for longest goes first.
+
+        Who keeps up is never among them, and a Fetch is granted little long before; so it takes
+        thousands of clients that do not read, or a hostile one.
+        """
+        assert self._shared is not None
+        limit = self._settings.fetched_max_bytes
+        if self._shared.unsent_bytes <= _UNSENT_SHARES_MAX * limit:
+            return
+        # One that was written to a moment ago is not slow yet.
+        slow = [
+            (one.unread_since, one)
+            for one in self._connections
+            if one.unread_since is not None and one.unread_since < now
+        ]
+        slow.sort(key=itemgetter(0))
+        for _, connection in slow:
+            connection.cut_as_slow_reader()
+            if self._shared.unsent_bytes <= limit:
+                return
 
     # --- called by connections
 
-    def admit(self, connection: Connection, host: str) -> str | None:
+    def admit(self, connection: Connection, host: str) -> str | float:
         if self._is_stopping:
             return "stopping"
-        if len(self._connections) >= self._settings.max_connections:
-            return "max.connections"
-        if self._per_host[host] >= self._settings.max_connections_per_ip:
-            return "max.connections.per.ip"
+        refusal = self._limits.refusal(host)
+        if refusal is not None:
+            return refusal
         self._connections.add(connection)
-        self._per_host[host] += 1
         self._all_gone.clear()
-        return None
+        return self._limits.opened(host, self._clock.monotonic())
 
     def lost(self, connection: Connection, host: str) -> None:
         self._connections.discard(connection)
-        self._per_host[host] -= 1
-        if not self._per_host[host]:
-            del self._per_host[host]
+        self._limits.closed(host)
         if not self._connections:
             self._all_gone.set()
 

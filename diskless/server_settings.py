@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from diskless.connection_limits import parse_ip_overrides
 from wal.settings import setting
 
 
@@ -61,13 +62,33 @@ class ServerSettings:
         128 << 20,
         minimum=1 << 20,
         why="answers being read and not sent yet, over all connections; past this a Fetch is "
-        "answered with little",
+        "answered with little, and past twice this who does not read is cut off",
     )
     max_connections: int = setting(
-        "max.connections", 10_000, minimum=1, why="one more is closed before anything is read"
+        "max.connections",
+        10_000,
+        minimum=1,
+        why="one more is closed before anything is read; lowered at start to what the process's "
+        "limit of open files leaves room for",
     )
     max_connections_per_ip: int = setting(
-        "max.connections.per.ip", 1_000, minimum=1, why="as max.connections, for one address"
+        "max.connections.per.ip",
+        1_000,
+        minimum=0,
+        why="as max.connections, for one address; 0: only addresses that have an override",
+    )
+    max_connections_per_ip_overrides: str = setting(
+        "max.connections.per.ip.overrides",
+        "",
+        why="ADDRESS:COUNT, separated by commas: addresses with a limit of their own, such as a "
+        "proxy that many clients share",
+    )
+    max_connection_creation_rate: int = setting(
+        "max.connection.creation.rate",
+        2_000,
+        minimum=1,
+        why="a second, over all addresses; who connects faster is read from later; smaller: after "
+        "a restart it takes longer until all clients are back",
     )
     idle_max_ms: int = setting(
         "connections.max.idle.ms",
@@ -90,3 +111,7 @@ class ServerSettings:
     backlog: int = setting(
         "socket.listen.backlog.size", 511, minimum=1, why="connects waiting to be accepted"
     )
+
+    def __post_init__(self) -> None:
+        """Raises: InvalidSettings."""
+        parse_ip_overrides(self.max_connections_per_ip_overrides)

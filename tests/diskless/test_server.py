@@ -168,7 +168,7 @@ BAD_STARTS = {
     "unknown key": _announcing(100, key=9_999),
     "negative key": _announcing(100, key=-1),
     "version too old": _announcing(100, key=0, version=2),
-    "version too new": _announcing(100, key=0, version=12),
+    "version too new": _announcing(100, key=0, version=999),
     "negative version": _announcing(100, key=18, version=-1),
     "control request of 50 MiB": _announcing(50 << 20, key=3, version=9),
     "body of garbage": frame(3, 9, 1, b"\xff" * 40),

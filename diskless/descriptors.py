@@ -1,0 +1,65 @@
+"""Room for sockets among the files that a process may have open.
+
+Every connection is a descriptor, and so is every file that is read. The system grants a process
+some number of them: a soft limit, which the process may raise up to a hard one. A broker that ran
+into it could not open what it needs to answer those that are connected, so it takes what it may
+need before it starts, and admits fewer clients if that is less than was configured.
+"""
+
+import resource
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from diskless.config import Config
+from wal.errors import InvalidSettings
+
+OTHER_DESCRIPTORS: Final = 200
+"""Log, state and chunk files, the event loop, the metrics page, connections to other brokers."""
+
+log = structlog.get_logger(__name__)
+
+
+def fit_descriptors(config: Config) -> Config:
+    """Raise the soft limit as far as `config` needs; else `config` with fewer connections.
+
+    Raises: InvalidSettings when there is no room for any.
+    """
+    besides = (
+        config.read.fd_cache_capacity
+        + config.file_store.fd_capacity
+        + config.s3.connections_max
+        + OTHER_DESCRIPTORS
+    )
+    allowed = _raise_soft_limit(besides + config.server.max_connections)
+    room = allowed - besides
+    if room >= config.server.max_connections:
+        return config
+    if room < 1:
+        raise InvalidSettings(
+            f"this process may have {allowed} files open (ulimit -n), which is not enough for "
+            f"fd.cache.capacity, file.store.fd.capacity, s3.connections.max and "
+            f"{OTHER_DESCRIPTORS} more"
+        )
+    log.warning(
+        "fewer connections than configured: the limit of open files (ulimit -n) is too low",
+        max_connections=room,
+        configured=config.server.max_connections,
+        open_files=allowed,
+    )
+    return replace(config, server=replace(config.server, max_connections=room))
+
+
+def _raise_soft_limit(wanted: int) -> int:
+    """How many descriptors the process may have now: `wanted`, if the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    except (OSError, ValueError) as error:
+        log.warning("the limit of open files cannot be raised", error=str(error), limit=soft)
+        return soft
+    return raised

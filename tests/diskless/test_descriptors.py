@@ -1,0 +1,64 @@
+"""The process's limit of open files against what the broker may open; in processes of their own."""
+
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from diskless.config import load_config
+from diskless.descriptors import OTHER_DESCRIPTORS
+
+CONFIG = load_config()
+BESIDES = (
+    CONFIG.read.fd_cache_capacity
+    + CONFIG.file_store.fd_capacity
+    + CONFIG.s3.connections_max
+    + OTHER_DESCRIPTORS
+)
+
+PROGRAM = """
+import resource
+from diskless.config import load_config
+from diskless.descriptors import fit_descriptors
+config = fit_descriptors(load_config(overrides={"max.connections": "700"}))
+print("admits", config.server.max_connections, "files", resource.getrlimit(7)[0])
+"""
+
+
+def run_under(soft: int, hard: int) -> subprocess.CompletedProcess[str]:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    before: Callable[[], None] = limit
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM], preexec_fn=before, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "admits", "files"),
+    [
+        (4_000, 4_000, 700, 4_000),
+        (256, 4_000, 700, BESIDES + 700),
+        (256, BESIDES + 300, 300, BESIDES + 300),
+    ],
+)
+def test_the_soft_limit_is_raised_and_else_fewer_clients_are_admitted(
+    soft: int, hard: int, admits: int, files: int
+) -> None:
+    assert resource.RLIMIT_NOFILE == 7
+    ended = run_under(soft, hard)
+    assert ended.returncode == 0, ended.stderr
+    said = re.search(r"^admits (\d+) files (\d+)$", ended.stdout, re.MULTILINE)
+    assert said is not None
+    assert (int(said[1]), int(said[2])) == (admits, files)
+    assert ("fewer connections than configured" in ended.stdout + ended.stderr) == (admits < 700)
+
+
+def test_a_process_that_may_open_next_to_nothing_does_not_start() -> None:
+    ended = run_under(256, 256)
+    assert ended.returncode == 1
+    assert "this process may have 256 files open" in ended.stderr
