@@ -378,7 +378,7 @@ async def test_apiversions_lists_what_is_served_and_no_features():
         answer = await client.call(18, 4, **software)
         ranges = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
         assert ranges == {
-            0: (0, 13), 1: (4, 16), 2: (1, 9), 3: (0, 13), 8: (2, 9), 9: (1, 9), 10: (0, 6),
+            0: (0, 13), 1: (4, 18), 2: (1, 9), 3: (0, 13), 8: (2, 9), 9: (1, 9), 10: (0, 6),
             11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 4),
             19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4), 33: (0, 2),
             35: (1, 4), 37: (0, 3), 42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 1), 61: (0, 0),
