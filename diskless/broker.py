@@ -56,6 +56,7 @@ from diskless.membership import Membership, SharedCluster
 from diskless.metadata_topic import MetadataTopic
 from diskless.metrics import MetricsServer
 from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
+from diskless.quotas import QuotaEnforcer
 from diskless.recompression import Recompression
 from diskless.replica_manager import ReplicaManager, append_failed
 from diskless.server import KafkaServer, bind_listener
@@ -295,6 +296,9 @@ class Broker:
             )
         )
         self.coordinator = self.coordinators.client
+        self.quotas = QuotaEnforcer(
+            self.coordinator.client_quotas, settings=self.config.quotas, clock=self.clock
+        )
         self.metadata_topic = MetadataTopic(self.coordinators.partitions)
         self.groups = GroupRouter(
             self.coordinators.partitions,
@@ -514,6 +518,8 @@ class Broker:
             producer_ids=self.coordinator,
             broker_configs=ConfiguredValues(self.config, self.advertised),
             stored=ReplicaPartitions(self.coordinator, self.store.url),
+            quotas=self.quotas,
+            quota_admin=self.coordinator,
         )
         for api in coordinator_apis(self.coordinators.local, self.search, self.operations):
             apis.add(api)

@@ -9,6 +9,7 @@ from diskless.batch_reader import BatchReader
 from diskless.commit_lane import CommitLane
 from diskless.coordinator_metrics import CoordinatedPartitions, coordinator_metrics
 from diskless.metrics import NO_LABELS, MetricSource, Samples, plain
+from diskless.quotas import QuotaEnforcer
 from diskless.replica_manager import ReplicaManager
 from diskless.server import KafkaServer
 from tiering.segment_reader import SegmentReader
@@ -117,6 +118,7 @@ class BrokerParts(Protocol):
     reader: BatchReader
     replicas: ReplicaManager
     server: KafkaServer
+    quotas: QuotaEnforcer
     clock: Clock
 
     @property
@@ -305,6 +307,27 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
                 ("produce",): parts.replicas.produce_purgatory.statistics().watched,
                 ("fetch",): parts.replicas.fetch_purgatory.statistics().watched,
             },
+        ),
+        MetricSource(
+            "diskless_throttled_requests",
+            "counter",
+            "Requests of clients that were over their quota, by API",
+            ("api",),
+            lambda: {(api,): one.requests for api, one in parts.quotas.statistics().items()},
+        ),
+        MetricSource(
+            "diskless_throttle_seconds",
+            "counter",
+            "Waits imposed on clients over their quota, by API; those in flight together overlap",
+            ("api",),
+            lambda: {(api,): one.seconds for api, one in parts.quotas.statistics().items()},
+        ),
+        MetricSource(
+            "diskless_quota_rates",
+            "gauge",
+            "Clients whose rate is measured because they have a quota, by API",
+            ("api",),
+            lambda: {(api,): one.rates for api, one in parts.quotas.statistics().items()},
         ),
         _counter(
             "diskless_produce_timeouts",

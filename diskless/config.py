@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from diskless.groups.settings import GroupSettings
+from diskless.quota_settings import QuotaSettings
 from diskless.server_settings import ServerSettings
 from diskless.topic_defaults import TopicDefaults
 from metadata.local_log import LocalLogSettings
@@ -137,6 +138,7 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "s3": S3Settings,
     "topics": TopicDefaults,
     "groups": GroupSettings,
+    "quotas": QuotaSettings,
     "read": ReadSettings,
     "cache": ObjectCacheSettings,
     "segments": SegmentReaderSettings,
@@ -159,6 +161,7 @@ class Config:
     s3: S3Settings = field(default_factory=S3Settings)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     groups: GroupSettings = field(default_factory=GroupSettings)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
     segments: SegmentReaderSettings = field(default_factory=SegmentReaderSettings)

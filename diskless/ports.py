@@ -14,10 +14,12 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from metadata.operations import (
+    AlterClientQuotas,
     CreatePartitions,
     CreateTopic,
     DeletedRecords,
     DeleteRecords,
+    QuotaEntity,
     TopicDescription,
 )
 from wal.buffer import FragmentChain
@@ -151,6 +153,43 @@ class EarlyEnd:
             listener()
         else:
             self._listener = listener
+
+
+class ClientQuotas(Protocol):
+    """What clients may send and be sent. Every call is cheap; times are of the monotonic clock.
+
+    A time that is given is when the client's connection may be read from again; 0.0: now.
+    """
+
+    def produced(self, client: ClientInfo, size_bytes: int) -> float:
+        """A Produce request arrived."""
+        ...
+
+    def may_fetch(self, client: ClientInfo, max_bytes: int) -> tuple[float, int]:
+        """What is still to be waited for; and how much may be fetched, at most `max_bytes`."""
+        ...
+
+    def fetched(self, client: ClientInfo, size_bytes: int) -> float:
+        """An answer to Fetch is about to be sent."""
+        ...
+
+    def left_ms(self, until: float) -> int:
+        """Milliseconds until then, for throttle_time_ms; 0 for 0.0."""
+        ...
+
+
+class QuotaAdmin(Protocol):
+    """The quotas that are set."""
+
+    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        """All of them, from committed state; another mapping after every change."""
+        ...
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas]
+    ) -> Sequence[DisklessError | None]:
+        """Entities, keys and values were validated by the caller; in force here on return."""
+        ...
 
 
 class ReplicaManager(Protocol):

@@ -1,6 +1,7 @@
 """All APIs for Kafka clients, wired to what they call."""
 
 from diskless.api import (
+    alter_client_quotas,
     alter_configs,
     api_versions,
     create_partitions,
@@ -8,6 +9,7 @@ from diskless.api import (
     delete_groups,
     delete_records,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -33,11 +35,14 @@ from diskless.api import (
     sync_group,
 )
 from diskless.api.registry import ApiRegistry
+from diskless.api.throttled_fetch import throttled
 from diskless.ports import (
     BrokerConfigs,
+    ClientQuotas,
     Cluster,
     GroupCoordinator,
     ProducerIds,
+    QuotaAdmin,
     ReplicaManager,
     StoredPartitions,
     TopicAdmin,
@@ -54,13 +59,15 @@ def kafka_apis(
     producer_ids: ProducerIds,
     broker_configs: BrokerConfigs,
     stored: StoredPartitions,
+    quotas: ClientQuotas,
+    quota_admin: QuotaAdmin,
 ) -> ApiRegistry:
     """A registry to which more may be added; ApiVersions lists what is in it when it is asked."""
     topic_configs = TopicConfigs(broker_configs.entries())
     registry = ApiRegistry(
         [
-            produce.api(manager),
-            fetch.api(manager),
+            produce.api(manager, quotas),
+            throttled(fetch.api(manager), quotas),
             list_offsets.api(manager),
             metadata.api(cluster, topics),
             find_coordinator.api(cluster, groups),
@@ -88,6 +95,8 @@ def kafka_apis(
             describe_log_dirs.api(cluster, topics, stored),
             describe_producers.api(topics, stored),
             describe_cluster.api(cluster),
+            describe_client_quotas.api(quota_admin),
+            alter_client_quotas.api(quota_admin),
         ]
     )
     registry.add(api_versions.api(registry))

@@ -13,6 +13,8 @@
 - A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
 - Of a batch for a compacted topic, the records without key are named (KIP-467); Kafka names those
   with a bad timestamp too.
+- Under a producer_byte_rate quota the request counts, with all its bytes, when it has arrived; who
+  is over the quota is told so in throttle_time_ms and not read from until then.
 - No leader hints (KIP-951): they need growing leader epochs.
 """
 
@@ -26,7 +28,7 @@ from diskless.api.errors import (
     kafka_code,
 )
 from diskless.api.registry import Api, Deferred, MustClose, Reply, Request
-from diskless.ports import AppendResult, ReplicaManager
+from diskless.ports import AppendResult, ClientQuotas, ReplicaManager
 from diskless.protocol.produce import (
     ProducedRow,
     ProduceRequest,
@@ -41,15 +43,18 @@ KEY: Final = 0
 _ACKS: Final = frozenset({-1, 0, 1})
 
 
-def api(manager: ReplicaManager) -> Api:
+def api(manager: ReplicaManager, quotas: ClientQuotas) -> Api:
     def handle(request: Request) -> Deferred | Reply:
         assert request.frame is not None
         assert request.reader is not None
         asked = decode_request(request.version, request.frame, request.reader)
         request.batch_count = len(asked.batches)
+        mute_until = quotas.produced(request.client, len(request.frame))
+        if mute_until:
+            request.mute(mute_until)
 
         def encode(results: Sequence[AppendResult]) -> Reply:
-            return _reply(request.version, asked, results)
+            return _reply(request.version, asked, results, quotas.left_ms(mute_until))
 
         def refuse(error: DisklessError) -> Reply:
             return encode([AppendResult(error=error)] * len(asked.batches))
@@ -90,7 +95,9 @@ def _refusal(asked: ProduceRequest) -> DisklessError | None:
     return None
 
 
-def _reply(version: int, asked: ProduceRequest, results: Sequence[AppendResult]) -> Reply:
+def _reply(
+    version: int, asked: ProduceRequest, results: Sequence[AppendResult], throttle_ms: int
+) -> Reply:
     if asked.acks == 0:
         for result in results:
             if result.error is not None:
@@ -108,4 +115,4 @@ def _reply(version: int, asked: ProduceRequest, results: Sequence[AppendResult])
         )
         for batch, result in zip(asked.batches, results, strict=True)
     ]
-    return [encode_response(version, asked.topics, rows)]
+    return [encode_response(version, asked.topics, rows, throttle_ms=throttle_ms)]

@@ -93,8 +93,8 @@ def _shapes(schema: type[Any]) -> list[_FieldShape]:
         nested: Any = inner if is_dataclass(inner) else None
         kafka_type = None if nested is not None else item.metadata["kafka_type"]
         default = item.default
-        # A throttle time is the one field that every response has and no handler sets: quotas are
-        # answered by not reading, and a stale value here would pause clients for nothing.
+        # A throttle time is the one field that every response has and no handler of these sets:
+        # only Produce and Fetch have quotas, and a stale value would pause clients for nothing.
         if default is MISSING and item.name == "throttle_time":
             default = timedelta(0)
         shapes.append(
@@ -214,6 +214,8 @@ def _scalar_reader(kafka_type: str, *, nullable: bool, flexible: bool) -> _Read:
             return Reader.int32
         case "int64":
             return Reader.int64
+        case "float64":
+            return _read_float64
         case "uuid":
             return Reader.uuid
         case "timedelta_i32":
@@ -232,6 +234,11 @@ def _scalar_reader(kafka_type: str, *, nullable: bool, flexible: bool) -> _Read:
 
 def _read_bool(reader: Reader) -> bool:
     return reader.uint8() != 0
+
+
+def _read_float64(reader: Reader) -> float:
+    (value,) = reader.unpack(_FLOAT64)
+    return float(value)
 
 
 def _read_milliseconds(reader: Reader) -> timedelta:

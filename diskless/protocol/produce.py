@@ -117,7 +117,11 @@ def _records(frame: FragmentChain, reader: Reader, *, flexible: bool) -> Fragmen
 
 
 def encode_response(
-    version: int, topics: Sequence[tuple[str | UUID, int]], rows: Sequence[ProducedRow]
+    version: int,
+    topics: Sequence[tuple[str | UUID, int]],
+    rows: Sequence[ProducedRow],
+    *,
+    throttle_ms: int = 0,
 ) -> bytes:
     """The body of a response; `topics` as in the request, `rows` by position of its batches."""
     flexible = version >= FLEXIBLE_FROM
@@ -131,7 +135,7 @@ def encode_response(
         position += count
         if flexible:
             out.append(EMPTY_TAGS)
-    out.append(INT32.pack(0))  # throttle time
+    out.append(INT32.pack(throttle_ms))
     if flexible:
         out.append(EMPTY_TAGS)
     return b"".join(out)

@@ -37,12 +37,16 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
+from diskless.quota_settings import QuotaSettings
+from diskless.quotas import QuotaEnforcer
 from diskless.server import KafkaServer, ServerSettings
 from metadata.operations import (
+    AlterClientQuotas,
     CreatePartitions,
     CreateTopic,
     DeletedRecords,
     DeleteRecords,
+    QuotaEntity,
     TopicDescription,
 )
 from wal.buffer import BufferPool, FragmentChain
@@ -475,6 +479,32 @@ class FakeMetrics:
         self.answered[api] += 1
 
 
+class FakeQuotas:
+    """Quotas in a dictionary."""
+
+    def __init__(self) -> None:
+        self.known: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self.error: DisklessError | None = None
+        self.altered: list[AlterClientQuotas] = []
+
+    def set(self, entity: QuotaEntity, **quotas: float) -> None:
+        self.known = {**self.known, entity: quotas}
+
+    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        return self.known
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas]
+    ) -> Sequence[DisklessError | None]:
+        if self.error is not None:
+            raise self.error
+        self.altered += requests
+        for request in requests:
+            after = {**self.known.get(request.entity, {}), **request.changes}
+            self.set(request.entity, **{key: v for key, v in after.items() if v is not None})
+        return [None] * len(requests)
+
+
 @dataclass
 class Broker:
     """A server over fakes."""
@@ -488,6 +518,7 @@ class Broker:
     metrics: FakeMetrics
     stored: FakeStored
     groups: FakeGroups
+    quotas: FakeQuotas
 
     @property
     def bootstrap(self) -> str:
@@ -502,6 +533,7 @@ async def running_broker(
     apis: ApiRegistry | None = None,
     configs: Sequence[BrokerConfigEntry] = (),
     coordinated: GroupCoordinator | None = None,
+    quota_settings: QuotaSettings | None = None,
     **settings: Any,
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows.
@@ -513,6 +545,8 @@ async def running_broker(
     manager = FakeReplicaManager(topics)
     cluster = FakeCluster(BrokerEndpoint(0, "127.0.0.1", 0, "rack-a"))
     groups = FakeGroups(cluster.endpoint)
+    quotas = FakeQuotas()
+    clock = clock or SystemClock()
     registry = kafka_apis(
         manager=manager,
         cluster=cluster,
@@ -521,6 +555,10 @@ async def running_broker(
         producer_ids=topics,
         broker_configs=FakeConfigs(configs),
         stored=stored,
+        quotas=QuotaEnforcer(
+            quotas.client_quotas, settings=quota_settings or QuotaSettings(), clock=clock
+        ),
+        quota_admin=quotas,
     )
     for api in apis or ():
         registry.add(api)
@@ -532,11 +570,13 @@ async def running_broker(
         apis=registry,
         settings=ServerSettings(**{"stop_timeout_ms": 2_000, **settings}),
         pool=pool,
-        clock=clock or SystemClock(),
+        clock=clock,
         metrics=metrics,
     )
     async with server:
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
         groups.coordinator = cluster.endpoint
-        yield Broker(server, registry, topics, manager, cluster, pool, metrics, stored, groups)
+        yield Broker(
+            server, registry, topics, manager, cluster, pool, metrics, stored, groups, quotas
+        )

@@ -118,6 +118,8 @@ def _scalars(kafka_type: str) -> st.SearchStrategy[Any]:
             return st.uuids()
         case "error_code":
             return st.sampled_from(ErrorCode)
+        case "float64":
+            return st.floats(allow_nan=False)
         case "timedelta_i32":
             return st.integers(-(2**31), 2**31 - 1).map(lambda ms: timedelta(milliseconds=ms))
         case "timedelta_i64":

@@ -10,6 +10,7 @@ from kafka_fakes import (
     FakeCluster,
     FakeConfigs,
     FakeGroups,
+    FakeQuotas,
     FakeReplicaManager,
     FakeStored,
     FakeTopics,
@@ -22,6 +23,9 @@ from diskless.api import kafka_apis
 from diskless.ports import BrokerEndpoint
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.protocol.wire import ProtocolError
+from diskless.quota_settings import QuotaSettings
+from diskless.quotas import QuotaEnforcer
+from wal.clock import ManualClock
 
 
 def _registry():
@@ -34,6 +38,8 @@ def _registry():
         producer_ids=topics,
         broker_configs=FakeConfigs(),
         stored=FakeStored(),
+        quotas=QuotaEnforcer(dict, settings=QuotaSettings(), clock=ManualClock()),
+        quota_admin=FakeQuotas(),
     )
 
 

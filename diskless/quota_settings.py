@@ -1,0 +1,31 @@
+"""How the rates of clients with quotas are measured; Kafka's names and defaults."""
+
+from dataclasses import dataclass
+
+from wal.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSettings:
+    """Windows of the rates; `diskless.config` fills it."""
+
+    window_count: int = setting(
+        "quota.window.num",
+        11,
+        minimum=2,
+        maximum=1_000,
+        why="windows a rate is measured over; one less of them is what a client that was idle may "
+        "send at once; more: larger bursts, and longer waits after them",
+    )
+    window_s: int = setting(
+        "quota.window.size.seconds",
+        1,
+        minimum=1,
+        maximum=3_600,
+        why="length of a window; longer: as quota.window.num",
+    )
+
+    @property
+    def burst_s(self) -> int:
+        """How many seconds' worth of a quota may come at once."""
+        return (self.window_count - 1) * self.window_s
