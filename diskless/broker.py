@@ -300,9 +300,11 @@ class Broker:
             self.coordinator.client_quotas, settings=self.config.quotas, clock=self.clock
         )
         self.metadata_topic = MetadataTopic(self.coordinators.partitions)
+        topics = TopicsWith(self.coordinator, [self.metadata_topic.description])
+        self.coordinator.subscribe_topics(topics.changed)
         self.groups = GroupRouter(
             self.coordinators.partitions,
-            TopicsWith(self.coordinator, [self.metadata_topic.description]),
+            topics,
             settings=self.config.groups,
             clock=self.clock,
             rng=self.rng,

@@ -585,6 +585,78 @@ class ListedGroup(NamedTuple):
     """"classic" or "consumer"."""
 
 
+class ConsumerHeartbeat(NamedTuple):
+    """A member of a KIP-848 group is alive, and says what has changed since it last said so.
+
+    None, or -1 for the timeout: as before.
+    """
+
+    group_id: str
+    member_id: str
+    """Empty in version 0 only, of a member that joins and has none yet."""
+    member_epoch: int
+    """What it was last told; JOIN_EPOCH and so on of `diskless.groups.consumer_requests`."""
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    topic_names: Sequence[str] | None
+    topic_pattern: str | None
+    """Empty: none."""
+    assignor: str | None
+    owned: Mapping[UUID, frozenset[int]] | None
+    """The partitions it has, by topic id."""
+    makes_own_id: bool
+    """Whether members of this version come with an id of their own making (version ≥ 1)."""
+
+
+class ConsumerHeartbeatAnswer(NamedTuple):
+    """The answer to ConsumerHeartbeat."""
+
+    error: DisklessError | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Mapping[UUID, frozenset[int]] | None = None
+    """What it may have; None: as before."""
+
+
+class AssignedTopic(NamedTuple):
+    """Partitions of one topic, as administrators see them."""
+
+    topic_id: UUID
+    topic_name: str
+    partitions: Sequence[int]
+
+
+class ConsumerGroupMember(NamedTuple):
+    """A member of a KIP-848 group, as administrators see it."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topic_names: Sequence[str]
+    topic_pattern: str | None
+    assigned: Sequence[AssignedTopic]
+    target: Sequence[AssignedTopic]
+    is_classic: bool
+    """It speaks the classic protocol."""
+
+
+class DescribedConsumerGroup(NamedTuple):
+    """A KIP-848 group, as administrators see it; `error` GroupIdNotFound: there is none."""
+
+    group_id: str
+    error: DisklessError | None = None
+    state: str = "Dead"
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = ""
+    members: Sequence[ConsumerGroupMember] = ()
+
+
 class GroupCoordinator(Protocol):
     """Consumer groups, each at the broker that leads the group's metadata partition.
 
@@ -612,6 +684,12 @@ class GroupCoordinator(Protocol):
         """The group's error, or the members' in their order."""
         ...
 
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, client: ClientInfo
+    ) -> Awaitable[ConsumerHeartbeatAnswer]:
+        """Answered at once, or when what the heartbeat has changed is durable."""
+        ...
+
     async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
         """By offset, in order."""
         ...
@@ -626,7 +704,13 @@ class GroupCoordinator(Protocol):
         """The group's error, or the partitions' in their order."""
         ...
 
-    async def describe(self, group_id: str) -> DescribedGroup: ...
+    async def describe(self, group_id: str) -> DescribedGroup:
+        """A classic group."""
+        ...
+
+    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        """A KIP-848 group."""
+        ...
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()

@@ -98,6 +98,7 @@ class Replica:
         self._sleep = sleep
         self._listeners: list[CommitListener] = []
         self._applied_listeners: list[Callable[[], None]] = []
+        self._topic_listeners: list[Callable[[], None]] = []
         self._is_closed = False
         self.applied_bytes = 0
         """Metadata records applied since the start, in bytes."""
@@ -142,6 +143,10 @@ class Replica:
         """Call `listener` in the event loop each time `applied_offset` has moved."""
         self._applied_listeners.append(listener)
 
+    def subscribe_topics(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop when topics were created, deleted or altered."""
+        self._topic_listeners.append(listener)
+
     # -- applying -------------------------------------------------------------------------------
 
     async def apply(
@@ -181,10 +186,16 @@ class Replica:
         self.image.merge(changes)
         if on_merged is not None:
             on_merged()
+        if changes.topics:
+            self._tell_topics()
         if changes.partitions:
             for listener in self._listeners:
                 listener(changes.partitions.keys())
         self._tell_applied()
+
+    def _tell_topics(self) -> None:
+        for listener in self._topic_listeners:
+            listener()
 
     def _tell_applied(self) -> None:
         for listener in self._applied_listeners:
@@ -202,6 +213,7 @@ class Replica:
             except OutOfBounds as error:
                 _logger.info("metadata partition %d: %s", self.coordinator_id, error)
                 await self._open(log)
+                self._tell_topics()
                 for listener in self._listeners:
                     listener(self.image.partitions.keys())
                 self._tell_applied()

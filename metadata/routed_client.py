@@ -181,6 +181,10 @@ class RoutedClient:
         for partition in self._local.partitions:
             partition.replica.subscribe(listener)
 
+    def subscribe_topics(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop when `topics` may be others."""
+        self._local.catalogue.subscribe_topics(listener)
+
     def coordinator_of(self, partition: TopicIdPartition) -> int:
         return self._local.coordinator_of(partition)
 

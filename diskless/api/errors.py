@@ -102,6 +102,7 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     group_errors.UnreleasedInstanceId: ErrorCode.unreleased_instance_id,
     group_errors.UnsupportedAssignor: ErrorCode.unsupported_assignor,
     group_errors.InvalidRegularExpression: ErrorCode.invalid_regular_expression,
+    group_errors.MemberEpochNotSpoken: ErrorCode.unsupported_version,
     UnsupportedVersion: ErrorCode.unsupported_version,
     InvalidRequiredAcks: ErrorCode.invalid_required_acks,
     InvalidReplicationFactor: ErrorCode.invalid_replication_factor,

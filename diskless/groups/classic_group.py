@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from diskless.groups.classic_state import StoredClassicGroup, StoredMember
 from diskless.groups.errors import (
@@ -47,6 +47,15 @@ from diskless.groups.errors import (
     MemberIdRequired,
     RebalanceInProgress,
     UnknownMember,
+)
+from diskless.groups.group_machine import (
+    AnswerConfirm,
+    AnswerJoin,
+    AnswerSync,
+    Confirmed,
+    Effect,
+    Store,
+    Ticket,
 )
 from diskless.groups.subscription import (
     CONSUMER_PROTOCOL,
@@ -63,13 +72,11 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
+from metadata.group_records import GroupKind
 from wal.errors import DisklessError
 
 NEW_MEMBER_TIMEOUT_S: Final = 300.0
 """A client that does not know its member id yet cannot send heartbeats; it may wait that long."""
-
-Ticket = object
-"""What a parked request is known by; the group only hands it back."""
 
 
 class GroupState(Enum):
@@ -80,30 +87,6 @@ class GroupState(Enum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-class AnswerJoin(NamedTuple):
-    """Effect: a join is answered."""
-
-    ticket: Ticket
-    answer: JoinedGroup
-
-
-class AnswerSync(NamedTuple):
-    """Effect: a sync is answered."""
-
-    ticket: Ticket
-    answer: SyncedGroup
-
-
-class Store(NamedTuple):
-    """Effect: make this durable, after all that was to be stored before, then call `stored`."""
-
-    serial: int
-    group: StoredClassicGroup
-
-
-Effect = AnswerJoin | AnswerSync | Store
 
 
 @dataclass(slots=True, eq=False)
@@ -204,6 +187,22 @@ class ClassicGroup:
         return [*self._members]
 
     @property
+    def kind(self) -> GroupKind:
+        return GroupKind.CLASSIC
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is GroupState.DEAD
+
+    @property
     def is_unused(self) -> bool:
         """Nobody is in it and nobody is about to come."""
         return self.state is GroupState.EMPTY and not self._pending
@@ -228,6 +227,18 @@ class ClassicGroup:
         if not self._members:
             return False
         return self._subscribed is None or topic in self._subscribed
+
+    def keeps_offsets(self, topic: str) -> bool:
+        """Whether old offsets of the topic must not be forgotten now."""
+        return self.state is not GroupState.STABLE or self.reads(topic)
+
+    def may_delete_offsets(self) -> bool:
+        """Whether it is known what the members read."""
+        return self.is_empty or self.protocol_type == CONSUMER_PROTOCOL
+
+    def snapshot(self) -> StoredClassicGroup:
+        """The group as it is; of a generation that has no assignment yet, with what was before."""
+        return self._snapshot({one.member_id: one.assignment for one in self._members.values()})
 
     # -- join -----------------------------------------------------------------------------------
 
@@ -415,6 +426,11 @@ class ClassicGroup:
         else:
             self._prepare_rebalance(now)
 
+    def begin_again(self, now: float) -> None:
+        """The members did not come to what they have by themselves: store it, and rebalance."""
+        self._store()
+        self._prepare_rebalance(now)
+
     def _prepare_rebalance(self, now: float) -> None:
         was_empty = self.state is GroupState.EMPTY
         self._answer_syncs(RebalanceInProgress("the group forms its next generation"), now)
@@ -576,6 +592,11 @@ class ClassicGroup:
     def _store(self, assignments: Mapping[str, bytes] | None = None) -> int:
         """Have the group stored as it is, or with these assignments; the serial to wait for."""
         self._serial += 1
+        group = self.snapshot() if assignments is None else self._snapshot(assignments)
+        self.effects.append(Store(self._serial, group))
+        return self._serial
+
+    def _snapshot(self, assignments: Mapping[str, bytes]) -> StoredClassicGroup:
         members = tuple(
             StoredMember(
                 member_id=member.member_id,
@@ -585,21 +606,17 @@ class ClassicGroup:
                 session_timeout_ms=member.session_timeout_ms,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 protocols=member.protocols,
-                assignment=(
-                    member.assignment if assignments is None else assignments[member.member_id]
-                ),
+                assignment=assignments[member.member_id],
             )
             for member in self._members.values()
         )
-        stored = StoredClassicGroup(
+        return StoredClassicGroup(
             protocol_type=self.protocol_type,
             generation_id=self.generation_id,
             protocol_name=self.protocol_name,
             leader=self.leader,
             members=members,
         )
-        self.effects.append(Store(self._serial, stored))
-        return self._serial
 
     def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
         """What was to be stored under `serial` is durable, or it is not known to be."""
@@ -652,8 +669,22 @@ class ClassicGroup:
             self._after_removal(now)
         return error
 
+    def confirm(self, ticket: Ticket) -> None:
+        """At once: what members do between generations may be forgotten."""
+        self.effects.append(AnswerConfirm(ticket, Confirmed()))
+
+    def check_fetch(self, member_id: str, member_epoch: int) -> DisklessError | None:
+        """Anybody may; members do not say who they are."""
+        return None
+
     def check_commit(
-        self, generation_id: int, member_id: str, instance_id: str | None, now: float
+        self,
+        generation_id: int,
+        member_id: str,
+        instance_id: str | None,
+        now: float,
+        *,
+        knows_member_epochs: bool = True,
     ) -> DisklessError | None:
         """Whether this member, or nobody in particular, may commit offsets now."""
         if generation_id < 0 and self.state is GroupState.EMPTY:

@@ -95,5 +95,9 @@ class UnsupportedAssignor(Rejected):
     """No assignor of this name here."""
 
 
+class MemberEpochNotSpoken(Rejected):
+    """A member of a KIP-848 group used a version that has no member epochs."""
+
+
 class InvalidRegularExpression(Rejected):
     """A subscription pattern that cannot be compiled."""

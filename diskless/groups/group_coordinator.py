@@ -1,61 +1,72 @@
 """The groups of one metadata partition, at the broker that leads it.
 
-    GroupRouter ── PartitionGroups ── ClassicGroup (one state machine per group that is in use)
-                        │    └─────── OffsetManager
-                        └── GroupStore: the metadata partition's log and state
+    GroupRouter ── PartitionGroups ── LiveGroups ── ClassicGroup or ConsumerGroup
+                        │                 │          (one state machine per group that is in use)
+                        ├── OffsetManager │
+                        └─────────────────┴── GroupStore: the metadata partition's log and state
 
 It is a worker of the metadata partition's leader: it runs as long as this broker leads, begins by
 reading what groups there are, and ends by telling everybody who waits to look for the next
-coordinator. A group that nobody is in or about to come into is *dormant*: only what its next member
-has to be told is kept.
+coordinator. It knows which kind a group is, and lets one become the other:
 
-How an event goes through it: the group's state machine is called, then its effects are carried out:
-answers complete the futures that requests wait for; a state is stored in a task, whose outcome is
-the machine's next event. Nothing awaits between an event and its effects, so events of a group are
-in order, and so are its stores, because the log keeps the order in which it is called.
-
-Every group has one delayed operation in the purgatory, for the earliest of its deadlines: joins,
-syncs, sessions. A heartbeat does not touch it; when it comes too early, it goes to the next one.
+- a group without members is of whichever kind its next member is;
+- a classic group becomes a KIP-848 group when a member that speaks its protocol joins, and one
+  again when the last of these has gone, as far as `group.consumer.migration.policy` lets it.
 
 A leader whose lease has run out may have been replaced without knowing. It goes on hearing its
 members, so that they keep their places should it still lead, but does not confirm them.
 """
 
 import asyncio
-import math
 import random
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+from uuid import UUID
 
 import structlog
 
-from diskless.groups.classic_group import AnswerJoin, AnswerSync, ClassicGroup, GroupState, Store
-from diskless.groups.classic_state import (
-    StoredClassicGroup,
-    decode_classic_group,
-    encode_classic_group,
+from diskless.groups.assignment import Assignor, TopicPartitions
+from diskless.groups.assignors import ASSIGNORS
+from diskless.groups.classic_group import ClassicGroup, GroupState
+from diskless.groups.classic_state import StoredClassicGroup, decode_classic_group
+from diskless.groups.consumer_group import ConsumerGroup, ConsumerGroupState
+from diskless.groups.consumer_requests import JOIN_EPOCH, check_heartbeat
+from diskless.groups.consumer_state import (
+    ConsumerMember,
+    StoredConsumerGroup,
+    decode_consumer_group,
 )
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     GroupIdNotFound,
     GroupLoading,
+    GroupMaxSizeReached,
     GroupSubscribedToTopic,
     IllegalGeneration,
     InvalidCommitOffsetSize,
     InvalidSessionTimeout,
     NonEmptyGroup,
     NotGroupCoordinator,
+    RebalanceInProgress,
     UnknownMember,
 )
+from diskless.groups.group_machine import Confirmed, GroupMachine
+from diskless.groups.group_migration import downgraded, upgraded
 from diskless.groups.group_store import GroupStore
+from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups, as_group_error
 from diskless.groups.offsets import GroupPartition, OffsetManager, TopicsWith
+from diskless.groups.roster import Roster
 from diskless.groups.settings import GroupSettings
-from diskless.groups.subscription import CONSUMER_PROTOCOL
+from diskless.groups.topic_patterns import TopicPattern
 from diskless.ports import (
+    AssignedTopic,
     ClientInfo,
     CommitOffsets,
+    ConsumerGroupMember,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    DescribedConsumerGroup,
     DescribedGroup,
     FetchedOffsets,
     FetchOffsets,
@@ -67,7 +78,7 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
-from diskless.purgatory import DelayedOperation, Purgatory
+from diskless.purgatory import Purgatory
 from metadata.group_queries import StoredGroup
 from metadata.group_records import GroupKind
 from wal.clock import Clock, Sleep
@@ -76,73 +87,16 @@ from wal.errors import (
     CorruptState,
     DisklessError,
     InvalidSettings,
-    NotCoordinator,
     OutcomeUnknown,
     Retriable,
 )
 
 CLASSIC_TYPE: Final = "classic"
+CONSUMER_TYPE: Final = "consumer"
 
 _LOAD_RETRY_S: Final = 1.0
-_ALARM_MIN_S: Final = 0.001
-"""The event loop's timers are no finer, so an alarm may come that much too early."""
 
 log = structlog.get_logger(__name__)
-
-
-def as_group_error(error: DisklessError) -> DisklessError:
-    """What a failed store means to a member."""
-    if isinstance(error, NotCoordinator):
-        return NotGroupCoordinator(str(error))
-    if isinstance(error, Retriable | OutcomeUnknown):
-        # Repeating it is harmless, whether it happened or not.
-        return GroupCoordinatorUnavailable(str(error))
-    return error
-
-
-class _Dormant(NamedTuple):
-    """A group without members."""
-
-    protocol_type: str
-    generation_id: int
-    since_ms: int
-    """When its last member left; of a group that only has offsets, when it was first seen."""
-    is_stored: bool
-    """Whether it is there also without offsets."""
-
-
-class _Alarm(DelayedOperation):
-    """Wakes a group at its next deadline."""
-
-    __slots__ = ("_group", "_groups", "at")
-
-    def __init__(self, groups: "PartitionGroups", group: "_LiveGroup", at: float) -> None:
-        super().__init__()
-        self._groups = groups
-        self._group = group
-        self.at = at
-
-    def is_satisfied(self) -> bool:
-        return False
-
-    def on_complete(self) -> None:
-        """Nobody waits for the alarm itself."""
-
-    def on_expiration(self) -> None:
-        self._groups.alarm(self._group)
-
-
-@dataclass(slots=True, eq=False)
-class _LiveGroup:
-    """A group that is in use."""
-
-    machine: ClassicGroup
-    is_stored: bool
-    """Whether its next coordinator will know it."""
-    has_offsets: bool = False
-    """Whether it had any before it came into use, or since."""
-    alarm: _Alarm | None = None
-    stores_under_way: int = 0
 
 
 class PartitionGroups:
@@ -162,16 +116,19 @@ class PartitionGroups:
     ) -> None:
         """`belongs_here`: whether a group id hashes to this metadata partition."""
         self._store = store
+        self._topics = topics
         self._belongs_here = belongs_here
         self._settings = settings
-        self._purgatory = purgatory
+        self._assignors: Mapping[str, Assignor] = {
+            name: ASSIGNORS[name] for name in settings.assignors
+        }
         self._clock = clock
         self._rng = rng
         self._sleep = sleep
         self._offsets = OffsetManager(store, topics, settings=settings, clock=clock)
-        self._live: dict[str, _LiveGroup] = {}
-        self._dormant: dict[str, _Dormant] = {}
-        self._tasks: asyncio.TaskGroup | None = None
+        self._groups = LiveGroups(
+            store, purgatory=purgatory, clock=clock, on_settled=self._downgrade_if_all_are_classic
+        )
         self._is_loaded = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -180,7 +137,7 @@ class PartitionGroups:
         """Read what groups there are, then serve them, until cancelled. Raises InvalidSettings."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
+                self._groups.tasks = tasks
                 await self._load()
                 self._is_loaded = True
                 while True:
@@ -192,20 +149,20 @@ class PartitionGroups:
     @property
     def serves(self) -> bool:
         """Whether this broker leads here; at first it may still be reading the groups."""
-        return self._tasks is not None
+        return self._groups.tasks is not None
 
     def refusal(self) -> DisklessError | None:
         """Why groups cannot be asked about now."""
         if self._is_loaded:
             return None
-        if self._tasks is None:
+        if self._groups.tasks is None:
             return NotGroupCoordinator("another broker coordinates the group by now")
         return GroupLoading("the groups are being read")
 
     async def _load(self) -> None:
         while True:
-            live: dict[str, StoredClassicGroup] = {}
-            dormant: dict[str, _Dormant] = {}
+            live: dict[str, StoredClassicGroup | StoredConsumerGroup] = {}
+            dormant: dict[str, Dormant] = {}
             try:
                 async for stored in self._store.stored_groups():
                     self._refuse_unless_it_belongs_here(stored.group_id)
@@ -213,29 +170,22 @@ class PartitionGroups:
                     if group is not None and group.members:
                         live[stored.group_id] = group
                     else:
-                        dormant[stored.group_id] = _Dormant(
-                            group.protocol_type if group is not None else "",
-                            group.generation_id if group is not None else 0,
-                            stored.updated_ms,
-                            stored.kind != GroupKind.OFFSETS_ONLY,
-                        )
+                        dormant[stored.group_id] = _dormant(stored, group)
             except Retriable as error:
                 log.warning("groups cannot be read, trying again", error=str(error))
                 await self._sleep(_LOAD_RETRY_S)
                 continue
             break
-        self._dormant = dormant
-        now = self._clock.monotonic()
+        self._groups.dormant.update(dormant)
         for group_id, group in live.items():
-            machine = ClassicGroup.restored(
-                group_id,
-                group,
-                now,
-                initial_delay_s=self._settings.initial_rebalance_delay_ms / 1000,
-                size_max=self._settings.max_size,
-            )
-            self._live[group_id] = one = _LiveGroup(machine, is_stored=True)
-            self._settle(one)
+            self._groups.restore(self._restored(group_id, group))
+
+    def _restored(
+        self, group_id: str, stored: StoredClassicGroup | StoredConsumerGroup
+    ) -> GroupMachine:
+        if isinstance(stored, StoredClassicGroup):
+            return self._classic_from(group_id, stored)
+        return self._consumer_from(group_id, stored)
 
     def _refuse_unless_it_belongs_here(self, group_id: str) -> None:
         """Were it served anyway, its members would be sent where nothing is known of it."""
@@ -248,111 +198,116 @@ class PartitionGroups:
     def close(self) -> None:
         """Serve no more: everybody who waits is sent elsewhere. `run` does it at its end."""
         self._is_loaded = False
-        self._tasks = None
-        gone = NotGroupCoordinator("this broker does not coordinate the group any more")
-        for group in self._live.values():
-            self._disarm(group)
-            group.machine.close(gone)
-            self._settle(group)
-        self._live.clear()
-        self._dormant.clear()
-
-    # -- events and their effects ---------------------------------------------------------------
-
-    def _settle(self, group: _LiveGroup) -> None:
-        """Do what the group's machine wants done."""
-        machine = group.machine
-        effects, machine.effects = machine.effects, []
-        for effect in effects:
-            if isinstance(effect, Store):
-                self._begin_store(group, effect)
-            else:
-                _complete(effect)
-        if machine.is_unused and not group.stores_under_way:
-            self._put_to_sleep(group)
-        elif group.alarm is None or machine.wakes_at < group.alarm.at:
-            self._set_alarm(group)
-
-    def _begin_store(self, group: _LiveGroup, effect: Store) -> None:
-        assert self._tasks is not None, "groups only change while they are served"
-        group.is_stored = True
-        group.stores_under_way += 1
-        self._tasks.create_task(
-            self._carry_out_store(group, effect), name=f"store-group-{group.machine.group_id}"
+        self._groups.close(
+            NotGroupCoordinator("this broker does not coordinate the group any more")
         )
 
-    async def _carry_out_store(self, group: _LiveGroup, effect: Store) -> None:
-        machine = group.machine
-        error: DisklessError | None = None
-        try:
-            await self._store.store_group(
-                machine.group_id, GroupKind.CLASSIC, encode_classic_group(effect.group)
-            )
-        except DisklessError as failure:
-            log.warning("group not stored", group=machine.group_id, error=str(failure))
-            error = as_group_error(failure)
-        group.stores_under_way -= 1
-        machine.stored(effect.serial, error, self._clock.monotonic())
-        self._settle(group)
+    # -- kinds of groups ------------------------------------------------------------------------
 
-    def alarm(self, group: _LiveGroup) -> None:
-        """Called by the group's delayed operation."""
-        group.alarm = None
-        if group.machine.state is GroupState.DEAD:
-            return
-        group.machine.tick(self._clock.monotonic())
-        self._settle(group)
+    def _classic(self, group_id: str) -> LiveGroup:
+        """The group, in use from now on; one without members is classic then."""
+        group = self._groups.get(group_id)
+        if group is not None and not (
+            group.machine.is_empty and group.machine.kind is GroupKind.CONSUMER
+        ):
+            return group
+        machine = ClassicGroup(
+            group_id,
+            initial_delay_s=self._settings.initial_rebalance_delay_ms / 1000,
+            size_max=self._settings.max_size,
+        )
+        machine.generation_id = self._last_generation(group_id)
+        dormant = self._groups.dormant.get(group_id)
+        if dormant is not None:
+            machine.protocol_type = dormant.protocol_type
+        return self._in_use(group, machine)
 
-    def _set_alarm(self, group: _LiveGroup) -> None:
-        """Wake the group at its next deadline, instead of at the one it was to be woken."""
-        self._disarm(group)
-        at = group.machine.wakes_at
-        if at < math.inf:
-            group.alarm = _Alarm(self, group, at)
-            timeout_s = max(at - self._clock.monotonic(), _ALARM_MIN_S)
-            self._purgatory.try_complete_else_watch(
-                group.alarm, [group.machine.group_id], timeout_s
-            )
+    def _consumer(self, group_id: str) -> LiveGroup:
+        """The same for a KIP-848 group."""
+        group = self._groups.get(group_id)
+        if group is not None and not (
+            group.machine.is_empty and group.machine.kind is GroupKind.CLASSIC
+        ):
+            return group
+        machine = ConsumerGroup(
+            group_id,
+            self._topics,
+            settings=self._settings,
+            assignors=self._assignors,
+            roster=Roster(group_epoch=self._last_generation(group_id)),
+        )
+        return self._in_use(group, machine)
 
-    @staticmethod
-    def _disarm(group: _LiveGroup) -> None:
-        alarm, group.alarm = group.alarm, None
-        if alarm is not None:
-            alarm.force_complete()
-
-    def _wake(self, group_id: str) -> _LiveGroup:
-        """The group, in use from now on; a new one if there was none."""
-        group = self._live.get(group_id)
+    def _in_use(self, group: LiveGroup | None, machine: GroupMachine) -> LiveGroup:
         if group is None:
-            machine = ClassicGroup(
-                group_id,
-                initial_delay_s=self._settings.initial_rebalance_delay_ms / 1000,
-                size_max=self._settings.max_size,
-            )
-            dormant = self._dormant.pop(group_id, None)
-            group = _LiveGroup(machine, is_stored=False)
-            if dormant is not None:
-                machine.generation_id = dormant.generation_id
-                machine.protocol_type = dormant.protocol_type
-                group.is_stored = dormant.is_stored
-                group.has_offsets = not dormant.is_stored
-            self._live[group_id] = group
+            return self._groups.wake(machine)
+        self._groups.convert(group, machine, UnknownMember("the group is of another kind now"))
         return group
 
-    def _put_to_sleep(self, group: _LiveGroup) -> None:
-        """Nobody is in the group: keep what has to be remembered, or nothing."""
+    def _last_generation(self, group_id: str) -> int:
+        """Generations go on where they were, whichever kind the group was of."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group.machine.generation_id
+        dormant = self._groups.dormant.get(group_id)
+        return 0 if dormant is None else dormant.generation_id
+
+    def _upgrade(self, group: LiveGroup, request: ConsumerHeartbeat) -> None:
+        """Make a classic group one for this joining member. Raises what refuses it."""
         machine = group.machine
-        self._disarm(group)
-        if self._live.get(machine.group_id) is not group:
-            return
-        del self._live[machine.group_id]
-        if group.is_stored or group.has_offsets:
-            self._dormant[machine.group_id] = _Dormant(
-                machine.protocol_type,
-                machine.generation_id,
-                self._clock.now_ms(),
-                group.is_stored,
-            )
+        assert isinstance(machine, ClassicGroup)
+        if not self._settings.may_upgrade:
+            raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
+        if len(machine.member_ids) >= self._settings.consumer_max_size:
+            raise GroupMaxSizeReached(f"group.consumer.max.size={self._settings.consumer_max_size}")
+        if request.topic_pattern:
+            TopicPattern(request.topic_pattern)
+        stored = upgraded(machine.snapshot(), self._topics)
+        log.info("a classic group becomes a KIP-848 group", group=group.group_id)
+        self._groups.convert(
+            group,
+            self._consumer_from(group.group_id, stored),
+            RebalanceInProgress("the group is of another kind now"),
+        )
+
+    def _downgrade_if_all_are_classic(self, group: LiveGroup) -> None:
+        machine = group.machine
+        if (
+            isinstance(machine, ConsumerGroup)
+            and self._settings.may_downgrade
+            and machine.is_all_classic
+        ):
+            log.info("a KIP-848 group becomes a classic group", group=group.group_id)
+            stored = machine.snapshot()
+            held = {topic_id for member in stored.members for topic_id in member.assigned}
+            classic = self._classic_from(group.group_id, downgraded(stored, self._names(held)))
+            classic.begin_again(self._clock.monotonic())
+            # Nothing waits: what was to be answered could only be when everything was stored.
+            self._groups.convert(group, classic, RebalanceInProgress("of another kind now"))
+            self._groups.settle(group)
+
+    def _classic_from(self, group_id: str, stored: StoredClassicGroup) -> ClassicGroup:
+        return ClassicGroup.restored(
+            group_id,
+            stored,
+            self._clock.monotonic(),
+            initial_delay_s=self._settings.initial_rebalance_delay_ms / 1000,
+            size_max=self._settings.max_size,
+        )
+
+    def _consumer_from(self, group_id: str, stored: StoredConsumerGroup) -> ConsumerGroup:
+        return ConsumerGroup.restored(
+            group_id,
+            stored,
+            self._clock.monotonic(),
+            self._topics,
+            settings=self._settings,
+            assignors=self._assignors,
+        )
+
+    def _names(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        found = map(self._topics.topic_by_id, topic_ids)
+        return {topic.topic_id: topic.name for topic in found if topic is not None}
 
     # -- members --------------------------------------------------------------------------------
 
@@ -370,12 +325,12 @@ class PartitionGroups:
                 f"{request.session_timeout_ms} ms, allowed are {settings.min_session_timeout_ms} "
                 f"to {settings.max_session_timeout_ms}"
             )
-        elif member_id and request.group_id not in self._live:
+        elif member_id and request.group_id not in self._groups:
             error = UnknownMember("the group has no members")
         if error is not None:
             answer.set_result(JoinedGroup(error=error, member_id=member_id))
             return answer
-        group = self._wake(request.group_id)
+        group = self._classic(request.group_id)
         group.machine.join(
             answer,
             request,
@@ -383,7 +338,7 @@ class PartitionGroups:
             self._clock.monotonic(),
             new_id=self._member_id(request, client),
         )
-        self._settle(group)
+        self._groups.settle(group)
         return answer
 
     def _member_id(self, request: JoinGroup, client: ClientInfo) -> str:
@@ -393,16 +348,16 @@ class PartitionGroups:
 
     def sync(self, request: SyncGroup) -> "asyncio.Future[SyncedGroup]":
         answer: asyncio.Future[SyncedGroup] = asyncio.get_running_loop().create_future()
-        group = self._live.get(request.group_id)
+        group = self._groups.get(request.group_id)
         if group is None:
             answer.set_result(SyncedGroup(error=UnknownMember("the group has no members")))
         else:
             group.machine.sync(answer, request, self._clock.monotonic())
-            self._settle(group)
+            self._groups.settle(group)
         return answer
 
     def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None:
-        group = self._live.get(request.group_id)
+        group = self._groups.get(request.group_id)
         if group is None:
             return UnknownMember("the group has no members")
         error = group.machine.heartbeat(
@@ -415,24 +370,66 @@ class PartitionGroups:
             error = GroupCoordinatorUnavailable("it is not certain that this broker still leads")
         return error
 
-    def leave(
+    async def leave(
         self, group_id: str, members: Sequence[LeavingMember]
-    ) -> Sequence[DisklessError | None]:
+    ) -> DisklessError | Sequence[DisklessError | None]:
         now = self._clock.monotonic()
         errors: list[DisklessError | None] = []
         for member in members:
-            group = self._live.get(group_id)
+            group = self._groups.get(group_id)
             if group is None:
                 errors.append(UnknownMember("the group has no members"))
                 continue
             errors.append(group.machine.leave(member.member_id, member.instance_id, now))
-            self._settle(group)
-        return errors
+            if group.machine.kind is GroupKind.CLASSIC:
+                self._groups.settle(group)
+        group = self._groups.get(group_id)
+        if group is None:
+            return errors
+        confirmed: asyncio.Future[Confirmed] = asyncio.get_running_loop().create_future()
+        group.machine.confirm(confirmed)
+        self._groups.settle(group)
+        return (await confirmed).error or errors
+
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, client: ClientInfo
+    ) -> "asyncio.Future[ConsumerHeartbeatAnswer]":
+        answer: asyncio.Future[ConsumerHeartbeatAnswer] = asyncio.get_running_loop().create_future()
+        try:
+            check_heartbeat(request, self._settings.assignors)
+            group = self._group_of_heartbeat(request)
+        except DisklessError as error:
+            answer.set_result(ConsumerHeartbeatAnswer(error=error))
+            return answer
+        machine = group.machine
+        assert isinstance(machine, ConsumerGroup)
+        if not request.member_id:
+            unique = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+            request = request._replace(member_id=str(unique))
+        machine.consumer_heartbeat(answer, request, client, self._clock.monotonic())
+        if not answer.done() and not self._store.certainly_leads():
+            unsure = GroupCoordinatorUnavailable("it is not certain that this broker still leads")
+            answer.set_result(ConsumerHeartbeatAnswer(error=unsure))
+        self._groups.settle(group)
+        return answer
+
+    def _group_of_heartbeat(self, request: ConsumerHeartbeat) -> LiveGroup:
+        """Raises what refuses it."""
+        group = self._groups.get(request.group_id)
+        if request.member_epoch != JOIN_EPOCH:
+            if group is None or group.machine.kind is not GroupKind.CONSUMER:
+                # Never "no such group": clients take that for final, and would not join anew.
+                raise UnknownMember("the group has no members of this kind")
+            return group
+        group = self._consumer(request.group_id)
+        if group.machine.kind is GroupKind.CLASSIC:
+            self._upgrade(group, request)
+        return group
 
     # -- offsets --------------------------------------------------------------------------------
 
     async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
-        group = self._live.get(request.group_id)
+        group = self._groups.get(request.group_id)
         error = self._refusal_of_commit(request, group)
         if error is not None:
             return [error] * len(request.offsets)
@@ -451,7 +448,7 @@ class PartitionGroups:
         return errors
 
     def _refusal_of_commit(
-        self, request: CommitOffsets, group: _LiveGroup | None
+        self, request: CommitOffsets, group: LiveGroup | None
     ) -> DisklessError | None:
         if group is not None:
             error = group.machine.check_commit(
@@ -459,12 +456,13 @@ class PartitionGroups:
                 request.member_id,
                 request.instance_id,
                 self._clock.monotonic(),
+                knows_member_epochs=request.knows_member_epochs,
             )
-            self._settle(group)
+            self._groups.settle(group)
             return error
         if request.generation_id < 0:
             return None
-        if request.group_id in self._dormant:
+        if request.group_id in self._groups.dormant:
             return UnknownMember("the group has no members")
         if request.knows_member_epochs:
             return GroupIdNotFound(f"no group {request.group_id!r}")
@@ -474,13 +472,24 @@ class PartitionGroups:
         """The group has committed something: from now on it is there also without members."""
         if not self._is_loaded:
             return
-        live = self._live.get(group_id)
+        live = self._groups.get(group_id)
         if live is not None:
             live.has_offsets = True
-        elif group_id not in self._dormant:
-            self._dormant[group_id] = _Dormant("", 0, self._clock.now_ms(), is_stored=False)
+        elif group_id not in self._groups.dormant:
+            self._groups.dormant[group_id] = Dormant(
+                GroupKind.OFFSETS_ONLY, "", 0, self._clock.now_ms()
+            )
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+        if request.member_id is not None and request.member_epoch >= 0:
+            group = self._groups.get(request.group_id)
+            error = (
+                UnknownMember("the group has no members")
+                if group is None
+                else group.machine.check_fetch(request.member_id, request.member_epoch)
+            )
+            if error is not None:
+                return FetchedOffsets(error=error)
         try:
             offsets = await self._offsets.fetch(request.group_id, request.partitions)
         except DisklessError as failure:
@@ -490,12 +499,12 @@ class PartitionGroups:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> DisklessError | Sequence[DisklessError | None]:
-        live = self._live.get(group_id)
-        if live is None and group_id not in self._dormant:
+        live = self._groups.get(group_id)
+        if live is None and group_id not in self._groups.dormant:
             return GroupIdNotFound(f"no group {group_id!r}")
         in_use: frozenset[str] = frozenset()
-        if live is not None and live.machine.state is not GroupState.EMPTY:
-            if live.machine.protocol_type != CONSUMER_PROTOCOL:
+        if live is not None and not live.machine.is_empty:
+            if not live.machine.may_delete_offsets():
                 return NonEmptyGroup("the group has members")
             in_use = frozenset(name for name, _ in partitions if live.machine.reads(name))
         free = [partition for partition in partitions if partition[0] not in in_use]
@@ -512,59 +521,118 @@ class PartitionGroups:
     # -- administration -------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> DescribedGroup:
-        live = self._live.get(group_id)
-        if live is not None:
+        live = self._groups.get(group_id)
+        dormant = self._groups.dormant.get(group_id)
+        if live is not None and isinstance(live.machine, ClassicGroup):
             machine = live.machine
             is_stable = machine.state is GroupState.STABLE
             return DescribedGroup(
                 group_id,
-                state=machine.state.value,
+                state=machine.state_name,
                 protocol_type=machine.protocol_type,
                 protocol_name=(machine.protocol_name or "") if is_stable else "",
                 members=machine.members(),
             )
-        dormant = self._dormant.get(group_id)
+        if live is not None or (dormant is not None and dormant.kind is GroupKind.CONSUMER):
+            return DescribedGroup(
+                group_id, error=GroupIdNotFound(f"Group {group_id} is not a classic group.")
+            )
         if dormant is not None:
             return DescribedGroup(
                 group_id, state=GroupState.EMPTY.value, protocol_type=dormant.protocol_type
             )
         return DescribedGroup(group_id, error=GroupIdNotFound(f"Group {group_id} not found."))
 
+    def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        live = self._groups.get(group_id)
+        dormant = self._groups.dormant.get(group_id)
+        if live is not None and isinstance(live.machine, ConsumerGroup):
+            machine = live.machine
+            group = machine.snapshot()
+            return DescribedConsumerGroup(
+                group_id,
+                state=machine.state_name,
+                group_epoch=group.group_epoch,
+                assignment_epoch=group.assignment_epoch,
+                assignor=machine.assignor_name,
+                members=[self._described(member) for member in group.members],
+            )
+        if dormant is not None and dormant.kind is GroupKind.CONSUMER:
+            return DescribedConsumerGroup(
+                group_id,
+                state=ConsumerGroupState.EMPTY.value,
+                group_epoch=dormant.generation_id,
+                assignment_epoch=dormant.generation_id,
+                assignor=self._settings.assignors[0],
+            )
+        missing = "not found" if live is None and dormant is None else "is not a consumer group"
+        return DescribedConsumerGroup(
+            group_id, error=GroupIdNotFound(f"Group {group_id} {missing}.")
+        )
+
+    def _described(self, member: ConsumerMember) -> ConsumerGroupMember:
+        return ConsumerGroupMember(
+            member.member_id,
+            member.instance_id,
+            member.rack_id,
+            member.member_epoch,
+            member.client_id,
+            member.client_host,
+            member.topic_names,
+            member.topic_pattern,
+            self._assigned(member.assigned),
+            self._assigned(member.target),
+            member.classic is not None,
+        )
+
+    def _assigned(self, partitions: TopicPartitions) -> Sequence[AssignedTopic]:
+        """Without topics that are gone."""
+        names = self._names(partitions.keys())
+        return [
+            AssignedTopic(topic_id, names[topic_id], sorted(indexes))
+            for topic_id, indexes in partitions.items()
+            if topic_id in names
+        ]
+
     def list_groups(self) -> Sequence[ListedGroup]:
         """All of them."""
         live = [
             ListedGroup(
-                group_id, group.machine.protocol_type, group.machine.state.value, CLASSIC_TYPE
+                group.group_id,
+                group.machine.protocol_type,
+                group.machine.state_name,
+                _type_of(group.machine.kind),
             )
-            for group_id, group in self._live.items()
+            for group in self._groups
         ]
         dormant = [
-            ListedGroup(group_id, group.protocol_type, GroupState.EMPTY.value, CLASSIC_TYPE)
-            for group_id, group in self._dormant.items()
+            ListedGroup(group_id, group.protocol_type, GroupState.EMPTY.value, _type_of(group.kind))
+            for group_id, group in self._groups.dormant.items()
         ]
         return live + dormant
 
     async def delete_group(self, group_id: str) -> DisklessError | None:
-        live = self._live.get(group_id)
-        if live is None and group_id not in self._dormant:
+        live = self._groups.get(group_id)
+        if live is None and group_id not in self._groups.dormant:
             return GroupIdNotFound(f"Group {group_id} not found.")
-        if live is not None and live.machine.state is not GroupState.EMPTY:
+        if live is not None and not live.machine.is_empty:
             return NonEmptyGroup("the group has members")
         # Gone from here on: a member that comes meanwhile begins a new group, and what it stores
         # comes after the deletion.
         if live is not None:
-            self._put_to_sleep(live)
+            self._groups.put_to_sleep(live)
             live.machine.close(UnknownMember("the group was deleted"))
-            self._settle(live)
-        dormant = self._dormant.pop(group_id, None)
-        assert self._tasks is not None, "groups only change while they are served"
+            self._groups.settle(live)
+        dormant = self._groups.dormant.pop(group_id, None)
+        tasks = self._groups.tasks
+        assert tasks is not None, "groups only change while they are served"
         # As a task, because so are stores: whoever was called first is first in the log.
-        deletion = self._tasks.create_task(
+        deletion = tasks.create_task(
             self._carry_out_deletion(group_id), name=f"delete-group-{group_id}"
         )
         error = await deletion
-        if error is not None and dormant is not None and group_id not in self._live:
-            self._dormant.setdefault(group_id, dormant)
+        if error is not None and dormant is not None and group_id not in self._groups:
+            self._groups.dormant.setdefault(group_id, dormant)
         return error
 
     async def _carry_out_deletion(self, group_id: str) -> DisklessError | None:
@@ -585,7 +653,7 @@ class PartitionGroups:
             for group_id in await self._offsets.expire(self._is_in_use):
                 await self._forget_without_offsets(group_id)
             before_ms = self._clock.now_ms() - self._offsets.retention_ms
-            for group_id, dormant in [*self._dormant.items()]:
+            for group_id, dormant in [*self._groups.dormant.items()]:
                 is_old = dormant.is_stored and dormant.since_ms < before_ms
                 if is_old and not await self._offsets.has_any(group_id):
                     await self._forget_stored(group_id, dormant)
@@ -596,47 +664,59 @@ class PartitionGroups:
         """Whether old offsets must be kept: somebody is there who reads the topic, or just left."""
         if committed.topic_name is None:
             return False
-        live = self._live.get(committed.group_id)
+        live = self._groups.get(committed.group_id)
         if live is not None:
-            if live.machine.state is GroupState.STABLE:
-                return live.machine.reads(committed.topic_name)
-            return True
-        dormant = self._dormant.get(committed.group_id)
+            return live.machine.keeps_offsets(committed.topic_name)
+        dormant = self._groups.dormant.get(committed.group_id)
         if dormant is None or not dormant.is_stored:
             return False
         return dormant.since_ms > self._clock.now_ms() - self._offsets.retention_ms
 
     async def _forget_without_offsets(self, group_id: str) -> None:
         """A group that was only there for its offsets, and has none any more, is gone."""
-        dormant = self._dormant.get(group_id)
+        dormant = self._groups.dormant.get(group_id)
         if dormant is None or dormant.is_stored or await self._offsets.has_any(group_id):
             return
-        if self._dormant.get(group_id) is dormant:
-            del self._dormant[group_id]
+        if self._groups.dormant.get(group_id) is dormant:
+            del self._groups.dormant[group_id]
 
-    async def _forget_stored(self, group_id: str, dormant: _Dormant) -> None:
-        if self._dormant.get(group_id) is dormant:
+    async def _forget_stored(self, group_id: str, dormant: Dormant) -> None:
+        if self._groups.dormant.get(group_id) is dormant:
             error = await self.delete_group(group_id)
             log.info("unused group forgotten", group=group_id, error=error and str(error))
 
 
-def _decoded(stored: StoredGroup) -> StoredClassicGroup | None:
-    """What is stored of a classic group; None when there is nothing that could be read."""
-    if stored.kind != GroupKind.CLASSIC:
-        return None
+def _decoded(stored: StoredGroup) -> StoredClassicGroup | StoredConsumerGroup | None:
+    """What is stored of a group; None when there is nothing that could be read."""
     try:
-        return decode_classic_group(stored.state, stored.group_id)
+        if stored.kind == GroupKind.CLASSIC:
+            return decode_classic_group(stored.state, stored.group_id)
+        if stored.kind == GroupKind.CONSUMER:
+            return decode_consumer_group(stored.state, stored.group_id)
     except CorruptState as error:
         # Its members join again, as after any expiry; its offsets are not part of this.
         log.error("a stored group cannot be read and begins anew", error=str(error))
-        return None
+    return None
 
 
-def _complete(effect: AnswerJoin | AnswerSync) -> None:
-    answer = effect.ticket
-    assert isinstance(answer, asyncio.Future)
-    if not answer.done():
-        answer.set_result(effect.answer)
+def _dormant(
+    stored: StoredGroup, group: StoredClassicGroup | StoredConsumerGroup | None
+) -> Dormant:
+    """A group that nobody was in when it was stored."""
+    match group:
+        case StoredClassicGroup():
+            protocol_type, generation_id = group.protocol_type, group.generation_id
+        case StoredConsumerGroup():
+            protocol_type, generation_id = ConsumerGroup.protocol_type, group.group_epoch
+        case None:
+            protocol_type, generation_id = "", 0
+    is_known = stored.kind in (GroupKind.OFFSETS_ONLY, GroupKind.CONSUMER)
+    kind = GroupKind(stored.kind) if is_known else GroupKind.CLASSIC
+    return Dormant(kind, protocol_type, generation_id, stored.updated_ms)
+
+
+def _type_of(kind: GroupKind) -> str:
+    return CONSUMER_TYPE if kind is GroupKind.CONSUMER else CLASSIC_TYPE
 
 
 def matches(value: str, wanted: Collection[str]) -> bool:

@@ -28,6 +28,9 @@ from diskless.ports import (
     BrokerEndpoint,
     ClientInfo,
     CommitOffsets,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    DescribedConsumerGroup,
     DescribedGroup,
     FetchedOffsets,
     FetchOffsets,
@@ -146,7 +149,17 @@ class GroupRouter:
         self, group_id: str, members: Sequence[LeavingMember]
     ) -> DisklessError | Sequence[DisklessError | None]:
         groups = _refused_id(group_id) or self._groups(group_id)
-        return groups if isinstance(groups, DisklessError) else groups.leave(group_id, members)
+        if isinstance(groups, DisklessError):
+            return groups
+        return await groups.leave(group_id, members)
+
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, client: ClientInfo
+    ) -> Awaitable[ConsumerHeartbeatAnswer]:
+        groups = self._groups(request.group_id)
+        if isinstance(groups, DisklessError):
+            return _at_once(ConsumerHeartbeatAnswer(error=groups))
+        return groups.consumer_heartbeat(request, client)
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -177,6 +190,12 @@ class GroupRouter:
         if isinstance(groups, DisklessError):
             return DescribedGroup(group_id, error=groups)
         return groups.describe(group_id)
+
+    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        groups = self._groups(group_id)
+        if isinstance(groups, DisklessError):
+            return DescribedConsumerGroup(group_id, error=groups)
+        return groups.describe_consumer(group_id)
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()

@@ -48,6 +48,12 @@ class TopicsWith:
     def __init__(self, known: KnownTopics, more: Iterable[TopicDescription]) -> None:
         self._known = known
         self._more = {topic.name: topic for topic in more}
+        self.version = 0
+        """Another one whenever topics may have been created or deleted, or have more partitions."""
+
+    def changed(self) -> None:
+        """Called when they are others now."""
+        self.version += 1
 
     def topics(self) -> Mapping[str, TopicDescription]:
         return self._known.topics()

@@ -1,7 +1,9 @@
 """The section of the configuration that consumer groups read. Names and defaults are Kafka's."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wal.errors import InvalidSettings
 from wal.settings import setting
 
 
@@ -36,6 +38,65 @@ class GroupSettings:
         maximum=2**31 - 1,
         why="members of one group; the memory and the time of a rebalance grow with it",
     )
+    consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        minimum=1,
+        why="of members of KIP-848 groups; lower: thrown out after shorter pauses; higher: a dead "
+        "member keeps its partitions for longer",
+    )
+    consumer_min_session_timeout_ms: int = setting(
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        minimum=1,
+        why="the broker does not start with a shorter group.consumer.session.timeout.ms",
+    )
+    consumer_max_session_timeout_ms: int = setting(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        minimum=1,
+        why="the broker does not start with a longer group.consumer.session.timeout.ms",
+    )
+    consumer_heartbeat_interval_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms",
+        5_000,
+        minimum=1,
+        why="how often members of KIP-848 groups are told to send heartbeats; lower: faster "
+        "rebalances, more requests; higher: each step of a rebalance takes longer",
+    )
+    consumer_min_heartbeat_interval_ms: int = setting(
+        "group.consumer.min.heartbeat.interval.ms",
+        5_000,
+        minimum=1,
+        why="the broker does not start with a shorter group.consumer.heartbeat.interval.ms",
+    )
+    consumer_max_heartbeat_interval_ms: int = setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        minimum=1,
+        why="the broker does not start with a longer group.consumer.heartbeat.interval.ms",
+    )
+    consumer_max_size: int = setting(
+        "group.consumer.max.size",
+        10_000,
+        minimum=1,
+        maximum=2**31 - 1,
+        why="members of one KIP-848 group; the memory, what is stored and the time of a rebalance "
+        "grow with it",
+    )
+    consumer_assignors: str = setting(
+        "group.consumer.assignors",
+        "uniform,range",
+        choices=("uniform,range", "range,uniform", "uniform", "range"),
+        why="what members of KIP-848 groups can ask for; the first one is used when they do not",
+    )
+    consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+        why="whether a classic group with members becomes a KIP-848 group when one that speaks its "
+        "protocol comes (upgrade), and one again when the last of these goes (downgrade)",
+    )
     offset_metadata_max_bytes: int = setting(
         "offset.metadata.max.bytes",
         4_096,
@@ -57,3 +118,35 @@ class GroupSettings:
         minimum=1,
         why="how often offsets and groups that nobody uses any more are looked for",
     )
+
+    @property
+    def assignors(self) -> Sequence[str]:
+        """The names that members may ask for, the default first."""
+        return self.consumer_assignors.split(",")
+
+    @property
+    def may_upgrade(self) -> bool:
+        return self.consumer_migration_policy in ("bidirectional", "upgrade")
+
+    @property
+    def may_downgrade(self) -> bool:
+        return self.consumer_migration_policy in ("bidirectional", "downgrade")
+
+    def __post_init__(self) -> None:
+        """Raises: InvalidSettings."""
+        for what in ("session.timeout", "heartbeat.interval"):
+            field = what.replace(".", "_")
+            value: int = getattr(self, f"consumer_{field}_ms")
+            lowest: int = getattr(self, f"consumer_min_{field}_ms")
+            highest: int = getattr(self, f"consumer_max_{field}_ms")
+            if not lowest <= value <= highest:
+                raise InvalidSettings(
+                    f"group.consumer.{what}.ms={value}: must be between "
+                    f"group.consumer.min.{what}.ms={lowest} and "
+                    f"group.consumer.max.{what}.ms={highest}"
+                )
+        if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
+            raise InvalidSettings(
+                "group.consumer.heartbeat.interval.ms: must be shorter than "
+                "group.consumer.session.timeout.ms"
+            )

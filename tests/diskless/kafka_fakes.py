@@ -20,6 +20,9 @@ from diskless.ports import (
     BrokerEndpoint,
     ClientInfo,
     CommitOffsets,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    DescribedConsumerGroup,
     DescribedGroup,
     EarlyEnd,
     FetchedOffsets,
@@ -426,8 +429,16 @@ class FakeGroups:
     ) -> DisklessError | Sequence[DisklessError | None]:
         return self.error
 
+    async def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, client: ClientInfo
+    ) -> ConsumerHeartbeatAnswer:
+        return ConsumerHeartbeatAnswer(error=self.error)
+
     async def describe(self, group_id: str) -> DescribedGroup:
         return DescribedGroup(group_id, error=self.error)
+
+    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        return DescribedConsumerGroup(group_id, error=self.error)
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()

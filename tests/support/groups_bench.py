@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -38,6 +38,7 @@ class Topics:
 
     known: dict[str, TopicDescription] = field(default_factory=dict)
     made: int = 0
+    on_changed: list[Callable[[], None]] = field(default_factory=list)
 
     def topics(self) -> Mapping[str, TopicDescription]:
         return self.known
@@ -50,6 +51,19 @@ class Topics:
         self.known[name] = TopicDescription(
             topic_id=UUID(int=self.made), name=name, partition_count=partitions
         )
+        self._changed()
+
+    def grow(self, name: str, partitions: int) -> None:
+        self.known[name] = replace(self.known[name], partition_count=partitions)
+        self._changed()
+
+    def delete(self, name: str) -> None:
+        del self.known[name]
+        self._changed()
+
+    def _changed(self) -> None:
+        for listener in self.on_changed:
+            listener()
 
 
 @dataclass
@@ -81,9 +95,11 @@ class GroupsBench:
         """What sleeps in the background goes on when this is set."""
         loop: Any = self.loop
         internal = TopicDescription(topic_id=UUID(int=999), name="internal", partition_count=1)
+        self.known_topics = TopicsWith(self.topics, [internal])
+        self.topics.on_changed.append(self.known_topics.changed)
         self.router = GroupRouter(
             self.partitions,
-            TopicsWith(self.topics, [internal]),
+            self.known_topics,
             settings=settings,
             clock=self.clock,
             rng=random.Random(1),
@@ -124,7 +140,8 @@ class GroupsBench:
         await self.stop()
         bench = GroupsBench(replace(SETTINGS, **settings), store=self.store, clock=self.clock)
         bench.topics = self.topics
-        bench.router._topics._known = self.topics
+        bench.known_topics._known = self.topics
+        self.topics.on_changed.append(bench.known_topics.changed)
         await bench.start()
         return bench
 

@@ -1,0 +1,63 @@
+"""Heartbeats of KIP-848 members: which epochs mean something else, and which make no sense.
+
+Raises InvalidRequest and UnsupportedAssignor, before anything is looked up.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from diskless.groups.errors import UnsupportedAssignor
+from diskless.ports import ConsumerHeartbeat
+from wal.errors import InvalidRequest
+
+JOIN_EPOCH: Final = 0
+"""A member comes, or starts over and has nothing."""
+LEAVE_EPOCH: Final = -1
+"""A member goes for good."""
+LEAVE_STATIC_EPOCH: Final = -2
+"""A static member goes and will come back; it has nothing meanwhile."""
+UNCHANGED_MS: Final = -1
+"""The rebalance timeout is as before."""
+
+STRING_BYTES_MAX: Final = 2**15 - 1
+"""What a string may have in the oldest versions, in which members are shown to administrators."""
+
+
+def check_heartbeat(request: ConsumerHeartbeat, assignors: Collection[str]) -> None:
+    """Raises: InvalidRequest, UnsupportedAssignor."""
+    member_epoch = request.member_epoch
+    if not request.group_id:
+        raise InvalidRequest("GroupId can't be empty.")
+    if not request.member_id and (request.makes_own_id or member_epoch != JOIN_EPOCH):
+        raise InvalidRequest("MemberId can't be empty.")
+    if request.instance_id == "":
+        raise InvalidRequest("InstanceId can't be empty.")
+    if request.rack_id == "":
+        raise InvalidRequest("RackId can't be empty.")
+    for name in (request.member_id, request.instance_id, request.rack_id):
+        if name is not None and len(name.encode()) > STRING_BYTES_MAX:
+            raise InvalidRequest(f"a name of {len(name.encode())} bytes")
+    if member_epoch == JOIN_EPOCH:
+        _check_join(request)
+    elif member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        raise InvalidRequest("InstanceId can't be null.")
+    elif member_epoch < LEAVE_STATIC_EPOCH:
+        raise InvalidRequest(f"MemberEpoch is {member_epoch}, but must be at least -2.")
+    if request.assignor is not None and request.assignor not in assignors:
+        raise UnsupportedAssignor(
+            f"ServerAssignor {request.assignor} is not supported. "
+            f"Supported assignors: {', '.join(assignors)}."
+        )
+
+
+def _check_join(request: ConsumerHeartbeat) -> None:
+    if request.rebalance_timeout_ms == UNCHANGED_MS:
+        raise InvalidRequest("RebalanceTimeoutMs must be provided in first request.")
+    if request.rebalance_timeout_ms < 0:
+        raise InvalidRequest(f"RebalanceTimeoutMs is {request.rebalance_timeout_ms}.")
+    if request.owned is None or request.owned:
+        raise InvalidRequest("TopicPartitions must be empty when (re-)joining.")
+    if request.topic_names is None and request.topic_pattern is None:
+        raise InvalidRequest(
+            "SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+        )

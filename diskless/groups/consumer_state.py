@@ -1,0 +1,352 @@
+"""A KIP-848 group as it is stored: what its next coordinator needs to go on as if nothing happened.
+
+Written whenever something in it has changed, before anybody is told of the change. The bytes are
+opaque to the metadata log; their first one is a version, and every structure ends in tagged fields,
+so that fields can be added without a new one.
+
+    int8 version = 1
+    int32 group_epoch   int32 assignment_epoch
+    array topics: uuid topic_id, int32 partition_count (-1: nobody subscribes to it any more), tags
+    array subscriptions: array of string topic_names, string pattern ("" none), tags
+    array members: string member_id, string instance_id ("" none), string rack_id ("" none),
+        string client_id, string client_host, int32 rebalance_timeout_ms,
+        uvarint subscription (its place in the array above), string assignor ("" none),
+        int32 member_epoch, int32 previous_epoch, int8 state (0 stable, 1 unrevoked, 2 unreleased),
+        partitions target, partitions assigned (null: the same as target), partitions revoking,
+        tags: 0 of members that speak the classic protocol:
+            int32 session_timeout_ms, array protocols: string name, bytes metadata, tags
+    tags
+
+    partitions: array: uvarint topic (its place in the array above),
+        array of runs: uvarint partitions left out, uvarint length - 1
+
+Strings and arrays are compact as in Kafka's flexible versions; bytes are uvarint length + bytes.
+Topic ids, and subscriptions that members share, are there once. Raises CorruptState for anything
+else.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import chain
+from typing import Final
+from uuid import UUID
+
+from diskless.groups.assignment import TopicPartitions
+from diskless.groups.partition_sets import NO_PARTITIONS
+from diskless.ports import GroupProtocol
+from metadata.record_codec import (
+    INT8,
+    INT32,
+    NO_TAGS,
+    FieldReader,
+    compact_string,
+    tag_section,
+    uvarint,
+)
+from wal.errors import CorruptLog, CorruptState
+
+_VERSION: Final = 1
+_NOT_SUBSCRIBED: Final = -1
+_CLASSIC_TAG: Final = 0
+
+_TOPIC_BYTES_MIN: Final = 21
+_SUBSCRIPTION_BYTES_MIN: Final = 3
+_MEMBER_BYTES_MIN: Final = 24
+_PARTITIONS_BYTES_MIN: Final = 2
+_RUN_BYTES_MIN: Final = 2
+_PROTOCOL_BYTES_MIN: Final = 3
+_PARTITION_MAX: Final = 2**31 - 1
+_RUN_LENGTH_MAX: Final = 100_000
+"""Far above what a topic may have: a few bytes shall not become a huge set."""
+
+
+def _nothing() -> TopicPartitions:
+    return NO_PARTITIONS
+
+
+class MemberState(IntEnum):
+    """Where a member stands on its way to its target."""
+
+    STABLE = 0
+    """It has what the assignment of its epoch gives it."""
+    UNREVOKED = 1
+    """It has been told to give partitions up, and has not said yet that it has."""
+    UNRELEASED = 2
+    """It waits for partitions that others have not given up yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMember:
+    """What a member that speaks the classic protocol has beside the others."""
+
+    session_timeout_ms: int
+    protocols: tuple[GroupProtocol, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """One member; a value: what changes is another one."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int
+    topic_names: tuple[str, ...] = ()
+    """In order, each once."""
+    topic_pattern: str | None = None
+    assignor: str | None = None
+    """The one it votes for."""
+    member_epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    target: TopicPartitions = field(default_factory=_nothing)
+    """What the assignment wants it to have."""
+    assigned: TopicPartitions = field(default_factory=_nothing)
+    """What it was told that it has."""
+    revoking: TopicPartitions = field(default_factory=_nothing)
+    """What it was told to give up and may still have."""
+    classic: ClassicMember | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredConsumerGroup:
+    """A whole group at one moment."""
+
+    group_epoch: int
+    assignment_epoch: int
+    """The group epoch that the members' targets belong to."""
+    partition_counts: Mapping[UUID, int]
+    """The topics that members subscribe to and that exist, as the group epoch knows them."""
+    members: tuple[ConsumerMember, ...]
+
+
+# -- writing
+
+
+def encode_consumer_group(group: StoredConsumerGroup) -> bytes:
+    """As in the module docstring."""
+    topics = dict(group.partition_counts)
+    for member in group.members:
+        for topic_id in chain(member.target, member.assigned, member.revoking):
+            topics.setdefault(topic_id, _NOT_SUBSCRIBED)
+    places = {topic_id: uvarint(place) for place, topic_id in enumerate(topics)}
+    subscriptions: dict[tuple[tuple[str, ...], str | None], int] = {}
+    for member in group.members:
+        subscribed = (member.topic_names, member.topic_pattern)
+        subscriptions.setdefault(subscribed, len(subscriptions))
+    parts = [
+        INT8.pack(_VERSION),
+        INT32.pack(group.group_epoch),
+        INT32.pack(group.assignment_epoch),
+        uvarint(len(topics) + 1),
+    ]
+    for topic_id, partition_count in topics.items():
+        parts += (topic_id.bytes, INT32.pack(partition_count), NO_TAGS)
+    parts.append(uvarint(len(subscriptions) + 1))
+    for names, pattern in subscriptions:
+        parts.append(uvarint(len(names) + 1))
+        parts += map(compact_string, names)
+        parts += (compact_string(pattern or ""), NO_TAGS)
+    parts.append(uvarint(len(group.members) + 1))
+    for member in group.members:
+        subscription = subscriptions[member.topic_names, member.topic_pattern]
+        parts += _member_parts(member, subscription, places)
+    parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def _member_parts(
+    member: ConsumerMember, subscription: int, places: Mapping[UUID, bytes]
+) -> Iterable[bytes]:
+    yield compact_string(member.member_id)
+    yield compact_string(member.instance_id or "")
+    yield compact_string(member.rack_id or "")
+    yield compact_string(member.client_id)
+    yield compact_string(member.client_host)
+    yield INT32.pack(member.rebalance_timeout_ms)
+    yield uvarint(subscription)
+    yield compact_string(member.assignor or "")
+    yield INT32.pack(member.member_epoch)
+    yield INT32.pack(member.previous_epoch)
+    yield INT8.pack(member.state)
+    yield from _partitions_parts(member.target, places)
+    if member.assigned == member.target:
+        yield uvarint(0)
+    else:
+        yield from _partitions_parts(member.assigned, places)
+    yield from _partitions_parts(member.revoking, places)
+    if member.classic is None:
+        yield NO_TAGS
+    else:
+        yield tag_section({_CLASSIC_TAG: _classic_bytes(member.classic)})
+
+
+def _classic_bytes(classic: ClassicMember) -> bytes:
+    parts = [INT32.pack(classic.session_timeout_ms), uvarint(len(classic.protocols) + 1)]
+    for name, metadata in classic.protocols:
+        parts += (compact_string(name), uvarint(len(metadata)), metadata, NO_TAGS)
+    return b"".join(parts)
+
+
+def _partitions_parts(partitions: TopicPartitions, places: Mapping[UUID, bytes]) -> Iterable[bytes]:
+    yield uvarint(len(partitions) + 1)
+    for topic_id, indexes in partitions.items():
+        yield places[topic_id]
+        runs = _runs(indexes)
+        yield uvarint(len(runs) + 1)
+        for left_out, length in runs:
+            yield uvarint(left_out)
+            yield uvarint(length - 1)
+
+
+def _runs(indexes: frozenset[int]) -> Sequence[tuple[int, int]]:
+    """(how many are left out before it, its length) of every run of consecutive numbers."""
+    runs: list[tuple[int, int]] = []
+    after = 0
+    for index in sorted(indexes):
+        if runs and index == after and runs[-1][1] < _RUN_LENGTH_MAX:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((index - after, 1))
+        after = index + 1
+    return runs
+
+
+# -- reading
+
+
+def decode_consumer_group(data: bytes, group_id: str) -> StoredConsumerGroup:
+    """Raises: CorruptState."""
+    reader = FieldReader(data, f"stored group {group_id!r}")
+    try:
+        version = reader.int8()
+        if version != _VERSION:
+            raise reader.corrupt(f"unknown version {version}")
+        group_epoch, assignment_epoch = reader.int32(), reader.int32()
+        topics = [_topic(reader) for _ in range(reader.array_count(_TOPIC_BYTES_MIN))]
+        subscriptions = [
+            _subscription(reader) for _ in range(reader.array_count(_SUBSCRIPTION_BYTES_MIN))
+        ]
+        topic_ids = [topic_id for topic_id, _ in topics]
+        members = tuple(
+            _member(reader, topic_ids, subscriptions)
+            for _ in range(reader.array_count(_MEMBER_BYTES_MIN))
+        )
+        reader.skip_tags()
+        reader.finish()
+    except CorruptLog as error:
+        raise CorruptState(str(error)) from error
+    return StoredConsumerGroup(
+        group_epoch=group_epoch,
+        assignment_epoch=assignment_epoch,
+        partition_counts={topic_id: count for topic_id, count in topics if count >= 0},
+        members=members,
+    )
+
+
+def _topic(reader: FieldReader) -> tuple[UUID, int]:
+    topic = reader.uuid(), reader.int32()
+    reader.skip_tags()
+    return topic
+
+
+def _subscription(reader: FieldReader) -> tuple[tuple[str, ...], str | None]:
+    names = tuple(reader.compact_string() for _ in range(reader.array_count()))
+    pattern = reader.compact_string() or None
+    reader.skip_tags()
+    return names, pattern
+
+
+def _member(
+    reader: FieldReader,
+    topic_ids: Sequence[UUID],
+    subscriptions: Sequence[tuple[tuple[str, ...], str | None]],
+) -> ConsumerMember:
+    member_id = reader.compact_string()
+    instance_id = reader.compact_string() or None
+    rack_id = reader.compact_string() or None
+    client_id = reader.compact_string()
+    client_host = reader.compact_string()
+    rebalance_timeout_ms = reader.int32()
+    subscription = reader.uvarint()
+    if subscription >= len(subscriptions):
+        raise reader.corrupt(f"no subscription {subscription}")
+    names, pattern = subscriptions[subscription]
+    assignor = reader.compact_string() or None
+    member_epoch, previous_epoch = reader.int32(), reader.int32()
+    number = reader.int8()
+    if number not in MemberState._value2member_map_:
+        raise reader.corrupt(f"no state {number} of a member")
+    target = _partitions(reader, topic_ids)
+    if target is None:
+        raise reader.corrupt("a member without target")
+    assigned = _partitions(reader, topic_ids)
+    revoking = _partitions(reader, topic_ids)
+    if revoking is None:
+        raise reader.corrupt("null where partitions must be")
+    classic = None
+    for tag, field in reader.tags():
+        if tag == _CLASSIC_TAG:
+            classic = _classic(field)
+    return ConsumerMember(
+        member_id=member_id,
+        instance_id=instance_id,
+        rack_id=rack_id,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        topic_names=names,
+        topic_pattern=pattern,
+        assignor=assignor,
+        member_epoch=member_epoch,
+        previous_epoch=previous_epoch,
+        state=MemberState(number),
+        target=target,
+        assigned=target if assigned is None else assigned,
+        revoking=revoking,
+        classic=classic,
+    )
+
+
+def _classic(reader: FieldReader) -> ClassicMember:
+    session_timeout_ms = reader.int32()
+    protocols = tuple(_protocol(reader) for _ in range(reader.array_count(_PROTOCOL_BYTES_MIN)))
+    return ClassicMember(session_timeout_ms=session_timeout_ms, protocols=protocols)
+
+
+def _protocol(reader: FieldReader) -> GroupProtocol:
+    name = reader.compact_string()
+    metadata = reader.raw(reader.uvarint())
+    reader.skip_tags()
+    return GroupProtocol(name, metadata)
+
+
+def _partitions(reader: FieldReader, topic_ids: Sequence[UUID]) -> TopicPartitions | None:
+    """None for a null array."""
+    count = reader.uvarint() - 1
+    if count < 0:
+        return None
+    if count * _PARTITIONS_BYTES_MIN > reader.end - reader.position:
+        raise reader.corrupt(f"partitions of {count} topics")
+    partitions: dict[UUID, frozenset[int]] = {}
+    for _ in range(count):
+        place = reader.uvarint()
+        if place >= len(topic_ids):
+            raise reader.corrupt(f"no topic {place}")
+        partitions[topic_ids[place]] = _indexes(reader)
+    return partitions
+
+
+def _indexes(reader: FieldReader) -> frozenset[int]:
+    indexes: set[int] = set()
+    after = 0
+    for _ in range(reader.array_count(_RUN_BYTES_MIN)):
+        first = after + reader.uvarint()
+        after = first + reader.uvarint() + 1
+        if after - first > _RUN_LENGTH_MAX or after > _PARTITION_MAX:
+            raise reader.corrupt(f"partitions {first} to {after - 1}")
+        indexes.update(range(first, after))
+    return frozenset(indexes)

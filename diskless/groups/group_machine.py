@@ -1,0 +1,177 @@
+"""What classic and KIP-848 groups have in common, as whoever drives them sees it.
+
+A group is a state machine without clock, I/O or waiting. Each event is a call with the monotonic
+time; what is to be done is then in `effects`: answers to requests, which are known by a *ticket*,
+and states to be made durable, whose outcome is reported back through `stored`.
+"""
+
+from typing import NamedTuple, Protocol
+
+from diskless.groups.classic_state import StoredClassicGroup
+from diskless.groups.consumer_state import StoredConsumerGroup
+from diskless.ports import (
+    ClientInfo,
+    ConsumerHeartbeatAnswer,
+    JoinedGroup,
+    JoinGroup,
+    SyncedGroup,
+    SyncGroup,
+)
+from metadata.group_records import GroupKind
+from wal.errors import DisklessError
+
+Ticket = object
+"""What a request is known by; the group only hands it back."""
+
+
+class AnswerJoin(NamedTuple):
+    """Effect: a join is answered."""
+
+    ticket: Ticket
+    answer: JoinedGroup
+
+
+class AnswerSync(NamedTuple):
+    """Effect: a sync is answered."""
+
+    ticket: Ticket
+    answer: SyncedGroup
+
+
+class AnswerHeartbeat(NamedTuple):
+    """Effect: the heartbeat of a KIP-848 member is answered."""
+
+    ticket: Ticket
+    answer: ConsumerHeartbeatAnswer
+
+
+class Confirmed(NamedTuple):
+    """What was asked to be confirmed is durable, or not known to be."""
+
+    error: DisklessError | None = None
+
+
+class AnswerConfirm(NamedTuple):
+    """Effect: all that happened before is durable, or not known to be."""
+
+    ticket: Ticket
+    answer: Confirmed
+
+
+class Store(NamedTuple):
+    """Effect: make this durable, after all that was to be stored before, then call `stored`."""
+
+    serial: int
+    group: StoredClassicGroup | StoredConsumerGroup
+
+
+Answer = AnswerJoin | AnswerSync | AnswerHeartbeat | AnswerConfirm
+Effect = Answer | Store
+
+
+class GroupMachine(Protocol):
+    """One group and everybody in it, of either kind."""
+
+    effects: list[Effect]
+    """What is to be done, in order; the driver takes them out after every event."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def protocol_type(self) -> str: ...
+
+    @property
+    def wakes_at(self) -> float:
+        """When to call `tick` at latest; may be early."""
+        ...
+
+    @property
+    def kind(self) -> GroupKind: ...
+
+    @property
+    def generation_id(self) -> int:
+        """It only grows; the group epoch of a KIP-848 group."""
+        ...
+
+    @property
+    def state_name(self) -> str:
+        """As Kafka's tools show it."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is in it."""
+        ...
+
+    @property
+    def is_unused(self) -> bool:
+        """Nobody is in it and nobody is about to come."""
+        ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def join(
+        self, ticket: Ticket, request: JoinGroup, client: ClientInfo, now: float, *, new_id: str
+    ) -> None:
+        """JoinGroup; `new_id` is the member id for a client that has none."""
+        ...
+
+    def sync(self, ticket: Ticket, request: SyncGroup, now: float) -> None:
+        """SyncGroup."""
+        ...
+
+    def heartbeat(
+        self, generation_id: int, member_id: str, instance_id: str | None, now: float
+    ) -> DisklessError | None:
+        """Heartbeat, of a member that speaks the classic protocol."""
+        ...
+
+    def leave(self, member_id: str, instance_id: str | None, now: float) -> DisklessError | None:
+        """LeaveGroup, for one member; a static one may be named by its instance id alone."""
+        ...
+
+    def confirm(self, ticket: Ticket) -> None:
+        """Answer when no answer given until now can be forgotten."""
+        ...
+
+    def check_commit(
+        self,
+        generation_id: int,
+        member_id: str,
+        instance_id: str | None,
+        now: float,
+        *,
+        knows_member_epochs: bool = True,
+    ) -> DisklessError | None:
+        """Whether this member, or nobody in particular, may commit offsets now."""
+        ...
+
+    def check_fetch(self, member_id: str, member_epoch: int) -> DisklessError | None:
+        """Whether a member that says who it is may ask for offsets now."""
+        ...
+
+    def may_delete_offsets(self) -> bool:
+        """Whether it is known what the members read."""
+        ...
+
+    def reads(self, topic: str) -> bool:
+        """Whether members may be reading the topic; in doubt they are."""
+        ...
+
+    def keeps_offsets(self, topic: str) -> bool:
+        """Whether old offsets of the topic must not be forgotten now."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Do what is due by now, and find out when the next thing is."""
+        ...
+
+    def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
+        """What was to be stored under `serial` is durable, or it is not known to be."""
+        ...
+
+    def close(self, error: DisklessError) -> None:
+        """The group ends here: answer everybody who waits."""
+        ...
