@@ -75,8 +75,14 @@ def _asked_topics(version: int, asked: Any) -> list[_Asked] | None:
     """The topics of a request in its order, once each; None for all."""
     if asked.topics is None or (version == 0 and not asked.topics):
         return None
-    unique = {_Asked(item.name, getattr(item, "topic_id", None)): None for item in asked.topics}
+    unique = {_asked_topic(item): None for item in asked.topics}
     return list(unique)
+
+
+def _asked_topic(item: Any) -> _Asked:
+    """An id goes before a name: Java's admin client sends an empty name with it."""
+    topic_id = getattr(item, "topic_id", None)
+    return _Asked(item.name if topic_id is None else None, topic_id)
 
 
 def _to_create(topics: TopicAdmin, version: int, asked: Any) -> list[str]:

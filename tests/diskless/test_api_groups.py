@@ -341,6 +341,12 @@ async def test_groups_are_described_each_that_was_asked_for(version: int) -> Non
         assert unknown.error_code == (69 if version >= 6 else 0)
         if version >= 6:
             assert "unheard of" in unknown.error_message
+        if version >= 3:
+            assert known.authorized_operations == (1 << 3) + (1 << 6) + (1 << 8)
+            unasked = await member.ask(
+                DESCRIBE, version, groups=["group"], include_authorized_operations=False
+            )
+            assert unasked.groups[0].authorized_operations == -(2**31)
 
 
 @versions(LIST, 0, 5)

@@ -151,6 +151,19 @@ async def test_a_topic_is_found_by_its_id_and_an_old_id_is_unknown():
         ]
 
 
+async def test_an_id_goes_before_a_name():
+    """Java's admin client sends both; what has an id is not created for the sake of its name."""
+    async with connected() as (broker, client):
+        topic = broker.topics.add("flights")
+        both = [
+            _item(3, 12, "topics", name=name, topic_id=topic_id)
+            for name, topic_id in (("", topic.topic_id), ("new", UUID(int=5)))
+        ]
+        found = await client.call(3, 12, topics=tuple(both), allow_auto_topic_creation=True)
+        assert [(t.error_code, t.name) for t in found.topics] == [(0, "flights"), (100, None)]
+        assert set(broker.topics.topics()) == {"flights"}
+
+
 async def test_authorized_operations_are_told_only_when_asked_for():
     async with connected() as (broker, client):
         broker.topics.add("t")
