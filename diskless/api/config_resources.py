@@ -1,7 +1,7 @@
 """What AlterConfigs and IncrementalAlterConfigs have in common: resources, their checks, answers.
 
-- A topic's configs can be altered. A broker's are read only, and there are no configs of loggers,
-  clients and groups: INVALID_REQUEST says which.
+- A topic's configs can be altered. A broker's are read only, and so are groups', which are the same
+  for all groups; there are no configs of loggers and clients: INVALID_REQUEST says which.
 - A request says once what shall become of a resource, and of each of its keys: INVALID_REQUEST for
   both times where it does not.
 - Each resource is altered on its own: one that is refused does not hinder the others.
@@ -22,8 +22,9 @@ from wal.errors import DisklessError, InvalidRequest, UnknownTopicId
 
 TOPIC: Final = 2
 BROKER: Final = 4
+GROUP: Final = 32
 
-UNSERVED: Final = {8: "broker loggers", 16: "client metrics", 32: "groups"}
+UNSERVED: Final = {8: "broker loggers", 16: "client metrics"}
 """What has configs in Kafka and none here."""
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -31,7 +32,7 @@ Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 
 def no_such_resource(resource_type: int) -> InvalidRequest:
-    """For resource types other than topics and brokers."""
+    """For resource types other than topics, brokers and groups."""
     what = UNSERVED.get(resource_type, f"resource type {resource_type}")
     return InvalidRequest(f"there are no configs of {what} here")
 
@@ -78,6 +79,11 @@ async def _alter(topics: TopicAdmin, resource: Any, change: Change, *, validate_
         raise InvalidRequest(
             f"Cannot update these configs dynamically: {', '.join(names) or 'none'}; a broker's "
             "configuration is read when it starts"
+        )
+    if resource.resource_type == GROUP:
+        raise InvalidRequest(
+            f"Cannot update these configs of one group: {', '.join(names) or 'none'}; all groups "
+            "have those of the broker's configuration"
         )
     if resource.resource_type != TOPIC:
         raise no_such_resource(resource.resource_type)

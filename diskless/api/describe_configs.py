@@ -5,13 +5,14 @@
   configuration, or is the built-in default; the synonyms say from where, in order of precedence.
 - A broker shows its own settings, read only, to whoever asks for its node id. The cluster-wide
   dynamic defaults (empty name) are empty: settings change by restart.
+- A group, known or not, shows what this broker's configuration says of all groups, read only.
 - Other resource types are INVALID_REQUEST.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from diskless.api.config_resources import BROKER, TOPIC, no_such_resource
+from diskless.api.config_resources import BROKER, GROUP, TOPIC, no_such_resource
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.named_topics import named_topic
 from diskless.api.registry import Api, Reply, Request
@@ -22,6 +23,12 @@ from diskless.topic_configs import ConfigKind
 from wal.errors import DisklessError, InvalidRequest
 
 KEY: Final = 32
+
+_GROUP_CONFIGS: Final = {
+    "group.consumer.heartbeat.interval.ms": "consumer.heartbeat.interval.ms",
+    "group.consumer.session.timeout.ms": "consumer.session.timeout.ms",
+}
+"""A broker's names for what is a config of groups in Kafka, and its name there."""
 
 _KINDS: Final[dict[type, ConfigKind]] = {
     bool: ConfigKind.BOOLEAN,
@@ -39,6 +46,8 @@ def api(cluster: Cluster, topics: TopicAdmin, configs: TopicConfigs, broker: Bro
             return map(_topic_row, configs.entries(topic.configs))
         if resource.resource_type == BROKER:
             return _broker_configs(cluster, broker, resource.resource_name)
+        if resource.resource_type == GROUP:
+            return _group_configs(broker, resource.resource_name)
         raise no_such_resource(resource.resource_type)
 
     def handle(request: Request) -> Reply:
@@ -90,6 +99,14 @@ def _broker_configs(cluster: Cluster, broker: BrokerConfigs, name: str) -> Itera
     if name != str(cluster.node_id):
         raise InvalidRequest(f"this is broker {cluster.node_id}, not {name!r}")
     return map(_broker_row, broker.entries())
+
+
+def _group_configs(broker: BrokerConfigs, group: str) -> Iterator[Fields]:
+    if not group:
+        raise InvalidRequest("Group name must not be empty.")
+    for entry in broker.entries():
+        if entry.name in _GROUP_CONFIGS:
+            yield {**_broker_row(entry), "name": _GROUP_CONFIGS[entry.name]}
 
 
 def _broker_row(entry: BrokerConfigEntry) -> Fields:

@@ -2,13 +2,13 @@
 
 - Topics and the live brokers, of the types that are asked for; of all, when none is named.
 - Loggers, client metrics and groups are listed as the empty lists they are: nothing has configs of
-  those kinds here. Version 0 asks for client metrics alone.
+  its own of those kinds here. Version 0 asks for client metrics alone.
 - A type that Kafka does not list either is UNSUPPORTED_VERSION, as there.
 """
 
 from typing import Final
 
-from diskless.api.config_resources import BROKER, TOPIC, UNSERVED
+from diskless.api.config_resources import BROKER, GROUP, TOPIC, UNSERVED
 from diskless.api.errors import UnsupportedVersion, kafka_code
 from diskless.api.registry import Api, Reply, Request
 from diskless.ports import Cluster, TopicAdmin
@@ -17,7 +17,7 @@ from diskless.protocol.messages import Fields, decode_request, encode_response
 KEY: Final = 74
 
 _TYPES_FROM: Final = 1
-_LISTED: Final = frozenset({TOPIC, BROKER, *UNSERVED})
+_LISTED: Final = frozenset({TOPIC, BROKER, GROUP, *UNSERVED})
 
 
 def api(cluster: Cluster, topics: TopicAdmin) -> Api:

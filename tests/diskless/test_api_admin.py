@@ -23,7 +23,7 @@ DELETE_RECORDS, LEADER_EPOCHS, DESCRIBE, ALTER, LOG_DIRS, PARTITIONS, INCREMENTA
     21, 23, 32, 33, 35, 37, 44,
 )  # fmt: skip
 PRODUCERS, CONFIG_RESOURCES, TOPIC_PARTITIONS = 61, 74, 75
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -213,7 +213,7 @@ async def test_resources_are_altered_each_on_its_own(key):
             (resource("0", change("num.partitions", "2"), kind=BROKER), 42, "Cannot update these"),
             (resource("", one, kind=BROKER), 42, "Cannot update these configs dynamically: seg"),
             (resource("0", one, kind=8), 42, "there are no configs of broker loggers here"),
-            (resource("g", one, kind=32), 42, "there are no configs of groups here"),
+            (resource("g", one, kind=GROUP), 42, "Cannot update these configs of one group: seg"),
             (resource("x", one, kind=77), 42, "there are no configs of resource type 77 here"),
         ]
         answer = await client.ask(key, 1, resources=[r for r, _, _ in asked], validate_only=False)
@@ -274,6 +274,26 @@ async def described(client: RawClient, name: str, kind: int = TOPIC) -> Mapping[
     (result,) = answer.results
     assert result.error_code == 0
     return {config.name: config for config in result.configs}
+
+
+async def test_every_group_has_the_configs_that_the_broker_has_for_groups():
+    entries = [
+        BrokerConfigEntry("group.consumer.session.timeout.ms", "50000", "45000", "long", int),
+        BrokerConfigEntry("group.consumer.heartbeat.interval.ms", "5000", "5000", "short", int),
+        BrokerConfigEntry("group.consumer.max.size", "10", "20", "many", int),
+    ]
+    async with connected(entries) as (_, client):
+        told = await described(client, "any", kind=GROUP)
+        assert {
+            name: (config.value, config.config_source, config.read_only)
+            for name, config in told.items()
+        } == {
+            "consumer.session.timeout.ms": ("50000", 4, True),
+            "consumer.heartbeat.interval.ms": ("5000", 5, True),
+        }
+        unnamed = {"resource_type": GROUP, "resource_name": "", "configuration_keys": None}
+        answer = await client.ask(DESCRIBE, 4, resources=[unnamed], include_synonyms=False)
+        assert [(result.error_code, result.configs) for result in answer.results] == [(42, ())]
 
 
 async def test_a_value_comes_from_the_topic_else_from_the_broker_else_it_is_built_in():
@@ -363,8 +383,8 @@ async def test_topics_and_brokers_are_what_has_configs():
             ((), topics + brokers),
             ((BROKER,), brokers),
             ((TOPIC, TOPIC), topics),
-            ((8, 16, 32), []),
-            ((32, BROKER), brokers),
+            ((8, 16, GROUP), []),
+            ((GROUP, BROKER), brokers),
         ):
             answer = await resources(client, *types)
             assert answer.error_code == 0
