@@ -48,6 +48,7 @@ from diskless.config import Config
 from diskless.coordinators import Coordinators
 from diskless.data_directory import DataDirectory
 from diskless.descriptors import fit_descriptors
+from diskless.fetch_sessions import FetchSessions
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.group_store import CoordinatorGroupStore
 from diskless.groups.offsets import TopicsWith
@@ -522,6 +523,9 @@ class Broker:
             stored=ReplicaPartitions(self.coordinator, self.store.url),
             quotas=self.quotas,
             quota_admin=self.coordinator,
+            fetch_sessions=FetchSessions(
+                slots=self.config.read.fetch_session_slots, clock=self.clock, rng=self.rng
+            ),
         )
         for api in coordinator_apis(self.coordinators.local, self.search, self.operations):
             apis.add(api)

@@ -128,6 +128,15 @@ class ReadSettings:
         why="age from which data is read around the memory cache, so that catch-up reads do not "
         "evict the tail",
     )
+    fetch_session_slots: int = setting(
+        "max.incremental.fetch.session.cache.slots",
+        1_000,
+        minimum=0,
+        maximum=1_000_000,
+        why="consumers whose idle partitions are kept here and not sent with each poll; fewer: "
+        "some send full requests, which costs bandwidth; more: 100 bytes for each partition; "
+        "0: no sessions",
+    )
 
 
 _SECTIONS: Final[Mapping[str, type[Any]]] = {

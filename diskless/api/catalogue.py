@@ -38,6 +38,7 @@ from diskless.api import (
 )
 from diskless.api.registry import ApiRegistry
 from diskless.api.throttled_fetch import throttled
+from diskless.fetch_sessions import FetchSessions
 from diskless.ports import (
     BrokerConfigs,
     ClientQuotas,
@@ -63,13 +64,14 @@ def kafka_apis(
     stored: StoredPartitions,
     quotas: ClientQuotas,
     quota_admin: QuotaAdmin,
+    fetch_sessions: FetchSessions,
 ) -> ApiRegistry:
     """A registry to which more may be added; ApiVersions lists what is in it when it is asked."""
     topic_configs = TopicConfigs(broker_configs.entries())
     registry = ApiRegistry(
         [
             produce.api(manager, quotas),
-            throttled(fetch.api(manager), quotas),
+            throttled(fetch.api(manager, fetch_sessions), quotas),
             list_offsets.api(manager),
             metadata.api(cluster, topics),
             find_coordinator.api(cluster, groups),

@@ -17,6 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from diskless import fetch_sessions
 from diskless.groups import errors as group_errors
 from wal import errors
 from wal.errors import DisklessError, Rejected
@@ -36,10 +37,6 @@ class InvalidReplicationFactor(Rejected):
 
 class InvalidReplicaAssignment(Rejected):
     """A manual assignment of another number of partitions than are to be created."""
-
-
-class FetchSessionUnknown(Rejected):
-    """An incremental fetch: there are no sessions here."""
 
 
 class TransactionsNotServed(Rejected):
@@ -107,7 +104,9 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     InvalidRequiredAcks: ErrorCode.invalid_required_acks,
     InvalidReplicationFactor: ErrorCode.invalid_replication_factor,
     InvalidReplicaAssignment: ErrorCode.invalid_replica_assignment,
-    FetchSessionUnknown: ErrorCode.fetch_session_id_not_found,
+    fetch_sessions.FetchSessionUnknown: ErrorCode.fetch_session_id_not_found,
+    fetch_sessions.InvalidFetchSessionEpoch: ErrorCode.invalid_fetch_session_epoch,
+    fetch_sessions.FetchSessionTopicIds: ErrorCode.fetch_session_topic_id_error,
     TransactionsNotServed: ErrorCode.transactional_id_authorization_failed,
     UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,
 }

@@ -1,8 +1,7 @@
 """Fetch, key 1, versions 4-18.
 
-- There are no fetch sessions (KIP-227): the session id is always 0, which makes every client send
-  full requests, and every requested partition is in the answer. An incremental request gets
-  FETCH_SESSION_ID_NOT_FOUND.
+- Sessions (KIP-227) are diskless/fetch_sessions.py's: what a session leaves out of a request is
+  read as well, and what has not changed is left out of its answer.
 - A parked Fetch ends early when another answer of its connection waits behind it.
 - The broker's own `fetch.max.bytes` caps the answer; one whole batch is given in any case.
 - read_committed equals read_uncommitted as long as no transactions are served: the last stable
@@ -15,14 +14,14 @@ from typing import Final
 
 import numpy as np
 
-from diskless.api.errors import FetchSessionUnknown, kafka_code
+from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
 from diskless.fetch_rows import FetchAnswer, Int64s
+from diskless.fetch_sessions import FetchSessions, SentPartitions, SessionRequest
 from diskless.ports import READ_COMMITTED, FetchResult, ReplicaManager
 from diskless.protocol.fetch import (
-    FINAL_SESSION_EPOCH,
     FLEXIBLE_FROM,
-    INITIAL_SESSION_EPOCH,
+    TOPIC_IDS_FROM,
     VERSIONS,
     FetchRequest,
     decode_request,
@@ -34,22 +33,24 @@ from wal.errors import DisklessError
 KEY: Final = 1
 
 
-def api(manager: ReplicaManager) -> Api:
+def api(manager: ReplicaManager, sessions: FetchSessions) -> Api:
     def handle(request: Request) -> Deferred | Reply:
         version = request.version
         asked = decode_request(version, request.body)
-        if asked.session_epoch not in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
-            return encode_refusal(version, kafka_code(FetchSessionUnknown()))
+        try:
+            context = sessions.begin(_session_request(version, asked))
+        except DisklessError as error:
+            return encode_refusal(version, kafka_code(error))
 
         def encode(results: Sequence[FetchResult]) -> Reply:
-            return _reply(version, asked, FetchAnswer.of(results))
+            return _reply(version, asked, context.sent(FetchAnswer.of(results)))
 
         def refuse(error: DisklessError) -> Reply:
-            return _reply(version, asked, FetchAnswer.refused(len(asked.partitions), error))
+            return encode(FetchAnswer.refused(len(context.rows), error))
 
         max_bytes = max(asked.max_bytes, 0)
         answer = manager.fetch(
-            asked.partitions,
+            context.rows,
             max_wait_ms=max(asked.max_wait_ms, 0),
             min_bytes=min(max(asked.min_bytes, 0), max_bytes),
             max_bytes=max_bytes,
@@ -71,13 +72,25 @@ def api(manager: ReplicaManager) -> Api:
     )
 
 
-def _reply(version: int, asked: FetchRequest, answer: FetchAnswer) -> Reply:
+def _session_request(version: int, asked: FetchRequest) -> SessionRequest:
+    return SessionRequest(
+        asked.session_id,
+        asked.session_epoch,
+        version >= TOPIC_IDS_FROM,
+        asked.topics,
+        asked.partitions,
+        asked.forgotten,
+    )
+
+
+def _reply(version: int, asked: FetchRequest, sent: SentPartitions) -> Reply:
     return encode_response(
         version,
-        asked.topics,
-        asked.partitions.partitions,
-        answer,
-        _error_codes(answer),
+        sent.topics,
+        sent.partitions,
+        sent.answer,
+        _error_codes(sent.answer),
+        session_id=sent.session_id,
         read_committed=asked.isolation == READ_COMMITTED,
     )
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskless.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
+from diskless.fetch_sessions import FINAL_EPOCH, NO_SESSION
 from diskless.ports import Buffer
 from diskless.protocol.wire import (
     EMPTY_TAGS,
@@ -31,10 +32,6 @@ from diskless.protocol.wire import (
 
 FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
-
-INITIAL_SESSION_EPOCH: Final = 0
-FINAL_SESSION_EPOCH: Final = -1
-NO_SESSION: Final = 0
 
 _LIMITS: Final = Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _SESSION: Final = Struct(">ii")  # session id, session epoch
@@ -119,7 +116,7 @@ def decode_request(version: int, body: bytes) -> FetchRequest:
     if version < 15:
         reader.int32()  # replica id: followers do not exist here
     max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_LIMITS)
-    session_id, session_epoch = NO_SESSION, FINAL_SESSION_EPOCH
+    session_id, session_epoch = NO_SESSION, FINAL_EPOCH
     if version >= 7:
         session_id, session_epoch = reader.unpack(_SESSION)
     topics: list[tuple[FetchTopic, int]] = []

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from diskless.api.catalogue import kafka_apis
 from diskless.api.registry import ApiRegistry
+from diskless.fetch_sessions import FetchSessions
 from diskless.groups.errors import NotGroupCoordinator
 from diskless.ports import (
     ActiveProducer,
@@ -53,7 +54,7 @@ from metadata.operations import (
     TopicDescription,
 )
 from wal.buffer import BufferPool, FragmentChain
-from wal.clock import Clock, SystemClock
+from wal.clock import Clock, ManualClock, SystemClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import (
     DisklessError,
@@ -570,6 +571,7 @@ async def running_broker(
             quotas.client_quotas, settings=quota_settings or QuotaSettings(), clock=clock
         ),
         quota_admin=quotas,
+        fetch_sessions=FetchSessions(slots=10, clock=ManualClock(), rng=random.Random(1)),
     )
     for api in apis or ():
         registry.add(api)

@@ -186,21 +186,44 @@ async def test_a_fetch_error_belongs_to_its_partition_and_carries_no_offsets(ver
 
 
 @pytest.mark.parametrize(("session_id", "session_epoch"), [(0, 1), (7, 1), (7, 5)])
-async def test_an_incremental_fetch_is_told_that_there_are_no_sessions(session_id, session_epoch):
+async def test_an_incremental_fetch_of_no_session_is_refused_as_a_whole(session_id, session_epoch):
     async with connected() as (_, client):
         answer = await _fetch(client, 12, (), session_id=session_id, session_epoch=session_epoch)
         assert (answer.error_code, answer.session_id, answer.responses) == (70, 0, ())
 
 
-@pytest.mark.parametrize(("session_id", "session_epoch"), [(0, 0), (0, -1), (7, -1)])
-async def test_a_full_fetch_is_served_without_a_session(session_id, session_epoch):
+@pytest.mark.parametrize("session_id", [0, 7])
+async def test_a_full_fetch_is_served_without_a_session_when_it_wants_none(session_id):
     async with connected() as (_, client):
         topics = _fetch_topics(12, ("t", UUID(int=0)), [0])
-        answer = await _fetch(
-            client, 12, topics, session_id=session_id, session_epoch=session_epoch
-        )
+        answer = await _fetch(client, 12, topics, session_id=session_id, session_epoch=-1)
         assert (answer.error_code, answer.session_id) == (0, 0)
         assert len(answer.responses[0].partitions) == 1
+
+
+@pytest.mark.parametrize("version", range(7, 19))
+async def test_every_version_with_sessions_has_them(version):
+    async with connected() as (broker, client):
+        topic = ("t", broker.topics.known["t"].topic_id)
+        answer = await _fetch(
+            client, version, _fetch_topics(version, topic, [0, 0, 0]), session_epoch=0
+        )
+        session_id = answer.session_id
+        assert session_id > 0
+        assert len(answer.responses[0].partitions) == 3
+        await _produce(client, 9, [a_batch(200)])
+        answer = await _fetch(client, version, (), session_id=session_id, session_epoch=1)
+        assert (answer.error_code, answer.session_id) == (0, session_id)
+        ((part,),) = (found.partitions for found in answer.responses)
+        assert (part.partition_index, len(part.records)) == (0, 200)
+        answer = await _fetch(client, version, (), session_id=session_id, session_epoch=1)
+        assert (answer.error_code, answer.session_id, answer.responses) == (71, 0, ())
+        other = 12 if version >= 13 else 13
+        answer = await _fetch(client, other, (), session_id=session_id, session_epoch=2)
+        assert (answer.error_code, answer.session_id, answer.responses) == (106, 0, ())
+        moved = _fetch_topics(version, topic, [1])
+        answer = await _fetch(client, version, moved, session_id=session_id, session_epoch=2)
+        assert (answer.error_code, answer.responses) == (0, ())
 
 
 async def test_a_fetch_passes_on_what_was_asked_and_who_says_how_much_is_granted():

@@ -1,6 +1,7 @@
 """Control messages: our reader and writer held to kio's, over all versions, and to bad bytes."""
 
 import io
+import random
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from kio.serial import entity_writer
 from kio_entities import as_fields, entities, promoted, smallest
 
 from diskless.api import kafka_apis
+from diskless.fetch_sessions import FetchSessions
 from diskless.ports import BrokerEndpoint
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.protocol.wire import ProtocolError
@@ -40,6 +42,7 @@ def _registry():
         stored=FakeStored(),
         quotas=QuotaEnforcer(dict, settings=QuotaSettings(), clock=ManualClock()),
         quota_admin=FakeQuotas(),
+        fetch_sessions=FetchSessions(slots=0, clock=ManualClock(), rng=random.Random(1)),
     )
 
 
