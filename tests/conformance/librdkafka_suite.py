@@ -182,7 +182,7 @@ class LibrdkafkaSuite:
 
     def run(self, run: SuiteRun) -> None:
         tests = with_subtests(
-            tests_of((self._tests / "test.c").read_text(encoding="utf-8")), self._tests
+            table_of((self._tests / "test.c").read_text(encoding="utf-8")), self._tests
         )
         if not tests:
             raise SuiteError(f"{self._tests / 'test.c'} has no table of tests")
@@ -246,7 +246,7 @@ _FAILURE: Final = re.compile(r'^### Test "(?P<test>\S+)[^"]*" failed at .*\n(?P<
 _VERSION: Final = re.compile(r"#define RD_KAFKA_VERSION\s+0x([0-9a-f]{8})")
 
 
-def tests_of(source: str) -> list[LibrdkafkaTest]:
+def table_of(source: str) -> list[LibrdkafkaTest]:
     """The tests in the table of `source`, their test.c, in its order."""
     table = _TABLE.search(source)
     found = []
@@ -317,7 +317,7 @@ def verdicts_of(output: str) -> dict[str, Verdict]:
 
 def was_run(subtest: str, output: str) -> bool:
     """Whether a subtest that SUBTESTS chose has begun, by the runner's output."""
-    title = r"\[ \w[^\n]*" if subtest else ""
+    title = r"\[ (?=\w)[^\n]*" if subtest else ""
     return re.search(title + re.escape(subtest), _COLOUR.sub("", output)) is not None
 
 
