@@ -11,6 +11,7 @@ from typing import Final
 
 from bench.coordinator import run_backlog, run_commits, run_pipelined
 from bench.coordinator_starts import run_starts
+from bench.fetch import run_fetch
 from bench.groups import run_groups
 from bench.latency import run_latency, run_puts
 from bench.memory import run_memory
@@ -35,6 +36,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "retention": run_retention,
     "starts": run_starts,
     "groups": run_groups,
+    "fetch": run_fetch,
 }
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
