@@ -12,7 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from diskless.api.errors import InvalidReplicationFactor, error_message, kafka_code
+from diskless.api.errors import (
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    error_message,
+    kafka_code,
+)
 from diskless.api.registry import Api, Reply, Request
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
@@ -85,7 +90,7 @@ def _partition_count(topics: TopicAdmin, item: Any) -> int:
             raise InvalidRequest("give an assignment or counts, not both")
         given = sorted(assignment.partition_index for assignment in item.assignments)
         if given != list(range(len(given))):
-            raise InvalidRequest("an assignment must name partitions 0, 1, 2 … once each")
+            raise InvalidReplicaAssignment("it must name partitions 0, 1, 2 … once each")
         count = len(given)
     else:
         if item.replication_factor != -1 and item.replication_factor < 1:

@@ -36,7 +36,7 @@ class InvalidReplicationFactor(Rejected):
 
 
 class InvalidReplicaAssignment(Rejected):
-    """A manual assignment of another number of partitions than are to be created."""
+    """A manual assignment of other partitions than are to be created."""
 
 
 class TransactionsNotServed(Rejected):
