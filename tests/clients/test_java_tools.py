@@ -203,8 +203,6 @@ def test_a_brokers_configs_are_shown_and_cannot_be_altered(kafka: KafkaCommands)
 
 
 def test_quotas_of_clients_are_set_shown_and_removed(kafka: KafkaCommands, topic: str) -> None:
-    if not serves(kafka, "AlterClientQuotas"):
-        pytest.skip("this broker has no quotas")
     entity = ("--entity-type", "clients", "--entity-name", topic)
     rates = "producer_byte_rate=1000000,consumer_byte_rate=2000000"
     kafka("ConfigCommand", "--alter", *entity, "--add-config", rates)
