@@ -26,6 +26,8 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
 def api(registry: ApiRegistry) -> Api:
     """Lists what `registry` holds at the time of each request."""
+    written: dict[tuple[int, int], bytes] = {}
+    """Answers by version and number of APIs. Every connection begins with this request."""
 
     def handle(request: Request) -> Reply:
         if request.version > _MAX_VERSION:
@@ -42,12 +44,16 @@ def api(registry: ApiRegistry) -> Api:
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 refused = {"error_code": kafka_code(InvalidRequest()), "api_keys": []}
                 return _reply(request.version, refused)
-        served = [
-            _range(item.key, _advertised_min(item), item.max_version)
-            for item in registry
-            if item.is_advertised
-        ]
-        return _reply(request.version, {"error_code": 0, "api_keys": served})
+        answer = written.get((request.version, len(registry)))
+        if answer is None:
+            served = [
+                _range(item.key, _advertised_min(item), item.max_version)
+                for item in registry
+                if item.is_advertised
+            ]
+            answer = encode_response(KEY, request.version, {"error_code": 0, "api_keys": served})
+            written[request.version, len(registry)] = answer
+        return [answer]
 
     return Api(
         key=KEY,

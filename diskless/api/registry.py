@@ -137,6 +137,9 @@ class ApiRegistry:
     def find(self, key: int) -> Api | None:
         return self._apis.get(key)
 
+    def __len__(self) -> int:
+        return len(self._apis)
+
     def __iter__(self) -> Iterator[Api]:
         """By ascending key."""
         return iter(sorted(self._apis.values(), key=lambda api: api.key))
