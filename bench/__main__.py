@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from bench.connections import run_connections
 from bench.coordinator import run_backlog, run_commits, run_pipelined
 from bench.coordinator_starts import run_starts
 from bench.fetch import run_fetch
@@ -37,6 +38,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "starts": run_starts,
     "groups": run_groups,
     "fetch": run_fetch,
+    "connections": run_connections,
 }
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {

@@ -34,7 +34,7 @@ def run_latency(report: Report) -> None:
         put_ms, fsync_ms = _floor(directory)
         settings = {"wal.commit.interval.ms": COMMIT_INTERVAL_MS, "num.partitions": 12}
         with BenchBroker(directory / "data", settings) as broker:
-            waits = _paced_produce(broker.bootstrap, partitions=12)
+            waits = paced_produce(broker.bootstrap, partitions=12)
     floor_ms = COMMIT_INTERVAL_MS + put_ms + fsync_ms
     quantiles = statistics.quantiles(waits, n=100)
     report.add("latency_floor_ms", floor_ms, "ms", note="commit interval + raw PUT + fdatasync")
@@ -85,7 +85,7 @@ def _floor(directory: Path) -> tuple[float, float]:
     return statistics.median(puts) * 1000, statistics.median(syncs) * 1000
 
 
-def _paced_produce(bootstrap: str, *, partitions: int) -> Sequence[float]:
+def paced_produce(bootstrap: str, *, partitions: int, seconds: float = SECONDS) -> Sequence[float]:
     """Milliseconds from each produce call to its acknowledgement."""
     client = load.producer(bootstrap, {"linger.ms": 0})
     client.list_topics(load.TOPIC, timeout=30)
@@ -103,7 +103,7 @@ def _paced_produce(bootstrap: str, *, partitions: int) -> Sequence[float]:
     poller = threading.Thread(target=poll)
     poller.start()
     try:
-        while (now := time.perf_counter()) - started < SECONDS:
+        while (now := time.perf_counter()) - started < seconds:
             while sent * interval <= now - started:
 
                 def delivered(error: object, _: object, at: float = time.perf_counter()) -> None:

@@ -1,0 +1,130 @@
+"""A connection that says what it is told, for what no client library can be made to do.
+
+Requests are written by hand in versions without tagged fields, so that hundreds of these cost the
+measuring process little beside the broker that is measured.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from typing import Final, Self
+
+from crc32c import crc32c
+
+from wal.record_batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
+
+CLIENT_ID: Final = "bench"
+
+_LENGTH: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+
+
+def text(value: str | None) -> bytes:
+    """A string with its length in front."""
+    if value is None:
+        return b"\xff\xff"
+    encoded = value.encode()
+    return _INT16.pack(len(encoded)) + encoded
+
+
+def data(value: bytes) -> bytes:
+    """Bytes with their length in front."""
+    return _LENGTH.pack(len(value)) + value
+
+
+def frame(key: int, version: int, body: bytes, *, correlation_id: int = 1) -> bytes:
+    """A whole request."""
+    return data(struct.pack(">hhi", key, version, correlation_id) + text(CLIENT_ID) + body)
+
+
+API_VERSIONS: Final = frame(18, 0, b"")
+
+
+class RawClient(asyncio.Protocol):
+    """One connection; many requests may be under way, answers come in their order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def connect(cls, bootstrap: str) -> Self:
+        host, _, port = bootstrap.rpartition(":")
+        _, client = await asyncio.get_running_loop().create_connection(cls, host, int(port))
+        return client
+
+    def send(self, key: int, version: int, body: bytes) -> "asyncio.Future[bytes]":
+        """The answer behind its correlation id."""
+        assert self._transport is not None
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        self._transport.write(frame(key, version, body))
+        return answer
+
+    async def close(self) -> None:
+        assert self._transport is not None
+        self._transport.close()
+        await self._gone
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        while len(received) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+            if len(received) < end:
+                return
+            answer = bytes(received[2 * _LENGTH.size : end])
+            del received[:end]
+            waiting = self._waiting.popleft()
+            if not waiting.cancelled():
+                waiting.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_exception(ConnectionError("the broker closed the connection"))
+        self._gone.set_result(None)
+
+
+def batch(value: bytes) -> bytes:
+    """A RecordBatch of one record."""
+    record = b"\0\0\0\x01" + _varint(len(value)) + value + b"\0"
+    records = _varint(len(record)) + record
+    size = HEADER_BYTES + len(records)
+    head = HEADER.pack(
+        0, size - LENGTH_PREFIX_BYTES, -1, MAGIC_V2, 0, 0, 0, 0, 0, -1, -1, -1, 1
+    )  # fmt: skip
+    checked = crc32c(head[CRC_START:] + records)
+    return head[: CRC_START - 4] + checked.to_bytes(4, "big") + head[CRC_START:] + records
+
+
+def _varint(value: int) -> bytes:
+    """Of a number that is not negative, zigzag."""
+    value <<= 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def produce_body(topic: str, partition: int, records: bytes) -> bytes:
+    """Produce 7, acks=all."""
+    head = text(None) + struct.pack(">hi", -1, 30_000) + _LENGTH.pack(1) + text(topic)
+    return head + struct.pack(">ii", 1, partition) + data(records)
+
+
+def check_produced(answer: bytes) -> int:
+    """The base offset that Produce 7 was answered with, for the one batch. Raises RuntimeError."""
+    (topic_length,) = _INT16.unpack_from(answer, 4)
+    error, base_offset = struct.unpack_from(">hq", answer, 4 + 2 + topic_length + 4 + 4)
+    if error:
+        raise RuntimeError(f"Produce was answered with error {error}")
+    return int(base_offset)
