@@ -25,6 +25,10 @@ SETTINGS: Final = {
     "num.partitions": "2",
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "100",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.session.timeout.ms": "100",
+    "group.consumer.session.timeout.ms": "1500",
 }
 
 NEEDED: Final = {
@@ -65,12 +69,6 @@ def kafka(tools: KafkaTools, broker: LiveBroker) -> KafkaCommands:
 def topic() -> str:
     """A name nobody used before."""
     return f"topic-{next(_names)}"
-
-
-def serves(kafka: KafkaCommands, api: str) -> bool:
-    return f"{api}(" in (listed := kafka("BrokerApiVersionsCommand").stdout) and not re.search(
-        rf"{api}\(\d+\): UNSUPPORTED", listed
-    )
 
 
 def offsets(kafka: KafkaCommands, topic: str, *arguments: str) -> dict[int, int]:
@@ -385,12 +383,7 @@ def test_members_share_what_was_written_and_take_over_from_one_that_was_killed(
 ) -> None:
     """Every record reaches somebody; only what was not committed yet reaches two."""
     arguments = PROTOCOLS[protocol]
-    if protocol == "consumer":
-        if not kafka.tools.is_4:
-            pytest.skip("the clients of 3.9 have this protocol as a preview only")
-        if not serves(kafka, "ConsumerGroupHeartbeat"):
-            pytest.skip("this broker has no groups of the new protocol")
-    else:
+    if protocol != "consumer":
         heartbeats = tmp_path / "consumer.properties"
         heartbeats.write_text("heartbeat.interval.ms=300")
         config = ("--consumer.config", str(heartbeats))
@@ -425,11 +418,7 @@ def test_members_share_what_was_written_and_take_over_from_one_that_was_killed(
         reset = ("--reset-offsets", "--to-earliest", "--topic", topic, "--execute")
         assert "state is" in kafka.refused("ConsumerGroupCommand", "--group", group, *reset)
 
-        if protocol == "consumer":
-            # Its session timeout is the broker's, far too long to wait for here.
-            first.stop()
-        else:
-            first.kill()
+        first.kill()
         write_verifiably(kafka, topic, 200)
         while len(set(read_by(second))) < 200:
             second.wait_for(is_event("records_consumed"))
