@@ -45,6 +45,11 @@ class BenchBroker(BrokerProcess):
         self.refresh_counters()
         return self.counters
 
+    def cpu_s(self) -> float:
+        """Processor time that it has used."""
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
+
 
 class ResidentMemory:
     """Samples a process's resident set while it is entered; `peak_mib` and the samples after."""

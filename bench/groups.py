@@ -15,6 +15,7 @@ from uuid import UUID
 
 from bench.broker import fresh_directory
 from bench.coordinator_bed import CLOCK, Bed, coordinating, run, settle
+from bench.rebalance import run_rebalance
 from bench.report import Report
 from metadata.group_records import CommittedOffset
 from wal.coordinates import TopicIdPartition
@@ -35,7 +36,7 @@ class OffsetCommitFigures(NamedTuple):
 
 
 def run_groups(report: Report) -> None:
-    """GROUPS groups at once, each with one commit under way, on the local log."""
+    """GROUPS groups at once, each with one commit under way, on the local log; a large group."""
     report.step(f"groups: {GROUPS} groups commit 1-{PARTITIONS_MAX} offsets at once, local log")
     with fresh_directory() as directory:
         figures = run(measure_offset_commits(directory))
@@ -47,6 +48,7 @@ def run_groups(report: Report) -> None:
         note=f"median of {len(figures.commits_per_s)}, {figures.partitions_per_commit:.1f} "
         f"partitions each, median wait {statistics.median(figures.waits_ms):.1f} ms",
     )
+    run_rebalance(report)
 
 
 async def measure_offset_commits(

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from bench.groups import measure_offset_commits
+from bench.rebalance import measure_rebalance
 
 
 async def test_offset_commits(tmp_path: Path) -> None:
@@ -10,3 +13,11 @@ async def test_offset_commits(tmp_path: Path) -> None:
     assert len(figures.commits_per_s) == 2
     assert len(figures.waits_ms) == 24
     assert 1 <= figures.partitions_per_commit <= 10
+
+
+def test_rebalances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    figures = measure_rebalance(members=5, partitions=12, delay_ms=100)
+    assert figures.from_nothing_s >= 0.1
+    assert figures.one_left_s > 0
+    assert figures.broker_cpu_s >= 0
