@@ -500,7 +500,8 @@ class FakeQuotas:
         self.altered: list[AlterClientQuotas] = []
 
     def set(self, entity: QuotaEntity, **quotas: float) -> None:
-        self.known = {**self.known, entity: quotas}
+        known = {**self.known, entity: quotas}
+        self.known = {name: values for name, values in known.items() if values}
 
     def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
         return self.known
