@@ -88,7 +88,9 @@ class Purgatory(Generic[K]):
         self._watchers: dict[K, dict[DelayedOperation, None]] = {}
         self._timers: list[tuple[float, int, DelayedOperation]] = []
         self._order = count()
-        self._alarm: asyncio.TimerHandle | None = None
+        # Not a TimerHandle: uvloop gives a plain one, without its time, when that is now.
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_at = 0.0
         self._watched = 0
         self._completed = 0
         self._expired = 0
@@ -159,13 +161,14 @@ class Purgatory(Generic[K]):
 
     def _start_timer(self, operation: DelayedOperation, deadline: float) -> None:
         heapq.heappush(self._timers, (deadline, next(self._order), operation))
-        if self._alarm is None or deadline < self._alarm.when():
+        if self._alarm is None or deadline < self._alarm_at:
             self._set_alarm(deadline)
 
     def _set_alarm(self, deadline: float) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = self._loop.call_at(deadline, self._on_alarm)
+        self._alarm_at = deadline
 
     def _on_alarm(self) -> None:
         self._alarm = None

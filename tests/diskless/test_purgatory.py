@@ -3,6 +3,8 @@
 import asyncio
 import random
 
+import uvloop
+
 from diskless.purgatory import DelayedOperation, Purgatory
 
 
@@ -58,6 +60,23 @@ async def test_only_the_watchers_of_a_changed_key_are_asked() -> None:
     assert (first.completions, second.completions) == (1, 0)
     assert purgatory.check_and_complete("a") == 0
     assert purgatory.check_and_complete("c") == 1
+
+
+def test_a_deadline_that_is_less_than_a_millisecond_away_expires_on_uvloop_too() -> None:
+    async def work() -> None:
+        purgatory: Purgatory[str] = Purgatory("test")
+        operations = [Wait() for _ in range(3)]
+        last = asyncio.Event()
+        operations[2].on_complete = last.set  # type: ignore[method-assign]
+        for operation, timeout_s in zip(operations, (0.0001, 0.0002, 0.01), strict=True):
+            assert not purgatory.try_complete_else_watch(operation, ["a"], timeout_s)
+        async with asyncio.timeout(5):
+            await last.wait()
+        assert [operation.expirations for operation in operations] == [1, 1, 1]
+        assert purgatory.statistics() == (0, 3, 3)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work())
 
 
 async def test_a_deadline_expires_an_operation_once() -> None:
