@@ -34,7 +34,13 @@ SETTINGS: Final = {
     "num.partitions": "4",
     "group.initial.rebalance.delay.ms": "200",
     "group.min.session.timeout.ms": "100",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.session.timeout.ms": "100",
+    "group.consumer.session.timeout.ms": "3000",
 }
+
+each_protocol = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 
@@ -195,12 +201,14 @@ def test_a_transactional_producer_is_refused_at_once(tools: KafkaTools, broker: 
 # Groups
 
 
+@each_protocol
 def test_offsets_are_committed_with_their_metadata(
-    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient, protocol: str
 ) -> None:
     create(admin, topic, 2)
     ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 10)
-    finished = tools.run("ClientScenarios", "commits", broker.bootstrap, f"group-{topic}", topic)
+    arguments = ("commits", broker.bootstrap, f"group-{topic}", topic)
+    finished = tools.run("ClientScenarios", *arguments, f"group.protocol={protocol}")
     assert finished.status == 0, finished.stderr
     found = json.loads(finished.lines[-1])
     assert found == {
@@ -213,26 +221,35 @@ def test_offsets_are_committed_with_their_metadata(
     }
 
 
+@each_protocol
 def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
-    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient, protocol: str
 ) -> None:
     create(admin, topic, 4)
-    finished = tools.run("ClientScenarios", "static", broker.bootstrap, f"group-{topic}", topic)
+    arguments = ("static", broker.bootstrap, f"group-{topic}", topic)
+    finished = tools.run("ClientScenarios", *arguments, f"group.protocol={protocol}")
     assert finished.status == 0, finished.stderr
     found = json.loads(finished.lines[-1])
     assert found["same partitions"]
     assert found["generation after the return"] == found["generation"]
     assert found["first was not disturbed"]
-    assert found["another of the same name"] == "holder: FencedInstanceIdException"
+    fenced = {
+        "classic": "holder: FencedInstanceIdException",
+        "consumer": "other: UnreleasedInstanceIdException",
+    }
+    assert found["another of the same name"] == fenced[protocol]
 
 
+@each_protocol
 def test_cooperative_members_give_up_only_what_others_get(
-    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient, protocol: str
 ) -> None:
     create(admin, topic, 4)
     for partition in range(4):
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 20, partition=partition)
-    settings = {"partition_assignment_strategy": COOPERATIVE}
+    settings = {"group_protocol": protocol}
+    if protocol == "classic":
+        settings["partition_assignment_strategy"] = COOPERATIVE
     found = scenario(tools, "cooperative", broker.bootstrap, f"g-{topic}", topic, **settings)
     first, second = found["first"], found["second"]
     assert first["assigned"][0] == [0, 1, 2, 3]
@@ -243,15 +260,16 @@ def test_cooperative_members_give_up_only_what_others_get(
     assert sorted(itertools.chain(*first["assigned"][1:])) == given
 
 
+@each_protocol
 def test_a_pattern_finds_topics_that_come_later(
-    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient, protocol: str
 ) -> None:
     create(admin, f"{topic}-a")
     create(admin, f"other-{topic}")
     arguments = (f"group-{topic}", f"{topic}-.*", "2")
-    settings = ("session.timeout.ms=3000",)
     with tools.start(
-        "ClientScenarios", "pattern", broker.bootstrap, *arguments, *settings
+        *("ClientScenarios", "pattern", broker.bootstrap, *arguments),
+        f"group.protocol={protocol}",
     ) as member:
         create(admin, f"{topic}-b")
         finished = member.finish()
@@ -260,16 +278,15 @@ def test_a_pattern_finds_topics_that_come_later(
     assert json.loads(finished.lines[-1]) == [f"{topic}-a", f"{topic}-b"]
 
 
+@each_protocol
 def test_a_producer_and_a_member_go_on_when_the_broker_comes_back(
-    tools: KafkaTools, topic: str, tmp_path: Path
+    tools: KafkaTools, topic: str, tmp_path: Path, protocol: str
 ) -> None:
     """The second half is sent while there is no broker."""
-    arguments = ("through", f"group-{topic}", topic, "400")
+    arguments = (f"group-{topic}", topic, "400", f"group.protocol={protocol}")
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
         port = broker.port
-        name, *rest = arguments
-        process = tools.start("ClientScenarios", name, broker.bootstrap, *rest)
-        with process:
+        with tools.start("ClientScenarios", "through", broker.bootstrap, *arguments) as process:
             process.wait_for(lambda line: line == '"half"')
             broker.stop()
             process.write("\n")
