@@ -16,6 +16,7 @@ from bench.fetch import run_fetch
 from bench.groups import run_groups
 from bench.latency import run_latency, run_puts
 from bench.memory import run_memory
+from bench.purgatory import run_purgatory
 from bench.report import Report
 from bench.retention import run_retention
 from bench.roll import run_roll
@@ -39,6 +40,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "groups": run_groups,
     "fetch": run_fetch,
     "connections": run_connections,
+    "purgatory": run_purgatory,
 }
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
