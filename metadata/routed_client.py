@@ -406,11 +406,13 @@ class RoutedClient:
         return errors
 
     def _are_altered(self, request: AlterClientQuotas, before: Mapping[str, float] | None) -> bool:
-        """Whether they are as asked for, or somebody else's change came in between."""
+        """Whether each is as asked for, or what somebody else made of it in between."""
         known = self.client_quotas().get(request.entity) or {}
-        if known != (before or {}):
-            return True
-        return all(known.get(key) == value for key, value in request.changes.items())
+        old = before or {}
+        return all(
+            known.get(key) == value or known.get(key) != old.get(key)
+            for key, value in request.changes.items()
+        )
 
     async def _until_visible(self, is_visible: Callable[[], bool]) -> None:
         """A broker that does not lead the catalogue reads a little behind it."""
