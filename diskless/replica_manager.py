@@ -359,7 +359,7 @@ class ReplicaManager:
                 or look.errors
                 or any(batches.error is not None for batches in found.values())
                 or logs
-                or _size_bytes(found) >= min_bytes
+                or _size_bytes(rows, found) >= min_bytes
             ):
                 to_read = _bytes_to_read(rows, found) + sum(log.max_bytes for log in logs.values())
                 granted = reserve(min(max_bytes, to_read))
@@ -686,11 +686,11 @@ def _readable_logs(
     }
 
 
-def _size_bytes(found: Mapping[int, FoundBatches]) -> int:
-    """Bytes that can be read now; a segment, being old, always counts as plenty."""
+def _size_bytes(rows: FetchRows, found: Mapping[int, FoundBatches]) -> int:
+    """About how much can be read now; a segment, being old, always counts as plenty."""
     return sum(
-        extent.length_bytes if isinstance(extent, WalExtent) else extent.object_bytes
-        for batches in found.values()
+        extent.bytes_from(int(rows.offsets[row]))
+        for row, batches in found.items()
         for extent in batches.extents
     )
 

@@ -51,7 +51,6 @@ from metadata.operations import (
     RegisteredBroker,
     RolledSegment,
     SegmentCommit,
-    SegmentExtent,
     SegmentPlan,
     Tombstone,
     TopicDescription,
@@ -551,14 +550,12 @@ class LocalClient:
 def taken_bytes(requests: Sequence[FindBatches], answers: Sequence[FoundBatches]) -> int:
     """How much of a shared byte budget these answers use up.
 
-    A segment counts as much as its partition's limit allows: the reader cuts what it needs out of
-    it, so one old segment must not starve the partitions behind it.
+    Of the extent that holds the asked offset only what follows counts. A segment counts as much as
+    its partition's limit allows: the reader cuts what it needs out of it, so one old segment must
+    not starve the partitions behind it.
     """
     return sum(
-        min(
-            extent.object_bytes if isinstance(extent, SegmentExtent) else extent.length_bytes,
-            max(request.max_bytes, 0),
-        )
+        min(extent.bytes_from(request.offset), max(request.max_bytes, 0))
         for request, answer in zip(requests, answers, strict=True)
         for extent in answer.extents
     )

@@ -188,6 +188,13 @@ class WalExtent(NamedTuple):
     object_bytes: int = 0
     """Size of the whole WAL object; the object cache aligns its blocks with it."""
 
+    def bytes_from(self, offset: int) -> int:
+        """About how much of it holds `offset` and what follows: its batches as if of one size."""
+        if offset <= self.base_offset:
+            return self.length_bytes
+        left, records = self.last_offset + 1 - offset, self.last_offset + 1 - self.base_offset
+        return self.length_bytes * left // records
+
 
 class SegmentExtent(NamedTuple):
     """A Parquet segment that holds the records `base_offset` .. `last_offset` of one partition."""
@@ -197,6 +204,10 @@ class SegmentExtent(NamedTuple):
     base_offset: Offset
     last_offset: Offset
     max_timestamp_ms: int
+
+    def bytes_from(self, offset: int) -> int:
+        """As `WalExtent.bytes_from`; how much a segment is as batches shows when it is decoded."""
+        return self.object_bytes
 
 
 Extent = WalExtent | SegmentExtent

@@ -141,8 +141,9 @@ def find_batches(
 ) -> Sequence[FoundBatches]:
     """Answer each (request, partition's surrogate key or None) in order.
 
-    A segment counts as much as its partition's limit allows: the reader cuts what it needs out of
-    it, so one old segment must not starve the partitions behind it.
+    Of the extent that holds the asked offset only what follows counts. A segment counts as much as
+    its partition's limit allows: the reader cuts what it needs out of it, so one old segment must
+    not starve the partitions behind it.
     """
     found = []
     for request, partition_id in requests:
@@ -157,8 +158,7 @@ def find_batches(
         )
         for extent in answer.extents:
             at_least_one = False
-            size = extent.length_bytes if isinstance(extent, WalExtent) else extent.object_bytes
-            max_bytes -= min(size, max(request.max_bytes, 0))
+            max_bytes -= min(extent.bytes_from(request.offset), max(request.max_bytes, 0))
         found.append(answer)
     return found
 
@@ -194,8 +194,8 @@ def _find_one(
         try:
             for extent in _extents_from(connection, names, state, request.offset):
                 extents.append(extent)
-                size = extent.length_bytes if isinstance(extent, WalExtent) else limit
-                limit -= size
+                is_wal = isinstance(extent, WalExtent)
+                limit -= extent.bytes_from(request.offset) if is_wal else limit
                 if limit <= 0 or len(extents) == rows_max:
                     break
         except CorruptState as error:
