@@ -120,6 +120,7 @@ def _run(
     work = all_work / suite.name
     console.print(f"[bold]{escape(suite.title)}[/] {escape(suite.version())}")
     work.mkdir(parents=True, exist_ok=True)
+    console.print("  [dim]preparing …[/]")
     suite.prepare(work)
     judgements = suite.judgements
     run = SuiteRun(
@@ -130,6 +131,7 @@ def _run(
         judgements=judgements,
         is_wanted=lambda test: only is None or fnmatchcase(test, only),
         progress=lambda outcome, seconds: console.print(_line(outcome, seconds)),
+        note=lambda text: console.print(f"  [dim]… {escape(text)}[/]"),
     )
     with broker_for(work, suite.broker_settings) as run.bootstrap:
         suite.run(run)

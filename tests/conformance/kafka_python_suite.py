@@ -6,6 +6,9 @@ files, no installation in it. The tests that have to be run go to pytest in one 
 that run before its end (a crash, a test that hangs for good) fails the test that was running, and
 the rest goes on in a next run.
 
+pytest-timeout ends a test that takes too long. Should even that fail, the run is ended from here
+when nothing happened for twice as long.
+
 A test that fails in the whole run is run again alone, once. If it passes then, it passed, and the
 page says what the first run said: on a loaded machine their own deadlines of a few seconds are
 easily missed.
@@ -14,11 +17,13 @@ easily missed.
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
 import venv
 from collections.abc import Iterator, Mapping, Sequence
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,8 +45,11 @@ PACKAGES: Final = (
 )
 """What the tests import and what the client needs for every codec; not the client."""
 
-TEST_TIMEOUT_S: Final = 120
+TEST_TIMEOUT_S: Final = 120.0
 """For one test; the longest takes a tenth of it on a quiet machine."""
+START_TIMEOUT_S: Final = 300.0
+"""For pytest until its first event."""
+INSTALLATION_TIMEOUT_S: Final = 900.0
 
 JUDGEMENTS: Final = Path(__file__).with_name("judgements_kafka_python.toml")
 PLUGIN: Final = Path(__file__).with_name("plugin")
@@ -68,9 +76,12 @@ class KafkaPythonSuite:
         "group.min.session.timeout.ms": "1000",
     }
 
-    def __init__(self, source: Path, *, python: Path | None = None) -> None:
+    def __init__(
+        self, source: Path, *, python: Path | None = None, test_timeout_s: float = TEST_TIMEOUT_S
+    ) -> None:
         """`python` has the packages already; None: `prepare` makes an environment with them."""
         self._source = source
+        self._test_timeout_s = test_timeout_s
         self._is_prepared = python is not None
         self._python = python or Path(sys.executable)
 
@@ -100,7 +111,16 @@ class KafkaPythonSuite:
             shutil.rmtree(environment)
         venv.create(environment, with_pip=True)
         pip = [str(self._python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        done = subprocess.run([*pip, *PACKAGES], check=False, capture_output=True, text=True)
+        try:
+            done = subprocess.run(
+                [*pip, *PACKAGES],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=INSTALLATION_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SuiteError(f"pip did not install its packages: {error}") from error
         if done.returncode != 0:
             raise SuiteError(f"pip could not install its packages: {done.stderr.strip()}")
         installed.write_text(wanted, encoding="utf-8")
@@ -140,6 +160,7 @@ class KafkaPythonSuite:
                 ended.add(node)
                 if event["result"] == "failed":
                     failed[node] = event["why"]
+                    run.note(f"{_name(node)} failed; once more, alone, at the end")
                 else:
                     run.report(
                         _name(node),
@@ -150,6 +171,7 @@ class KafkaPythonSuite:
         if running is not None:
             ended.add(running)
             failed[running] = f"the test run died in it; see {log}"
+            run.note(f"the test run died in {_name(running)}; the rest in a new one")
         return ended
 
     def _run_alone(self, run: SuiteRun, node: str, first_why: str, log: str) -> None:
@@ -173,8 +195,9 @@ class KafkaPythonSuite:
         command = [str(self._python), "-m", "pytest", "-p", "conformance_events"]
         # Their own watchdog ends the whole run; a signal ends the test.
         command += ["-p", "no:cacheprovider", "--timeout-method=signal"]
-        command += [f"--timeout={TEST_TIMEOUT_S * run.patience:.0f}", *options, *nodes]
-        with (run.work / log).open("w") as output, os.fdopen(reading, "rb") as events:
+        timeout_s = self._test_timeout_s * run.patience
+        command += [f"--timeout={timeout_s:.0f}", *options, *nodes]
+        with (run.work / log).open("w") as output, os.fdopen(reading, "rb", 0) as events:
             try:
                 process = subprocess.Popen(
                     command,
@@ -196,11 +219,24 @@ class KafkaPythonSuite:
             finally:
                 os.close(writing)  # the pipe ends with the process
             try:
-                for line in events:
+                for line in _lines(events, START_TIMEOUT_S * run.patience, timeout_s * 2):
                     yield json.loads(line)
             finally:
                 process.kill()  # harmless after its end; otherwise nobody reads what it says
                 process.wait()
+
+
+def _lines(pipe: RawIOBase, first_within_s: float, silent_max_s: float) -> Iterator[bytes]:
+    """The lines of `pipe`, to its end, or until the first or the next one does not come in time."""
+    pending = b""
+    limit_s = first_within_s
+    while select.select([pipe], [], [], limit_s)[0]:
+        read = os.read(pipe.fileno(), 1 << 16)
+        if not read:
+            return
+        *lines, pending = (pending + read).split(b"\n")
+        yield from lines
+        limit_s = silent_max_s
 
 
 def _name(node: str) -> str:

@@ -83,6 +83,8 @@ class SuiteRun:
     """False for tests that whoever started the run does not want to see."""
     progress: Callable[[Outcome, float | None], None] = lambda outcome, seconds: None
     """Called with every judged outcome, and how long it took if it was run."""
+    note: Callable[[str], None] = lambda text: None
+    """Called with what whoever watches the run should know before there is an outcome."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     def choose(self, tests: Iterable[str]) -> Sequence[str]:

@@ -85,6 +85,19 @@ def test_acls():
 """
 
 
+HANGING = """\
+import threading
+
+
+def test_waits_for_ever():
+    threading.Event().wait()
+
+
+def test_is_quick():
+    pass
+"""
+
+
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Our environment has many plugins, which take longer to load than these tests to run.
@@ -141,6 +154,19 @@ def test_every_test_of_the_tree_comes_to_something(source: Path, run: SuiteRun) 
     }
     after = set(source.rglob("*"))
     assert after - before == {source / "state"}, "the source is only read"
+
+
+def test_a_test_that_never_ends_does_not_stop_the_others(source: Path, run: SuiteRun) -> None:
+    (source / "test" / "integration" / "test_all.py").write_text(HANGING)
+    notes: list[str] = []
+    run.note = notes.append
+    KafkaPythonSuite(source, python=Path(sys.executable), test_timeout_s=1.5).run(run)
+    found = {outcome.test: outcome.result for outcome in run.outcomes}
+    assert found == {
+        "test_all.py::test_waits_for_ever": Result.FAILED,
+        "test_all.py::test_is_quick": Result.PASSED,
+    }
+    assert notes == ["the test run died in test_all.py::test_waits_for_ever; the rest in a new one"]
 
 
 def test_a_tree_without_the_suite_is_refused(tmp_path: Path) -> None:
