@@ -1,0 +1,203 @@
+"""Fifty consumers join and leave at random while records are written; nothing is lost or shared.
+
+STORM_SECONDS says how long each storm lasts; `make storms` runs all of them for two minutes each,
+and `make test` a few of them for seconds.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import ConsumerGroupState
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from demo.broker_process import BrokerProcess
+from tests.support.client_matrix import CONSUMER_GROUP_HEARTBEAT
+from tests.support.group_storm import (
+    HEARTBEAT_MS,
+    SESSION_MS,
+    AioStormMember,
+    ConfluentStormMember,
+    Ledger,
+    Start,
+    Storm,
+    StormMember,
+    Writer,
+)
+from tests.support.live_broker import until
+from tests.support.stock_clients import QUIET, TIMEOUT_S
+from tests.support.versioned_requests import PlainConnection
+
+pytestmark = pytest.mark.clients
+
+SECONDS: Final = float(os.environ.get("STORM_SECONDS", "0"))
+"""0: a short one, and not of every kind."""
+SHORT_S: Final = 15.0
+KILL_EVERY_S: Final = 15.0
+MEMBERS: Final = 50
+PARTITIONS: Final = 60
+CONVERGES_WITHIN_S: Final = 90.0
+"""A member that left while the broker was dead is missed one session later at the latest."""
+AIOKAFKA_SHARE: Final = 5
+"""Every fifth member of a group whose protocol aiokafka speaks."""
+API_VERSIONS: Final = 18
+
+SETTINGS: Final = {
+    "wal.commit.interval.ms": "20",
+    "group.initial.rebalance.delay.ms": "300",
+}
+CONSUMER_SETTINGS: Final = {
+    "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS),
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.session.timeout.ms": "1000",
+}
+CLASSIC: Final[dict[str, Any]] = {
+    "session_timeout_ms": SESSION_MS,
+    "heartbeat_interval_ms": HEARTBEAT_MS,
+}
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "eager": {**CLASSIC, "partition_assignment_strategy": "range"},
+    "cooperative": {**CLASSIC, "partition_assignment_strategy": "cooperative-sticky"},
+    "consumer": {"group_protocol": "consumer"},
+}
+IN_SHORT: Final = {("eager", False), ("cooperative", True), ("consumer", True)}
+
+
+@pytest.fixture
+def broker(tmp_path: Path, kind: str) -> Iterator[BrokerProcess]:
+    settings = {**SETTINGS, **(CONSUMER_SETTINGS if kind == "consumer" else {})}
+    with BrokerProcess(tmp_path / "data", tmp_path, settings) as broker:
+        broker.start()
+        yield broker
+
+
+class Killer:
+    """Kills the broker again and again, and starts it anew at once, in a thread."""
+
+    def __init__(self, broker: BrokerProcess, every_s: float) -> None:
+        self.kills = 0
+        self._broker = broker
+        self._every_s = every_s
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="killer")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The broker lives after this."""
+        self._stopping.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.wait(self._every_s):
+                self._broker.kill()
+                self.kills += 1
+                self._broker.start()
+        except BaseException as failure:
+            self._failure = failure
+
+
+def members_of(kind: str, broker: BrokerProcess, ledger: Ledger) -> Start:
+    numbers = iter(range(1 << 30))
+
+    def start(name: str) -> StormMember:
+        if kind == "eager" and next(numbers) % AIOKAFKA_SHARE == 0:
+            return AioStormMember(name, broker.bootstrap, "storm", ledger)
+        return ConfluentStormMember(name, broker.bootstrap, "storm", ledger, **KINDS[kind])
+
+    return start
+
+
+def serves_consumer_groups(broker: BrokerProcess) -> bool:
+    with PlainConnection(int(broker.bootstrap.rpartition(":")[2])) as connection:
+        answer = connection.ask(API_VERSIONS, 0)
+    return CONSUMER_GROUP_HEARTBEAT in {row.api_key for row in answer.api_keys}
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["the broker lives", "it is killed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_storm_of_joining_and_leaving_loses_nothing_and_shares_nothing(
+    broker: BrokerProcess,
+    kind: str,
+    is_killed: bool,
+    record_property: Any,
+) -> None:
+    if not SECONDS and (kind, is_killed) not in IN_SHORT:
+        pytest.skip("only where STORM_SECONDS is set, as by `make storms`")
+    if kind == "consumer" and not serves_consumer_groups(broker):
+        pytest.skip("this broker has no groups of that protocol")
+    seconds = SECONDS or SHORT_S
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    admin.create_topics([NewTopic("storm", PARTITIONS)])["storm"].result(TIMEOUT_S)
+    ledger = Ledger()
+    writer = Writer(broker.bootstrap, "storm", PARTITIONS)
+    storm = Storm(members_of(kind, broker, ledger), MEMBERS, random.Random(7))
+    killer = Killer(broker, min(KILL_EVERY_S, seconds / 2))
+    try:
+        writer.start()
+        storm.fill()
+        if is_killed:
+            killer.start()
+        storm.rage(seconds)
+        if is_killed:
+            killer.stop()
+        storm.fill()
+        calm_at = time.monotonic()
+        until(
+            lambda: is_shared_by_all(ledger, storm),
+            "all members to share all partitions",
+            deadline_s=CONVERGES_WITHIN_S,
+        )
+        converged_s = time.monotonic() - calm_at
+        described = admin.describe_consumer_groups(["storm"])["storm"].result(TIMEOUT_S)
+        assert described.state is ConsumerGroupState.STABLE
+        assert len(described.members) == MEMBERS
+        writer.stop()
+        until(
+            lambda: ledger.delivered_count() >= writer.count(),
+            "every record that was acknowledged",
+            deadline_s=CONVERGES_WITHIN_S,
+        )
+        storm.end()
+    finally:
+        if is_killed and killer._thread.is_alive():
+            killer.stop()
+        writer._stopping.set()
+        storm.abandon()
+    print(
+        f"\n{kind}, killed {killer.kills} times: {seconds:.0f} s, {storm.joins} joins, "
+        f"{storm.leaves} leaves, {ledger.rebalances()} assignments of a partition, "
+        f"{writer.count()} records, {len(ledger.refused_commits)} commits refused, "
+        f"shared by all after {converged_s:.1f} s"
+    )
+    assert ledger.faults == []
+    assert ledger.overlaps() == []
+    assert ledger.leaps() == []
+    assert ledger.repeats() == []
+    assert ledger.delivered == {
+        partition: offsets for partition, offsets in writer.acknowledged.items() if offsets
+    }
+    if not is_killed:
+        assert ledger.refused_commits == []
+
+
+def is_shared_by_all(ledger: Ledger, storm: Storm) -> bool:
+    """Whether every partition has one owner, and every member has at least one partition."""
+    owners = ledger.owners()
+    holders = {owner for one in owners.values() for owner in one}
+    return (
+        set(owners) == set(range(PARTITIONS))
+        and all(len(one) == 1 for one in owners.values())
+        and holders == {member.name for member in storm.members}
+    )
