@@ -457,6 +457,9 @@ class Broker:
         stack.callback(self.replicas.close)
         self.coordinator.subscribe(self.replicas.committed)
         self.metadata_topic.subscribe(self.replicas.committed)
+        self.fetch_sessions = FetchSessions(
+            slots=self.config.read.fetch_session_slots, clock=self.clock, rng=self.rng
+        )
 
     async def _read_segment_range(
         self, key: ObjectKey, start: int, length: int, object_length: int
@@ -523,9 +526,7 @@ class Broker:
             stored=ReplicaPartitions(self.coordinator, self.store.url),
             quotas=self.quotas,
             quota_admin=self.coordinator,
-            fetch_sessions=FetchSessions(
-                slots=self.config.read.fetch_session_slots, clock=self.clock, rng=self.rng
-            ),
+            fetch_sessions=self.fetch_sessions,
         )
         for api in coordinator_apis(self.coordinators.local, self.search, self.operations):
             apis.add(api)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from diskless.batch_reader import BatchReader
 from diskless.commit_lane import CommitLane
 from diskless.coordinator_metrics import CoordinatedPartitions, coordinator_metrics
+from diskless.fetch_sessions import FetchSessions
 from diskless.metrics import NO_LABELS, MetricSource, Samples, plain
 from diskless.quotas import QuotaEnforcer
 from diskless.replica_manager import ReplicaManager
@@ -117,6 +118,7 @@ class BrokerParts(Protocol):
     lane: CommitLane
     reader: BatchReader
     replicas: ReplicaManager
+    fetch_sessions: FetchSessions
     server: KafkaServer
     quotas: QuotaEnforcer
     clock: Clock
@@ -328,6 +330,23 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Clients whose rate is measured because they have a quota, by API",
             ("api",),
             lambda: {(api,): one.rates for api, one in parts.quotas.statistics().items()},
+        ),
+        plain(
+            "diskless_fetch_sessions",
+            "gauge",
+            "Consumers that have a fetch session (KIP-227)",
+            lambda: len(parts.fetch_sessions),
+        ),
+        plain(
+            "diskless_fetch_session_partitions",
+            "gauge",
+            "Partitions in all fetch sessions",
+            lambda: parts.fetch_sessions.row_count,
+        ),
+        _counter(
+            "diskless_fetch_session_evictions",
+            "Fetch sessions that had to make room for others",
+            lambda: parts.fetch_sessions.evicted_count,
         ),
         _counter(
             "diskless_produce_timeouts",
