@@ -85,13 +85,19 @@ def _floor(directory: Path) -> tuple[float, float]:
     return statistics.median(puts) * 1000, statistics.median(syncs) * 1000
 
 
-def paced_produce(bootstrap: str, *, partitions: int, seconds: float = SECONDS) -> Sequence[float]:
+def paced_produce(
+    bootstrap: str,
+    *,
+    partitions: int,
+    seconds: float = SECONDS,
+    bytes_per_s: float = RATE_BYTES_PER_S,
+) -> Sequence[float]:
     """Milliseconds from each produce call to its acknowledgement."""
     client = load.producer(bootstrap, {"linger.ms": 0})
     client.list_topics(load.TOPIC, timeout=30)
     value = load.payload(RECORD_BYTES)
     waits: list[float] = []
-    interval = RECORD_BYTES / RATE_BYTES_PER_S
+    interval = RECORD_BYTES / bytes_per_s
     started = time.perf_counter()
     sent = 0
     stop = threading.Event()

@@ -24,8 +24,7 @@ def test_idle_connections() -> None:
 def test_a_storm_of_connections_beside_a_producer() -> None:
     figures = measure_storm(rate=50, seconds=0.5, rounds=1)
     assert figures.answered >= 50
-    assert len(figures.quiet_ms) > 100
-    assert len(figures.storm_ms) > 100
+    assert len(figures.quiet_ms) == len(figures.storm_ms) == 1
     assert figures.p99_ratio > 0
 
 
