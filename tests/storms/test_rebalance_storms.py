@@ -8,7 +8,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,6 +120,16 @@ def members_of(kind: str, broker: BrokerProcess, ledger: Ledger) -> Start:
     return start
 
 
+@contextmanager
+def noting(tell: Callable[[], str]) -> Iterator[None]:
+    """What fails in it says how things are."""
+    try:
+        yield
+    except AssertionError as error:
+        error.add_note(tell())
+        raise
+
+
 def serves_consumer_groups(broker: BrokerProcess) -> bool:
     with PlainConnection(int(broker.bootstrap.rpartition(":")[2])) as connection:
         answer = connection.ask(API_VERSIONS, 0)
@@ -154,11 +165,12 @@ def test_a_storm_of_joining_and_leaving_loses_nothing_and_shares_nothing(
             killer.stop()
         storm.fill()
         calm_at = time.monotonic()
-        until(
-            lambda: is_shared_by_all(ledger, storm),
-            "all members to share all partitions",
-            deadline_s=CONVERGES_WITHIN_S,
-        )
+        with noting(lambda: "\n".join(not_shared(ledger, storm))):
+            until(
+                lambda: not not_shared(ledger, storm),
+                "all members to share all partitions",
+                deadline_s=CONVERGES_WITHIN_S,
+            )
         converged_s = time.monotonic() - calm_at
         described = admin.describe_consumer_groups(["storm"])["storm"].result(TIMEOUT_S)
         assert described.state is ConsumerGroupState.STABLE
@@ -192,12 +204,17 @@ def test_a_storm_of_joining_and_leaving_loses_nothing_and_shares_nothing(
         assert ledger.refused_commits == []
 
 
-def is_shared_by_all(ledger: Ledger, storm: Storm) -> bool:
-    """Whether every partition has one owner, and every member has at least one partition."""
+def not_shared(ledger: Ledger, storm: Storm) -> list[str]:
+    """What keeps the partitions from being shared: each has one owner, and nobody has none."""
     owners = ledger.owners()
     holders = {owner for one in owners.values() for owner in one}
-    return (
-        set(owners) == set(range(PARTITIONS))
-        and all(len(one) == 1 for one in owners.values())
-        and holders == {member.name for member in storm.members}
-    )
+    members = {member.name for member in storm.members}
+    return [
+        *(
+            f"{partition} is had by {owners.get(partition)}"
+            for partition in range(PARTITIONS)
+            if len(owners.get(partition, ())) != 1
+        ),
+        *(f"{name} has nothing" for name in members - holders),
+        *(f"{name} has left and has something" for name in holders - members),
+    ]
