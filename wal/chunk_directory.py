@@ -31,7 +31,8 @@ What `recover` does with each chunk, in the order of their numbers:
     24  zeros        4s
     28  CRC          u32  over bytes 0 .. 27
 
-Committed chunks are kept up to `wal.cache.max.bytes`, quarantined ones up to
+Committed chunks are kept up to `wal.cache.max.bytes` and as long as what is remembered of them fits
+`wal.cache.memory.max.bytes`, quarantined ones up to
 `wal.quarantine.max.bytes`; the oldest go first, and no chunk goes while somebody reads it. The
 files of a few that went are used again (`wal.chunk_spares`).
 
@@ -115,6 +116,15 @@ tiny batches would fill memory long before their bytes fill a queue.
 """
 
 
+CACHED_CHUNK_BYTES: Final = 4096
+"""What a committed chunk is taken to cost in memory, beside CACHED_BATCH_BYTES for each batch.
+
+Measured: 3.4 KiB, most of it names. Uncharged, chunks of a few records that are sealed a hundred
+times a second would fill memory long before they fill the disk that the cache may use.
+"""
+CACHED_BATCH_BYTES: Final = 16
+
+
 class ObjectMap(NamedTuple):
     """From an object's bytes to .data: the batches at `object_offsets` start at `data_offsets`.
 
@@ -174,6 +184,11 @@ class SealedChunk:
     @property
     def data_path(self) -> str:
         return self.paths.data
+
+    @property
+    def cached_memory_bytes(self) -> int:
+        """What it counts against `wal.cache.memory.max.bytes` when it is committed."""
+        return CACHED_CHUNK_BYTES + CACHED_BATCH_BYTES * self.batch_count
 
     @property
     def charged_bytes(self) -> int:
@@ -354,6 +369,7 @@ class ChunkDirectory:
         # Committed chunks by number: the order of deletion.
         self._cached: dict[int, SealedChunk] = {}
         self._cached_bytes = 0
+        self._cached_memory_bytes = 0
         self._next_number = 0
         self._lock_fd = -1
         self._spares = SpareChunks(path, disk)
@@ -392,8 +408,7 @@ class ChunkDirectory:
             self._chunks[chunk.object_key] = chunk
             self._last_ulid = max(self._last_ulid or "", chunk.identity.ulid)
             if chunk.is_committed:
-                self._cached[number] = chunk
-                self._cached_bytes += chunk.file_bytes
+                self._keep(chunk)
             else:
                 waiting.append(chunk)
         self._shrink_cache()
@@ -512,8 +527,7 @@ class ChunkDirectory:
             log.warning("commit not noted", path=chunk.paths.committed, error=str(error))
         chunk.forget_plan()
         with self._lock:
-            self._cached[chunk.paths.number] = chunk
-            self._cached_bytes += chunk.file_bytes
+            self._keep(chunk)
         self._shrink_cache()
 
     def discard(self, chunk: SealedChunk) -> None:
@@ -642,26 +656,34 @@ class ChunkDirectory:
             return None
         return batches, footer_crc, object_bytes
 
+    def _keep(self, chunk: SealedChunk) -> None:
+        self._cached[chunk.paths.number] = chunk
+        self._cached_bytes += chunk.file_bytes
+        self._cached_memory_bytes += chunk.cached_memory_bytes
+
     def _forget(self, chunk: SealedChunk) -> None:
         with self._lock:
             chunk.is_gone = True
             self._chunks.pop(chunk.object_key, None)
             if self._cached.pop(chunk.paths.number, None) is not None:
                 self._cached_bytes -= chunk.file_bytes
+                self._cached_memory_bytes -= chunk.cached_memory_bytes
 
     def _shrink_cache(self) -> None:
         victims: list[SealedChunk] = []
         with self._lock:
             excess = self._cached_bytes - self._settings.cache_max_bytes
-            for number in sorted(self._cached) if excess > 0 else ():
-                chunk = self._cached[number]
+            memory_excess = self._cached_memory_bytes - self._settings.cache_memory_max_bytes
+            # In the order of commits: nothing here may cost what the whole cache is large.
+            for chunk in self._cached.values():
+                if excess <= 0 and memory_excess <= 0:
+                    break
                 if chunk.readers:
                     continue
                 victims.append(chunk)
                 chunk.is_gone = True
                 excess -= chunk.file_bytes
-                if excess <= 0:
-                    break
+                memory_excess -= chunk.cached_memory_bytes
         for chunk in victims:
             self._retire(chunk)
 

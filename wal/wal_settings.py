@@ -102,6 +102,14 @@ class WalSettings:
         maximum=64 * 1024 * GIB,
         why="smaller: tail reads go to the object store earlier; larger: more local disk",
     )
+    cache_memory_max_bytes: int = setting(
+        "wal.cache.memory.max.bytes",
+        32 * MIB,
+        minimum=0,
+        maximum=1024 * GIB,
+        why="what it takes to know where the batches of kept chunks lie; smaller: a broker whose "
+        "chunks are small keeps fewer of them than wal.cache.max.bytes allows",
+    )
     quarantine_max_bytes: int = setting(
         "wal.quarantine.max.bytes",
         256 * MIB,

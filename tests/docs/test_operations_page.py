@@ -35,6 +35,6 @@ def test_the_page_names_keys_that_exist() -> None:
 def test_the_defaults_in_the_table_of_memory_are_those_of_the_code() -> None:
     defaults = {key: default for key, default, _ in explain_all()}
     rows = re.findall(r"^\| `([\w.]+)` \| ([\d,]+)( MiB)? \|", PAGE, re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 8
     for key, number, unit in rows:
         assert defaults[key] == int(number.replace(",", "")) * (1 << 20 if unit else 1), key

@@ -36,7 +36,12 @@ from wal.chunk import (
     cut_tail,
     scan_chunk,
 )
-from wal.chunk_directory import QUARANTINE, SealedChunk
+from wal.chunk_directory import (
+    CACHED_BATCH_BYTES,
+    CACHED_CHUNK_BYTES,
+    QUARANTINE,
+    SealedChunk,
+)
 from wal.errors import CorruptChunk, DisklessError, OutOfBounds, StorageFailed
 from wal.fd_cache import FdCache
 from wal.wal_object import WalObjectBody
@@ -410,6 +415,24 @@ def test_the_tail_cache_drops_the_oldest_chunks(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="no longer kept"):
         chunks[0].read_object_range(64, 1)
     directory.close()
+
+
+def test_the_tail_cache_drops_chunks_that_it_costs_too_much_memory_to_know(tmp_path: Path) -> None:
+    each = CACHED_CHUNK_BYTES + CACHED_BATCH_BYTES * len(BATCHES)
+    limit = replace(SETTINGS, cache_memory_max_bytes=3 * each)
+    directory = open_directory(tmp_path, settings=limit)
+    directory.recover()
+    chunks = [sealed(directory, BATCHES) for _ in range(5)]
+    for chunk in chunks:
+        directory.mark_committed(chunk)
+    kept = [directory.locate(chunk.object_key) is not None for chunk in chunks]
+    assert kept == [False, False, True, True, True]
+    directory.close()
+    again = open_directory(tmp_path, settings=replace(SETTINGS, cache_memory_max_bytes=each))
+    assert again.recover() == []
+    kept = [again.locate(chunk.object_key) is not None for chunk in chunks]
+    assert kept == [False, False, False, False, True]
+    again.close()
 
 
 def test_a_chunk_being_read_is_not_deleted(tmp_path: Path) -> None:
