@@ -2,11 +2,15 @@
 
 import re
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+from kafka_raw_client import frame
 
 from diskless.config import load_config
 from diskless.descriptors import OTHER_DESCRIPTORS
@@ -62,3 +66,47 @@ def test_a_process_that_may_open_next_to_nothing_does_not_start() -> None:
     ended = run_under(256, 256)
     assert ended.returncode == 1
     assert "this process may have 256 files open" in ended.stderr
+
+
+def test_a_broker_with_few_descriptors_admits_as_many_clients_as_it_has_room_for(
+    tmp_path: Path,
+) -> None:
+    limit = BESIDES + 30
+
+    def low() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    command = [sys.executable, "-m", "diskless.cli", "serve", "--data", str(tmp_path / "data")]
+    command += ["--listen", "127.0.0.1:0", "--set", "metrics.listen="]
+    with (
+        subprocess.Popen(command, preexec_fn=low, stdout=subprocess.PIPE, text=True) as broker,
+        ExitStack() as stack,
+    ):
+        assert broker.stdout is not None
+        try:
+            port = next(
+                int(line.rpartition(":")[2])
+                for line in broker.stdout
+                if line.startswith("ready on ")
+            )
+            clients = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                for _ in range(35)
+            ]
+            for client in clients:
+                client.settimeout(10)
+            served = [client for client in clients if _is_answered(client)]
+            assert len(served) == 30
+            # It can still open what it needs to stop.
+        finally:
+            broker.terminate()
+            broker.stdout.read()
+    assert broker.returncode == 0
+
+
+def _is_answered(client: socket.socket) -> bool:
+    try:
+        client.sendall(frame(18, 0, 1, b""))
+        return bool(client.recv(1 << 16))
+    except ConnectionError:
+        return False
