@@ -21,6 +21,8 @@ from tests.support.client_matrix import (
     readers,
     serves,
 )
+from tests.support.java_client import JavaKafka
+from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, kafka_tools
 from tests.support.kafkajs import KafkaJs, node_process
 from tests.support.kcat import Kcat, kcat_or_skip
 from tests.support.live_broker import LiveBroker
@@ -42,6 +44,12 @@ APPEND_TIME: Final = "append-time"
 APPEND_TIME_CODEC: Final = "gzip"
 BASE_MS: Final = 1_600_000_000_123
 NO_ZSTD: Final = ("0.11",)
+JAVA: Final = tuple(f"java-{version}" for version in KAFKA_VERSIONS)
+
+
+def understand(client: str, release: str) -> bool:
+    """Java's 4.x speak to no broker before 2.1."""
+    return not (client.startswith("java-4") and release == "0.11")
 
 
 def the_records() -> list[Record]:
@@ -73,6 +81,13 @@ class Written(NamedTuple):
     records: list[StoredRecord]
 
 
+def can_read(client: str, release: str, one: Written) -> bool:
+    """Java's clients refuse LZ4 frames of linked blocks, and lz4js writes no others."""
+    if release in NO_ZSTD and one.codec == "zstd":
+        return False
+    return not (client in JAVA and (one.client, one.codec) == ("kafkajs", "lz4"))
+
+
 @pytest.fixture(scope="module")
 def kafkajs() -> Iterator[KafkaJs | None]:
     """None where it cannot be had: the others go without it."""
@@ -94,21 +109,34 @@ def kcat() -> Kcat | None:
 
 
 @pytest.fixture(scope="module")
+def java() -> Iterator[list[JavaKafka]]:
+    """None where it cannot be had: the others go without it."""
+    with ExitStack() as stack:
+        try:
+            found = [JavaKafka(stack.enter_context(kafka_tools(each))) for each in KAFKA_VERSIONS]
+        except JvmUnavailable:
+            found = []
+        yield found
+
+
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
     with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
-def written(broker: LiveBroker, kafkajs: KafkaJs | None, kcat: Kcat | None) -> dict[str, Written]:
+def written(
+    broker: LiveBroker, kafkajs: KafkaJs | None, kcat: Kcat | None, java: list[JavaKafka]
+) -> dict[str, Written]:
     """Every client's topics."""
-    clients = [*STOCK_CLIENTS, *(one for one in (kafkajs, kcat) if one is not None)]
+    clients = [*STOCK_CLIENTS, *(one for one in (kafkajs, kcat) if one is not None), *java]
     topics = {
         f"{release}-{client.name}-{kind}": (release, client, kind)
         for release in RELEASES
         for client in clients
         for kind in (*CODECS, APPEND_TIME)
-        if not (release in NO_ZSTD and kind == "zstd")
+        if not (release in NO_ZSTD and kind == "zstd") and understand(client.name, release)
     }
     admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
     config = {"message.timestamp.type": "LogAppendTime"}
@@ -164,6 +192,7 @@ PROTOCOLS: Final = {
     "aiokafka": ("assign", "classic"),
     "kafkajs": ("classic",),
     "kcat": ("assign", "classic"),
+    **dict.fromkeys(JAVA, ("assign", "classic", "consumer")),
 }
 WAYS: Final = [
     (client, protocol, release)
@@ -172,6 +201,7 @@ WAYS: Final = [
     for release in RELEASES
     # The releases of the past had no groups of that protocol.
     if protocol != "consumer" or RELEASES[release] is None
+    if understand(client, release)
 ]
 
 
@@ -180,17 +210,14 @@ def test_a_client_reads_equal_what_every_client_wrote(
     broker: LiveBroker,
     kafkajs: KafkaJs | None,
     kcat: Kcat | None,
+    java: list[JavaKafka],
     written: dict[str, Written],
     client: str,
     protocol: str,
     release: str,
 ) -> None:
-    reader = reader_of(client, protocol, kafkajs, kcat)
-    topics = {
-        name: one
-        for name, one in written.items()
-        if not (release in NO_ZSTD and one.codec == "zstd")
-    }
+    reader = reader_of(client, protocol, kafkajs, kcat, java)
+    topics = {name: one for name, one in written.items() if can_read(client, release, one)}
     with as_old_as(broker, release):
         if protocol == "consumer" and not serves(broker, CONSUMER_GROUP_HEARTBEAT):
             pytest.skip("this broker has no groups of that protocol")
@@ -202,9 +229,11 @@ def test_a_client_reads_equal_what_every_client_wrote(
         assert found[name] == expected, name
 
 
-def reader_of(client: str, protocol: str, kafkajs: KafkaJs | None, kcat: Kcat | None) -> Reader:
+def reader_of(
+    client: str, protocol: str, kafkajs: KafkaJs | None, kcat: Kcat | None, java: list[JavaKafka]
+) -> Reader:
     """Skips where it is not there."""
-    for reader in readers(kafkajs, kcat):
+    for reader in readers(kafkajs, kcat, java):
         if (reader.client, reader.protocol) == (client, protocol):
             return reader
     pytest.skip(f"{client} is not there")

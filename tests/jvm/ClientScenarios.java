@@ -68,6 +68,7 @@ public final class ClientScenarios {
         switch (scenario) {
             case "produce": return produce();
             case "read": return read();
+            case "read all": return readAll();
             case "positions": return positions();
             case "pause": return pause();
             case "refusals": return refusals();
@@ -126,6 +127,38 @@ public final class ClientScenarios {
             }, "records");
         }
         return records;
+    }
+
+    /**
+     * [setting=value ...]; on standard input how many records of partition 0 of which topics, as one
+     * JSON object. With a group.id it joins that group. Gives the records by topic.
+     */
+    private Object readAll() throws IOException {
+        Map<String, Object> counts = input().get(0);
+        Map<String, List<Object>> found = new HashMap<>();
+        Map<String, String> settings = settings(0);
+        long missing = 0;
+        for (Map.Entry<String, Object> count : counts.entrySet()) {
+            found.put(count.getKey(), new ArrayList<>());
+            missing += ((Number) count.getValue()).longValue();
+        }
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(settings)) {
+            if (settings.containsKey("group.id")) {
+                consumer.subscribe(counts.keySet());
+            } else {
+                consumer.assign(counts.keySet().stream()
+                        .map(topic -> new TopicPartition(topic, 0)).collect(Collectors.toList()));
+            }
+            long[] left = {missing};
+            await(() -> {
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
+                    found.get(record.topic()).add(asJson(record));
+                    left[0]--;
+                }
+                return left[0] <= 0;
+            }, "all records");
+        }
+        return found;
     }
 
     /** TOPIC PARTITION TIMESTAMP... Everything a consumer can ask about offsets. */

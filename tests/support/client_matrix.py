@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import TopicPartition
 
+from tests.support.java_client import JavaKafka
 from tests.support.kafkajs import KafkaJs, grouped
 from tests.support.kcat import Kcat
 from tests.support.live_broker import LiveBroker
@@ -95,7 +96,7 @@ class Reader:
     """What the client's interface tells of a record."""
 
 
-def readers(kafkajs: KafkaJs | None, kcat: Kcat | None) -> list[Reader]:
+def readers(kafkajs: KafkaJs | None, kcat: Kcat | None, java: Sequence[JavaKafka]) -> list[Reader]:
     """All ways of all clients that are there."""
     found = [
         Reader(client="confluent-kafka", protocol=protocol, read_all=_confluent(protocol))
@@ -106,6 +107,11 @@ def readers(kafkajs: KafkaJs | None, kcat: Kcat | None) -> list[Reader]:
             Reader(client="kafka-python", protocol=protocol, read_all=_kafka_python(protocol))
         )
         found.append(Reader(client="aiokafka", protocol=protocol, read_all=_aiokafka(protocol)))
+    found += [
+        Reader(client=one.name, protocol=protocol, read_all=_java(one, protocol))
+        for one in java
+        for protocol in ("assign", "classic", "consumer")
+    ]
     if kafkajs is not None:
         found.append(
             Reader(
@@ -219,6 +225,16 @@ def _aiokafka(protocol: str) -> Callable[[str, Counts], Found]:
         return collected.found
 
     return lambda bootstrap, counts: asyncio.run(read_all(bootstrap, counts))
+
+
+def _java(client: JavaKafka, protocol: str) -> Callable[[str, Counts], Found]:
+    def read_all(bootstrap: str, counts: Counts) -> Found:
+        if protocol == "assign":
+            return client.read_all(bootstrap, counts)
+        member = {"group_id": _group(client.name), "group_protocol": protocol}
+        return client.read_all(bootstrap, counts, **member)
+
+    return read_all
 
 
 def _of_python(message: Any) -> StoredRecord:

@@ -80,6 +80,17 @@ class JavaKafka:
         read = scenario(self.tools, "read", bootstrap, *place, **settings)
         return [StoredRecord(record["offset"], _record(record)) for record in read]
 
+    def read_all(
+        self, bootstrap: str, counts: Mapping[str, int], **settings: str
+    ) -> dict[str, list[StoredRecord]]:
+        """So many records of partition 0 of so many topics, in a group if `settings` name one."""
+        counted = json.dumps(dict(counts)).encode()
+        read = scenario(self.tools, "read all", bootstrap, stdin=counted, **settings)
+        return {
+            topic: [StoredRecord(record["offset"], _record(record)) for record in records]
+            for topic, records in read.items()
+        }
+
 
 def _line(record: Record) -> bytes:
     return json.dumps(
