@@ -42,6 +42,7 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from diskless.api.registry import Api, ApiRegistry, Deferred, MustClose, Reply, Request
+from diskless.connection_limits import plain_address
 from diskless.ports import Buffer, ClientInfo, EarlyEnd, ServerMetrics
 from diskless.protocol.header import (
     FRAME_BYTES_MIN,
@@ -219,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports have all the methods of asyncio.Transport, but not the class.
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        host = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
+        host = plain_address(str(peer[0])) if isinstance(peer, tuple) and peer else "local"
         self._client = ClientInfo(self._id, "", host)
         admitted = self._shared.owner.admit(self, host)
         if isinstance(admitted, str):

@@ -17,6 +17,16 @@ CREATION_BURST_S: Final = 1.0
 """How much of the rate may come at one instant, after a time in which less came."""
 
 
+_IPV4_IN_IPV6: Final = "::ffff:"
+
+
+def plain_address(address: str) -> str:
+    """An IPv4 client's address without the prefix that it has on an IPv6 listener."""
+    if address.startswith(_IPV4_IN_IPV6) and "." in address:
+        return address.removeprefix(_IPV4_IN_IPV6)
+    return address
+
+
 def parse_ip_overrides(text: str) -> Mapping[str, int]:
     """`max.connections.per.ip.overrides`: ADDRESS:COUNT, separated by commas.
 
@@ -27,7 +37,10 @@ def parse_ip_overrides(text: str) -> Mapping[str, int]:
         address, _, count = entry.rpartition(":")
         try:
             # As the socket writes it, whichever way it was written here.
-            overrides[str(ipaddress.ip_address(address.strip().strip("[]")))] = int(count)
+            known = ipaddress.ip_address(address.strip().strip("[]"))
+            if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is not None:
+                known = known.ipv4_mapped
+            overrides[str(known)] = int(count)
             if int(count) < 0:
                 raise ValueError("negative")
         except ValueError as error:

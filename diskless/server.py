@@ -13,6 +13,7 @@ Every task of a request belongs to the server's task group, so no request outliv
 import asyncio
 import itertools
 import socket
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from operator import itemgetter
 from types import TracebackType
@@ -33,6 +34,9 @@ from wal.errors import InvalidSettings
 __all__ = ("KafkaServer", "ServerSettings")
 
 _SWEEP_INTERVAL_MAX_S: Final = 1.0
+
+_SWEEP_STEP: Final = 250
+"""Connections, between which others have a turn."""
 
 _UNSENT_SHARES_MAX: Final = 2
 """Times `queued.max.response.bytes`."""
@@ -177,9 +181,16 @@ class KafkaServer:
 
     def sweep(self) -> None:
         """Cut off connections whose time is up; the server does this by itself as well."""
+        for _ in self._sweep_in_steps():
+            pass
+
+    def _sweep_in_steps(self) -> Iterator[None]:
+        """The same a few connections at a time, for thousands take milliseconds."""
         now = self._clock.monotonic()
-        for connection in list(self._connections):
+        for number, connection in enumerate(list(self._connections), start=1):
             connection.sweep(now)
+            if not number % _SWEEP_STEP:
+                yield
         self._cut_slowest_readers(now)
 
     def _cut_slowest_readers(self, now: float) -> None:
@@ -253,7 +264,8 @@ class KafkaServer:
         interval_s = min(shortest_ms / 4000, _SWEEP_INTERVAL_MAX_S)
         while True:
             await asyncio.sleep(interval_s)
-            self.sweep()
+            for _ in self._sweep_in_steps():
+                await asyncio.sleep(0)
 
     async def _stop(self) -> None:
         assert self._listener is not None

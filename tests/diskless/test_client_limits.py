@@ -101,6 +101,21 @@ async def test_a_client_that_says_nothing_is_closed_after_the_idle_time():
 
 
 @on_both_loops
+async def test_the_server_looks_after_hundreds_of_connections_by_itself():
+    clock = ManualClock()
+    # It looks every quarter of the shorter time.
+    async with running_broker(clock=clock, idle_max_ms=40) as broker:
+        clients = [await connect(broker) for _ in range(600)]
+        await until(lambda: broker.metrics.open == 600)
+        clock.advance(0.05)
+        for client in clients:
+            assert await client.is_closed_by_server()
+        await until(lambda: broker.metrics.open == 0)
+        for client in clients:
+            await client.close()
+
+
+@on_both_loops
 async def test_a_tls_client_is_cut_off_by_its_first_bytes():
     async with running_broker() as broker:
         client = await connect(broker)

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.config import load_config
-from diskless.connection_limits import CREATION_BURST_S, ConnectionLimits, parse_ip_overrides
+from diskless.connection_limits import (
+    CREATION_BURST_S,
+    ConnectionLimits,
+    parse_ip_overrides,
+    plain_address,
+)
 from wal.errors import InvalidSettings
 
 
@@ -70,6 +75,13 @@ def test_overrides_are_addresses_with_counts():
     assert parse_ip_overrides("") == {}
     assert parse_ip_overrides("10.0.0.1:5, 10.0.0.2 : 0,") == {"10.0.0.1": 5, "10.0.0.2": 0}
     assert parse_ip_overrides("[::1]:7,fe80:0::1:2") == {"::1": 7, "fe80::1": 2}
+
+
+def test_an_ipv4_address_is_the_same_on_an_ipv6_listener():
+    assert plain_address("::ffff:10.0.0.1") == plain_address("10.0.0.1") == "10.0.0.1"
+    assert parse_ip_overrides("[::ffff:10.0.0.1]:3") == {"10.0.0.1": 3}
+    assert plain_address("::ffff:1") == "::ffff:1"
+    assert plain_address("fe80::1") == "fe80::1"
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:", "10.0.0.1:x", "host:1", "10.0.0.1:-1"])
