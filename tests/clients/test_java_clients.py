@@ -278,6 +278,40 @@ def test_a_pattern_finds_topics_that_come_later(
     assert json.loads(finished.lines[-1]) == [f"{topic}-a", f"{topic}-b"]
 
 
+def test_the_broker_finds_the_topics_of_a_pattern_that_come_later(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    if not tools.is_4:
+        pytest.skip("the clients of 3.9 look at patterns themselves")
+    create(admin, f"{topic}-a", 2)
+    create(admin, f"other-{topic}")
+    arguments = (f"group-{topic}", f"{topic}-[a-z]+", "2")
+    settings = ("group.protocol=consumer", "group.remote.assignor=range")
+    with tools.start(
+        *("ClientScenarios", "broker's pattern", broker.bootstrap, *arguments, *settings)
+    ) as member:
+        create(admin, f"{topic}-b")
+        finished = member.finish()
+    assert finished.status == 0, finished.stderr
+    check_quiet(finished.stderr)
+    assert json.loads(finished.lines[-1]) == [f"{topic}-a", f"{topic}-b"]
+
+
+def test_a_group_goes_over_to_the_new_protocol_and_back_member_by_member(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, topic, 4)
+    steps = scenario(tools, "migration", broker.bootstrap, f"group-{topic}", topic)
+    assert steps == [
+        ["classic", 1, "Classic"],
+        ["classic", 2, "Classic"],
+        ["consumer", 2, "Consumer"],
+        ["consumer", 2, "Consumer"],
+        ["classic", 2, "Consumer"],
+        ["classic", 2, "Classic"],
+    ]
+
+
 @each_protocol
 def test_a_producer_and_a_member_go_on_when_the_broker_comes_back(
     tools: KafkaTools, topic: str, tmp_path: Path, protocol: str

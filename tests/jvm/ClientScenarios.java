@@ -25,6 +25,7 @@ import java.util.stream.Collectors;
 import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.ObjectMapper;
 
+import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -77,6 +78,8 @@ public final class ClientScenarios {
             case "static": return staticMembership();
             case "cooperative": return cooperative();
             case "pattern": return pattern();
+            case "broker's pattern": return brokersPattern();
+            case "migration": return migration();
             case "through": return through();
             default: throw new IllegalArgumentException(scenario);
         }
@@ -470,12 +473,71 @@ public final class ClientScenarios {
             member.consumer.subscribe(Pattern.compile(arguments.get(1)), member);
             await(() -> {
                 member.poll();
-                return member.consumer.assignment().stream().map(TopicPartition::topic).distinct()
-                        .count() == count;
+                return topics(member).size() == count;
             }, count + " topics");
-            return member.consumer.assignment().stream().map(TopicPartition::topic).distinct()
-                    .sorted().collect(Collectors.toList());
+            return topics(member);
         }
+    }
+
+    /**
+     * GROUP PATTERN COUNT [setting=value ...]: the same with a pattern that the broker looks at, which
+     * clients before 4.0 cannot send; hence by reflection.
+     */
+    private Object brokersPattern() throws Exception {
+        int count = Integer.parseInt(arguments.get(2));
+        Class<?> type = Class.forName("org.apache.kafka.clients.consumer.SubscriptionPattern");
+        Object pattern = type.getConstructor(String.class).newInstance(arguments.get(1));
+        try (Member member = new Member(arguments.get(0), settings(3))) {
+            KafkaConsumer.class.getMethod("subscribe", type, ConsumerRebalanceListener.class)
+                    .invoke(member.consumer, pattern, member);
+            await(() -> {
+                member.poll();
+                return topics(member).size() == count;
+            }, count + " topics");
+            return topics(member);
+        }
+    }
+
+    /**
+     * GROUP TOPIC: members go over from the classic protocol to the new one and back, one by one.
+     * Gives who had how many partitions after each step, and the kind of group it was then.
+     */
+    private Object migration() throws Exception {
+        String group = arguments.get(0);
+        String topic = arguments.get(1);
+        List<Object> steps = new ArrayList<>();
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", bootstrap);
+        List<Member> members = new ArrayList<>();
+        try (Admin admin = Admin.create(settings)) {
+            for (String next : List.of("classic", "classic", "-", "consumer", "-", "consumer",
+                    "-", "classic", "-", "classic")) {
+                if (next.equals("-")) {
+                    members.remove(0).close();
+                    continue;
+                }
+                members.add(new Member(group, new HashMap<>(Map.of("group.protocol", next)))
+                        .subscribe(topic));
+                int share = 4 / members.size();
+                await(() -> {
+                    members.forEach(Member::poll);
+                    return members.stream().allMatch(member -> member.held() == share);
+                }, share + " partitions each after " + steps);
+                String kind = admin.listConsumerGroups().all().get().stream()
+                        .filter(listing -> listing.groupId().equals(group))
+                        .map(listing -> listing.type().orElseThrow().toString())
+                        .collect(Collectors.joining());
+                steps.add(List.of(next, members.size(), kind));
+            }
+        } finally {
+            members.forEach(Member::close);
+        }
+        return steps;
+    }
+
+    private static List<String> topics(Member member) {
+        return member.consumer.assignment().stream().map(TopicPartition::topic).distinct().sorted()
+                .collect(Collectors.toList());
     }
 
     /**
