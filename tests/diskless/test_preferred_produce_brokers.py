@@ -34,6 +34,7 @@ def answer(gateways: tuple[int, ...], version: int) -> bytes:
         body=request_body(METADATA, version, topics=() if version == 0 else None),
         wake=EarlyEnd(),
         reserve=lambda size: size,
+        mute=lambda until: None,
     )
     reply = metadata_api.api(cluster, topics).handler(request)
     assert isinstance(reply, list)
