@@ -59,6 +59,15 @@ class SingleBroker:
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         return self._endpoint.node_id
 
+    def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
+        return (self._endpoint.node_id,)
+
+    def is_another_rack(self, rack: str) -> bool:
+        return False
+
+    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
+        return self._endpoint.node_id
+
     def preferred_produce_brokers(
         self, topic_id: UUID, partition: int, client: ClientInfo
     ) -> Sequence[int]:

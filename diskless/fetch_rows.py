@@ -10,7 +10,8 @@ can be made of such: whoever has few of them need not care. Neither is ever modi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self, overload
+from types import MappingProxyType
+from typing import Final, NamedTuple, Self, overload
 from uuid import UUID
 
 import numpy as np
@@ -20,6 +21,9 @@ from diskless.ports import Buffer, FetchPartition, FetchResult
 from wal.errors import DisklessError
 
 Int64s = npt.NDArray[np.int64]
+
+
+NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class FetchTopic(NamedTuple):
@@ -94,10 +98,11 @@ class FetchRows(Sequence[FetchPartition]):
 class FetchAnswer(Sequence[FetchResult]):
     """What the rows of a request gave, by position.
 
-    `errors` and `records` are there for the rows that have any, in ascending order.
+    `errors` and `records` are there for the rows that have any, in ascending order, and so are
+    `readers`: other brokers whom the client shall ask instead.
     """
 
-    __slots__ = ("errors", "high_watermarks", "log_start_offsets", "records")
+    __slots__ = ("errors", "high_watermarks", "log_start_offsets", "readers", "records")
 
     def __init__(
         self,
@@ -105,11 +110,13 @@ class FetchAnswer(Sequence[FetchResult]):
         log_start_offsets: Int64s,
         records: Mapping[int, Sequence[Buffer]],
         errors: Mapping[int, DisklessError],
+        readers: Mapping[int, int] = NOBODY,
     ) -> None:
         self.high_watermarks = high_watermarks
         self.log_start_offsets = log_start_offsets
         self.records = records
         self.errors = errors
+        self.readers = readers
 
     @classmethod
     def of(cls, results: Sequence[FetchResult]) -> Self:
@@ -128,6 +135,18 @@ class FetchAnswer(Sequence[FetchResult]):
         """The same error for all of `count` rows."""
         nothing = np.full(count, -1, np.int64)
         return cls(nothing, nothing, {}, dict.fromkeys(range(count), error))
+
+    def at(self, readers: Mapping[int, int]) -> "FetchAnswer":
+        """The same, and whom to ask instead of this broker; nobody where there is an error."""
+        if not readers:
+            return self
+        return FetchAnswer(
+            self.high_watermarks,
+            self.log_start_offsets,
+            self.records,
+            self.errors,
+            {row: reader for row, reader in readers.items() if row not in self.errors},
+        )
 
     def __len__(self) -> int:
         return len(self.high_watermarks)

@@ -244,7 +244,7 @@ class _Incremental:
         gave = np.zeros(len(rows), bool)
         gave[[*answer.records]] = True
         is_new = gave.copy()
-        is_new[[*answer.errors]] = True
+        is_new[[*answer.errors, *answer.readers]] = True
         if session.layout == self._layout:
             is_new |= high_watermarks != session.high_watermarks[order]
             is_new |= log_start_offsets != session.log_start_offsets[order]
@@ -417,7 +417,7 @@ def _offsets_told(answer: FetchAnswer) -> tuple[Int64s, Int64s]:
 
 
 def _part(answer: FetchAnswer, rows: npt.NDArray[np.intp]) -> FetchAnswer:
-    """These rows of an answer; they hold all that have records or errors."""
+    """These rows of an answer; they hold all of which there is more than offsets."""
     if len(rows) == len(answer):
         return answer
     places = dict(zip(rows.tolist(), range(len(rows)), strict=True))
@@ -426,6 +426,7 @@ def _part(answer: FetchAnswer, rows: npt.NDArray[np.intp]) -> FetchAnswer:
         answer.log_start_offsets[rows],
         {places[row]: records for row, records in answer.records.items()},
         {places[row]: error for row, error in answer.errors.items()},
+        {places[row]: reader for row, reader in answer.readers.items()},
     )
 
 

@@ -112,6 +112,19 @@ class SharedCluster:
         leader = self._routing.leader_of(topic_id, partition, client)
         return self.node_id if leader is None else leader
 
+    def replicas_of(self, topic_id: uuid.UUID, partition: int, client: ClientInfo) -> Sequence[int]:
+        self._refresh()
+        return self._routing.replicas_of(topic_id, partition, client) or (self.node_id,)
+
+    def is_another_rack(self, rack: str) -> bool:
+        self._refresh()
+        return rack != self._myself.rack and rack in self._routing.racks
+
+    def reader_in(self, rack: str, topic_id: uuid.UUID, partition: int) -> int:
+        self._refresh()
+        reader = self._routing.reader_in(rack, topic_id, partition)
+        return self.node_id if reader is None else reader
+
     def preferred_produce_brokers(
         self, topic_id: uuid.UUID, partition: int, client: ClientInfo
     ) -> Sequence[int]:

@@ -232,6 +232,10 @@ class ReplicaManager(Protocol):
         """
         ...
 
+    async def bounds(self, requests: Sequence[FetchPartition]) -> Sequence[FetchResult]:
+        """What `fetch` answers but for the records, at once."""
+        ...
+
     async def list_offsets(
         self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo
     ) -> Sequence[ListOffsetsResult]:
@@ -270,6 +274,18 @@ class Cluster(Protocol):
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         """The node id this client shall use for a partition; sticky while that broker lives."""
+        ...
+
+    def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
+        """Whom this client may read from: `leader_of`, then one broker of each other rack."""
+        ...
+
+    def is_another_rack(self, rack: str) -> bool:
+        """Whether brokers are alive in `rack`, and this one is elsewhere."""
+        ...
+
+    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
+        """The broker of a rack that has any whom its readers of a partition shall ask."""
         ...
 
     def preferred_produce_brokers(

@@ -6,7 +6,8 @@ and for PreferredProduceBrokers. It does no I/O and may be asked once per partit
 answer.
 
 The gateway that a partition gets stays the same while that broker is a gateway for the client's
-rack. Partitions without a known coordinator, and clusters without coordinators, are spread over the
+rack. Readers of a rack are sent to the same broker, whose cache they then share. Partitions without
+a known coordinator, and clusters without coordinators, are spread over the
 brokers of the client's rack, or over all of them.
 """
 
@@ -36,6 +37,9 @@ class ProduceRouting:
     ) -> None:
         members = [GatewayBroker(broker.node_id, broker.rack or "") for broker in brokers]
         racks = frozenset(broker.rack for broker in members if broker.rack)
+        self.racks: Final = racks
+        """Those in which a broker is alive."""
+        self._rack_of_broker = {broker.broker_id: broker.rack for broker in members}
         self._gateways = select_produce_gateways(members, hosts)
         self._coordinator_of = coordinator_of
         self._in_rack = {
@@ -51,14 +55,32 @@ class ProduceRouting:
         self, topic_id: UUID, partition: int, client: ClientInfo
     ) -> tuple[int, ...]:
         """The gateways for this client, best first; empty when the coordinator is not known."""
-        coordinator = self._coordinator_of(TopicIdPartition(topic_id, partition))
-        if coordinator is None:
-            return ()
-        return self._preferred(coordinator, self._rack_of(client.client_id))
+        return self._gateways_in(self._rack_of(client.client_id), topic_id, partition)
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int | None:
         """The broker this client shall use for a partition; None when nobody is alive."""
-        gateways = self.preferred_produce_brokers(topic_id, partition, client)
-        return choose_gateway(
-            gateways or self._in_rack[self._rack_of(client.client_id)], topic_id, partition
-        )
+        return self._choose(self._rack_of(client.client_id), topic_id, partition)
+
+    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int | None:
+        """The broker that clients of `rack` use for a partition; None when nobody is there."""
+        return self._choose(rack, topic_id, partition) if rack in self.racks else None
+
+    def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> tuple[int, ...]:
+        """The leader, and for each rack that is not its own the broker that readers there use."""
+        leader = self.leader_of(topic_id, partition, client)
+        if leader is None:
+            return ()
+        others = [
+            self._choose(rack, topic_id, partition)
+            for rack in sorted(self.racks)
+            if rack != self._rack_of_broker[leader]
+        ]
+        return (leader, *(broker for broker in others if broker not in (None, leader)))
+
+    def _choose(self, rack: str | None, topic_id: UUID, partition: int) -> int | None:
+        gateways = self._gateways_in(rack, topic_id, partition)
+        return choose_gateway(gateways or self._in_rack[rack], topic_id, partition)
+
+    def _gateways_in(self, rack: str | None, topic_id: UUID, partition: int) -> tuple[int, ...]:
+        coordinator = self._coordinator_of(TopicIdPartition(topic_id, partition))
+        return () if coordinator is None else self._preferred(coordinator, rack)

@@ -366,6 +366,13 @@ class ReplicaManager:
                 return await self._read(rows, look, found, logs, granted)
             await self._wait_for_commit(look, left_s, wake)
 
+    async def bounds(self, requests: Sequence[FetchPartition]) -> FetchAnswer:
+        """See `diskless.ports.ReplicaManager.bounds`."""
+        rows = FetchRows.of(requests)
+        look = self._look(rows)
+        found = await self._find(rows, look, 0, at_least_one=False)
+        return _answer(look, found, {})
+
     def committed(self, partitions: Collection[TopicIdPartition]) -> None:
         """The coordinator applied a commit: wake the fetches that wait for these partitions."""
         for first, slots in self._ends.heard(partitions):
@@ -445,7 +452,7 @@ class ReplicaManager:
         raise AssertionError(f"nothing is wrong with {request}")
 
     async def _find(
-        self, rows: FetchRows, look: "_Look", max_bytes: int
+        self, rows: FetchRows, look: "_Look", max_bytes: int, *, at_least_one: bool = True
     ) -> dict[int, FoundBatches]:
         """What there is to read of the rows that have to be looked up, in ascending order."""
         if not look.targets:
@@ -457,7 +464,9 @@ class ReplicaManager:
         }
         answers: Sequence[FoundBatches] = ()
         if wanted:
-            answers = await self._coordinator.find_batches([*wanted.values()], max_bytes=max_bytes)
+            answers = await self._coordinator.find_batches(
+                [*wanted.values()], max_bytes=max_bytes, at_least_one=at_least_one
+            )
             self._ends.learn(
                 look.slots[[*wanted]].tolist(),
                 answers,

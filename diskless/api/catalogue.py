@@ -50,6 +50,7 @@ from diskless.ports import (
     StoredPartitions,
     TopicAdmin,
 )
+from diskless.reader_routing import ReaderRouting
 from diskless.topic_config_entries import TopicConfigs
 
 
@@ -71,7 +72,7 @@ def kafka_apis(
     registry = ApiRegistry(
         [
             produce.api(manager, quotas),
-            throttled(fetch.api(manager, fetch_sessions), quotas),
+            throttled(fetch.api(manager, fetch_sessions, ReaderRouting(cluster, topics)), quotas),
             list_offsets.api(manager),
             metadata.api(cluster, topics),
             find_coordinator.api(cluster, groups),

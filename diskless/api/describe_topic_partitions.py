@@ -86,15 +86,15 @@ def _topic(
 ) -> Fields:
     partitions = []
     for index in indexes:
-        leader = cluster.leader_of(topic.topic_id, index, client)
+        replicas = cluster.replicas_of(topic.topic_id, index, client)
         partitions.append(
             {
                 "error_code": 0,
                 "partition_index": index,
-                "leader_id": leader,
+                "leader_id": replicas[0],
                 "leader_epoch": LEADER_EPOCH,
-                "replica_nodes": (leader,),
-                "isr_nodes": (leader,),
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
                 "eligible_leader_replicas": (),
                 "last_known_elr": (),
                 "offline_replicas": (),

@@ -6,7 +6,8 @@
 - The broker's own `fetch.max.bytes` caps the answer; one whole batch is given in any case.
 - read_committed equals read_uncommitted as long as no transactions are served: the last stable
   offset is the high watermark and no transaction was aborted.
-- Never a preferred read replica, never a diverging epoch, never a leader hint.
+- A consumer that says it is in another rack (version 11 and above) is sent to a broker there by a
+  preferred read replica (diskless/reader_routing.py). Never a diverging epoch or a leader hint.
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,13 @@ from diskless.protocol.fetch import (
     encode_refusal,
     encode_response,
 )
+from diskless.reader_routing import ReaderRouting
 from wal.errors import DisklessError
 
 KEY: Final = 1
 
 
-def api(manager: ReplicaManager, sessions: FetchSessions) -> Api:
+def api(manager: ReplicaManager, sessions: FetchSessions, routing: ReaderRouting) -> Api:
     def handle(request: Request) -> Deferred | Reply:
         version = request.version
         asked = decode_request(version, request.body)
@@ -43,11 +45,14 @@ def api(manager: ReplicaManager, sessions: FetchSessions) -> Api:
             return encode_refusal(version, kafka_code(error))
 
         def encode(results: Sequence[FetchResult]) -> Reply:
-            return _reply(version, asked, context.sent(FetchAnswer.of(results)))
+            return _reply(version, asked, context.sent(FetchAnswer.of(results).at(readers)))
 
         def refuse(error: DisklessError) -> Reply:
             return encode(FetchAnswer.refused(len(context.rows), error))
 
+        readers = routing.elsewhere(asked.rack, context.rows)
+        if readers:
+            return Deferred(manager.bounds(context.rows), encode, refuse)
         max_bytes = max(asked.max_bytes, 0)
         answer = manager.fetch(
             context.rows,

@@ -1,7 +1,8 @@
 """Metadata, key 3, versions 0-13: brokers, topics and which broker to use for each partition.
 
 - Every broker can serve every partition. The "leader" a client is told is chosen for that client
-  (rack, then a stable hash) and is the partition's only replica; its epoch is always 0.
+  (rack, then a stable hash); its epoch is always 0. Replicas are the leader and a broker of each
+  other rack: whom consumers may be sent to (diskless/reader_routing.py). All are in sync.
 - Any broker takes administrative requests; the controller named is a live one.
 - Unknown topics are created when the request and `auto.create.topics.enable` allow it, and are
   answered with their partitions at once: there is no election to wait for.
@@ -197,13 +198,12 @@ def _topic(
     partitions = []
     internal = is_internal(topic.name)
     for partition in range(topic.partition_count):
-        leader = cluster.leader_of(topic.topic_id, partition, client)
-        replicas = (leader,)
+        replicas = cluster.replicas_of(topic.topic_id, partition, client)
         partitions.append(
             {
                 "error_code": 0,
                 "partition_index": partition,
-                "leader_id": leader,
+                "leader_id": replicas[0],
                 "leader_epoch": LEADER_EPOCH,
                 "replica_nodes": replicas,
                 "isr_nodes": replicas,

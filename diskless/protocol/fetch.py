@@ -292,5 +292,6 @@ def _answered_rows(
     rows["aborted"] = (1 if read_committed else 0) if flexible else (0 if read_committed else -1)
     if "preferred_read_replica" in names:
         rows["preferred_read_replica"] = -1
+        rows["preferred_read_replica"][[*answer.readers]] = [*answer.readers.values()]
     rows["length"] = 1 if flexible else 0
     return rows

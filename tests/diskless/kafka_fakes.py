@@ -307,6 +307,9 @@ class FakeReplicaManager:
             self.fetches_running -= 1
         return [self._fetch_one(request, max_bytes) for request in requests]
 
+    async def bounds(self, requests: Sequence[FetchPartition]) -> Sequence[FetchResult]:
+        return [self._fetch_one(request, 0)._replace(records=()) for request in requests]
+
     def _wake_fetches(self) -> None:
         self._arrived.set()
 
@@ -357,6 +360,8 @@ class FakeCluster:
     endpoint: BrokerEndpoint
     cluster_id: str = "a-cluster"
     gateways: Sequence[int] = ()
+    readers: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By other racks: the broker that serves readers of each partition there."""
 
     @property
     def node_id(self) -> int:
@@ -371,6 +376,15 @@ class FakeCluster:
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         return self.endpoint.node_id
+
+    def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
+        return (self.endpoint.node_id, *(readers[partition] for readers in self.readers.values()))
+
+    def is_another_rack(self, rack: str) -> bool:
+        return rack in self.readers
+
+    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
+        return self.readers[rack][partition]
 
     def preferred_produce_brokers(
         self, topic_id: UUID, partition: int, client: ClientInfo

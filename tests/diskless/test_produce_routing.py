@@ -80,6 +80,42 @@ def test_partitions_without_a_coordinator_are_spread_over_the_rack() -> None:
     assert everywhere == set(range(6))
 
 
+@pytest.mark.parametrize("hosts", [None, {}], ids=["coordinators", "no coordinators"])
+@pytest.mark.parametrize("asking", ["anyone", "diskless_az=a", "diskless_az=c"])
+def test_replicas_are_the_leader_and_a_reader_of_each_other_rack(
+    hosts: dict[int, int | None] | None, asking: str
+) -> None:
+    routes = routing(hosts)
+    for partition in range(30):
+        leader, *others = routes.replicas_of(TOPIC, partition, client(asking))
+        assert leader == routes.leader_of(TOPIC, partition, client(asking))
+        racks = [BROKERS[broker].rack for broker in (leader, *others)]
+        assert sorted(rack or "" for rack in racks) == sorted(RACKS)
+        for broker in others:
+            rack = BROKERS[broker].rack
+            assert rack is not None
+            assert routes.reader_in(rack, TOPIC, partition) == broker
+
+
+def test_readers_of_a_rack_are_sent_where_its_producers_are() -> None:
+    routes = routing()
+    for partition in range(30):
+        for rack in RACKS:
+            leader = routes.leader_of(TOPIC, partition, client(f"diskless_az={rack}"))
+            assert routes.reader_in(rack, TOPIC, partition) == leader
+    assert routes.reader_in("nowhere", TOPIC, 0) is None
+
+
+def test_without_racks_the_leader_is_the_only_replica() -> None:
+    brokers = [broker._replace(rack=None) for broker in BROKERS]
+    routes = ProduceRouting(brokers, hosts={0: 0}, coordinator_of=lambda _: 0)
+    for partition in range(10):
+        leader = routes.leader_of(TOPIC, partition, client("x"))
+        assert routes.replicas_of(TOPIC, partition, client("x")) == (leader,)
+    assert routes.racks == frozenset()
+
+
 def test_nobody_alive_is_nobody_to_be_sent_to() -> None:
     routes = ProduceRouting([], hosts={0: None}, coordinator_of=lambda _: 0)
     assert routes.leader_of(TOPIC, 0, client("x")) is None
+    assert routes.replicas_of(TOPIC, 0, client("x")) == ()
