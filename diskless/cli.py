@@ -1,9 +1,9 @@
 """The command line: one sub-command, one function.
 
-`serve` runs a broker. `topic` and `tier` are clients of a running one. `verify`, `chunk dump` and
-`wal dump` read what is stored, without a broker, and `metadata` does with or without one; `rebuild`
-writes lost metadata anew. Everything heavy is imported inside the command that needs it, so that
-`diskless --help` is instant and a broker never imports Spark.
+`serve` runs a broker. `topic`, `quota` and `tier` are clients of a running one. `verify`, `chunk
+dump` and `wal dump` read what is stored, without a broker, and `metadata` does with or without one;
+`rebuild` writes lost metadata anew. Everything heavy is imported inside the command that needs it,
+so that `diskless --help` is instant and a broker never imports Spark.
 
 Exit status: 0 it worked, 1 it did not (or `verify` found a broken invariant), 2 the command line or
 the configuration does not make sense, 3 `rebuild` worked and has doubts to tell.
@@ -128,6 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     delete.set_defaults(run=_topic_delete)
     for command in (create, listing, describe, alter, delete):
         _add_bootstrap(command)
+
+    _add_quota(commands)
 
     tier = commands.add_parser(
         "tier",
@@ -338,6 +340,86 @@ def _hypothesis_left_out() -> Iterator[None]:
         yield
     finally:
         del sys.modules["hypothesis"]
+
+
+def _add_quota(commands: Any) -> None:
+    quota = commands.add_parser("quota", help="list, set or remove quotas of clients")
+    quotas = quota.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = quotas.add_parser("list", help="list all quotas")
+    listing.set_defaults(run=_quota_list)
+    change = quotas.add_parser(
+        "set",
+        help="set quotas of a client id, a user, or both",
+        description="Keys are producer_byte_rate and consumer_byte_rate, in bytes a second, at "
+        "each broker.",
+    )
+    change.add_argument("quota", nargs="+", metavar="KEY=VALUE")
+    change.set_defaults(run=_quota_set)
+    remove = quotas.add_parser("remove", help="remove quotas of a client id, a user, or both")
+    remove.add_argument("key", nargs="*", metavar="KEY", help="default: all it has")
+    remove.set_defaults(run=_quota_remove)
+    for command in (change, remove):
+        for name in ("client-id", "user"):
+            which = command.add_mutually_exclusive_group()
+            which.add_argument(f"--{name}", metavar="NAME")
+            which.add_argument(
+                f"--default-{name}",
+                action="store_true",
+                help=f"every {name} that has no quotas of its own",
+            )
+    for command in (listing, change, remove):
+        _add_bootstrap(command)
+
+
+def _quota_list(options: argparse.Namespace) -> int:
+    from diskless.quota_client import QuotaClient
+
+    with QuotaClient(options.bootstrap) as client:
+        table = _table("client id", "user", "quota", "bytes a second")
+        for row in client.list():
+            names = ["(default)" if name is None else name for name in (row.client_id, row.user)]
+            table.add_row(*names, row.key, f"{row.value:,.0f}")
+    _print(table)
+    return 0
+
+
+def _quota_set(options: argparse.Namespace) -> int:
+    from diskless.quota_client import QuotaClient
+
+    changes = {}
+    for pair in options.quota:
+        key, value = _key_value(pair)
+        try:
+            changes[key] = float(value)
+        except ValueError as error:
+            raise InvalidSettings(f"{pair}: {value!r} is no number") from error
+    entity = _quota_entity(options)
+    with QuotaClient(options.bootstrap) as client:
+        client.alter(entity, changes)
+    return 0
+
+
+def _quota_remove(options: argparse.Namespace) -> int:
+    from diskless.quota_client import QuotaClient
+
+    entity = _quota_entity(options)
+    with QuotaClient(options.bootstrap) as client:
+        client.alter(entity, dict.fromkeys(options.key or client.keys_of(entity)))
+    return 0
+
+
+def _quota_entity(options: argparse.Namespace) -> Mapping[str, str | None]:
+    """Raises InvalidSettings."""
+    parts = {
+        "client-id": (options.client_id, options.default_client_id),
+        "user": (options.user, options.default_user),
+    }
+    entity = {
+        kind: name for kind, (name, is_default) in parts.items() if is_default or name is not None
+    }
+    if not entity:
+        raise InvalidSettings("whose quotas? give --client-id, --user or one of --default-…")
+    return entity
 
 
 def _topic_create(options: argparse.Namespace) -> int:

@@ -11,8 +11,8 @@ from kafka.errors import KafkaError, for_code
 
 from wal.errors import DisklessError, Rejected
 
-_REQUEST_TIMEOUT_MS: Final = 30_000
-_BOOTSTRAP_TIMEOUT_MS: Final = 5_000
+REQUEST_TIMEOUT_MS: Final = 30_000
+BOOTSTRAP_TIMEOUT_MS: Final = 5_000
 
 
 class BrokerUnreachable(DisklessError):
@@ -50,8 +50,8 @@ class TopicClient:
             self._admin = KafkaAdminClient(
                 bootstrap_servers=bootstrap,
                 client_id="diskless-cli",
-                request_timeout_ms=_REQUEST_TIMEOUT_MS,
-                bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+                bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
             )
 
     def __enter__(self) -> Self:
@@ -73,7 +73,7 @@ class TopicClient:
                 "configs": dict(configs),
             }
             answer = self._admin.create_topics({name: wanted}, raise_errors=False)
-            _check(answer["topics"])
+            check_results(answer["topics"])
 
     def alter(self, name: str, *, configs: Mapping[str, str], delete: Sequence[str]) -> None:
         """Set `configs`, and let `delete` follow the broker's defaults again; all or nothing."""
@@ -93,11 +93,11 @@ class TopicClient:
         """Add partitions, so that there are as many."""
         with translated_errors(self._bootstrap):
             answer = self._admin.create_partitions({name: partitions}, raise_errors=False)
-        _check([result.to_dict() for result in answer.results])
+        check_results([result.to_dict() for result in answer.results])
 
     def delete(self, name: str) -> None:
         with translated_errors(self._bootstrap):
-            _check(self._admin.delete_topics([name], raise_errors=False)["topics"])
+            check_results(self._admin.delete_topics([name], raise_errors=False)["topics"])
 
     def list(self) -> Sequence[TopicRow]:
         """All topics in name order."""
@@ -145,7 +145,7 @@ class TopicClient:
         ]
 
 
-def _check(results: Sequence[Mapping[str, Any]]) -> None:
+def check_results(results: Sequence[Mapping[str, Any]]) -> None:
     """Raises Rejected with the broker's own words for the first result that is an error."""
     for result in results:
         if result["error_code"]:

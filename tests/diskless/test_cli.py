@@ -42,7 +42,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
 def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     finished = run("--help")
     assert finished.returncode == 0
-    for command in ("serve", "topic", "tier", "verify", "rebuild", "chunk", "wal", "config"):
+    commands = ("serve", "topic", "quota", "tier", "verify", "rebuild", "chunk", "wal", "config")
+    for command in commands:
         assert re.search(rf"^ +{command}\b", finished.stdout, re.MULTILINE), command
 
 
@@ -179,6 +180,53 @@ def test_a_topic_that_cannot_be_is_refused_by_name(
         assert main(["topic", "create", *arguments, *bootstrap]) == 1
         assert named in capsys.readouterr().err
     assert main(["topic", "create", "t", "--config", "novalue", *bootstrap]) == 2
+
+
+def test_quotas_are_set_listed_and_removed(
+    broker: LiveBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ["--bootstrap", broker.bootstrap]
+    etl = ["--client-id", "etl"]
+    assert main(["quota", "set", *etl, "producer_byte_rate=1048576", *at]) == 0
+    assert main(["quota", "set", *etl, "consumer_byte_rate=2e6", *at]) == 0
+    both = ["--default-client-id", "--user", "u"]
+    assert main(["quota", "set", *both, "producer_byte_rate=5", *at]) == 0
+    assert main(["quota", "list", *at]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert sorted(rows) == [
+        ["(default)", "u", "producer_byte_rate", "5"],
+        ["etl", "consumer_byte_rate", "2,000,000"],
+        ["etl", "producer_byte_rate", "1,048,576"],
+    ]
+    assert main(["quota", "remove", *etl, "consumer_byte_rate", *at]) == 0
+    assert main(["quota", "remove", *both, *at]) == 0
+    assert main(["quota", "list", *at]) == 0
+    (row,) = capsys.readouterr().out.splitlines()[1:]
+    assert row.split() == ["etl", "producer_byte_rate", "1,048,576"]
+    assert main(["quota", "remove", *etl, *at]) == 0
+    assert main(["quota", "remove", *etl, *at]) == 1
+    assert "no quotas" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "named"),
+    [
+        (["set", "producer_byte_rate=5"], 2, "whose quotas"),
+        (["set", "--user", "u", "producer_byte_rate"], 2, "not KEY=VALUE"),
+        (["set", "--user", "u", "producer_byte_rate=fast"], 2, "'fast' is no number"),
+        (["set", "--user", "u", "request_percentage=5"], 1, "not served"),
+        (["set", "--user", "u", "producer_byte_rate=-5"], 1, "greater than 0"),
+    ],
+)
+def test_a_quota_that_cannot_be_is_refused_in_words(
+    broker: LiveBroker,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: int,
+    named: str,
+) -> None:
+    assert main(["quota", *arguments, "--bootstrap", broker.bootstrap]) == status
+    assert named in capsys.readouterr().err
 
 
 def test_chunks_and_objects_are_dumped_batch_by_batch(
