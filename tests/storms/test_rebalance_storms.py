@@ -200,7 +200,8 @@ def test_a_storm_of_joining_and_leaving_loses_nothing_and_shares_nothing(
     assert ledger.delivered == {
         partition: offsets for partition, offsets in writer.acknowledged.items() if offsets
     }
-    if not is_killed:
+    if kind == "eager" and not is_killed:
+        # The others read on while they rebalance, and then some commits come at the wrong time.
         assert ledger.refused_commits == []
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as AioTopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaConnectionError as AioKafkaConnectionError
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -384,7 +385,17 @@ class AioStormMember(StormMember):
                     unsaved = 0
                     await commit()
 
-        await consumer.start()
+        while True:
+            try:
+                await consumer.start()
+            except AioKafkaConnectionError:
+                # It gives up at once where the others try again: the broker is not there just now.
+                if self._leaving.is_set():
+                    await consumer.stop()
+                    return
+                await asyncio.sleep(POLL_S)
+            else:
+                break
         consumer.subscribe([topic], listener=Listener())
         # `getmany` waits for an assignment, however long that takes.
         reading = asyncio.create_task(read())
