@@ -15,6 +15,8 @@ from kafka_fakes import Broker, running_broker
 from kafka_raw_client import RawClient, a_batch, produce_frame
 
 from metadata.operations import CreateTopic, TopicDescription
+from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
+from tests.support.kafka_commands import KafkaCommands
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import (
     TIMEOUT_S,
@@ -191,3 +193,24 @@ async def test_aiokafka_reads_from_its_rack(
     assert sorted(found) == [b"%d" % number for number in range(PARTITIONS)]
     assert served(racks[rack]) > 0
     assert served(racks[other]) == 0
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("version", KAFKA_VERSIONS)
+def test_java_reads_from_its_rack(racks: Mapping[str, LiveBroker], version: str) -> None:
+    try:
+        tools = KafkaTools(version)
+    except JvmUnavailable as missing:
+        pytest.skip(str(missing))
+    try:
+        kafka = KafkaCommands(tools, racks["here"].bootstrap)
+        of_client = "--command-property" if tools.is_4 else "--consumer-property"
+        arguments = ("--topic", "t", "--from-beginning", "--max-messages", str(PARTITIONS))
+        with kafka.start("ConsoleConsumer", *arguments, of_client, "client.rack=there") as consumer:
+            finished = consumer.finish()
+    finally:
+        tools.close()
+    assert finished.status == 0, finished
+    assert sorted(finished.lines) == [str(number) for number in range(PARTITIONS)]
+    assert served(racks["there"]) > 0
+    assert served(racks["here"]) == 0
