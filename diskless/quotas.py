@@ -30,6 +30,7 @@ rate each time; the remedy is a quota of its user.
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -138,6 +139,8 @@ class _Rates:
         self._key = key
         self._settings = settings
         self.limits: Mapping[QuotaEntity, float] = {}
+        self._levels: Sequence[_Level] = ()
+        """Those that some entity is of, the most specific first."""
         self._rates: OrderedDict[_Names, ThrottledRate] = OrderedDict()
         """The one that was used longest ago first."""
         self._throttled = 0
@@ -147,15 +150,17 @@ class _Rates:
         self.limits = {
             entity: values[self._key] for entity, values in quotas.items() if self._key in values
         }
+        used = {_level_of(entity) for entity in self.limits}
+        self._levels = [level for level in _LEVELS if level in used]
         if not self.limits:
             self._rates.clear()
 
     def of(self, client: ClientInfo, now: float) -> ThrottledRate | None:
         """The rate that a request of this client counts in; None: it has no quota."""
-        for entity, names in _entities(client.user, client.client_id):
-            limit = self.limits.get(entity)
+        for level in self._levels:
+            limit = self.limits.get(_entity(level, client.user, client.client_id))
             if limit is not None:
-                return self._named(names, limit, now)
+                return self._named(_names(level, client.user, client.client_id), limit, now)
         return None
 
     def throttled(self, wait_s: float, now: float) -> float:
@@ -193,29 +198,55 @@ class _Rates:
             del self._rates[oldest]
 
 
-def _entities(user: str, client_id: str) -> Sequence[tuple[QuotaEntity, _Names]]:
-    """Whose quota counts for these two, the first one that has any; and whose rate it is then."""
-    a_user, a_client = (USER, user), (CLIENT_ID, client_id)
-    short_user, short_client = _short(user), _short(client_id)
-    both, user_alone, client_alone = (
-        (short_user, short_client),
-        (short_user, None),
-        (None, short_client),
-    )
+class _Part(Enum):
+    """How an entity names a user or a client id."""
+
+    NAMED = auto()
+    DEFAULT = auto()
+    ABSENT = auto()
+
+
+class _Level(NamedTuple):
+    """A kind of entities."""
+
+    user: _Part
+    client_id: _Part
+
+
+_LEVELS: Final = (
+    _Level(_Part.NAMED, _Part.NAMED),
+    _Level(_Part.NAMED, _Part.DEFAULT),
+    _Level(_Part.NAMED, _Part.ABSENT),
+    _Level(_Part.DEFAULT, _Part.NAMED),
+    _Level(_Part.DEFAULT, _Part.DEFAULT),
+    _Level(_Part.DEFAULT, _Part.ABSENT),
+    _Level(_Part.ABSENT, _Part.NAMED),
+    _Level(_Part.ABSENT, _Part.DEFAULT),
+)
+"""In the order in which their quotas count."""
+
+
+def _level_of(entity: QuotaEntity) -> _Level:
+    parts = {kind: _Part.DEFAULT if name is None else _Part.NAMED for kind, name in entity}
+    return _Level(parts.get(USER, _Part.ABSENT), parts.get(CLIENT_ID, _Part.ABSENT))
+
+
+def _entity(level: _Level, user: str, client_id: str) -> QuotaEntity:
+    """The entity of this level that is about these two."""
+    parts: list[tuple[str, str | None]] = []
+    if level.client_id is not _Part.ABSENT:
+        parts.append((CLIENT_ID, client_id if level.client_id is _Part.NAMED else None))
+    if level.user is not _Part.ABSENT:
+        parts.append((USER, user if level.user is _Part.NAMED else None))
+    return tuple(parts)
+
+
+def _names(level: _Level, user: str, client_id: str) -> _Names:
+    """Whose rate a quota of this level limits."""
     return (
-        ((a_client, a_user), both),
-        ((_ANY_CLIENT, a_user), both),
-        ((a_user,), user_alone),
-        ((a_client, _ANY_USER), both),
-        ((_ANY_CLIENT, _ANY_USER), both),
-        ((_ANY_USER,), user_alone),
-        ((a_client,), client_alone),
-        ((_ANY_CLIENT,), client_alone),
+        None if level.user is _Part.ABSENT else _short(user),
+        None if level.client_id is _Part.ABSENT else _short(client_id),
     )
-
-
-_ANY_USER: Final = (USER, None)
-_ANY_CLIENT: Final = (CLIENT_ID, None)
 
 
 def _short(name: str) -> str:
