@@ -254,7 +254,10 @@ _SUMMARY: Final = re.compile(
     re.MULTILINE,
 )
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
-_FAILURE: Final = re.compile(r'^### Test "(?P<test>\S+)[^"]*" failed at .*\n(?P<why>.*)$', re.M)
+_FAILURE: Final = re.compile(
+    r'^### Test "(?P<name>\d{4}_\w+)[^"]*" failed at .*\n(?P<why>.*)$', re.MULTILINE
+)
+_PASSED: Final = re.compile(r"^\[.*\] =+ Test (?P<name>\d{4}_\w+) PASSED =+$", re.MULTILINE)
 _VERSION: Final = re.compile(r"#define RD_KAFKA_VERSION\s+0x([0-9a-f]{8})")
 
 
@@ -309,10 +312,16 @@ def version_of(header: str) -> str:
 
 
 def verdicts_of(output: str) -> dict[str, Verdict]:
-    """What the summary in the runner's output says of each test that it ran or left out."""
+    """What the runner's output says of each test that it ran or left out.
+
+    The summary at its end tells all. It is missing when the runner aborts, as it does when a test
+    that failed has left threads behind; then what was written as each test ended has to do.
+    """
     output = _COLOUR.sub("", output)
-    failures = {found["test"]: found["why"].strip() for found in _FAILURE.finditer(output)}
-    verdicts = {}
+    failures = _failures(output)
+    verdicts = {name: Verdict(Result.FAILED, why, None) for name, why in failures.items()}
+    for ended in _PASSED.finditer(output):
+        verdicts.setdefault(ended["name"], Verdict(Result.PASSED, "", None))
     for row in _SUMMARY.finditer(output):
         name, why = row["name"], row["why"].strip()
         match row["state"]:
@@ -325,6 +334,14 @@ def verdicts_of(output: str) -> dict[str, Verdict]:
                 why = failures.get(name) or why or f"it was {state.lower()} when the runner ended"
         verdicts[name] = Verdict(result, why, float(row["seconds"]))
     return verdicts
+
+
+def _failures(output: str) -> dict[str, str]:
+    """The first failure of each test that failed."""
+    failures: dict[str, str] = {}
+    for found in _FAILURE.finditer(output):
+        failures.setdefault(found["name"], found["why"].strip())
+    return failures
 
 
 def was_run(subtest: str, output: str) -> bool:
@@ -433,9 +450,7 @@ class _Runner:
         for row in job.rows:
             verdict = verdicts.get(row.partition("/")[0])
             if verdict is None:
-                verdict = Verdict(
-                    Result.FAILED, f"{how_it_ended}{_last_failure(output)}; see {log.name}", None
-                )
+                verdict = Verdict(Result.FAILED, f"{how_it_ended}; see {log.name}", None)
             elif verdict.result is Result.PASSED and not was_run(job.subtest, output):
                 verdict = Verdict(Result.NOT_APPLICABLE, "the test does not call it here", None)
             found[row] = verdict._replace(seconds=verdict.seconds or seconds)
@@ -478,11 +493,6 @@ class _Runner:
         if job.number in _SCRIPTED:
             told |= {"KAFKA_PATH": str(self.kafka), "BROKERS": self.bootstrap}
         return told
-
-
-def _last_failure(output: str) -> str:
-    found = list(_FAILURE.finditer(_COLOUR.sub("", output)))
-    return f": {found[0]['why'].strip()}" if found else ""
 
 
 # --- building ------------------------------------------------------------------------------------
