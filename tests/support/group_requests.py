@@ -21,6 +21,29 @@ def subscription(*topics: str) -> bytes:
     )
 
 
+def subscription_with_owned(
+    topics: Sequence[str], owned: Mapping[str, Sequence[int]], version: int = 1
+) -> bytes:
+    """The same of versions 1 to 3, with what the member has."""
+    encoded = b"".join(
+        len(name.encode()).to_bytes(2, "big")
+        + name.encode()
+        + len(indexes).to_bytes(4, "big")
+        + b"".join(index.to_bytes(4, "big") for index in indexes)
+        for name, indexes in owned.items()
+    )
+    later = (b"", b"", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x00\x04rack")[version]
+    return b"".join(
+        (
+            version.to_bytes(2, "big"),
+            subscription(*topics)[2:],
+            len(owned).to_bytes(4, "big"),
+            encoded,
+            later,
+        )
+    )
+
+
 RANGE: Final = GroupProtocol("range", subscription("topic"))
 
 
