@@ -111,7 +111,7 @@ match number:
         print('### Test "0004_leaves_threads (sub:7)" failed at x.c:1:f() at Fri: ###')
         print("out of luck")
         print('### Test "0004_leaves_threads (sub:7)" failed at x.c:9:f() at Fri: ###\\nthen more')
-        print("\\x1b[36m[0004_is_done / 3.1s] \\x1b[32m===== Test 0004_is_done PASSED =====\\x1b[0m")
+        print("\\x1b[36m[0004_is_done / 3s] \\x1b[32m===== Test 0004_is_done PASSED =====\\x1b[0m")
         sys.stdout.flush()
         os.abort()
     case "0005":
