@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from bench.broker import fresh_directory
+from bench.consumer_rebalance import run_consumer_rebalance
 from bench.coordinator_bed import CLOCK, Bed, coordinating, run, settle
 from bench.rebalance import run_rebalance
 from bench.report import Report
@@ -49,6 +50,7 @@ def run_groups(report: Report) -> None:
         f"partitions each, median wait {statistics.median(figures.waits_ms):.1f} ms",
     )
     run_rebalance(report)
+    run_consumer_rebalance(report)
 
 
 async def measure_offset_commits(

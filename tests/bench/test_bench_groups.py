@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.consumer_rebalance import measure_consumer_rebalance
 from bench.groups import measure_offset_commits
 from bench.rebalance import measure_rebalance
 
@@ -21,3 +22,10 @@ def test_rebalances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures.from_nothing_s >= 0.1
     assert figures.one_left_s > 0
     assert figures.broker_cpu_s >= 0
+
+
+def test_rebalances_of_the_new_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    figures = measure_consumer_rebalance(members=5, partitions=12, heartbeat_ms=100)
+    assert figures.from_nothing_s > 0
+    assert figures.one_left_s > 0
