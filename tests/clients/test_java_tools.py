@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.jvm import KAFKA_VERSIONS, JavaProcess, JvmUnavailable, KafkaTools
+from tests.support.jvm import KAFKA_VERSIONS, Finished, JavaProcess, JvmUnavailable, KafkaTools
 from tests.support.kafka_commands import KafkaCommands, check_quiet, table
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, Record
@@ -29,6 +29,7 @@ SETTINGS: Final = {
     "group.consumer.heartbeat.interval.ms": "300",
     "group.consumer.min.session.timeout.ms": "100",
     "group.consumer.session.timeout.ms": "1500",
+    "quota.window.num": "2",
 }
 
 NEEDED: Final = {
@@ -216,23 +217,46 @@ def test_quotas_of_clients_are_set_shown_and_removed(kafka: KafkaCommands, topic
 # Records
 
 
-def test_the_performance_tools_write_and_read(
-    kafka: KafkaCommands, topic: str, broker: LiveBroker
-) -> None:
-    kafka("TopicCommand", "--create", "--topic", topic, "--partitions", "3")
-    producer = kafka.tools.run(
+def perform(kafka: KafkaCommands, topic: str, count: int, *settings: str) -> Finished:
+    """ProducerPerformance with records of 200 bytes."""
+    finished = kafka.tools.run(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", "5000", "--record-size", "200"),
-        *("--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.bootstrap}"),
-        *("compression.type=zstd", "batch.size=4096"),
+        *("--topic", topic, "--num-records", str(count), "--record-size", "200"),
+        *("--throughput", "-1", "--print-metrics"),
+        *("--producer-props", f"bootstrap.servers={kafka.bootstrap}", *settings),
     )
-    assert producer.status == 0, producer
-    check_quiet(producer.stderr)
-    assert producer.lines[-1].startswith("5000 records sent")
+    assert finished.status == 0, finished
+    check_quiet(finished.stderr)
+    return finished
+
+
+def test_the_performance_tools_write_and_read(kafka: KafkaCommands, topic: str) -> None:
+    kafka("TopicCommand", "--create", "--topic", topic, "--partitions", "3")
+    settings = ("compression.type=zstd", "batch.size=4096")
+    assert "5000 records sent" in perform(kafka, topic, 5000, *settings).stdout
     assert sum(offsets(kafka, topic).values()) == 5000
     consumer = kafka("ConsumerPerformance", "--topic", topic, "--messages", "5000")
     titles, values = (line.split(", ") for line in consumer.lines[-2:])
     assert dict(zip(titles, values, strict=True))["data.consumed.in.nMsg"] == "5000"
+
+
+def test_a_producer_over_its_quota_is_throttled_and_loses_nothing(
+    kafka: KafkaCommands, topic: str
+) -> None:
+    """A second's worth may come at once; what is sent here is more than two."""
+    kafka("TopicCommand", "--create", "--topic", topic, "--partitions", "1")
+    entity = ("--entity-type", "clients", "--entity-name", f"client-{topic}")
+    change = ("--add-config", "producer_byte_rate=200000")
+    kafka("ConfigCommand", "--alter", *entity, *change)
+
+    def throttled_ms(client_id: str) -> float:
+        finished = perform(kafka, topic, 2500, f"client.id={client_id}", "batch.size=20000")
+        times = re.findall(r"produce-throttle-time-max:.*:\s*([\d.]+)", finished.stdout)
+        return max(map(float, times))
+
+    assert throttled_ms(f"client-{topic}") > 0
+    assert throttled_ms(f"other-{topic}") == 0
+    assert offsets(kafka, topic) == {0: 5000}
 
 
 def test_the_latency_from_end_to_end_is_measured(kafka: KafkaCommands, topic: str) -> None:
