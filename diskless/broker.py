@@ -34,6 +34,7 @@ from diskless.api.coordinator_catalogue import coordinator_apis
 from diskless.api.coordinator_operation import RunningOperations
 from diskless.api.plan_segments import plan_segments_handler
 from diskless.api.registry import ApiRegistry
+from diskless.authorization import AllowEverything
 from diskless.batch_reader import BatchReader
 from diskless.broker_metrics import RequestMetrics, broker_metrics
 from diskless.cluster import (
@@ -511,6 +512,7 @@ class Broker:
             stack.callback(self.metrics.close)
 
     def _apis(self, cluster: Cluster) -> ApiRegistry:
+        authorizer = AllowEverything()
         apis = kafka_apis(
             manager=self.replicas,
             cluster=cluster,
@@ -527,6 +529,7 @@ class Broker:
             quotas=self.quotas,
             quota_admin=self.coordinator,
             fetch_sessions=self.fetch_sessions,
+            authorizer=authorizer,
         )
         for api in coordinator_apis(self.coordinators.local, self.search, self.operations):
             apis.add(api)

@@ -55,6 +55,7 @@ ERROR_CODES: Final = (
     ErrorCode(errors.InvalidConfig, 40, "INVALID_CONFIG"),
     ErrorCode(errors.InvalidRequest, 42, "INVALID_REQUEST"),
     ErrorCode(errors.PolicyViolation, 44, "POLICY_VIOLATION"),
+    ErrorCode(errors.ClusterAuthorizationFailed, 31, "CLUSTER_AUTHORIZATION_FAILED"),
     ErrorCode(errors.OffsetOutOfRange, 1, "OFFSET_OUT_OF_RANGE"),
     ErrorCode(errors.StaleProducerEpoch, 47, "INVALID_PRODUCER_EPOCH"),
     ErrorCode(errors.OutOfOrderSequence, 45, "OUT_OF_ORDER_SEQUENCE_NUMBER"),

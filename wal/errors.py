@@ -12,7 +12,7 @@
     │   ├── UnknownPartition
     │   ├── UnknownTopicId, UnknownFile
     │   ├── InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig
-    │   ├── InvalidRequest, PolicyViolation
+    │   ├── InvalidRequest, PolicyViolation, ClusterAuthorizationFailed
     │   ├── OffsetOutOfRange
     │   ├── StaleProducerEpoch, OutOfOrderSequence
     │   ├── FencedLeaderEpoch, UnknownLeaderEpoch
@@ -116,6 +116,10 @@ class InvalidRequest(Rejected):
 
 class PolicyViolation(Rejected):
     """Allowed by the protocol but not by this cluster's configuration."""
+
+
+class ClusterAuthorizationFailed(Rejected):
+    """Whoever asked may not do this to the cluster as a whole."""
 
 
 class OffsetOutOfRange(Rejected):

@@ -36,8 +36,10 @@ from diskless.api import (
     produce,
     sync_group,
 )
+from diskless.api.access import Access
 from diskless.api.registry import ApiRegistry
 from diskless.api.throttled_fetch import throttled
+from diskless.authorization import Authorizer
 from diskless.fetch_sessions import FetchSessions
 from diskless.ports import (
     BrokerConfigs,
@@ -66,12 +68,14 @@ def kafka_apis(
     quotas: ClientQuotas,
     quota_admin: QuotaAdmin,
     fetch_sessions: FetchSessions,
+    authorizer: Authorizer,
 ) -> ApiRegistry:
     """A registry to which more may be added; ApiVersions lists what is in it when it is asked."""
+    access = Access(authorizer)
     topic_configs = TopicConfigs(broker_configs.entries())
     registry = ApiRegistry(
         [
-            produce.api(manager, quotas),
+            produce.api(manager, topics, quotas, access),
             throttled(fetch.api(manager, fetch_sessions, ReaderRouting(cluster, topics)), quotas),
             list_offsets.api(manager),
             metadata.api(cluster, topics),

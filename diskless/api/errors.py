@@ -43,6 +43,14 @@ class TransactionsNotServed(Rejected):
     """A transactional id. The code is the one that all clients give up at, at once."""
 
 
+class TopicAuthorizationFailed(Rejected):
+    """Whoever asked may not do this to the topic."""
+
+
+class GroupAuthorizationFailed(Rejected):
+    """Whoever asked may not do this to the group."""
+
+
 class UnsupportedEndpointType(Rejected):
     """Controllers as endpoints of their own: every broker is one."""
 
@@ -108,6 +116,9 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     fetch_sessions.InvalidFetchSessionEpoch: ErrorCode.invalid_fetch_session_epoch,
     fetch_sessions.FetchSessionTopicIds: ErrorCode.fetch_session_topic_id_error,
     TransactionsNotServed: ErrorCode.transactional_id_authorization_failed,
+    TopicAuthorizationFailed: ErrorCode.topic_authorization_failed,
+    GroupAuthorizationFailed: ErrorCode.group_authorization_failed,
+    errors.ClusterAuthorizationFailed: ErrorCode.cluster_authorization_failed,
     UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,
 }
 

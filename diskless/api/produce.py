@@ -13,6 +13,7 @@
 - A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
 - Of a batch for a compacted topic, the records without key are named (KIP-467); Kafka names those
   with a bad timestamp too.
+- Asks for WRITE on each topic.
 - Under a producer_byte_rate quota the request counts, with all its bytes, when it has arrived; who
   is over the quota is told so in throttle_time_ms and not read from until then.
 - No leader hints (KIP-951): they need growing leader epochs.
@@ -20,7 +21,9 @@
 
 from collections.abc import Sequence
 from typing import Final
+from uuid import UUID
 
+from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import (
     InvalidRequiredAcks,
     TransactionsNotServed,
@@ -28,7 +31,8 @@ from diskless.api.errors import (
     kafka_code,
 )
 from diskless.api.registry import Api, Deferred, MustClose, Reply, Request
-from diskless.ports import AppendResult, ClientQuotas, ReplicaManager
+from diskless.authorization import AclOperation
+from diskless.ports import AppendBatch, AppendResult, ClientQuotas, ReplicaManager, TopicAdmin
 from diskless.protocol.produce import (
     ProducedRow,
     ProduceRequest,
@@ -43,7 +47,7 @@ KEY: Final = 0
 _ACKS: Final = frozenset({-1, 0, 1})
 
 
-def api(manager: ReplicaManager, quotas: ClientQuotas) -> Api:
+def api(manager: ReplicaManager, topics: TopicAdmin, quotas: ClientQuotas, access: Access) -> Api:
     def handle(request: Request) -> Deferred | Reply:
         assert request.frame is not None
         assert request.reader is not None
@@ -53,19 +57,27 @@ def api(manager: ReplicaManager, quotas: ClientQuotas) -> Api:
         if mute_until:
             request.mute(mute_until)
 
+        named = [topic for topic, _ in asked.topics]
+        refused = access.refused_named(request.client, AclOperation.WRITE, named, topics)
+        rows = allowed_rows(asked.batches, _topic_of, refused)
+
         def encode(results: Sequence[AppendResult]) -> Reply:
+            results = rows.merged(results, AppendResult)
             return _reply(request.version, asked, results, quotas.left_ms(mute_until))
 
         def refuse(error: DisklessError) -> Reply:
-            return encode([AppendResult(error=error)] * len(asked.batches))
+            return encode([AppendResult(error=error)] * len(rows.allowed))
 
         refusal = _refusal(asked)
         if refusal is not None:
             release(asked.batches)
             return refuse(refusal)
+        release([asked.batches[position] for position in rows.refused])
+        if rows.refused and not rows.allowed:
+            return encode(())
         try:
             answer = manager.append(
-                asked.batches,
+                rows.allowed,
                 acks=asked.acks,
                 timeout_ms=asked.timeout_ms,
                 produce_version=request.version,
@@ -93,6 +105,10 @@ def _refusal(asked: ProduceRequest) -> DisklessError | None:
     if asked.transactional_id is not None:
         return TransactionsNotServed("transactions are not served by this broker")
     return None
+
+
+def _topic_of(batch: AppendBatch) -> str | UUID:
+    return batch.topic_name if batch.topic_id is None else batch.topic_id
 
 
 def _reply(

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from diskless.api.catalogue import kafka_apis
 from diskless.api.registry import ApiRegistry
+from diskless.authorization import AllowEverything, Authorizer
 from diskless.fetch_sessions import FetchSessions
 from diskless.groups.errors import NotGroupCoordinator
 from diskless.ports import (
@@ -561,6 +562,7 @@ async def running_broker(
     configs: Sequence[BrokerConfigEntry] = (),
     coordinated: GroupCoordinator | None = None,
     quota_settings: QuotaSettings | None = None,
+    authorizer: Authorizer | None = None,
     **settings: Any,
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows.
@@ -587,6 +589,7 @@ async def running_broker(
         ),
         quota_admin=quotas,
         fetch_sessions=FetchSessions(slots=10, clock=ManualClock(), rng=random.Random(1)),
+        authorizer=authorizer or AllowEverything(),
     )
     for api in apis or ():
         registry.add(api)

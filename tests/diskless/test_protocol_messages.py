@@ -21,6 +21,7 @@ from kio.serial import entity_writer
 from kio_entities import as_fields, entities, promoted, smallest
 
 from diskless.api import kafka_apis
+from diskless.authorization import AllowEverything
 from diskless.fetch_sessions import FetchSessions
 from diskless.ports import BrokerEndpoint
 from diskless.protocol.messages import decode_request, encode_response
@@ -43,6 +44,7 @@ def _registry():
         quotas=QuotaEnforcer(dict, settings=QuotaSettings(), clock=ManualClock()),
         quota_admin=FakeQuotas(),
         fetch_sessions=FetchSessions(slots=0, clock=ManualClock(), rng=random.Random(1)),
+        authorizer=AllowEverything(),
     )
 
 

@@ -1,0 +1,158 @@
+"""What the handlers ask the authorizer, and the errors that they answer with.
+
+A handler that takes several rows asks once for all of their names, and gets what is refused: a
+mapping that is nearly always the same empty one. `allowed_rows` then takes the rows apart, and puts
+the answers together again in the order of the request:
+
+    refused = access.refused_topics(request.client, AclOperation.READ, names)
+    rows = allowed_rows(asked_rows, name_of, refused)
+    answers = rows.merged(await call(rows.allowed), answer_of_an_error)
+
+What is refused reaches nobody behind the API. The text of an error does not tell names: a client
+that named a topic by id may not be allowed to know what it is called.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from diskless.api.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
+from diskless.authorization import (
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    AclOperation,
+    Authorizer,
+    ResourceType,
+)
+from diskless.ports import ClientInfo, TopicAdmin
+from wal.errors import ClusterAuthorizationFailed, DisklessError
+
+_Row = TypeVar("_Row")
+_Answer = TypeVar("_Answer")
+
+Refused = Mapping[Hashable, DisklessError]
+"""What may not be, of what was asked for, and why."""
+
+NOTHING_REFUSED: Final[Refused] = MappingProxyType({})
+
+NOT_ASKED: Final = -(2**31)
+"""Authorized operations when the request did not ask for them."""
+
+
+class Access:
+    """An authorizer, asked in the words of the APIs."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def refused_topics(
+        self, client: ClientInfo, operation: AclOperation, names: Iterable[str]
+    ) -> Refused:
+        """By name."""
+        denied = self._authorizer.denied(client, operation, ResourceType.TOPIC, names)
+        if not denied:
+            return NOTHING_REFUSED
+        return dict.fromkeys(denied, TopicAuthorizationFailed(_text(client, operation, "topic")))
+
+    def refused_named(
+        self,
+        client: ClientInfo,
+        operation: AclOperation,
+        named: Collection[str | UUID],
+        topics: TopicAdmin,
+    ) -> Refused:
+        """Topics as a request names them, by name or id; an id of no topic is not refused here."""
+        names = (name for item in named if (name := _name(item, topics)) is not None)
+        refused = self.refused_topics(client, operation, names)
+        if not refused:
+            return NOTHING_REFUSED
+        return {
+            item: refused[name]
+            for item in named
+            if (name := _name(item, topics)) is not None and name in refused
+        }
+
+    def refused_groups(
+        self, client: ClientInfo, operation: AclOperation, group_ids: Iterable[str]
+    ) -> Refused:
+        """By group id."""
+        denied = self._authorizer.denied(client, operation, ResourceType.GROUP, group_ids)
+        if not denied:
+            return NOTHING_REFUSED
+        return dict.fromkeys(denied, GroupAuthorizationFailed(_text(client, operation, "group")))
+
+    def refused_group(
+        self, client: ClientInfo, operation: AclOperation, group_id: str
+    ) -> DisklessError | None:
+        return self.refused_groups(client, operation, (group_id,)).get(group_id)
+
+    def refused_cluster(self, client: ClientInfo, operation: AclOperation) -> DisklessError | None:
+        if not self._authorizer.denied(client, operation, ResourceType.CLUSTER, (CLUSTER_NAME,)):
+            return None
+        return ClusterAuthorizationFailed(_text(client, operation, "cluster"))
+
+    def may_with_no_topic(self, client: ClientInfo, operation: AclOperation) -> bool:
+        """Whether there is no topic, existing or not, to which `client` may do it."""
+        return self._authorizer.denied_everywhere(client, operation, ResourceType.TOPIC)
+
+    def operations(
+        self, client: ClientInfo, resource_type: ResourceType, names: Iterable[str]
+    ) -> Mapping[str, int]:
+        """What a client may do to each of `names`, with a bit for the number of each operation."""
+        possible = OPERATIONS_OF[resource_type]
+        bits = dict.fromkeys(names, sum(1 << operation for operation in possible))
+        for operation in possible:
+            for name in self._authorizer.denied(client, operation, resource_type, bits):
+                bits[name] &= ~(1 << operation)
+        return bits
+
+    def cluster_operations(self, client: ClientInfo) -> int:
+        """Nothing for who may not describe the cluster."""
+        if self.refused_cluster(client, AclOperation.DESCRIBE) is not None:
+            return 0
+        return self.operations(client, ResourceType.CLUSTER, (CLUSTER_NAME,))[CLUSTER_NAME]
+
+
+class AllowedRows(NamedTuple, Generic[_Row]):
+    """The rows of a request that may go on, and by their positions the errors of the others."""
+
+    allowed: Sequence[_Row]
+    refused: Mapping[int, DisklessError]
+
+    def merged(
+        self, answers: Sequence[_Answer], refusal: Callable[[DisklessError], _Answer]
+    ) -> Sequence[_Answer]:
+        """The answers to `allowed` and, made by `refusal`, those to the others: one to each row."""
+        if not self.refused:
+            return answers
+        left = iter(answers)
+        return [
+            refusal(self.refused[position]) if position in self.refused else next(left)
+            for position in range(len(self.allowed) + len(self.refused))
+        ]
+
+
+def allowed_rows(
+    rows: Sequence[_Row], name_of: Callable[[_Row], Hashable], refused: Refused
+) -> AllowedRows[_Row]:
+    """`refused` is by `name_of` a row."""
+    if not refused:
+        return AllowedRows(rows, {})
+    errors = {
+        position: refused[name]
+        for position, row in enumerate(rows)
+        if (name := name_of(row)) in refused
+    }
+    return AllowedRows([row for at, row in enumerate(rows) if at not in errors], errors)
+
+
+def _name(named: str | UUID, topics: TopicAdmin) -> str | None:
+    if isinstance(named, str):
+        return named
+    topic = topics.topic_by_id(named)
+    return None if topic is None else topic.name
+
+
+def _text(client: ClientInfo, operation: AclOperation, what: str) -> str:
+    return f"{client.user} may not {operation.name} this {what}"
