@@ -64,7 +64,7 @@ class InvalidRecord(BatchRejected):
 class KeysMissing(InvalidRecord):
     """Records of a batch for a compacted topic have no key; producers are told which."""
 
-    def __init__(self, message: str, positions: Sequence[int]) -> None:
+    def __init__(self, message: str, positions: Sequence[int] = ()) -> None:
         """`positions` of these records in the batch, ascending from 0."""
         super().__init__(message)
         self.positions = positions
