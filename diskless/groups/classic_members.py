@@ -78,7 +78,6 @@ class ClassicMembers:
         roster.put(before if member == before else member)
         if is_new or not is_same:
             roster.bump()
-            core.count_topics()
         member = core.advance(member.member_id, self._ids(subscription.owned), now)
         core.hear(member, now)
         # Until it has asked for its assignment.
@@ -162,7 +161,7 @@ class ClassicMembers:
             return member
         if request.member_id:
             return self._known(request.member_id, request.instance_id)
-        if not core.has_place():
+        if not core.has_place:
             raise GroupMaxSizeReached("group.consumer.max.size")
         return ConsumerMember(member_id=new_id, rebalance_timeout_ms=request.rebalance_timeout_ms)
 

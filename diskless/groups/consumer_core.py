@@ -73,6 +73,7 @@ class ConsumerCore:
         self.look_at_topics()
         roster = self.roster
         if roster.group_epoch > roster.assignment_epoch:
+            self._count_topics()
             self._assign()
         before = roster[member_id]
         member = reconciled(
@@ -92,10 +93,10 @@ class ConsumerCore:
     def look_at_topics(self) -> None:
         """Find out whether there are others now; costs nothing when there are not."""
         if not self.subscribed.is_current:
-            self.count_topics()
+            self._count_topics()
 
-    def count_topics(self) -> None:
-        """See what members subscribe to; bump the group epoch if that is something else now."""
+    def _count_topics(self) -> None:
+        """See what members subscribe to; another assignment if that is something else now."""
         counts = self.subscribed.counts(self.roster.members())
         if counts != self.roster.partition_counts:
             self.roster.know_topics(counts)
@@ -125,10 +126,10 @@ class ConsumerCore:
 
     # -- members --------------------------------------------------------------------------------
 
-    def has_place(self, *taken_over: ConsumerMember | None) -> bool:
-        """Whether somebody may come who takes the place of these, if they are there."""
-        size = len(self.roster) - sum(one is not None for one in taken_over)
-        return size < self._settings.consumer_max_size
+    @property
+    def has_place(self) -> bool:
+        """Whether one more may come."""
+        return len(self.roster) < self._settings.consumer_max_size
 
     def replaced(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
         """A static member under another id; it has nothing, but a right to what `old` was given."""

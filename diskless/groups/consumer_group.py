@@ -256,7 +256,6 @@ class ConsumerGroup:
         core.hear(member, now)
         if is_new or _subscribes_otherwise(before, member):
             roster.bump()
-            core.count_topics()
         member = core.advance(member.member_id, request.owned, now)
         if not joins and request.member_epoch < before.member_epoch != member.member_epoch:
             # It is more than one behind now; whatever happens to this answer, it may go on.
@@ -290,7 +289,7 @@ class ConsumerGroup:
             member = started_over(known)
             roster.put(member)
             return member
-        if not core.has_place():
+        if not core.has_place:
             raise GroupMaxSizeReached(f"group.consumer.max.size={self._settings.consumer_max_size}")
         return ConsumerMember(
             member_id=request.member_id, rebalance_timeout_ms=request.rebalance_timeout_ms

@@ -288,9 +288,9 @@ def _member(
     if revoking is None:
         raise reader.corrupt("null where partitions must be")
     classic = None
-    for tag, field in reader.tags():
+    for tag, content in reader.tags():
         if tag == _CLASSIC_TAG:
-            classic = _classic(field)
+            classic = _classic(content)
     return ConsumerMember(
         member_id=member_id,
         instance_id=instance_id,

@@ -109,9 +109,12 @@ class Roster:
         self.bump()
 
     def bump(self) -> None:
-        """Something has changed that the assignment depends on."""
+        """Something has changed that the assignment depends on.
+
+        A group epoch that has no assignment yet is as good for that as the next one.
+        """
         self.revision += 1
-        self.group_epoch += 1
+        self.group_epoch = self.assignment_epoch + 1
 
     def assign(self, targets: Mapping[str, TopicPartitions]) -> None:
         """The group epoch has an assignment: `targets` by member."""
