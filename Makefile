@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help run demo test lint format bench conformance localstack-start localstack-stop clean
+.PHONY: help run demo test lint format bench conformance storms localstack-start localstack-stop clean
 .PHONY: check-format check-code check-types check-layers bytecode
 
 VENV := .venv
@@ -27,6 +27,7 @@ KAFKA_PYTHON ?=
 SUITES ?=
 ONLY ?=
 PATIENCE ?= 1
+STORM_SECONDS ?= 120
 PACKAGES := diskless tiering metadata wal demo $(if $(wildcard bench/__main__.py),bench)
 
 help:
@@ -38,6 +39,9 @@ help:
 	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
 	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/conformance.md.'
 	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'
+	@echo
+	@echo '  make storms           50 consumers join and leave for STORM_SECONDS=$(STORM_SECONDS), six times: with each'
+	@echo '                        kind of group, the broker alive or killed every 15 s (15 min)'
 	@echo
 	@echo '  make lint             the checks of make test without the tests'
 	@echo '  make format           format the code and apply the safe lint fixes'
@@ -103,6 +107,9 @@ bench: $(DEV_INSTALLED) bytecode
 conformance: $(DEV_INSTALLED) bytecode
 	@$(BIN)/python -m tests.conformance --librdkafka '$(LIBRDKAFKA)' --kafka-python '$(KAFKA_PYTHON)' \
 		--suites '$(SUITES)' --only '$(ONLY)' --patience '$(PATIENCE)'
+
+storms: $(DEV_INSTALLED) bytecode
+	@STORM_SECONDS=$(STORM_SECONDS) $(BIN)/pytest --capture=no tests/storms $(PYTEST_ARGS)
 
 localstack-start:
 	@localstack/start
