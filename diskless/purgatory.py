@@ -103,7 +103,8 @@ class Purgatory(Generic[K]):
     ) -> bool:
         """Complete `operation` now if it can be; otherwise watch `keys` until the deadline.
 
-        Returns whether it was completed. `timeout_s` <= 0 expires it at once.
+        Returns whether it was completed. `timeout_s` <= 0 expires it at once. A key may be there
+        more than once.
         """
         if operation.try_complete():
             self._completed += 1
@@ -112,9 +113,10 @@ class Purgatory(Generic[K]):
             self._expire(operation)
             self._completed += 1
             return True
-        for key in keys:
+        watched = tuple(dict.fromkeys(keys))
+        for key in watched:
             self._watchers.setdefault(key, {})[operation] = None
-        operation._forget = (self, tuple(keys))  # type: ignore[assignment]
+        operation._forget = (self, watched)  # type: ignore[assignment]
         self._watched += 1
         if operation.try_complete():
             return True

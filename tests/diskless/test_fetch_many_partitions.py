@@ -116,6 +116,20 @@ async def test_many_topics_wake_a_fetch_as_one_does(setting: Setting) -> None:
     assert [row for row, result in enumerate(results) if result.records] == [85]
 
 
+@pytest.mark.parametrize("between", [at(1), wide(0)])
+async def test_a_topic_may_come_again_after_another_one(
+    setting: Setting, between: FetchPartition
+) -> None:
+    """As in the requests of librdkafka, which begin with another partition each time."""
+    setting.coordinator.by_name["wide"] = WIDE
+    task = setting.fetch(*all_wide()[500:], between, *all_wide()[:500])
+    await setting.until_parked()
+    setting.commit(key(499))
+    results = await woken(task)
+    assert [row for row, result in enumerate(results) if result.records] == [1_000]
+    assert setting.parked == 0
+
+
 async def test_a_commit_during_the_look_is_not_missed_among_many(
     setting: Setting, looks: list[list[int]]
 ) -> None:

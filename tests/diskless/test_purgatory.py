@@ -62,6 +62,15 @@ async def test_only_the_watchers_of_a_changed_key_are_asked() -> None:
     assert purgatory.check_and_complete("c") == 1
 
 
+async def test_a_key_that_is_there_twice_is_watched_once_and_forgotten() -> None:
+    purgatory: Purgatory[str] = Purgatory("test")
+    operation = Wait()
+    purgatory.try_complete_else_watch(operation, ["a", "b", "a"], 10)
+    assert operation.force_complete()
+    assert purgatory.statistics() == (0, 1, 0)
+    assert purgatory.check_and_complete("a") == 0
+
+
 def test_a_deadline_that_is_less_than_a_millisecond_away_expires_on_uvloop_too() -> None:
     async def work() -> None:
         purgatory: Purgatory[str] = Purgatory("test")
