@@ -45,7 +45,10 @@ class UniformAssignor:
         owned = _owned(ordered, members, partitions, current, kind_of_topic)
         shares = fair_shares(
             [Kind(kind.readers, sum(count for _, count in kind.topics)) for kind in kinds],
-            [{kind: len(has) for kind, has in mine.items()} for mine in owned],
+            [
+                {kind: sum(len(has) for _, has in topics) for kind, topics in mine.items()}
+                for mine in owned
+            ],
         )
         given: list[dict[UUID, list[int]]] = [defaultdict(list) for _ in ordered]
         for number, kind in enumerate(kinds):
@@ -56,8 +59,8 @@ class UniformAssignor:
         }
 
 
-_Owned = dict[int, list[tuple[UUID, int]]]
-"""By kind: topic id and partition."""
+_Owned = dict[int, list[tuple[UUID, list[int]]]]
+"""By kind: topic ids and partitions."""
 
 
 def _owned(
@@ -68,20 +71,22 @@ def _owned(
     kind_of_topic: Mapping[UUID, int],
 ) -> Sequence[_Owned]:
     """What of each member's present assignment still fits."""
-    taken: set[tuple[UUID, int]] = set()
+    taken = {topic_id: bytearray(partitions[topic_id]) for topic_id in kind_of_topic}
     result: list[_Owned] = []
     for member_id in ordered:
         mine: _Owned = defaultdict(list)
         has = current.get(member_id, {})
         wanted = members[member_id].topics
         for topic_id in sorted(has):
-            if topic_id not in kind_of_topic or topic_id not in wanted:
+            marks = taken.get(topic_id)
+            if marks is None or topic_id not in wanted:
                 continue
-            for partition in sorted(has[topic_id]):
-                one = (topic_id, partition)
-                if partition < partitions[topic_id] and one not in taken:
-                    taken.add(one)
-                    mine[kind_of_topic[topic_id]].append(one)
+            count = len(marks)
+            fitting = [one for one in sorted(has[topic_id]) if one < count and not marks[one]]
+            for partition in fitting:
+                marks[partition] = 1
+            if fitting:
+                mine[kind_of_topic[topic_id]].append((topic_id, fitting))
         result.append(mine)
     return result
 
@@ -94,20 +99,25 @@ def _deal(
     given: Sequence[dict[UUID, list[int]]],
 ) -> None:
     """Decide which partitions of a kind its readers get."""
-    kept: set[tuple[UUID, int]] = set()
+    kept = {topic_id: bytearray(count) for topic_id, count in kind.topics}
     waiting: deque[tuple[int, int]] = deque()
     """Members that get more than they keep, and how many."""
     for member in kind.readers:
-        share = shares[member].get(number, 0)
-        keeps = owned[member].get(number, [])[:share]
-        kept.update(keeps)
-        for topic_id, partition in keeps:
-            given[member][topic_id].append(partition)
-        if share > len(keeps):
-            waiting.append((member, share - len(keeps)))
-    for topic_id, count in kind.topics:
-        for partition in range(count):
-            if (topic_id, partition) in kept:
+        left = shares[member].get(number, 0)
+        for topic_id, has in owned[member].get(number, ()):
+            if not left:
+                break
+            keeps = has[:left]
+            left -= len(keeps)
+            given[member][topic_id] += keeps
+            marks = kept[topic_id]
+            for partition in keeps:
+                marks[partition] = 1
+        if left:
+            waiting.append((member, left))
+    for topic_id, marks in kept.items():
+        for partition, is_kept in enumerate(marks):
+            if is_kept:
                 continue
             member, wanted = waiting.popleft()
             given[member][topic_id].append(partition)

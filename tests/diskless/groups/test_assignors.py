@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskless.groups.assignors import (
@@ -106,12 +106,14 @@ def test_there_are_two_assignors_and_one_is_the_default():
 
 
 @NAMES_OF_ASSIGNORS
+@settings(deadline=None)
 @given(members=SUBSCRIPTIONS, partitions=PARTITIONS, current=ANY_CURRENT)
 def test_every_partition_has_one_owner_whatever_was_before(name, members, partitions, current):
     check(members, partitions, assign(name, members, partitions, current))
 
 
 @NAMES_OF_ASSIGNORS
+@settings(deadline=None)
 @given(
     members=SUBSCRIPTIONS, partitions=PARTITIONS, current=ANY_CURRENT, seed=st.integers(0, 1 << 30)
 )
@@ -132,6 +134,7 @@ def test_the_order_of_the_arguments_does_not_matter(name, members, partitions, c
 
 
 @NAMES_OF_ASSIGNORS
+@settings(deadline=None)
 @given(members=SUBSCRIPTIONS, partitions=PARTITIONS, current=ANY_CURRENT)
 def test_an_assignment_that_fits_stays(name, members, partitions, current):
     once = assign(name, members, partitions, current)
@@ -148,6 +151,7 @@ def least_moves(before: Sequence[int], partitions: int) -> int:
     return sum(before) - kept - min(surplus, sum(1 for size in before if size > least))
 
 
+@settings(deadline=None)
 @given(
     member_ids=MEMBER_IDS,
     partitions=PARTITIONS,
@@ -171,6 +175,7 @@ def test_equal_subscriptions_get_equal_shares_and_move_no_more_than_they_must(
     assert moved(stay, after) == least_moves(all_sizes, sum(grown.values()))
 
 
+@settings(deadline=None)
 @given(member_ids=MEMBER_IDS, partitions=PARTITIONS)
 def test_a_member_that_joins_takes_its_share_and_one_that_leaves_gives_only_its_own(
     member_ids, partitions
@@ -240,6 +245,7 @@ def shared_kinds(draw):
     return kinds, owned
 
 
+@settings(deadline=None)
 @given(shared_kinds())
 def test_different_subscriptions_get_the_evenest_shares_with_the_fewest_moves(question):
     kinds, owned = question
@@ -253,6 +259,7 @@ def test_different_subscriptions_get_the_evenest_shares_with_the_fewest_moves(qu
     )
 
 
+@settings(deadline=None)
 @given(shared_kinds(), st.integers(0, 20))
 def test_a_search_that_is_cut_off_still_gives_everything_away(question, steps):
     kinds, owned = question
@@ -311,6 +318,7 @@ def test_only_those_who_want_a_topic_share_it():
     }
 
 
+@settings(deadline=None)
 @given(
     lives=st.lists(st.tuples(MEMBER_IDS, st.integers(1, 9)), min_size=1, max_size=5),
     late=st.integers(0, 4),
@@ -327,6 +335,7 @@ def test_alike_topics_stay_together_through_every_rebalance(lives, late):
             assert len(mine.get(A, ())) in (count // len(members), -(-count // len(members)))
 
 
+@settings(deadline=None)
 @given(member_ids=MEMBER_IDS, count=st.integers(0, 20))
 def test_range_keeps_what_members_have_when_one_joins_or_leaves(member_ids, count):
     members = {one: member(A) for one in member_ids}

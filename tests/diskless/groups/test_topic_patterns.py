@@ -1,7 +1,7 @@
 """Topics by pattern: RE2's dialect, whole names, within limits."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskless.api.errors import kafka_code
@@ -51,6 +51,7 @@ def test_what_cannot_be_compiled_is_refused_with_its_reason(pattern: str, reason
     assert kafka_code(refused.value) == 128
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30), st.lists(st.text(max_size=10), max_size=5))
 def test_any_text_is_a_pattern_or_is_refused(pattern: str, names: list[str]) -> None:
     try:
