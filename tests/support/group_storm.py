@@ -141,6 +141,13 @@ class Ledger:
         with self._lock:
             self.refused_commits.append(f"{member}: {why}")
 
+    def gone(self, member: str) -> None:
+        """It will say nothing more."""
+        with self._lock:
+            left = [partition for owner, partition in self._open if owner == member]
+            if left:
+                self.faults.append(f"{member} is gone and did not give up {left}")
+
     def owners(self) -> dict[int, list[str]]:
         """Who has which partition now."""
         with self._lock:
@@ -253,6 +260,8 @@ class ConfluentStormMember(StormMember):
         """`settings` of the client, `_` for `.`: what kind of member it is."""
         super().__init__(name, bootstrap, topic, ledger)
         self._settings = {key.replace("_", "."): value for key, value in settings.items()}
+        self._is_closing = False
+        self._given_too_late: set[int] = set()
 
     def _run(self) -> None:
         consumer = Consumer(
@@ -293,18 +302,29 @@ class ConfluentStormMember(StormMember):
                     unsaved = 0
                     self._commit(consumer, [place.partition for place in consumer.assignment()])
         finally:
+            self._is_closing = True
             consumer.close()
+            self._ledger.gone(self.name)
 
     def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self._ledger.assigned(self.name, [place.partition for place in places])
+        partitions = [place.partition for place in places]
+        if self._is_closing:
+            # It may be given something while it closes, reads none of it, and need not be told
+            # when that ends.
+            self._given_too_late.update(partitions)
+        else:
+            self._ledger.assigned(self.name, partitions)
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        partitions = [place.partition for place in places]
+        partitions = self._held(places)
         self._commit(consumer, partitions)
         self._ledger.ended(self.name, partitions)
 
     def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self._ledger.ended(self.name, [place.partition for place in places], was_lost=True)
+        self._ledger.ended(self.name, self._held(places), was_lost=True)
+
+    def _held(self, places: Sequence[TopicPartition]) -> list[int]:
+        return [one.partition for one in places if one.partition not in self._given_too_late]
 
     def _commit(self, consumer: Consumer, partitions: Sequence[int]) -> None:
         positions = self._ledger.positions(self.name, partitions)
@@ -414,6 +434,7 @@ class AioStormMember(StormMember):
             self._leaving.set()
             await leaving
             await consumer.stop()
+            ledger.gone(name)
 
 
 class Writer:
