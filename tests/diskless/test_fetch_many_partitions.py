@@ -122,7 +122,18 @@ async def test_a_topic_may_come_again_after_another_one(
 ) -> None:
     """As in the requests of librdkafka, which begin with another partition each time."""
     setting.coordinator.by_name["wide"] = WIDE
-    task = setting.fetch(*all_wide()[500:], between, *all_wide()[:500])
+    asked = FetchRows.of([*all_wide()[500:], between, *all_wide()[:500]])
+    topic_of = asked.topic_of.copy()
+    topic_of[501:] = len(asked.topics)
+    rows = FetchRows(
+        [*asked.topics, asked.topics[0]],
+        topic_of,
+        asked.partitions,
+        asked.offsets,
+        asked.max_bytes,
+        asked.leader_epochs,
+    )
+    task = asyncio.create_task(setting.fetch_rows(rows))
     await setting.until_parked()
     setting.commit(key(499))
     results = await woken(task)

@@ -225,6 +225,10 @@ class Setting:
             self._fetch(partitions, max_wait_ms, min_bytes, max_bytes, wake or EarlyEnd())
         )
 
+    async def fetch_rows(self, partitions: Sequence[FetchPartition]) -> Sequence[FetchResult]:
+        """As they are, which may be a `FetchRows`."""
+        return await self._fetch(partitions, 60_000, 1, 1 << 20, EarlyEnd())
+
     async def _fetch(
         self, partitions: Sequence[FetchPartition], wait: int, low: int, high: int, wake: EarlyEnd
     ) -> Sequence[FetchResult]:
