@@ -80,6 +80,7 @@ def stop(*members: Member) -> None:
 class ConfluentMember(Member):
     """librdkafka."""
 
+    times: ClassVar[dict[str, int]] = TIMES
     extra: ClassVar[dict[str, Any]] = {}
 
     def _run(self, bootstrap: str, group: str, topic: str) -> None:
@@ -91,7 +92,7 @@ class ConfluentMember(Member):
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "logger": QUIET,
-                **{name.replace("_", "."): value for name, value in TIMES.items()},
+                **{name.replace("_", "."): value for name, value in self.times.items()},
                 **self.extra,
                 **settings,
             }
@@ -124,6 +125,13 @@ class CooperativeMember(ConfluentMember):
     """librdkafka with incremental rebalances."""
 
     extra: ClassVar[dict[str, Any]] = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+class ConsumerProtocolMember(ConfluentMember):
+    """librdkafka with KIP-848, where the broker says how often and how long."""
+
+    times: ClassVar[dict[str, int]] = {}
+    extra: ClassVar[dict[str, Any]] = {"group.protocol": "consumer"}
 
 
 class KafkaPythonMember(Member):
