@@ -47,6 +47,7 @@ from metadata.metadata_partition import Candidate, MetadataPartition
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.operations import (
+    AlterClientQuotas,
     AlterTopicConfigs,
     BatchCommit,
     CommitFile,
@@ -253,6 +254,14 @@ class Life:
         )
         # Asked again, somebody else was first: this script, in an earlier life.
         return dict(answer.configs)
+
+    async def limit(self, **changes: float | None) -> Answer:
+        request = AlterClientQuotas(
+            entity=(("client-id", None), ("user", "u")), changes=dict(changes)
+        )
+        assert await self.client.alter_client_quotas([request]) == [None]
+        quotas = self.client.catalogue.client_quotas()
+        return [sorted(known.items()) for known in quotas.values()]
 
     async def drop(self) -> Answer:
         (error,) = await self.client.delete_topics([DOOMED])
@@ -572,6 +581,7 @@ def script() -> list[Step]:
     step("create the doomed", lambda life: life.create(DOOMED, "doomed", 2))
     step("grow", lambda life: life.grow(6))
     step("alter", lambda life: life.alter())
+    step("limit", lambda life: life.limit(a=1.5, b=2.0))
     step("register", lambda life: life.register())
     step("allocate", lambda life: life.allocate())
     commit("both", file(of(0, 3, 1), of(1, 2, 1), of(2, 1), of(5, 2)))
@@ -623,6 +633,7 @@ def script() -> list[Step]:
         step(f"clean at last, {number}", lambda life: life.clean(), 61.0)
     step("commit a group again", lambda life: life.commit_group(5))
     commit("to stay", file(*(of(part, 2, 4) for part in range(6)), of(0, 1, 1)))
+    step("limit again", lambda life: life.limit(a=None, c=3.0))
     step("snapshot at last", lambda life: life.snapshot())
     step("look at last", lambda life: life.look())
     return steps
