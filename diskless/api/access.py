@@ -47,11 +47,18 @@ class Access:
         self._authorizer = authorizer
 
     def refused_topics(
-        self, client: ClientInfo, operation: AclOperation, names: Iterable[str]
+        self,
+        client: ClientInfo,
+        operation: AclOperation,
+        names: Iterable[str],
+        *,
+        or_cluster: AclOperation | None = None,
     ) -> Refused:
-        """By name."""
+        """By name; nothing for who may do `or_cluster` to the cluster."""
         denied = self._authorizer.denied(client, operation, ResourceType.TOPIC, names)
         if not denied:
+            return NOTHING_REFUSED
+        if or_cluster is not None and self.refused_cluster(client, or_cluster) is None:
             return NOTHING_REFUSED
         return dict.fromkeys(denied, TopicAuthorizationFailed(_text(client, operation, "topic")))
 
@@ -119,6 +126,11 @@ class AllowedRows(NamedTuple, Generic[_Row]):
 
     allowed: Sequence[_Row]
     refused: Mapping[int, DisklessError]
+
+    @property
+    def are_none(self) -> bool:
+        """Whether none may go on of those that there are."""
+        return bool(self.refused) and not self.allowed
 
     def merged(
         self, answers: Sequence[_Answer], refusal: Callable[[DisklessError], _Answer]

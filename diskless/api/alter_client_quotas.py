@@ -5,6 +5,7 @@
 - An entity that a request names twice, and a key that an entry names twice, is INVALID_REQUEST.
 - An alteration is durable and in force on this broker when it is answered, on others as soon as
   they hear of it (diskless.metadata.follow.interval.ms at most).
+- Asks for ALTER_CONFIGS on the cluster.
 - More than 10,000 entities with quotas are POLICY_VIOLATION; Kafka has no such limit.
 """
 
@@ -12,8 +13,10 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
+from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import QuotaAdmin
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.quota_entities import check_quotas, entity_text, quota_entity
@@ -23,9 +26,9 @@ from wal.errors import DisklessError, InvalidRequest
 KEY: Final = 49
 
 
-def api(quotas: QuotaAdmin) -> Api:
-    async def answer(version: int, asked: Any) -> Reply:
-        outcomes = _checked(asked.entries)
+def api(quotas: QuotaAdmin, access: Access) -> Api:
+    async def answer(version: int, asked: Any, refused: DisklessError | None) -> Reply:
+        outcomes = [refused] * len(asked.entries) if refused else _checked(asked.entries)
         wanted = [outcome for outcome in outcomes if isinstance(outcome, AlterClientQuotas)]
         errors = iter([None] * len(wanted) if asked.validate_only else await altered(wanted))
         entries = []
@@ -53,7 +56,9 @@ def api(quotas: QuotaAdmin) -> Api:
             return [error] * len(wanted)
 
     def handle(request: Request) -> Awaitable[Reply]:
-        return answer(request.version, decode_request(KEY, request.version, request.body))
+        asked = decode_request(KEY, request.version, request.body)
+        refused = access.refused_cluster(request.client, AclOperation.ALTER_CONFIGS)
+        return answer(request.version, asked, refused)
 
     return Api(
         key=KEY,

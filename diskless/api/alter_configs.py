@@ -7,8 +7,10 @@ IncrementalAlterConfigs is the better one. See diskless/api/config_resources.py 
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from diskless.api.config_resources import Change, alter_resources
+from diskless.api.access import Access, Refused
+from diskless.api.config_resources import Change, alter_resources, refused_resources
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.topic_config_entries import replaced_configs
@@ -16,15 +18,18 @@ from diskless.topic_config_entries import replaced_configs
 KEY: Final = 33
 
 
-def api(topics: TopicAdmin) -> Api:
-    async def answer(version: int, asked: Any) -> Reply:
+def api(topics: TopicAdmin, access: Access) -> Api:
+    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
         responses = await alter_resources(
-            topics, asked.resources, _change_of, validate_only=asked.validate_only
+            topics, asked.resources, _change_of, refused, validate_only=asked.validate_only
         )
         return [encode_response(KEY, version, {"responses": responses})]
 
     def handle(request: Request) -> Awaitable[Reply]:
-        return answer(request.version, decode_request(KEY, request.version, request.body))
+        asked = decode_request(KEY, request.version, request.body)
+        alter = AclOperation.ALTER_CONFIGS
+        refused = refused_resources(access, request.client, alter, asked.resources)
+        return answer(request.version, asked, refused)
 
     return Api(
         key=KEY, name="AlterConfigs", min_version=0, max_version=2, flexible_from=2, handler=handle

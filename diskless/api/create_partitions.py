@@ -3,6 +3,7 @@
 - `count` is how many a topic shall have in all. As many as it has, or fewer: INVALID_PARTITIONS.
 - A manual assignment must have one entry per new partition; its brokers are ignored, since any
   broker serves any partition.
+- Asks for ALTER on each topic.
 - New partitions may live at other coordinators than the old ones; they can be used when it is
   answered, and the request's timeout is not needed.
 - The metadata topic has a partition per coordinator: INVALID_TOPIC_EXCEPTION.
@@ -13,9 +14,11 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import Any, Final
 
+from diskless.api.access import Access, Refused
 from diskless.api.errors import InvalidReplicaAssignment, error_message, kafka_code
 from diskless.api.named_topics import changeable_topic, no_topic
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import decode_request, encode_response
 from metadata.operations import CreatePartitions
@@ -24,8 +27,8 @@ from wal.errors import DisklessError, InvalidPartitions, InvalidRequest, Unknown
 KEY: Final = 37
 
 
-def api(topics: TopicAdmin) -> Api:
-    async def answer(version: int, asked: Any) -> Reply:
+def api(topics: TopicAdmin, access: Access) -> Api:
+    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
         named = Counter(item.name for item in asked.topics)
         outcomes: dict[int, DisklessError | None] = {}
         growths: dict[int, CreatePartitions] = {}
@@ -33,6 +36,8 @@ def api(topics: TopicAdmin) -> Api:
             try:
                 if named[item.name] > 1:
                     raise InvalidRequest("Duplicate topic name.")
+                if item.name in refused:
+                    raise refused[item.name]
                 growths[index] = _checked(topics, item)
             except DisklessError as error:
                 outcomes[index] = error
@@ -55,7 +60,10 @@ def api(topics: TopicAdmin) -> Api:
         return [encode_response(KEY, version, {"results": results})]
 
     def handle(request: Request) -> Awaitable[Reply]:
-        return answer(request.version, decode_request(KEY, request.version, request.body))
+        asked = decode_request(KEY, request.version, request.body)
+        names = [item.name for item in asked.topics]
+        refused = access.refused_topics(request.client, AclOperation.ALTER, names)
+        return answer(request.version, asked, refused)
 
     return Api(
         key=KEY,

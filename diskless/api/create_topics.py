@@ -5,13 +5,16 @@
   partition.
 - A topic can be used as soon as it is answered; the request's timeout is not needed.
 - The metadata topic always exists: TOPIC_ALREADY_EXISTS.
+- Asks for CREATE on each topic, or on the cluster. Who may not DESCRIBE_CONFIGS of a topic is not
+  told how it was made.
 - Refused entries do not hinder the others. A name that occurs twice is refused both times.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
+from diskless.api.access import Access, Refused
 from diskless.api.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -19,6 +22,7 @@ from diskless.api.errors import (
     kafka_code,
 )
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.topic_config_entries import TopicConfigs
@@ -32,14 +36,16 @@ KEY: Final = 19
 _REPLICATION_FACTOR: Final = 1
 
 
-def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
-    async def answer(version: int, asked: Any) -> Reply:
+def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
+    async def answer(version: int, asked: Any, refused: Refused, hidden: Refused) -> Reply:
         twice = {name for name, count in Counter(t.name for t in asked.topics).items() if count > 1}
         outcomes: dict[int, CreateTopic | TopicDescription | DisklessError] = {}
         for index, item in enumerate(asked.topics):
             try:
                 if item.name in twice:
                     raise InvalidRequest(f"{item.name!r} occurs more than once in the request")
+                if item.name in refused:
+                    raise refused[item.name]
                 outcomes[index] = _checked(topics, item)
             except DisklessError as error:
                 outcomes[index] = error
@@ -49,12 +55,19 @@ def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
                 created = await _create(topics, list(wanted.values()))
                 outcomes.update(zip(wanted, created, strict=True))
         rows = [
-            _row(configs, item.name, outcomes[index]) for index, item in enumerate(asked.topics)
+            _row(configs, item.name, outcomes[index], hidden.get(item.name))
+            for index, item in enumerate(asked.topics)
         ]
         return [encode_response(KEY, version, {"topics": rows})]
 
-    def handle(request: Request) -> Any:
-        return answer(request.version, decode_request(KEY, request.version, request.body))
+    def handle(request: Request) -> Awaitable[Reply]:
+        asked = decode_request(KEY, request.version, request.body)
+        client, names = request.client, [item.name for item in asked.topics]
+        refused = access.refused_topics(
+            client, AclOperation.CREATE, names, or_cluster=AclOperation.CREATE
+        )
+        hidden = access.refused_topics(client, AclOperation.DESCRIBE_CONFIGS, names)
+        return answer(request.version, asked, refused, hidden)
 
     return Api(
         key=KEY, name="CreateTopics", min_version=2, max_version=7, flexible_from=5, handler=handle
@@ -106,8 +119,12 @@ def _partition_count(topics: TopicAdmin, item: Any) -> int:
 
 
 def _row(
-    configs: TopicConfigs, name: str, outcome: CreateTopic | TopicDescription | DisklessError
+    configs: TopicConfigs,
+    name: str,
+    outcome: CreateTopic | TopicDescription | DisklessError,
+    hidden: DisklessError | None,
 ) -> Fields:
+    """`hidden`: why its configs are not shown, if they are not."""
     if isinstance(outcome, DisklessError):
         return {
             "name": name,
@@ -116,11 +133,16 @@ def _row(
             "error_message": error_message(outcome),
             "configs": None,
         }
-    return {
+    created = {
         "name": name,
         "topic_id": outcome.topic_id if isinstance(outcome, TopicDescription) else None,
         "error_code": 0,
         "error_message": None,
+    }
+    if hidden is not None:
+        return {**created, "topic_config_error_code": kafka_code(hidden), "configs": ()}
+    return {
+        **created,
         "num_partitions": outcome.partition_count,
         "replication_factor": _REPLICATION_FACTOR,
         "configs": [

@@ -3,6 +3,7 @@
 - Offset -1 is the high watermark: everything goes. An offset below the log start changes nothing
   and is a success; one above the high watermark is OFFSET_OUT_OF_RANGE.
 - A topic whose cleanup.policy lacks `delete` keeps its records: POLICY_VIOLATION.
+- Asks for DELETE on each topic.
 - The metadata topic is INVALID_TOPIC_EXCEPTION.
 - `low_watermark` is the log start afterwards. Any broker takes the request, not only the one that
   Metadata names.
@@ -11,9 +12,11 @@
 from collections.abc import Awaitable
 from typing import Any, Final
 
+from diskless.api.access import Access, Refused
 from diskless.api.errors import kafka_code
 from diskless.api.named_topics import changeable_topic, partition_of
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.topic_config_entries import TopicConfigs
@@ -26,7 +29,7 @@ KEY: Final = 21
 _HIGH_WATERMARK: Final = -1
 
 
-def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
+def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
     def checked(name: str, item: Any) -> DeleteRecords:
         """Raises the Rejected that names what is wrong."""
         topic = changeable_topic(topics, name)
@@ -37,12 +40,14 @@ def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
             raise OffsetOutOfRange(f"offset {item.offset}")
         return DeleteRecords(partition, item.offset)
 
-    async def answer(version: int, asked: Any) -> Reply:
+    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
         outcomes: dict[tuple[int, int], DeletedRecords] = {}
         wanted: dict[tuple[int, int], DeleteRecords] = {}
         for at, topic in enumerate(asked.topics):
             for index, item in enumerate(topic.partitions):
                 try:
+                    if topic.name in refused:
+                        raise refused[topic.name]
                     wanted[at, index] = checked(topic.name, item)
                 except DisklessError as error:
                     outcomes[at, index] = DeletedRecords(error=error)
@@ -65,7 +70,10 @@ def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
         return [encode_response(KEY, version, {"topics": rows})]
 
     def handle(request: Request) -> Awaitable[Reply]:
-        return answer(request.version, decode_request(KEY, request.version, request.body))
+        asked = decode_request(KEY, request.version, request.body)
+        names = [topic.name for topic in asked.topics]
+        refused = access.refused_topics(request.client, AclOperation.DELETE, names)
+        return answer(request.version, asked, refused)
 
     return Api(
         key=KEY, name="DeleteRecords", min_version=0, max_version=2, flexible_from=2, handler=handle

@@ -5,6 +5,7 @@ A component asks for a type: for one name, for the default, or for whatever ther
 included. An entity matches when it has all of these types as asked for; with `strict`, and no other
 types. No component: all entities, or with `strict` none, since no entity is without a type.
 
+- Asks for DESCRIBE_CONFIGS on the cluster.
 - An error concerns the whole request: INVALID_REQUEST for components that contradict themselves or
   each other, UNSUPPORTED_VERSION for a type that there is not.
 - Entities come in the order of their types and names.
@@ -13,8 +14,10 @@ types. No component: all entities, or with `strict` none, since no entity is wit
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from diskless.api.access import Access
 from diskless.api.errors import UnsupportedVersion, error_message, kafka_code
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import QuotaAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.quota_entities import ENTITY_TYPES, IP
@@ -31,11 +34,14 @@ _Wanted = Mapping[str, tuple[int, str | None]]
 """How a type is to match, and the name where it is to be one."""
 
 
-def api(quotas: QuotaAdmin) -> Api:
+def api(quotas: QuotaAdmin, access: Access) -> Api:
     def handle(request: Request) -> Reply:
         asked = decode_request(KEY, request.version, request.body)
         values: Fields
+        refused = access.refused_cluster(request.client, AclOperation.DESCRIBE_CONFIGS)
         try:
+            if refused is not None:
+                raise refused
             wanted = _wanted(asked.components)
         except DisklessError as error:
             values = {

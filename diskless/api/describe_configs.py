@@ -12,10 +12,18 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from diskless.api.config_resources import BROKER, GROUP, TOPIC, no_such_resource
+from diskless.api.access import Access
+from diskless.api.config_resources import (
+    BROKER,
+    GROUP,
+    TOPIC,
+    no_such_resource,
+    refused_resources,
+)
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.named_topics import named_topic
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import BrokerConfigEntry, BrokerConfigs, Cluster, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.topic_config_entries import ConfigSource, Synonym, TopicConfigEntry, TopicConfigs
@@ -38,7 +46,13 @@ _KINDS: Final[dict[type, ConfigKind]] = {
 }
 
 
-def api(cluster: Cluster, topics: TopicAdmin, configs: TopicConfigs, broker: BrokerConfigs) -> Api:
+def api(
+    cluster: Cluster,
+    topics: TopicAdmin,
+    configs: TopicConfigs,
+    broker: BrokerConfigs,
+    access: Access,
+) -> Api:
     def configs_of(resource: Any) -> Iterator[Fields]:
         """Raises the Rejected that names what is wrong."""
         if resource.resource_type == TOPIC:
@@ -52,14 +66,18 @@ def api(cluster: Cluster, topics: TopicAdmin, configs: TopicConfigs, broker: Bro
 
     def handle(request: Request) -> Reply:
         asked = decode_request(KEY, request.version, request.body)
+        describe = AclOperation.DESCRIBE_CONFIGS
+        refused = refused_resources(access, request.client, describe, asked.resources)
         results = []
         for resource in asked.resources:
             error: DisklessError | None = None
             rows: list[Fields] = []
             try:
+                if (resource.resource_type, resource.resource_name) in refused:
+                    raise refused[resource.resource_type, resource.resource_name]
                 rows = [_shown(row, asked) for row in configs_of(resource)]
-            except DisklessError as refused:
-                error = refused
+            except DisklessError as failure:
+                error = failure
             # As in Kafka an empty list means all, like null.
             wanted = resource.configuration_keys
             results.append(

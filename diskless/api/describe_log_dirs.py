@@ -3,13 +3,17 @@
 - There is one directory, the object store; it has no size, and no room that could run out.
 - A broker names the partitions that Metadata says are its own to this client. So a partition is
   there once, whoever adds up the answers of all brokers.
+- Asks for DESCRIBE on the cluster. Versions 1 and 2 have no place for the error: nothing is shown.
 - A partition's size is that of its live data in WAL objects and segments, as this broker has heard.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from diskless.api.access import Access
+from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import ClientInfo, Cluster, StoredPartitions, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from metadata.operations import METADATA_TOPIC_ID, TopicDescription
@@ -20,7 +24,7 @@ KEY: Final = 35
 _UNKNOWN_BYTES: Final = -1
 
 
-def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions) -> Api:
+def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
     def rows(
         topic: TopicDescription, wanted: Sequence[int], client: ClientInfo
     ) -> Sequence[Fields]:
@@ -44,6 +48,10 @@ def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions) -> Api:
 
     def handle(request: Request) -> Reply:
         asked = decode_request(KEY, request.version, request.body)
+        refused = access.refused_cluster(request.client, AclOperation.DESCRIBE)
+        if refused is not None:
+            values = {"error_code": kafka_code(refused), "results": ()}
+            return [encode_response(KEY, request.version, values)]
         described = []
         for topic, wanted in _wanted(topics.topics(), asked.topics):
             partitions = rows(topic, wanted, request.client)

@@ -3,6 +3,7 @@
 - As this broker has heard, which may be a moment behind the partition's coordinator.
 - The most recent PRODUCERS_MAX of a partition. One that was silent for producer.id.expiration.ms is
   forgotten.
+- Asks for READ on each topic.
 - There are no transactions: no open one, and no coordinator epoch.
 """
 
@@ -10,9 +11,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, Final
 
+from diskless.api.access import Access, Refused
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.named_topics import named_topic, partition_of
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import ActiveProducer, StoredPartitions, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from wal.errors import DisklessError
@@ -24,16 +27,18 @@ PRODUCERS_MAX: Final = 10_000
 _NONE: Final = -1
 
 
-def api(topics: TopicAdmin, stored: StoredPartitions) -> Api:
-    async def partition_row(name: str, index: int) -> Fields:
+def api(topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
+    async def partition_row(name: str, index: int, refused: Refused) -> Fields:
         error: DisklessError | None = None
         producers: list[Fields] = []
         try:
+            if name in refused:
+                raise refused[name]
             partition = partition_of(named_topic(topics, name), index)
             active = await stored.producers(partition, limit=PRODUCERS_MAX)
             producers = [_producer(producer) for producer in active]
-        except DisklessError as refused:
-            error = refused
+        except DisklessError as failure:
+            error = failure
         return {
             "partition_index": index,
             "error_code": kafka_code(error),
@@ -41,17 +46,20 @@ def api(topics: TopicAdmin, stored: StoredPartitions) -> Api:
             "active_producers": producers,
         }
 
-    async def answer(version: int, asked: Any) -> Reply:
+    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
         rows = []
         for topic in asked.topics:
             partitions = await asyncio.gather(
-                *[partition_row(topic.name, index) for index in topic.partition_indexes]
+                *[partition_row(topic.name, index, refused) for index in topic.partition_indexes]
             )
             rows.append({"name": topic.name, "partitions": partitions})
         return [encode_response(KEY, version, {"topics": rows})]
 
     def handle(request: Request) -> Awaitable[Reply]:
-        return answer(request.version, decode_request(KEY, request.version, request.body))
+        asked = decode_request(KEY, request.version, request.body)
+        names = [topic.name for topic in asked.topics]
+        refused = access.refused_topics(request.client, AclOperation.READ, names)
+        return answer(request.version, asked, refused)
 
     return Api(
         key=KEY,

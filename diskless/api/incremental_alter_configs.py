@@ -8,8 +8,10 @@ the same time, and all together. See diskless/api/config_resources.py for the re
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from diskless.api.config_resources import Change, alter_resources
+from diskless.api.access import Access, Refused
+from diskless.api.config_resources import Change, alter_resources, refused_resources
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.topic_config_entries import ConfigChange, TopicConfigs
@@ -17,7 +19,7 @@ from diskless.topic_config_entries import ConfigChange, TopicConfigs
 KEY: Final = 44
 
 
-def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
+def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
     def change_of(resource: Any) -> Change:
         changes = [
             ConfigChange(config.name, config.config_operation, config.value)
@@ -25,14 +27,17 @@ def api(topics: TopicAdmin, configs: TopicConfigs) -> Api:
         ]
         return lambda before: configs.changed(before, changes)
 
-    async def answer(version: int, asked: Any) -> Reply:
+    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
         responses = await alter_resources(
-            topics, asked.resources, change_of, validate_only=asked.validate_only
+            topics, asked.resources, change_of, refused, validate_only=asked.validate_only
         )
         return [encode_response(KEY, version, {"responses": responses})]
 
     def handle(request: Request) -> Awaitable[Reply]:
-        return answer(request.version, decode_request(KEY, request.version, request.body))
+        asked = decode_request(KEY, request.version, request.body)
+        alter = AclOperation.ALTER_CONFIGS
+        refused = refused_resources(access, request.client, alter, asked.resources)
+        return answer(request.version, asked, refused)
 
     return Api(
         key=KEY,

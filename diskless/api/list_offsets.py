@@ -4,14 +4,18 @@
 - The special timestamps of later versions are answered as far as they mean something here: the
   earliest local offset (-4) is the earliest one, the latest tiered one (-5) is unknown (-1).
 - The metadata topic is answered from what this broker has applied, which may be behind its leader.
+- Asks for DESCRIBE on each topic.
 - The leader epoch is always 0.
 - Version 10 would make kafka-python take this for a Kafka 4; it adds a timeout that is not needed.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
+from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import UnsupportedVersion, kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import (
     LEADER_EPOCH,
     READ_UNCOMMITTED,
@@ -26,7 +30,7 @@ from wal.errors import DisklessError
 KEY: Final = 2
 
 
-def api(manager: ReplicaManager) -> Api:
+def api(manager: ReplicaManager, access: Access) -> Api:
     def handle(request: Request) -> Deferred:
         version = request.version
         asked = decode_request(KEY, version, request.body)
@@ -41,8 +45,12 @@ def api(manager: ReplicaManager) -> Api:
             for item in topic.partitions
         ]
 
-        def encode(results: list[ListOffsetsResult]) -> Reply:
-            answers = iter(results)
+        names = {topic.name for topic in asked.topics}
+        refused = access.refused_topics(request.client, AclOperation.DESCRIBE, names)
+        rows = allowed_rows(partitions, topic_of, refused)
+
+        def encode(results: Sequence[ListOffsetsResult]) -> Reply:
+            answers = iter(rows.merged(results, ListOffsetsResult))
             topics = [
                 {
                     "name": topic.name,
@@ -55,19 +63,23 @@ def api(manager: ReplicaManager) -> Api:
             return [encode_response(KEY, version, {"topics": topics})]
 
         def refuse(error: DisklessError) -> Reply:
-            return encode([ListOffsetsResult(error=error)] * len(partitions))
+            return encode([ListOffsetsResult(error=error)] * len(rows.allowed))
 
         isolation = getattr(asked, "isolation_level", READ_UNCOMMITTED)
-        return Deferred(_answer(manager, partitions, isolation, request), encode, refuse)
+        return Deferred(_answer(manager, rows.allowed, isolation, request), encode, refuse)
 
     return Api(
         key=KEY, name="ListOffsets", min_version=1, max_version=9, flexible_from=6, handler=handle
     )
 
 
+def topic_of(partition: ListOffsetsPartition) -> str:
+    return partition.topic_name
+
+
 async def _answer(
     manager: ReplicaManager,
-    partitions: list[ListOffsetsPartition],
+    partitions: Sequence[ListOffsetsPartition],
     isolation: int,
     request: Request,
 ) -> list[ListOffsetsResult]:

@@ -3,14 +3,18 @@
 Clients ask this when they think that a log may have been cut: it never is. There is one leader
 epoch, which has never ended, so its end is the end of the log, strictly consistent as in
 ListOffsets: a stale answer would tell a consumer that is ahead of it that its records are gone.
+Asks for DESCRIBE on each topic, or for CLUSTER_ACTION.
 Epochs that never were are answered with -1 and -1, as in Kafka.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
+from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
+from diskless.api.list_offsets import topic_of
 from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import (
     LEADER_EPOCH,
     READ_UNCOMMITTED,
@@ -27,8 +31,8 @@ KEY: Final = 23
 _UNDEFINED: Final = -1
 
 
-def api(manager: ReplicaManager) -> Api:
-    def handle(request: Request) -> Deferred:
+def api(manager: ReplicaManager, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
         version = request.version
         asked = decode_request(KEY, version, request.body)
         partitions = [
@@ -39,8 +43,16 @@ def api(manager: ReplicaManager) -> Api:
             for item in topic.partitions
         ]
 
+        refused = access.refused_topics(
+            request.client,
+            AclOperation.DESCRIBE,
+            {topic.topic for topic in asked.topics},
+            or_cluster=AclOperation.CLUSTER_ACTION,
+        )
+        rows = allowed_rows(partitions, topic_of, refused)
+
         def encode(results: Sequence[ListOffsetsResult]) -> Reply:
-            answers = iter(results)
+            answers = iter(rows.merged(results, ListOffsetsResult))
             topics = [
                 {
                     "topic": topic.topic,
@@ -54,9 +66,13 @@ def api(manager: ReplicaManager) -> Api:
             return [encode_response(KEY, version, {"topics": topics})]
 
         def refuse(error: DisklessError) -> Reply:
-            return encode([ListOffsetsResult(error=error)] * len(partitions))
+            return encode([ListOffsetsResult(error=error)] * len(rows.allowed))
 
-        found = manager.list_offsets(partitions, isolation=READ_UNCOMMITTED, client=request.client)
+        if rows.are_none:
+            return encode(())
+        found = manager.list_offsets(
+            rows.allowed, isolation=READ_UNCOMMITTED, client=request.client
+        )
         return Deferred(found, encode, refuse)
 
     return Api(

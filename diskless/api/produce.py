@@ -73,7 +73,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: ClientQuotas, acces
             release(asked.batches)
             return refuse(refusal)
         release([asked.batches[position] for position in rows.refused])
-        if rows.refused and not rows.allowed:
+        if rows.are_none:
             return encode(())
         try:
             answer = manager.append(
