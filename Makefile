@@ -40,8 +40,8 @@ help:
 	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/conformance.md.'
 	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'
 	@echo
-	@echo '  make storms           50 consumers join and leave for STORM_SECONDS=$(STORM_SECONDS), six times: with each'
-	@echo '                        kind of group, the broker alive or killed every 15 s (15 min)'
+	@echo '  make storms           50 consumers join and leave for STORM_SECONDS=$(STORM_SECONDS), eight times: with each'
+	@echo '                        kind of group, the broker alive or killed every 15 s (20 min)'
 	@echo
 	@echo '  make lint             the checks of make test without the tests'
 	@echo '  make format           format the code and apply the safe lint fixes'

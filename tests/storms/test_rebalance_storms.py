@@ -18,7 +18,6 @@ from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.broker_process import BrokerProcess
-from tests.support.client_matrix import CONSUMER_GROUP_HEARTBEAT
 from tests.support.group_storm import (
     HEARTBEAT_MS,
     SESSION_MS,
@@ -32,7 +31,6 @@ from tests.support.group_storm import (
 )
 from tests.support.live_broker import until
 from tests.support.stock_clients import QUIET, TIMEOUT_S
-from tests.support.versioned_requests import PlainConnection
 
 pytestmark = pytest.mark.clients
 
@@ -46,13 +44,9 @@ CONVERGES_WITHIN_S: Final = 90.0
 """A member that left while the broker was dead is missed one session later at the latest."""
 AIOKAFKA_SHARE: Final = 5
 """Every fifth member of a group whose protocol aiokafka speaks."""
-API_VERSIONS: Final = 18
-
 SETTINGS: Final = {
     "wal.commit.interval.ms": "20",
     "group.initial.rebalance.delay.ms": "300",
-}
-CONSUMER_SETTINGS: Final = {
     "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS),
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.session.timeout.ms": str(SESSION_MS),
@@ -72,8 +66,7 @@ IN_SHORT: Final = {("eager", False), ("cooperative", True), ("consumer", True)}
 
 @pytest.fixture
 def broker(tmp_path: Path, kind: str) -> Iterator[BrokerProcess]:
-    settings = {**SETTINGS, **(CONSUMER_SETTINGS if kind == "consumer" else {})}
-    with BrokerProcess(tmp_path / "data", tmp_path, settings) as broker:
+    with BrokerProcess(tmp_path / "data", tmp_path, SETTINGS) as broker:
         broker.start()
         yield broker
 
@@ -109,13 +102,21 @@ class Killer:
             self._failure = failure
 
 
+def settings_of(kind: str, number: int) -> dict[str, Any]:
+    if kind == "both":
+        return KINDS["consumer" if number % 2 else "cooperative"]
+    return KINDS[kind]
+
+
 def members_of(kind: str, broker: BrokerProcess, ledger: Ledger) -> Start:
     numbers = iter(range(1 << 30))
 
     def start(name: str) -> StormMember:
-        if kind == "eager" and next(numbers) % AIOKAFKA_SHARE == 0:
+        number = next(numbers)
+        if kind == "eager" and number % AIOKAFKA_SHARE == 0:
             return AioStormMember(name, broker.bootstrap, "storm", ledger)
-        return ConfluentStormMember(name, broker.bootstrap, "storm", ledger, **KINDS[kind])
+        settings = settings_of(kind, number)
+        return ConfluentStormMember(name, broker.bootstrap, "storm", ledger, **settings)
 
     return start
 
@@ -130,14 +131,8 @@ def noting(tell: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def serves_consumer_groups(broker: BrokerProcess) -> bool:
-    with PlainConnection(int(broker.bootstrap.rpartition(":")[2])) as connection:
-        answer = connection.ask(API_VERSIONS, 0)
-    return CONSUMER_GROUP_HEARTBEAT in {row.api_key for row in answer.api_keys}
-
-
 @pytest.mark.parametrize("is_killed", [False, True], ids=["the broker lives", "it is killed"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "both"])
 def test_a_storm_of_joining_and_leaving_loses_nothing_and_shares_nothing(
     broker: BrokerProcess,
     kind: str,
@@ -146,8 +141,6 @@ def test_a_storm_of_joining_and_leaving_loses_nothing_and_shares_nothing(
 ) -> None:
     if not SECONDS and (kind, is_killed) not in IN_SHORT:
         pytest.skip("only where STORM_SECONDS is set, as by `make storms`")
-    if kind == "consumer" and not serves_consumer_groups(broker):
-        pytest.skip("this broker has no groups of that protocol")
     seconds = SECONDS or SHORT_S
     admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
     admin.create_topics([NewTopic("storm", PARTITIONS)])["storm"].result(TIMEOUT_S)
