@@ -20,6 +20,7 @@ from kafka_raw_client import (
 )
 
 from diskless.api.registry import Api, ApiRegistry, MustClose, Request
+from diskless.ports import ClientInfo
 from diskless.server import KafkaServer, ServerSettings
 from wal.clock import ManualClock
 from wal.errors import InvalidRecord, InvalidSettings, ObjectStoreUnavailable
@@ -296,7 +297,7 @@ async def test_an_error_of_the_whole_call_is_told_for_every_partition():
 
 @on_both_loops
 async def test_a_raw_api_maps_bytes_to_bytes_and_is_not_advertised():
-    async def reverse(body: bytes) -> bytes:
+    async def reverse(body: bytes, client: ClientInfo) -> bytes:
         return body[::-1]
 
     registry = ApiRegistry()
@@ -314,7 +315,7 @@ async def test_a_raw_api_maps_bytes_to_bytes_and_is_not_advertised():
 
 @on_both_loops
 async def test_a_raw_api_can_refuse_by_closing():
-    async def refuse(body: bytes) -> bytes:
+    async def refuse(body: bytes, client: ClientInfo) -> bytes:
         raise MustClose("these bytes say nothing")
 
     registry = ApiRegistry()
@@ -329,7 +330,7 @@ async def test_a_raw_api_can_refuse_by_closing():
 
 
 def test_two_apis_may_not_share_a_key():
-    async def handle(body: bytes) -> bytes:
+    async def handle(body: bytes, client: ClientInfo) -> bytes:
         return body
 
     registry = ApiRegistry()
@@ -488,15 +489,17 @@ async def test_a_client_that_asks_and_asks_and_never_reads_is_not_read_any_more(
             broker.topics.add(f"topic-{number}", partitions=20)
         client = await connect(broker)
         client.writer.transport.pause_reading()
+        await until(lambda: broker.metrics.open == 1)
+        (connection,) = broker.server._connections
         everything = frame(3, 1, 1, struct.pack(">i", -1))
         sent = 0
-        try:
-            async with asyncio.timeout(0.3):
-                while True:
-                    await client.send(everything * 200)
-                    sent += 200
-        except TimeoutError:
-            pass
+        async with asyncio.timeout(60):
+            while connection._is_reading:
+                client.writer.write(everything * 20)
+                sent += 20
+                await asyncio.sleep(0)
+        client.writer.write(everything * 20)
+        sent += 20
         answered = broker.metrics.answered["Metadata"]
         assert answered < sent
         assert broker.server.statistics().request_bytes_held < 2 << 20
@@ -834,7 +837,7 @@ async def test_stopping_answers_what_was_asked_and_ends_parked_fetches():
 async def test_stopping_cuts_off_at_its_deadline_what_does_not_end():
     started = asyncio.Event()
 
-    async def hang(body: bytes) -> bytes:
+    async def hang(body: bytes, client: ClientInfo) -> bytes:
         started.set()
         await asyncio.Event().wait()
         return body
