@@ -8,7 +8,8 @@ while it runs, a table at the end, docs/conformance.md anew (not with `--only`, 
 a few tests).
 
 Exit status: 0 everything was as the judgements say; 1 a test failed that is not listed, a listed
-one passes now, a pattern fits nothing, or a suite or its broker broke; 2 there was nothing to run.
+one passes now, a pattern fits nothing, a suite or its broker broke, or a broker logged an error;
+2 there was nothing to run.
 
 `outcomes.py` says what a test can come to, `suites.py` what a suite is, `judgements.py` what is
 expected of its tests, `page.py` how the page tells it. pytest collects nothing in this directory;
@@ -30,7 +31,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.conformance import librdkafka_suite
-from tests.conformance.broker_process import BrokerError, broker_for
+from tests.conformance.broker_process import BrokerError, broker_for, logged_errors
 from tests.conformance.kafka_python_suite import KafkaPythonSuite
 from tests.conformance.outcomes import Outcome, Result, Whose, count
 from tests.conformance.page import Section, written
@@ -143,10 +144,11 @@ def _run(
         broker=_broker_version(),
         outcomes=tuple(sorted(run.outcomes, key=lambda outcome: outcome.test)),
     )
+    logged = [f"{suite.name}: {error}" for error in logged_errors(work)]
     if only is None:
-        return section, judgements.surprises(run.outcomes)
+        return section, [*judgements.surprises(run.outcomes), *logged]
     found = [judgements.surprise(outcome) for outcome in run.outcomes]
-    return section, [told for told in found if told is not None]
+    return section, [*(told for told in found if told is not None), *logged]
 
 
 def _line(outcome: Outcome, seconds: float | None) -> str:

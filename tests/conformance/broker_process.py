@@ -5,6 +5,7 @@ another one left behind, and what happened can be read afterwards: build/conform
 `broker.log`, `broker.properties` and `data/` until the next run of the suite.
 """
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,9 +14,12 @@ from typing import Final
 
 from demo.broker_process import BrokerError, BrokerProcess
 
-__all__ = ["BrokerError", "broker_for"]
+__all__ = ["BrokerError", "broker_for", "logged_errors"]
 
 SETTINGS: Final[Mapping[str, str]] = {"log.level": "info"}
+
+_ERROR: Final = re.compile(r"\[(?:error|critical) *\] *(?P<what>.*)")
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 
 
 @contextmanager
@@ -34,3 +38,16 @@ def broker_for(work: Path, settings: Mapping[str, str]) -> Iterator[str]:
         broker.start()
         yield broker.bootstrap
         broker.stop()
+
+
+def logged_errors(work: Path) -> list[str]:
+    """What the brokers of a suite have logged as errors, without the tracebacks.
+
+    A client that is cut off connects again and goes on, so its tests may well pass meanwhile.
+    """
+    return [
+        f"{log.relative_to(work)}: {found['what'].strip()}"
+        for log in sorted(work.rglob("broker.log"))
+        for line in _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace")).splitlines()
+        if (found := _ERROR.search(line)) is not None
+    ]

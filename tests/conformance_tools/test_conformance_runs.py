@@ -30,6 +30,8 @@ class SmallSuite:
     how: str = "As it is."
     trouble: str = ""
     kills_the_broker: bool = False
+    logged: str = ""
+    """What a second broker of the suite's own would write to its log."""
     broker_settings: Mapping[str, str] = field(default_factory=lambda: {"num.partitions": "2"})
 
     @property
@@ -53,6 +55,9 @@ class SmallSuite:
                 child for child in psutil.Process().children() if "serve" in child.cmdline()
             )
             broker.kill()
+        if self.logged:
+            (run.work / "second").mkdir(exist_ok=True)
+            (run.work / "second" / "broker.log").write_text(self.logged)
         if self.trouble:
             raise SuiteError(self.trouble)
 
@@ -132,6 +137,19 @@ def test_a_broker_that_dies_takes_the_suite_with_it(
     assert "the end of" in told
     assert "broker.log" in told
     assert "suite small" not in (tmp_path / "page.md").read_text()
+
+
+def test_what_a_broker_logged_as_an_error_ends_a_run_badly(
+    conformance: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged = (
+        "\x1b[2mnow\x1b[0m [\x1b[31mwarning  \x1b[0m] slow\nnow [\x1b[31merror    \x1b[0m] lost\n"
+    )
+    assert conformance(SmallSuite(GOOD, logged=logged)) == 1
+    told = capsys.readouterr().out
+    assert "small: second/broker.log: lost" in told
+    assert "slow" not in told
+    assert "suite small" in (tmp_path / "page.md").read_text()
 
 
 def test_a_broker_that_does_not_start_is_told(
