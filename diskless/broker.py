@@ -29,6 +29,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from diskless.api import kafka_apis
+from diskless.api.access import Access
 from diskless.api.commit_segments import commit_segments_handler
 from diskless.api.coordinator_catalogue import coordinator_apis
 from diskless.api.coordinator_operation import RunningOperations
@@ -531,15 +532,18 @@ class Broker:
             fetch_sessions=self.fetch_sessions,
             authorizer=authorizer,
         )
-        for api in coordinator_apis(self.coordinators.local, self.search, self.operations):
+        for api in coordinator_apis(
+            self.coordinators.local, self.search, self.operations, authorizer
+        ):
             apis.add(api)
+        access = Access(authorizer)
         apis.add_raw(
             PLAN_SEGMENTS_KEY,
             "PlanSegments",
-            plan_segments_handler(self.coordinator, self.store.url),
+            plan_segments_handler(self.coordinator, self.store.url, access),
         )
         apis.add_raw(
-            COMMIT_SEGMENTS_KEY, "CommitSegments", commit_segments_handler(self.coordinator)
+            COMMIT_SEGMENTS_KEY, "CommitSegments", commit_segments_handler(self.coordinator, access)
         )
         return apis
 

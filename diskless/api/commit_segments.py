@@ -1,15 +1,18 @@
 """CommitSegments (private API 10001, version 0): a tiering job offers what it rolled.
 
-Not a Kafka API, and not listed by ApiVersions; metadata/segment_messages.py has the bytes. Every
-segment is answered for itself; offering one again is a success that says so. What concerns the
-whole request, such as another coordinator, is one code without results.
+Not a Kafka API, and not listed by ApiVersions; metadata/segment_messages.py has the bytes. Asks for
+CLUSTER_ACTION. Every segment is answered for itself; offering one again is a success that says so.
+What concerns the whole request, such as another coordinator, is one code without results.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
+from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
-from diskless.api.registry import MustClose
+from diskless.api.registry import MustClose, RawHandler
+from diskless.authorization import AclOperation
+from diskless.ports import ClientInfo
 from metadata.operations import RolledSegment, SegmentCommit
 from metadata.segment_messages import (
     CommitSegmentsResponse,
@@ -28,14 +31,17 @@ class SegmentCommitter(Protocol):
     ) -> Sequence[SegmentCommit]: ...
 
 
-def commit_segments_handler(committer: SegmentCommitter) -> Callable[[bytes], Awaitable[bytes]]:
+def commit_segments_handler(committer: SegmentCommitter, access: Access) -> RawHandler:
     """A handler for `ApiRegistry.add_raw`."""
 
-    async def handle(body: bytes) -> bytes:
+    async def handle(body: bytes, client: ClientInfo) -> bytes:
         try:
             segments = decode_commit_request(body)
         except InvalidRequest as error:
             raise MustClose(str(error)) from error
+        refused = access.refused_cluster(client, AclOperation.CLUSTER_ACTION)
+        if refused is not None:
+            return encode_commit_response(_failure(refused))
         return encode_commit_response(await _answer(committer, segments))
 
     return handle
@@ -47,7 +53,7 @@ async def _answer(
     try:
         commits = await committer.commit_segments(segments)
     except DisklessError as error:
-        return CommitSegmentsResponse(kafka_code(error), error_message(error) or "")
+        return _failure(error)
     return CommitSegmentsResponse(
         results=[
             CommitSegmentsResult(
@@ -56,3 +62,7 @@ async def _answer(
             for commit in commits
         ]
     )
+
+
+def _failure(error: DisklessError) -> CommitSegmentsResponse:
+    return CommitSegmentsResponse(kafka_code(error), error_message(error) or "")

@@ -18,27 +18,33 @@ from diskless.api import (
     diskless_find_batches,
     diskless_list_offsets,
 )
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations
 from diskless.api.diskless_list_offsets import ExactOffsets
 from diskless.api.registry import Api
+from diskless.authorization import Authorizer
 from metadata.coordinator_client import CoordinatorClient
 
 
 def coordinator_apis(
-    client: CoordinatorClient, search: ExactOffsets, running: RunningOperations
+    client: CoordinatorClient,
+    search: ExactOffsets,
+    running: RunningOperations,
+    authorizer: Authorizer,
 ) -> Sequence[Api]:
     """APIs to be added to a registry.
 
     `client` answers for the coordinators that this broker leads, and NotCoordinator for the others:
     it must not pass requests on, or two brokers that disagree would pass them back and forth.
     """
+    access = Access(authorizer)
     return [
-        diskless_create_partitions.api(client, running),
-        diskless_delete_topics.api(client, running),
-        diskless_commit_file.api(client, running),
-        diskless_delete_records.api(client, running),
-        diskless_list_offsets.api(client, search, running),
-        diskless_find_batches.api(client, running),
-        diskless_describe_files.api(client, running),
-        *diskless_between_brokers.apis(client, running),
+        diskless_create_partitions.api(client, running, access),
+        diskless_delete_topics.api(client, running, access),
+        diskless_commit_file.api(client, running, access),
+        diskless_delete_records.api(client, running, access),
+        diskless_list_offsets.api(client, search, running, access),
+        diskless_find_batches.api(client, running, access),
+        diskless_describe_files.api(client, running, access),
+        *diskless_between_brokers.apis(client, running, access),
     ]

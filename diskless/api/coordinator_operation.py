@@ -10,9 +10,7 @@ Each API of this kind decodes with its `Operation` (metadata/message_codec.py), 
 - Tasks are made in the order in which requests arrive, so a connection's commits reach the
   coordinator in their order.
 - Bytes that are no request close the connection: there is no answer that would fit.
-
-Permissions: whoever reaches the listener may ask; KIP-1164's CLUSTER_ACTION has no counterpart as
-long as there are no principals.
+- Asks for CLUSTER_ACTION, as KIP-1164 has it; who may not is told so in every entry.
 """
 
 import asyncio
@@ -22,7 +20,9 @@ from typing import Any, Final, Self, TypeVar
 
 import structlog
 
+from diskless.api.access import Access
 from diskless.api.registry import Api, MustClose, Reply, Request
+from diskless.authorization import AclOperation
 from metadata.message_codec import Operation
 from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, InvalidRequest
 
@@ -84,14 +84,18 @@ def coordinator_api(
     operation: Operation[_Asked, _Answer],
     call: Callable[[_Asked, int], Coroutine[Any, Any, Sequence[_Answer]]],
     running: RunningOperations,
+    access: Access,
 ) -> Api:
     """An API that answers with what `call` gives for a request and its TimeoutMs."""
 
-    def handle(request: Request) -> Awaitable[Reply]:
+    def handle(request: Request) -> Reply | Awaitable[Reply]:
         try:
             asked, timeout_ms = operation.decode_request(request.body)
         except InvalidRequest as error:
             raise MustClose(str(error)) from error
+        refused = access.refused_cluster(request.client, AclOperation.CLUSTER_ACTION)
+        if refused is not None:
+            return [operation.encode_failure(asked, refused)]
         return answer(asked, running.start(call(asked, timeout_ms), operation.name), timeout_ms)
 
     async def answer(

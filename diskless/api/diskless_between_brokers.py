@@ -16,6 +16,7 @@ as in AlterClientQuotas (key 49).
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations, checked, coordinator_api
 from diskless.api.diskless_create_partitions import check_new_topic
 from diskless.api.plan_segments import within_limit
@@ -41,7 +42,7 @@ from metadata.quota_messages import ALTER_CLIENT_QUOTAS
 from wal.errors import DisklessError, InvalidPartitions
 
 
-def apis(client: CoordinatorClient, running: RunningOperations) -> Sequence[Api]:
+def apis(client: CoordinatorClient, running: RunningOperations, access: Access) -> Sequence[Api]:
     async def create_topics(
         topics: Sequence[CreateTopic], timeout_ms: int
     ) -> Sequence[TopicDescription | DisklessError]:
@@ -124,17 +125,17 @@ def apis(client: CoordinatorClient, running: RunningOperations) -> Sequence[Api]
         )
 
     return [
-        coordinator_api(messages.CREATE_TOPICS, create_topics, running),
-        coordinator_api(messages.ALLOCATE_PRODUCER_IDS, allocate_producer_ids, running),
-        coordinator_api(messages.TOMBSTONE_FILES, tombstone_files, running),
-        coordinator_api(messages.HAND_OVER_FILES, hand_over_files, running),
-        coordinator_api(messages.CREATE_PARTITIONS_AT, create_partitions_at, running),
-        coordinator_api(messages.DELETE_TOPICS_AT, delete_topics_at, running),
-        coordinator_api(messages.REGISTER_BROKER, register_broker, running),
-        coordinator_api(messages.PLAN_SEGMENTS_HERE, plan_segments, running),
-        coordinator_api(messages.COMMIT_SEGMENTS_HERE, commit_segments, running),
-        coordinator_api(messages.ALTER_TOPIC_CONFIGS, alter_topic_configs, running),
-        coordinator_api(ALTER_CLIENT_QUOTAS, alter_client_quotas, running),
+        coordinator_api(messages.CREATE_TOPICS, create_topics, running, access),
+        coordinator_api(messages.ALLOCATE_PRODUCER_IDS, allocate_producer_ids, running, access),
+        coordinator_api(messages.TOMBSTONE_FILES, tombstone_files, running, access),
+        coordinator_api(messages.HAND_OVER_FILES, hand_over_files, running, access),
+        coordinator_api(messages.CREATE_PARTITIONS_AT, create_partitions_at, running, access),
+        coordinator_api(messages.DELETE_TOPICS_AT, delete_topics_at, running, access),
+        coordinator_api(messages.REGISTER_BROKER, register_broker, running, access),
+        coordinator_api(messages.PLAN_SEGMENTS_HERE, plan_segments, running, access),
+        coordinator_api(messages.COMMIT_SEGMENTS_HERE, commit_segments, running, access),
+        coordinator_api(messages.ALTER_TOPIC_CONFIGS, alter_topic_configs, running, access),
+        coordinator_api(ALTER_CLIENT_QUOTAS, alter_client_quotas, running, access),
     ]
 
 

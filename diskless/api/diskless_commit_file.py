@@ -9,6 +9,7 @@
 
 from collections.abc import Sequence
 
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations, coordinator_api
 from diskless.api.registry import Api
 from metadata.commit_file_messages import COMMIT_FILE, CommitFileMessage
@@ -16,8 +17,8 @@ from metadata.coordinator_client import CoordinatorClient
 from metadata.operations import BatchCommit
 
 
-def api(client: CoordinatorClient, running: RunningOperations) -> Api:
+def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
     async def commit_file(message: CommitFileMessage, timeout_ms: int) -> Sequence[BatchCommit]:
         return await client.commit_file(message.file, timeout_ms=timeout_ms)
 
-    return coordinator_api(COMMIT_FILE, commit_file, running)
+    return coordinator_api(COMMIT_FILE, commit_file, running, access)

@@ -8,6 +8,7 @@
 
 from collections.abc import Sequence
 
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations, checked, coordinator_api
 from diskless.api.registry import Api
 from diskless.cluster import MAX_PARTITIONS_PER_TOPIC
@@ -18,7 +19,7 @@ from metadata.operations import METADATA_TOPIC, CreatePartitions
 from wal.errors import DisklessError, InvalidPartitions, TopicExists
 
 
-def api(client: CoordinatorClient, running: RunningOperations) -> Api:
+def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
     async def create_partitions(
         topics: Sequence[CreatePartitions], timeout_ms: int
     ) -> Sequence[DisklessError | None]:
@@ -26,7 +27,7 @@ def api(client: CoordinatorClient, running: RunningOperations) -> Api:
             topics, _checked, lambda good: client.create_partitions(good, timeout_ms=timeout_ms)
         )
 
-    return coordinator_api(CREATE_PARTITIONS, create_partitions, running)
+    return coordinator_api(CREATE_PARTITIONS, create_partitions, running, access)
 
 
 def _checked(topic: CreatePartitions) -> CreatePartitions:

@@ -6,6 +6,7 @@
 
 from collections.abc import Sequence
 
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations, coordinator_api
 from diskless.api.registry import Api
 from metadata.coordinator_client import CoordinatorClient
@@ -13,10 +14,10 @@ from metadata.coordinator_messages import DELETE_RECORDS
 from metadata.operations import DeletedRecords, DeleteRecords
 
 
-def api(client: CoordinatorClient, running: RunningOperations) -> Api:
+def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
     async def delete_records(
         requests: Sequence[DeleteRecords], timeout_ms: int
     ) -> Sequence[DeletedRecords]:
         return await client.delete_records(requests, timeout_ms=timeout_ms)
 
-    return coordinator_api(DELETE_RECORDS, delete_records, running)
+    return coordinator_api(DELETE_RECORDS, delete_records, running, access)

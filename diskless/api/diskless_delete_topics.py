@@ -7,6 +7,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations, coordinator_api
 from diskless.api.registry import Api
 from metadata.coordinator_client import CoordinatorClient
@@ -14,10 +15,10 @@ from metadata.coordinator_messages import DELETE_TOPICS
 from wal.errors import DisklessError
 
 
-def api(client: CoordinatorClient, running: RunningOperations) -> Api:
+def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
     async def delete_topics(
         topic_ids: Sequence[UUID], timeout_ms: int
     ) -> Sequence[DisklessError | None]:
         return await client.delete_topics(topic_ids, timeout_ms=timeout_ms)
 
-    return coordinator_api(DELETE_TOPICS, delete_topics, running)
+    return coordinator_api(DELETE_TOPICS, delete_topics, running, access)

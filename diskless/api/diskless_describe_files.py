@@ -6,6 +6,7 @@
 
 from collections.abc import Sequence
 
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations, coordinator_api
 from diskless.api.registry import Api
 from metadata.coordinator_client import CoordinatorClient
@@ -13,7 +14,7 @@ from metadata.coordinator_messages import DESCRIBE_FILES, DescribeFilesMessage
 from metadata.operations import DescribedFile
 
 
-def api(client: CoordinatorClient, running: RunningOperations) -> Api:
+def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
     async def describe_files(
         message: DescribeFilesMessage, timeout_ms: int
     ) -> Sequence[DescribedFile]:
@@ -21,4 +22,4 @@ def api(client: CoordinatorClient, running: RunningOperations) -> Api:
             message.keys, coordinator=message.coordinator, timeout_ms=timeout_ms
         )
 
-    return coordinator_api(DESCRIBE_FILES, describe_files, running)
+    return coordinator_api(DESCRIBE_FILES, describe_files, running, access)

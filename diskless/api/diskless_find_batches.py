@@ -11,6 +11,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations, coordinator_api
 from diskless.api.registry import Api
 from metadata.coordinator_client import CoordinatorClient
@@ -21,7 +22,7 @@ EXTENTS_MAX: Final = 50_000
 """About 6 MiB."""
 
 
-def api(client: CoordinatorClient, running: RunningOperations) -> Api:
+def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
     async def find_batches(message: FindBatchesMessage, timeout_ms: int) -> Sequence[FoundBatches]:
         found = await client.find_batches(
             message.requests,
@@ -32,7 +33,7 @@ def api(client: CoordinatorClient, running: RunningOperations) -> Api:
         )
         return _within_limit(found)
 
-    return coordinator_api(FIND_BATCHES, find_batches, running)
+    return coordinator_api(FIND_BATCHES, find_batches, running, access)
 
 
 def _within_limit(found: Sequence[FoundBatches]) -> Sequence[FoundBatches]:

@@ -8,6 +8,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from diskless.api.access import Access
 from diskless.api.coordinator_operation import RunningOperations, coordinator_api
 from diskless.api.registry import Api
 from diskless.ports import ListOffsetsResult
@@ -24,7 +25,9 @@ class ExactOffsets(Protocol):
         ...
 
 
-def api(client: CoordinatorClient, search: ExactOffsets, running: RunningOperations) -> Api:
+def api(
+    client: CoordinatorClient, search: ExactOffsets, running: RunningOperations, access: Access
+) -> Api:
     async def list_offsets(
         requests: Sequence[ListOffsets], timeout_ms: int
     ) -> Sequence[ListedOffset]:
@@ -38,4 +41,4 @@ def api(client: CoordinatorClient, search: ExactOffsets, running: RunningOperati
         found = await search.exact(timestamp, listed)
         return ListedOffset(found.offset, found.timestamp_ms, error=found.error)
 
-    return coordinator_api(LIST_OFFSETS, list_offsets, running)
+    return coordinator_api(LIST_OFFSETS, list_offsets, running, access)

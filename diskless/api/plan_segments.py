@@ -1,17 +1,20 @@
 """PlanSegments (private API 10000, version 0): what a tiering job shall roll.
 
-Not a Kafka API, and not listed by ApiVersions; metadata/segment_messages.py has the bytes. Answers
-with the plans that are not committed yet, after planning what is due, and with the URL at which the
-objects lie. An answer is cut off between plans at `RESPONSE_BYTES_MAX`; the job asks again when it
-has committed what it got.
+Not a Kafka API, and not listed by ApiVersions; metadata/segment_messages.py has the bytes. Asks for
+CLUSTER_ACTION. Answers with the plans that are not committed yet, after planning what is due, and
+with the URL at which the objects lie. An answer is cut off between plans at `RESPONSE_BYTES_MAX`;
+the job asks again when it has committed what it got.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, Protocol
 
+from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
-from diskless.api.registry import MustClose
+from diskless.api.registry import MustClose, RawHandler
+from diskless.authorization import AclOperation
+from diskless.ports import ClientInfo
 from metadata.operations import SegmentPlan
 from metadata.segment_messages import (
     PlanSegmentsRequest,
@@ -33,15 +36,18 @@ class SegmentPlanner(Protocol):
 
 
 def plan_segments_handler(
-    planner: SegmentPlanner, object_store_url: str
-) -> Callable[[bytes], Awaitable[bytes]]:
+    planner: SegmentPlanner, object_store_url: str, access: Access
+) -> RawHandler:
     """A handler for `ApiRegistry.add_raw`. `object_store_url` holds no secrets."""
 
-    async def handle(body: bytes) -> bytes:
+    async def handle(body: bytes, client: ClientInfo) -> bytes:
         try:
             request = decode_plan_request(body)
         except InvalidRequest as error:
             raise MustClose(str(error)) from error
+        refused = access.refused_cluster(client, AclOperation.CLUSTER_ACTION)
+        if refused is not None:
+            return encode_plan_response(_failure(refused))
         return encode_plan_response(await _answer(planner, object_store_url, request))
 
     return handle
@@ -56,9 +62,13 @@ async def _answer(
     try:
         plans = await planner.plan_segments(include_partial=request.include_partial)
     except DisklessError as error:
-        return PlanSegmentsResponse(kafka_code(error), error_message(error) or "")
+        return _failure(error)
     plans = within_limit(plans[: request.max_plans])
     return PlanSegmentsResponse(object_store_url=object_store_url, plans=plans)
+
+
+def _failure(error: DisklessError) -> PlanSegmentsResponse:
+    return PlanSegmentsResponse(kafka_code(error), error_message(error) or "")
 
 
 def within_limit(plans: Sequence[SegmentPlan]) -> Sequence[SegmentPlan]:

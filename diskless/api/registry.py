@@ -65,6 +65,9 @@ class Deferred(NamedTuple):
 
 Handler = Callable[[Request], Reply | Awaitable[Reply] | Deferred]
 
+RawHandler = Callable[[bytes, ClientInfo], Awaitable[bytes]]
+"""Makes the body of an answer of a request's body."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
@@ -111,16 +114,14 @@ class ApiRegistry:
             raise ValueError(f"{api.name} and {self._apis[api.key].name} share key {api.key}")
         self._apis[api.key] = api
 
-    def add_raw(
-        self, key: int, name: str, handler: Callable[[bytes], Awaitable[bytes]], *, version: int = 0
-    ) -> None:
-        """A private API that maps body bytes to body bytes, under non-flexible headers.
+    def add_raw(self, key: int, name: str, handler: RawHandler, *, version: int = 0) -> None:
+        """A private API of bytes, under non-flexible headers.
 
         ApiVersions does not list it: stock clients have no use for it.
         """
 
         async def answer(request: Request) -> Reply:
-            return [await handler(request.body)]
+            return [await handler(request.body, request.client)]
 
         self.add(
             Api(

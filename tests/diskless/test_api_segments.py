@@ -6,10 +6,13 @@ from uuid import UUID
 import pytest
 
 from diskless.api import plan_segments
+from diskless.api.access import Access
 from diskless.api.commit_segments import commit_segments_handler
 from diskless.api.errors import kafka_code
 from diskless.api.plan_segments import plan_segments_handler
 from diskless.api.registry import MustClose
+from diskless.authorization import AllowEverything
+from diskless.ports import ClientInfo
 from metadata.operations import RolledSegment, SegmentCommit, SegmentPlan, WalExtent
 from metadata.segment_messages import (
     PlanSegmentsRequest,
@@ -23,6 +26,8 @@ from metadata.segment_messages import (
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, DisklessError, NotCoordinator, UnknownTopicId
 
+ACCESS = Access(AllowEverything())
+CLIENT = ClientInfo(1, "tier", "127.0.0.1")
 PARTITION = TopicIdPartition(UUID(int=5), 1)
 EXTENT = WalExtent(ObjectKey("wal/00/x"), ByteOffset(9), 100, Offset(0), Offset(9), -1, 5, 0, 200)
 
@@ -77,8 +82,8 @@ class Coordinator:
 
 
 async def ask(coordinator: Coordinator, request: PlanSegmentsRequest) -> PlanSegmentsResponse:
-    handler = plan_segments_handler(coordinator, "s3://bucket/prefix")
-    return decode_plan_response(await handler(encode_plan_request(request)))
+    handler = plan_segments_handler(coordinator, "s3://bucket/prefix", ACCESS)
+    return decode_plan_response(await handler(encode_plan_request(request), CLIENT))
 
 
 async def test_plans_come_with_the_place_of_their_objects() -> None:
@@ -114,22 +119,25 @@ async def test_asking_for_no_plans_is_refused() -> None:
 
 
 async def test_every_segment_is_answered_for_itself() -> None:
-    handler = commit_segments_handler(Coordinator())
+    handler = commit_segments_handler(Coordinator(), ACCESS)
     body = encode_commit_request([rolled(0), rolled(1), rolled(2)])
-    response = decode_commit_response(await handler(body))
+    response = decode_commit_response(await handler(body, CLIENT))
     assert response.error_code == 0
     assert response.results == [(0, "", False), (0, "", True), (100, "deleted", False)]
 
 
 async def test_a_commit_of_unknown_outcome_says_that_it_may_be_repeated() -> None:
-    handler = commit_segments_handler(Coordinator(error=CommitOutcomeUnknown("disk")))
-    response = decode_commit_response(await handler(encode_commit_request([rolled(0)])))
+    handler = commit_segments_handler(Coordinator(error=CommitOutcomeUnknown("disk")), ACCESS)
+    response = decode_commit_response(await handler(encode_commit_request([rolled(0)]), CLIENT))
     assert (response.error_code, response.results) == (7, [])
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff" * 20, b"\x05garbage"])
 async def test_a_request_that_does_not_parse_closes_the_connection(body: bytes) -> None:
     coordinator = Coordinator()
-    for handler in (plan_segments_handler(coordinator, ""), commit_segments_handler(coordinator)):
+    for handler in (
+        plan_segments_handler(coordinator, "", ACCESS),
+        commit_segments_handler(coordinator, ACCESS),
+    ):
         with pytest.raises(MustClose):
-            await handler(body)
+            await handler(body, CLIENT)

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from diskless.api import RunningOperations, coordinator_apis, diskless_find_batches
 from diskless.api.registry import ApiRegistry
+from diskless.authorization import AllowEverything
 from diskless.ports import ListOffsetsResult
 from metadata.operations import (
     AlterClientQuotas,
@@ -118,7 +119,7 @@ class Serving:
 async def serving() -> AsyncIterator[Serving]:
     coordinators: Any = Coordinators()
     async with RunningOperations() as running:
-        apis = ApiRegistry(coordinator_apis(coordinators, Search(), running))
+        apis = ApiRegistry(coordinator_apis(coordinators, Search(), running, AllowEverything()))
         async with running_broker(apis=apis) as broker:
             host, port = broker.server.address
             clock = SystemClock()

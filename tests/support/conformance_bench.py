@@ -28,6 +28,7 @@ from sqlalchemy import Connection, select
 
 from diskless.api import RunningOperations, coordinator_apis
 from diskless.api.registry import ApiRegistry
+from diskless.authorization import AllowEverything
 from diskless.batch_reader import BatchReader
 from diskless.broker_metrics import RequestMetrics
 from diskless.ports import ListOffsetsResult
@@ -161,7 +162,9 @@ class BrokerLife:
         server = KafkaServer(
             host="127.0.0.1",
             port=0,
-            apis=ApiRegistry(coordinator_apis(self.local, bench.search, running)),
+            apis=ApiRegistry(
+                coordinator_apis(self.local, bench.search, running, AllowEverything())
+            ),
             settings=ServerSettings(),
             pool=BufferPool(8 << 20),
             clock=bench.clock,
