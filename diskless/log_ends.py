@@ -77,27 +77,30 @@ class LogEnds:
 
     def first_slots(self, topics: Sequence[TopicDescription | None]) -> list[int]:
         """Where the slots of each topic begin, dealt out where there are none; NOWHERE for None."""
-        for topic in topics:
-            if topic is not None:
-                self._keep(topic)
-        ranges = self._ranges
-        return [NOWHERE if topic is None else ranges[topic.topic_id].first for topic in topics]
+        generation = self.generation
+        firsts = [NOWHERE if topic is None else self._first_slot(topic) for topic in topics]
+        if generation == self.generation:
+            return firsts
+        # One that came later may have moved those before it; now there is room for all.
+        return self.first_slots(topics)
 
-    def _keep(self, topic: TopicDescription) -> None:
+    def _first_slot(self, topic: TopicDescription) -> int:
         known = self._ranges.get(topic.topic_id)
         if known is not None:
             # Whatever changes about a topic makes another description of it.
             if known.topic is topic:
-                return
+                return known.first
             if known.topic.partition_count == topic.partition_count:
                 self._ranges[topic.topic_id] = known._replace(topic=topic)
-                return
+                return known.first
             self.forget(topic.topic_id)
             self.generation += 1
         if self._used + topic.partition_count > self.slot_count:
             self._make_room(topic.partition_count)
-        self._ranges[topic.topic_id] = _Range(topic, self._used)
+        first = self._used
+        self._ranges[topic.topic_id] = _Range(topic, first)
         self._used += topic.partition_count
+        return first
 
     def heard(self, partitions: Collection[TopicIdPartition]) -> Sequence[HeardOf]:
         """Something was committed to these: what was known of them is not true any more.

@@ -183,10 +183,14 @@ class Reader:
         if count * item_bytes_min > self.remaining:
             raise ProtocolError(f"an array of {count} items in {self.remaining} bytes")
         if count > 0:
-            self._items_left -= count
-            if self._items_left < 0:
-                raise ProtocolError(f"more than {ITEMS_MAX} array items in one request")
+            self.count_items(count)
         return count
+
+    def count_items(self, count: int) -> None:
+        """Array items that are read without this reader's help. Raises ProtocolError: too many."""
+        self._items_left -= count
+        if self._items_left < 0:
+            raise ProtocolError(f"more than {ITEMS_MAX} array items in one request")
 
     def tag_count(self) -> int:
         """How many tagged fields follow, each a tag, a size and that many bytes."""

@@ -1,6 +1,8 @@
 """The hand-written Produce and Fetch codecs, held to kio's, whole and cut, and to bad bytes."""
 
 import io
+import struct
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,7 +18,7 @@ from kio_entities import entities, promoted, smallest
 from diskless.fetch_rows import FetchAnswer, FetchTopic
 from diskless.ports import FetchPartition, FetchResult
 from diskless.protocol import fetch, produce
-from diskless.protocol.wire import NO_UUID, ProtocolError, Reader
+from diskless.protocol.wire import ITEMS_MAX, NO_UUID, ProtocolError, Reader, unsigned_varint
 from wal.buffer import BufferPool, FragmentChain
 from wal.errors import DisklessError
 
@@ -209,6 +211,48 @@ def test_a_fetch_request_is_read_as_kio_wrote_it(version, data):
     assert asked.session_id == getattr(entity, "session_id", 0)
     assert asked.session_epoch == getattr(entity, "session_epoch", -1)
     assert asked.rack == getattr(entity, "rack_id", "")
+
+
+def _many_rows(version: int, counts: list[int]) -> bytes:
+    """A request for the first so many partitions of each of some topics."""
+    schema = load_request_schema(1, version)
+    kind = schema.__dataclass_fields__["topics"].type.__args__[0]
+    part = kind.__dataclass_fields__["partitions"].type.__args__[0]
+    topics = tuple(
+        kind(
+            topic_id=UUID(int=number),
+            partitions=tuple(
+                part(partition=index, fetch_offset=index * 3, partition_max_bytes=number)
+                for index in range(count)
+            ),
+        )
+        for number, count in enumerate(counts, 1)
+    )
+    return _written(replace(smallest(schema), topics=topics))
+
+
+@pytest.mark.parametrize("version", [13, 18])
+@pytest.mark.parametrize("count", [1, 126, 127, 128, 16_382, 16_383])
+def test_a_fetch_request_of_many_partitions_is_read_whatever_their_number(version, count):
+    asked = fetch.decode_request(version, _many_rows(version, [count, 0, 3]))
+    expected = [
+        (UUID(int=number), index, index * 3, number)
+        for number, rows in ((1, count), (2, 0), (3, 3))
+        for index in range(rows)
+    ]
+    assert [(row.topic_id, *row[2:5]) for row in asked.partitions] == expected
+    assert [count for _, count in asked.topics] == [count, 0, 3]
+
+
+@pytest.mark.parametrize("counts", [[ITEMS_MAX], [60_000, 50_000]])
+def test_a_fetch_request_of_too_many_partitions_is_refused(counts):
+    row = struct.pack(">iiqiqiB", 0, 0, 0, 0, 0, 0, 0)
+    topics = b"".join(
+        bytes(16) + unsigned_varint(count + 1) + row * count + b"\0" for count in counts
+    )
+    body = bytes(13 + 8) + unsigned_varint(len(counts) + 1) + topics + b"\1\1\0"
+    with pytest.raises(ProtocolError, match="more than"):
+        fetch.decode_request(18, body)
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
