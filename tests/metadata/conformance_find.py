@@ -176,6 +176,22 @@ class FindCases:
             assert sum(lengths[:-1]) < limit
             assert sum(lengths) >= min(limit, 3 * sum(sizes))
 
+    async def test_what_lies_before_the_asked_offset_is_not_counted(
+        self, bench: ConformanceBench
+    ) -> None:
+        first, second = await bench.partitions(2)
+        # Ten batches of one row.
+        await bench.commit_good(*[batch(first, size=100)] * 10, batch(second, size=100))
+        for offset, max_bytes, expected in (
+            (0, 150, [1, 0]),
+            (8, 200, [1, 0]),
+            (8, 201, [1, 1]),
+            (9, 101, [1, 1]),
+        ):
+            requests = [FindBatches(first, offset, 1_000), FindBatches(second, 0, 1_000)]
+            answers = await bench.find_all(requests, max_bytes=max_bytes)
+            assert counts(answers) == expected, (offset, max_bytes)
+
     async def test_the_first_partition_that_has_something_gets_one_row_whatever_the_limits(
         self, bench: ConformanceBench
     ) -> None:
