@@ -23,6 +23,7 @@ from tests.support.group_storm import (
     SESSION_MS,
     AioStormMember,
     ConfluentStormMember,
+    KafkaPythonStormMember,
     Ledger,
     Start,
     Storm,
@@ -42,8 +43,9 @@ MEMBERS: Final = 50
 PARTITIONS: Final = 60
 CONVERGES_WITHIN_S: Final = 90.0
 """A member that left while the broker was dead is missed one session later at the latest."""
-AIOKAFKA_SHARE: Final = 5
-"""Every fifth member of a group whose protocol aiokafka speaks."""
+PYTHON_MEMBERS: Final = (AioStormMember, KafkaPythonStormMember)
+PYTHON_SHARE: Final = 8
+"""One of each among so many members of a group whose protocol they speak."""
 SETTINGS: Final = {
     "wal.commit.interval.ms": "20",
     "group.initial.rebalance.delay.ms": "300",
@@ -113,8 +115,8 @@ def members_of(kind: str, broker: BrokerProcess, ledger: Ledger) -> Start:
 
     def start(name: str) -> StormMember:
         number = next(numbers)
-        if kind == "eager" and number % AIOKAFKA_SHARE == 0:
-            return AioStormMember(name, broker.bootstrap, "storm", ledger)
+        if kind == "eager" and number % PYTHON_SHARE < len(PYTHON_MEMBERS):
+            return PYTHON_MEMBERS[number % PYTHON_SHARE](name, broker.bootstrap, "storm", ledger)
         settings = settings_of(kind, number)
         return ConfluentStormMember(name, broker.bootstrap, "storm", ledger, **settings)
 

@@ -15,6 +15,7 @@ import math
 import random
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,9 +28,30 @@ from aiokafka.errors import KafkaConnectionError as AioKafkaConnectionError
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.support.stock_clients import QUIET, TIMEOUT_S
+from tests.support.stock_clients import (
+    QUIET,
+    TIMEOUT_S,
+    KafkaConsumer,
+    PythonTopicPartition,
+)
 
-__all__ = ["AioStormMember", "ConfluentStormMember", "Ledger", "Storm", "StormMember", "Writer"]
+with warnings.catch_warnings():
+    # As in tests/support/stock_clients.py.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import ConsumerRebalanceListener as PythonRebalanceListener
+    from kafka.coordinator.assignors.range import RangePartitionAssignor as PythonRangeAssignor
+    from kafka.errors import KafkaError as PythonKafkaError
+    from kafka.structs import OffsetAndMetadata
+
+__all__ = [
+    "AioStormMember",
+    "ConfluentStormMember",
+    "KafkaPythonStormMember",
+    "Ledger",
+    "Storm",
+    "StormMember",
+    "Writer",
+]
 
 SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 300
@@ -341,6 +363,79 @@ class ConfluentStormMember(StormMember):
             self._ledger.refused(self.name, refused[0].name())
         else:
             self._ledger.committed(self.name, positions)
+
+
+class KafkaPythonStormMember(StormMember):
+    """kafka-python."""
+
+    def _run(self) -> None:
+        while True:
+            try:
+                consumer = KafkaConsumer(
+                    bootstrap_servers=self._bootstrap,
+                    group_id="storm",
+                    client_id=self.name,
+                    auto_offset_reset="earliest",
+                    enable_auto_commit=False,
+                    session_timeout_ms=SESSION_MS,
+                    heartbeat_interval_ms=HEARTBEAT_MS,
+                    fetch_max_wait_ms=200,
+                    partition_assignment_strategy=[PythonRangeAssignor],
+                )
+            except PythonKafkaError:
+                if self._leaving.wait(POLL_S):
+                    return
+            else:
+                break
+        ledger, name, topic = self._ledger, self.name, self._topic
+        mine: set[int] = set()
+        is_closing = False
+
+        def commit() -> None:
+            positions = ledger.positions(name, mine)
+            if not positions:
+                return
+            places = {
+                PythonTopicPartition(topic, one): OffsetAndMetadata(at, "", -1)
+                for one, at in positions.items()
+            }
+            try:
+                consumer.commit(places)
+            except PythonKafkaError as error:
+                ledger.refused(name, type(error).__name__)
+            else:
+                ledger.committed(name, positions)
+
+        class Listener(PythonRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: set[PythonTopicPartition]) -> None:
+                # Nothing that blocks may be called from here, and so no commit.
+                ended({place.partition for place in revoked})
+
+            def on_partitions_lost(self, lost: set[PythonTopicPartition]) -> None:
+                ended({place.partition for place in lost}, was_lost=True)
+
+            def on_partitions_assigned(self, assigned: set[PythonTopicPartition]) -> None:
+                if not is_closing:
+                    given = {place.partition for place in assigned}
+                    mine.update(given)
+                    ledger.assigned(name, given)
+
+        def ended(partitions: set[int], *, was_lost: bool = False) -> None:
+            held = partitions & mine
+            mine.difference_update(held)
+            ledger.ended(name, held, was_lost=was_lost)
+
+        consumer.subscribe([topic], listener=Listener())
+        try:
+            while not self._leaving.is_set():
+                for place, messages in consumer.poll(timeout_ms=int(POLL_S * 1000)).items():
+                    for message in messages:
+                        ledger.read(name, place.partition, message.offset, message.value)
+                commit()
+        finally:
+            is_closing = True
+            consumer.close(autocommit=False)
+            ended(set(mine))
 
 
 class AioStormMember(StormMember):
