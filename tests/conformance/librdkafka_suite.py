@@ -75,7 +75,6 @@ _SCRIPTED: Final = frozenset({"0045", "0052"})
 """Numbers of tests that call scripts of Kafka. Others do more where they find some."""
 _COPIED: Final = ("src", "src-cpp", "tests", "mklove", "packaging", "examples")
 _BUILT: Final = ("*.o", "*.d", "*.a", "*.so", "*.so.*", "*.lds", "test-runner", "config.h")
-_WHY_LINES_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
