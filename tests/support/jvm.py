@@ -23,6 +23,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -218,11 +219,14 @@ class JavaProcess:
 
     def wait_for(self, wanted: Callable[[str], bool], timeout_s: float = DEADLINE_S) -> str:
         """The next line that is `wanted`. Fails when none comes."""
+        ends_at = time.monotonic() + timeout_s
         while True:
             try:
-                line = self._lines.get(timeout=timeout_s)
+                line = self._lines.get(timeout=max(0.0, ends_at - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(f"no such line among {self.seen[-20:]}") from None
+            if line is None:
+                self._lines.put(None)  # for who asks next
             assert line is not None, f"ended after {self.seen[-20:]}: {self.stderr[-4000:]}"
             self.seen.append(line)
             if wanted(line):
