@@ -6,7 +6,7 @@ the answers together again in the order of the request:
 
     refused = access.refused_topics(request.client, AclOperation.READ, names)
     rows = allowed_rows(asked_rows, name_of, refused)
-    answers = rows.merged(await call(rows.allowed), answer_of_an_error)
+    answers = rows.merged(await call(rows.allowed), lambda row, error: an_answer)
 
 What is refused reaches nobody behind the API. The text of an error does not tell names: a client
 that named a topic by id may not be allowed to know what it is called.
@@ -122,8 +122,9 @@ class Access:
 
 
 class AllowedRows(NamedTuple, Generic[_Row]):
-    """The rows of a request that may go on, and by their positions the errors of the others."""
+    """The rows of a request: those that may go on, and by their positions the others' errors."""
 
+    rows: Sequence[_Row]
     allowed: Sequence[_Row]
     refused: Mapping[int, DisklessError]
 
@@ -133,15 +134,15 @@ class AllowedRows(NamedTuple, Generic[_Row]):
         return bool(self.refused) and not self.allowed
 
     def merged(
-        self, answers: Sequence[_Answer], refusal: Callable[[DisklessError], _Answer]
+        self, answers: Sequence[_Answer], refusal: Callable[[_Row, DisklessError], _Answer]
     ) -> Sequence[_Answer]:
         """The answers to `allowed` and, made by `refusal`, those to the others: one to each row."""
         if not self.refused:
             return answers
         left = iter(answers)
         return [
-            refusal(self.refused[position]) if position in self.refused else next(left)
-            for position in range(len(self.allowed) + len(self.refused))
+            refusal(row, self.refused[position]) if position in self.refused else next(left)
+            for position, row in enumerate(self.rows)
         ]
 
 
@@ -150,13 +151,14 @@ def allowed_rows(
 ) -> AllowedRows[_Row]:
     """`refused` is by `name_of` a row."""
     if not refused:
-        return AllowedRows(rows, {})
+        return AllowedRows(rows, rows, {})
     errors = {
         position: refused[name]
         for position, row in enumerate(rows)
         if (name := name_of(row)) in refused
     }
-    return AllowedRows([row for at, row in enumerate(rows) if at not in errors], errors)
+    allowed = [row for position, row in enumerate(rows) if position not in errors]
+    return AllowedRows(rows, allowed, errors)
 
 
 def _name(named: str | UUID, topics: TopicAdmin) -> str | None:

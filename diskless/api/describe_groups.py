@@ -1,41 +1,49 @@
 """DescribeGroups, key 15, versions 0-6: every group that was asked for is in the answer.
 
 - A group that is not there is GROUP_ID_NOT_FOUND from version 6 on, before that it is "Dead".
-- Without an authorizer, everything is allowed: asked for authorized operations, it lists all.
+- Asks for DESCRIBE on each group.
 - Metadata and assignments of members are there while the group is stable.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from diskless.api.access import NOT_ASKED, Access, allowed_rows
 from diskless.api.errors import error_message, kafka_code
-from diskless.api.metadata import NOT_ASKED
 from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.authorization import AclOperation, ResourceType
 from diskless.groups.errors import GroupIdNotFound
 from diskless.ports import DescribedGroup, GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
 
 KEY: Final = 15
 
-GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8))
-"""Read, delete, describe."""
-
 _NOT_FOUND_FROM: Final = 6
 
 
-def api(groups: GroupCoordinator) -> Api:
+def api(groups: GroupCoordinator, access: Access) -> Api:
     def handle(request: Request) -> Deferred:
         version = request.version
         asked = decode_request(KEY, version, request.body)
         include_operations = getattr(asked, "include_authorized_operations", False)
-        operations = GROUP_OPERATIONS if include_operations else NOT_ASKED
+        refused = access.refused_groups(request.client, AclOperation.DESCRIBE, asked.groups)
+        rows = allowed_rows(asked.groups, str, refused)
+        operations: Mapping[str, int] = {}
+        if include_operations:
+            operations = access.operations(request.client, ResourceType.GROUP, rows.allowed)
 
         def encode(described: Sequence[DescribedGroup]) -> Reply:
-            answers = [_group(group, version, operations) for group in described]
+            described = rows.merged(
+                described, lambda group_id, error: DescribedGroup(group_id, error=error)
+            )
+            answers = [
+                _group(group, version, operations.get(group.group_id, NOT_ASKED))
+                for group in described
+            ]
             return [encode_response(KEY, version, {"groups": answers})]
 
-        return Deferred(asyncio.gather(*map(groups.describe, asked.groups)), encode, None)
+        return Deferred(asyncio.gather(*map(groups.describe, rows.allowed)), encode, None)
 
     return Api(
         key=KEY,

@@ -4,13 +4,16 @@
   COORDINATOR_NOT_AVAILABLE while nobody leads it.
 - Transactions (type 1) are not served; naming this broker lets clients get a clear answer from the
   API they go on with, instead of looking for a coordinator for ever.
+- Asks for DESCRIBE on each group.
 - Share groups (type 2) and unknown types are INVALID_REQUEST.
 """
 
 from typing import Final
 
+from diskless.api.access import Access, Refused
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import BrokerEndpoint, Cluster, GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from wal.errors import DisklessError, InvalidRequest
@@ -24,19 +27,20 @@ _BATCHED_FROM: Final = 4
 _NOBODY: Final = BrokerEndpoint(-1, "", -1)
 
 
-def api(cluster: Cluster, groups: GroupCoordinator) -> Api:
+def api(cluster: Cluster, groups: GroupCoordinator, access: Access) -> Api:
     def handle(request: Request) -> Reply:
         asked = decode_request(KEY, request.version, request.body)
         key_type = getattr(asked, "key_type", _GROUP)
-        if request.version >= _BATCHED_FROM:
-            values: Fields = {
-                "coordinators": [
-                    {"key": key, **_answer(cluster, groups, key, key_type)}
-                    for key in asked.coordinator_keys
-                ]
-            }
-        else:
-            values = _answer(cluster, groups, asked.key, key_type)
+        is_batched = request.version >= _BATCHED_FROM
+        keys = asked.coordinator_keys if is_batched else [asked.key]
+        refused: Refused = {}
+        if key_type == _GROUP:
+            refused = access.refused_groups(request.client, AclOperation.DESCRIBE, keys)
+        answers = [
+            {"key": key, **_answer(cluster, groups, key, key_type, refused.get(key))}
+            for key in keys
+        ]
+        values: Fields = {"coordinators": answers} if is_batched else answers[0]
         return [encode_response(KEY, request.version, values)]
 
     return Api(
@@ -50,10 +54,16 @@ def api(cluster: Cluster, groups: GroupCoordinator) -> Api:
 
 
 def _answer(
-    cluster: Cluster, groups: GroupCoordinator, key: str, key_type: int
+    cluster: Cluster,
+    groups: GroupCoordinator,
+    key: str,
+    key_type: int,
+    refused: DisklessError | None,
 ) -> dict[str, object]:
     found: BrokerEndpoint | DisklessError
-    if key_type == _GROUP:
+    if refused is not None:
+        found = refused
+    elif key_type == _GROUP:
         found = groups.find(key)
     elif key_type == _TRANSACTION:
         found = next(item for item in cluster.brokers() if item.node_id == cluster.node_id)

@@ -2,14 +2,17 @@
 
 - The answer comes when the generation begins, which may be minutes later.
 - Version 0 has no rebalance timeout; it is the session timeout then.
+- Asks for READ on the group.
 - Errors have no text in any version.
 """
 
 from datetime import timedelta
 from typing import Final
 
+from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import GroupCoordinator, GroupProtocol, JoinedGroup, JoinGroup
 from diskless.protocol.messages import decode_request, encode_response
 
@@ -21,8 +24,8 @@ _ASSIGNMENT_SKIPPED_FROM: Final = 9
 _MS: Final = timedelta(milliseconds=1)
 
 
-def api(groups: GroupCoordinator) -> Api:
-    def handle(request: Request) -> Deferred:
+def api(groups: GroupCoordinator, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
         version = request.version
         asked = decode_request(KEY, version, request.body)
         join = JoinGroup(
@@ -59,6 +62,9 @@ def api(groups: GroupCoordinator) -> Api:
             }
             return [encode_response(KEY, version, values)]
 
+        refused = access.refused_group(request.client, AclOperation.READ, join.group_id)
+        if refused is not None:
+            return encode(JoinedGroup(error=refused, member_id=join.member_id))
         return Deferred(groups.join(join, request.client), encode, None)
 
     return Api(

@@ -1,10 +1,15 @@
-"""LeaveGroup, key 13, versions 0-5: members go; from version 3 on several, each with its error."""
+"""LeaveGroup, key 13, versions 0-5: members go; from version 3 on several, each with its error.
+
+Asks for READ on the group.
+"""
 
 from collections.abc import Sequence
 from typing import Final
 
+from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import GroupCoordinator, LeavingMember
 from diskless.protocol.messages import decode_request, encode_response
 from wal.errors import DisklessError
@@ -14,8 +19,8 @@ KEY: Final = 13
 _MANY_MEMBERS_FROM: Final = 3
 
 
-def api(groups: GroupCoordinator) -> Api:
-    def handle(request: Request) -> Deferred:
+def api(groups: GroupCoordinator, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
         version = request.version
         asked = decode_request(KEY, version, request.body)
         names_many = version >= _MANY_MEMBERS_FROM
@@ -46,6 +51,9 @@ def api(groups: GroupCoordinator) -> Api:
                 values = {"error_code": kafka_code(left[0])}
             return [encode_response(KEY, version, values)]
 
+        refused = access.refused_group(request.client, AclOperation.READ, asked.group_id)
+        if refused is not None:
+            return encode(refused)
         return Deferred(groups.leave(asked.group_id, leaving), encode, None)
 
     return Api(

@@ -50,7 +50,7 @@ def api(manager: ReplicaManager, access: Access) -> Api:
         rows = allowed_rows(partitions, topic_of, refused)
 
         def encode(results: Sequence[ListOffsetsResult]) -> Reply:
-            answers = iter(rows.merged(results, ListOffsetsResult))
+            answers = iter(rows.merged(results, refused_row))
             topics = [
                 {
                     "name": topic.name,
@@ -75,6 +75,10 @@ def api(manager: ReplicaManager, access: Access) -> Api:
 
 def topic_of(partition: ListOffsetsPartition) -> str:
     return partition.topic_name
+
+
+def refused_row(_: ListOffsetsPartition, error: DisklessError) -> ListOffsetsResult:
+    return ListOffsetsResult(error=error)
 
 
 async def _answer(

@@ -1,6 +1,7 @@
 """OffsetCommit, key 8, versions 2-9: how far a group has read; durable when it is answered.
 
 - Version 10 (topics by id) is not served.
+- Asks for READ on the group, and on each topic.
 - A retention time (versions 2-4) counts for the offsets of that request.
 """
 
@@ -8,8 +9,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import CommitOffset, CommitOffsets, GroupCoordinator
 from diskless.protocol.messages import decode_request, encode_response
 from wal.errors import DisklessError
@@ -21,8 +24,8 @@ _MS: Final = timedelta(milliseconds=1)
 _AS_CONFIGURED: Final = timedelta(milliseconds=-1)
 
 
-def api(groups: GroupCoordinator) -> Api:
-    def handle(request: Request) -> Deferred:
+def api(groups: GroupCoordinator, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
         version = request.version
         asked = decode_request(KEY, version, request.body)
         commit = CommitOffsets(
@@ -59,7 +62,20 @@ def api(groups: GroupCoordinator) -> Api:
             ]
             return [encode_response(KEY, version, {"topics": topics})]
 
-        return Deferred(groups.commit_offsets(commit), encode, None)
+        group_refused = access.refused_group(request.client, AclOperation.READ, commit.group_id)
+        if group_refused is not None:
+            return encode([group_refused] * len(commit.offsets))
+        names = {topic.name for topic in asked.topics}
+        refused = access.refused_topics(request.client, AclOperation.READ, names)
+        rows = allowed_rows(commit.offsets, lambda offset: offset.topic_name, refused)
+
+        def encode_all(errors: Sequence[DisklessError | None]) -> Reply:
+            return encode(rows.merged(errors, lambda _, error: error))
+
+        if rows.are_none:
+            return encode_all(())
+        commit = commit._replace(offsets=rows.allowed)
+        return Deferred(groups.commit_offsets(commit), encode_all, None)
 
     return Api(
         key=KEY, name="OffsetCommit", min_version=2, max_version=9, flexible_from=8, handler=handle

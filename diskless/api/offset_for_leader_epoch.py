@@ -12,7 +12,7 @@ from typing import Final
 
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
-from diskless.api.list_offsets import topic_of
+from diskless.api.list_offsets import refused_row, topic_of
 from diskless.api.registry import Api, Deferred, Reply, Request
 from diskless.authorization import AclOperation
 from diskless.ports import (
@@ -52,7 +52,7 @@ def api(manager: ReplicaManager, access: Access) -> Api:
         rows = allowed_rows(partitions, topic_of, refused)
 
         def encode(results: Sequence[ListOffsetsResult]) -> Reply:
-            answers = iter(rows.merged(results, ListOffsetsResult))
+            answers = iter(rows.merged(results, refused_row))
             topics = [
                 {
                     "topic": topic.topic,

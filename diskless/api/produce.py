@@ -62,7 +62,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: ClientQuotas, acces
         rows = allowed_rows(asked.batches, _topic_of, refused)
 
         def encode(results: Sequence[AppendResult]) -> Reply:
-            results = rows.merged(results, AppendResult)
+            results = rows.merged(results, lambda _, error: AppendResult(error=error))
             return _reply(request.version, asked, results, quotas.left_ms(mute_until))
 
         def refuse(error: DisklessError) -> Reply:

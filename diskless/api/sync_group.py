@@ -1,20 +1,22 @@
 """SyncGroup, key 14, versions 0-5: a member of a classic group is told what is assigned to it.
 
-The answer comes when the leader has said so and that is durable.
+The answer comes when the leader has said so and that is durable. Asks for READ on the group.
 """
 
 from typing import Final
 
+from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
+from diskless.authorization import AclOperation
 from diskless.ports import GroupCoordinator, SyncedGroup, SyncGroup
 from diskless.protocol.messages import decode_request, encode_response
 
 KEY: Final = 14
 
 
-def api(groups: GroupCoordinator) -> Api:
-    def handle(request: Request) -> Deferred:
+def api(groups: GroupCoordinator, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
         asked = decode_request(KEY, request.version, request.body)
         sync = SyncGroup(
             group_id=asked.group_id,
@@ -35,6 +37,9 @@ def api(groups: GroupCoordinator) -> Api:
             }
             return [encode_response(KEY, request.version, values)]
 
+        refused = access.refused_group(request.client, AclOperation.READ, sync.group_id)
+        if refused is not None:
+            return encode(SyncedGroup(error=refused))
         return Deferred(groups.sync(sync), encode, None)
 
     return Api(
