@@ -40,6 +40,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import ConsumerRebalanceListener as PythonRebalanceListener
     from kafka.coordinator.assignors.range import RangePartitionAssignor as PythonRangeAssignor
+    from kafka.errors import KafkaConnectionError as PythonConnectionError
     from kafka.errors import KafkaError as PythonKafkaError
     from kafka.structs import OffsetAndMetadata
 
@@ -428,7 +429,13 @@ class KafkaPythonStormMember(StormMember):
         consumer.subscribe([topic], listener=Listener())
         try:
             while not self._leaving.is_set():
-                for place, messages in consumer.poll(timeout_ms=int(POLL_S * 1000)).items():
+                try:
+                    found = consumer.poll(timeout_ms=int(POLL_S * 1000))
+                except PythonConnectionError:
+                    # While no broker answers, it says so instead of waiting.
+                    self._leaving.wait(POLL_S)
+                    continue
+                for place, messages in found.items():
                     for message in messages:
                         ledger.read(name, place.partition, message.offset, message.value)
                 commit()
