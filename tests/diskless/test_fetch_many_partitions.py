@@ -218,6 +218,51 @@ async def test_an_offset_at_which_no_log_can_end_is_looked_up(
     assert looks == [[0], [0]]
 
 
+@pytest.mark.parametrize("count", [2, 100])
+async def test_what_is_asked_for_twice_is_answered_twice(
+    setting: Setting, looks: list[list[int]], count: int
+) -> None:
+    rows = all_wide()[:count]
+    task = setting.fetch(*rows, *rows)
+    by_id = setting.fetch(*rows, at(0), *(row._replace(topic_id=WIDE.topic_id) for row in rows))
+    await setting.until_parked(2)
+    setting.commit(key(1))
+    results = await woken(task)
+    assert [row for row, result in enumerate(results) if result.records] == [1, count + 1]
+    results = await woken(by_id)
+    assert [row for row, result in enumerate(results) if result.records] == [1, count + 2]
+    assert setting.parked == 0
+
+
+async def test_an_offset_that_nobody_here_has_heard_of_is_waited_for(
+    setting: Setting, looks: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a follower that cannot reach the leader: that is no OFFSET_OUT_OF_RANGE."""
+    ends = {7: 5}
+
+    def found(request: FindBatches) -> FoundBatches:
+        return FoundBatches(0, ends.get(request.partition.partition, 0))
+
+    monkeypatch.setattr(setting.coordinator, "_find", found)
+    (result,) = await setting.fetch(wide(7, 9), max_wait_ms=20)
+    assert result == FetchResult(None, 5, 0, ())
+    task = setting.fetch(wide(7, 9), wide(8))
+    await setting.until_parked()
+    looked = len(looks)
+    # It is asked for again whenever something is heard of it, and the other one is not.
+    setting.manager.committed([key(7)])
+    await until(lambda: len(looks) == looked + 1)
+    await setting.until_parked()
+    assert looks[-1] == [7]
+    ends[7] = 9
+    setting.manager.committed([key(7)])
+    await until(lambda: len(looks) == looked + 2)
+    await setting.until_parked()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_nothing_is_asked_for_and_nothing_answered(setting: Setting) -> None:
     assert list(await setting.fetch()) == []
 
