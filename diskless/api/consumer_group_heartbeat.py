@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, key 68, versions 0-1: all that a member of a KIP-848 group says and hears.
+"""ConsumerGroupHeartbeat, key 68, versions 0-1: what members of KIP-848 groups say and hear.
 
 - Version 1 adds subscriptions by pattern, and member ids of the client's making.
 - The answer comes at once, or when what the heartbeat has changed is durable.
