@@ -211,6 +211,8 @@ class Connection(asyncio.BufferedProtocol):
         self._mute_until = 0.0
         """Monotonic; 0.0: not mute. A timer is set while it is."""
         self._mute_timer: asyncio.TimerHandle | None = None
+        self._has_been_mute = False
+        """By a handler: its client tends to exceed its quota."""
         self._is_finishing = False
         self._is_closed = False
 
@@ -243,7 +245,17 @@ class Connection(asyncio.BufferedProtocol):
         wanted = self._read_bytes
         if self._shared.budget.is_spent_for(self._id):
             wanted = _READ_BYTES_MIN
-        return self._builder.writable(wanted)
+        if not self._has_been_mute:
+            return self._builder.writable(wanted)
+        # No more than the frame, so that nothing is kept in memory while it is mute again.
+        wanted = self._missing_bytes() or _READ_BYTES_MIN
+        return self._builder.writable(min(wanted, self._read_bytes))[:wanted]
+
+    def _missing_bytes(self) -> int:
+        """Of the frame whose start is known; 0: of none."""
+        if self._announced is None:
+            return 0
+        return max(self._announced[2] - self._builder.received_bytes, 0)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closed:
@@ -359,8 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         self._mute_until = until
         if self._mute_timer is None:
             self._set_mute_timer(self._shared.clock.monotonic())
-        # What it has received stays in memory until then; the next time it shall be less.
-        self._read_bytes = _READ_BYTES_MIN
+        self._has_been_mute = True
         self._shared.budget.completed(self._id)
         self._pause_reading()
 

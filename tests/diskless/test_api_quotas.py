@@ -446,6 +446,28 @@ async def test_a_client_that_goes_while_it_is_mute_leaves_nothing_behind() -> No
         await until(lambda: broker.server.statistics().request_bytes_held == 0)
 
 
+async def test_who_is_mute_again_and_again_holds_no_memory_meanwhile() -> None:
+    clock = ManualClock()
+    async with connected(clock=clock, quota_settings=ONE_SECOND) as (broker, client):
+        broker.quotas.set((("client-id", "raw"),), producer_byte_rate=1_000_000.0)
+        sizes = [1_100_000, 100_000, 30_000, 250_000, 50_000, 64_000, 200_000, 150_000]
+        frames = [produce_frame(at, [a_batch(size)]) for at, size in enumerate(sizes, 1)]
+        sending = asyncio.create_task(client.send(*frames))
+        waits = 0
+        for number in range(len(sizes)):
+            told_ms = produced((await client.receive())[1])
+            if not told_ms:
+                continue
+            waits += 1
+            await nothing_comes(broker, client)
+            if number:
+                # The next request is in the socket, and nothing of it here.
+                await until(lambda: broker.server.statistics().request_bytes_held == 0)
+            clock.advance(told_ms / 1000)
+        await sending
+        assert waits >= 5
+
+
 async def test_a_longer_wait_takes_the_place_of_a_shorter_one() -> None:
     clock = ManualClock()
     async with connected(clock=clock, quota_settings=ONE_SECOND) as (broker, client):
