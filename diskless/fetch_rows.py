@@ -9,7 +9,7 @@ Both classes are sequences of the values that they stand for (`FetchPartition`, 
 can be made of such: whoever has few of them need not care. Neither is ever modified.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, overload
 from uuid import UUID
@@ -73,6 +73,22 @@ class FetchRows(Sequence[FetchPartition]):
             np.int64,
         ).reshape(-1, 5)
         return cls([*places], *np.ascontiguousarray(columns.T))
+
+    def without(self, refused: Collection[int]) -> "FetchRows":
+        """All rows but these, and their topics."""
+        if not refused:
+            return self
+        is_left = np.ones(len(self), bool)
+        is_left[[*refused]] = False
+        used, topic_of = np.unique(self.topic_of[is_left], return_inverse=True)
+        return FetchRows(
+            [self.topics[place] for place in used.tolist()],
+            topic_of,
+            self.partitions[is_left],
+            self.offsets[is_left],
+            self.max_bytes[is_left],
+            self.leader_epochs[is_left],
+        )
 
     def __len__(self) -> int:
         return len(self.partitions)
@@ -146,6 +162,27 @@ class FetchAnswer(Sequence[FetchResult]):
             self.records,
             self.errors,
             {row: reader for row, reader in readers.items() if row not in self.errors},
+        )
+
+    def among(self, refused: Mapping[int, DisklessError]) -> "FetchAnswer":
+        """The answer to all rows, where this one is to those `without` the `refused`."""
+        if not refused:
+            return self
+        count = len(self) + len(refused)
+        is_left = np.ones(count, bool)
+        is_left[[*refused]] = False
+        high_watermarks = np.full(count, -1, np.int64)
+        high_watermarks[is_left] = self.high_watermarks
+        log_start_offsets = np.full(count, -1, np.int64)
+        log_start_offsets[is_left] = self.log_start_offsets
+        rows = np.flatnonzero(is_left).tolist()
+        errors = {**refused, **{rows[row]: error for row, error in self.errors.items()}}
+        return FetchAnswer(
+            high_watermarks,
+            log_start_offsets,
+            {rows[row]: records for row, records in self.records.items()},
+            dict(sorted(errors.items())),
+            {rows[row]: reader for row, reader in self.readers.items()},
         )
 
     def __len__(self) -> int:

@@ -70,14 +70,14 @@ class Access:
         topics: TopicAdmin,
     ) -> Refused:
         """Topics as a request names them, by name or id; an id of no topic is not refused here."""
-        names = (name for item in named if (name := _name(item, topics)) is not None)
+        names = (name for item in named if (name := topic_name(item, topics)) is not None)
         refused = self.refused_topics(client, operation, names)
         if not refused:
             return NOTHING_REFUSED
         return {
             item: refused[name]
             for item in named
-            if (name := _name(item, topics)) is not None and name in refused
+            if (name := topic_name(item, topics)) is not None and name in refused
         }
 
     def refused_groups(
@@ -161,7 +161,8 @@ def allowed_rows(
     return AllowedRows(rows, allowed, errors)
 
 
-def _name(named: str | UUID, topics: TopicAdmin) -> str | None:
+def topic_name(named: str | UUID, topics: TopicAdmin) -> str | None:
+    """The name of a topic that is named so; None: there is none of this id."""
     if isinstance(named, str):
         return named
     topic = topics.topic_by_id(named)

@@ -76,9 +76,12 @@ def kafka_apis(
     registry = ApiRegistry(
         [
             produce.api(manager, topics, quotas, access),
-            throttled(fetch.api(manager, fetch_sessions, ReaderRouting(cluster, topics)), quotas),
+            throttled(
+                fetch.api(manager, topics, fetch_sessions, ReaderRouting(cluster, topics), access),
+                quotas,
+            ),
             list_offsets.api(manager, access),
-            metadata.api(cluster, topics),
+            metadata.api(cluster, topics, access),
             find_coordinator.api(cluster, groups, access),
             offset_for_leader_epoch.api(manager, access),
             create_topics.api(topics, topic_configs, access),
@@ -102,10 +105,10 @@ def kafka_apis(
             list_config_resources.api(cluster, topics, access),
             alter_configs.api(topics, access),
             incremental_alter_configs.api(topics, topic_configs, access),
-            describe_topic_partitions.api(cluster, topics),
+            describe_topic_partitions.api(cluster, topics, access),
             describe_log_dirs.api(cluster, topics, stored, access),
             describe_producers.api(topics, stored, access),
-            describe_cluster.api(cluster),
+            describe_cluster.api(cluster, access),
             describe_client_quotas.api(quota_admin, access),
             alter_client_quotas.api(quota_admin, access),
         ]

@@ -1,13 +1,14 @@
 """DescribeCluster, key 60, versions 0-1: cluster id, controller and live brokers.
 
 Every broker takes what Kafka's controllers take, and there are no controller endpoints besides:
-asked for those, the answer is UNSUPPORTED_ENDPOINT_TYPE.
+asked for those, the answer is UNSUPPORTED_ENDPOINT_TYPE. Everybody may ask, as in Kafka; authorized
+operations are told to who may DESCRIBE the cluster.
 """
 
 from typing import Final
 
+from diskless.api.access import NOT_ASKED, Access
 from diskless.api.errors import UnsupportedEndpointType, error_message, kafka_code
-from diskless.api.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from diskless.api.registry import Api, Reply, Request
 from diskless.ports import Cluster
 from diskless.protocol.messages import decode_request, encode_response
@@ -17,14 +18,16 @@ KEY: Final = 60
 _BROKERS: Final = 1
 
 
-def api(cluster: Cluster) -> Api:
+def api(cluster: Cluster, access: Access) -> Api:
     def handle(request: Request) -> Reply:
         asked = decode_request(KEY, request.version, request.body)
         endpoint_type = getattr(asked, "endpoint_type", _BROKERS)
         error = None
         if endpoint_type != _BROKERS:
             error = UnsupportedEndpointType(f"no endpoints of type {endpoint_type}")
-        wants_operations = asked.include_cluster_authorized_operations
+        operations = NOT_ASKED
+        if asked.include_cluster_authorized_operations:
+            operations = access.cluster_operations(request.client)
         values = {
             "error_code": kafka_code(error),
             "error_message": error_message(error),
@@ -42,7 +45,7 @@ def api(cluster: Cluster) -> Api:
                 }
                 for broker in cluster.brokers()
             ],
-            "cluster_authorized_operations": CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+            "cluster_authorized_operations": operations,
         }
         return [encode_response(KEY, request.version, values)]
 

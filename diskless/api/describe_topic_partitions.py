@@ -4,16 +4,18 @@
 - A page has as many partitions as the request wants, PAGE_PARTITIONS_MAX at most; the cursor names
   the first one that is not on it. A page begins where the cursor of the request says, also when
   that topic is gone meanwhile.
+- Asks for DESCRIBE on each topic. Asked for all, it leaves out those that may not be described.
 - Leader, replicas and epochs are as in Metadata. There are no replicas that could become eligible.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from diskless.api.access import NOT_ASKED, Access
 from diskless.api.errors import kafka_code
-from diskless.api.metadata import TOPIC_OPERATIONS
 from diskless.api.named_topics import named_topic
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation, ResourceType
 from diskless.ports import LEADER_EPOCH, ClientInfo, Cluster, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.topic_names import is_internal
@@ -26,7 +28,7 @@ PAGE_PARTITIONS_MAX: Final = 2_000
 """Kafka's max.request.partition.size.limit."""
 
 
-def api(cluster: Cluster, topics: TopicAdmin) -> Api:
+def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
     def handle(request: Request) -> Reply:
         asked = decode_request(KEY, request.version, request.body)
         cursor = asked.cursor
@@ -35,6 +37,9 @@ def api(cluster: Cluster, topics: TopicAdmin) -> Api:
             rows: list[Fields] = [_absent(item.name, refused) for item in asked.topics]
             return [encode_response(KEY, request.version, {"topics": rows, "next_cursor": None})]
         names = sorted({item.name for item in asked.topics} or topics.topics())
+        hidden = access.refused_topics(request.client, AclOperation.DESCRIBE, names)
+        if hidden and not asked.topics:
+            names = [name for name in names if name not in hidden]
         if cursor is not None:
             names = [name for name in names if name >= cursor.topic_name]
         left = max(min(asked.response_partition_limit, PAGE_PARTITIONS_MAX), 1)
@@ -45,6 +50,8 @@ def api(cluster: Cluster, topics: TopicAdmin) -> Api:
                 next_cursor = {"topic_name": name, "partition_index": 0}
                 break
             try:
+                if name in hidden:
+                    raise hidden[name]
                 topic = named_topic(topics, name)
             except DisklessError as error:
                 rows.append(_absent(name, error))
@@ -57,6 +64,12 @@ def api(cluster: Cluster, topics: TopicAdmin) -> Api:
             if end < topic.partition_count:
                 next_cursor = {"topic_name": name, "partition_index": end}
                 break
+        shown = [row["name"] for row in rows if row["name"] not in hidden]
+        operations = access.operations(request.client, ResourceType.TOPIC, shown)
+        rows = [
+            {**row, "topic_authorized_operations": operations.get(row["name"], NOT_ASKED)}
+            for row in rows
+        ]
         values = {"topics": rows, "next_cursor": next_cursor}
         return [encode_response(KEY, request.version, values)]
 
@@ -77,7 +90,6 @@ def _absent(name: str, error: DisklessError) -> Fields:
         "topic_id": None,
         "is_internal": is_internal(name),
         "partitions": [],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
     }
 
 
@@ -106,5 +118,4 @@ def _topic(
         "topic_id": topic.topic_id,
         "is_internal": is_internal(topic.name),
         "partitions": partitions,
-        "topic_authorized_operations": TOPIC_OPERATIONS,
     }

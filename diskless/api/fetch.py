@@ -2,6 +2,7 @@
 
 - Sessions (KIP-227) are diskless/fetch_sessions.py's: what a session leaves out of a request is
   read as well, and what has not changed is left out of its answer.
+- Asks for READ on each topic, in each request of a session anew.
 - A parked Fetch ends early when another answer of its connection waits behind it.
 - The broker's own `fetch.max.bytes` caps the answer; one whole batch is given in any case.
 - read_committed equals read_uncommitted as long as no transactions are served: the last stable
@@ -10,16 +11,18 @@
   preferred read replica (diskless/reader_routing.py). Never a diverging epoch or a leader hint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
+from diskless.api.access import Access, topic_name
 from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
-from diskless.fetch_rows import FetchAnswer, Int64s
+from diskless.authorization import AclOperation
+from diskless.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
 from diskless.fetch_sessions import FetchSessions, SentPartitions, SessionRequest
-from diskless.ports import READ_COMMITTED, FetchResult, ReplicaManager
+from diskless.ports import READ_COMMITTED, ClientInfo, FetchResult, ReplicaManager, TopicAdmin
 from diskless.protocol.fetch import (
     FLEXIBLE_FROM,
     TOPIC_IDS_FROM,
@@ -35,7 +38,13 @@ from wal.errors import DisklessError
 KEY: Final = 1
 
 
-def api(manager: ReplicaManager, sessions: FetchSessions, routing: ReaderRouting) -> Api:
+def api(
+    manager: ReplicaManager,
+    topics: TopicAdmin,
+    sessions: FetchSessions,
+    routing: ReaderRouting,
+    access: Access,
+) -> Api:
     def handle(request: Request) -> Deferred | Reply:
         version = request.version
         asked = decode_request(version, request.body)
@@ -43,19 +52,24 @@ def api(manager: ReplicaManager, sessions: FetchSessions, routing: ReaderRouting
             context = sessions.begin(_session_request(version, asked))
         except DisklessError as error:
             return encode_refusal(version, kafka_code(error))
+        refused = _refused(access, request.client, context.rows, topics)
+        rows = context.rows.without(refused)
 
         def encode(results: Sequence[FetchResult]) -> Reply:
-            return _reply(version, asked, context.sent(FetchAnswer.of(results).at(readers)))
+            answer = FetchAnswer.of(results).at(readers).among(refused)
+            return _reply(version, asked, context.sent(answer))
 
         def refuse(error: DisklessError) -> Reply:
-            return encode(FetchAnswer.refused(len(context.rows), error))
+            return encode(FetchAnswer.refused(len(rows), error))
 
-        readers = routing.elsewhere(asked.rack, context.rows)
+        readers = routing.elsewhere(asked.rack, rows)
+        if refused and not rows:
+            return encode(())
         if readers:
-            return Deferred(manager.bounds(context.rows), encode, refuse)
+            return Deferred(manager.bounds(rows), encode, refuse)
         max_bytes = max(asked.max_bytes, 0)
         answer = manager.fetch(
-            context.rows,
+            rows,
             max_wait_ms=max(asked.max_wait_ms, 0),
             min_bytes=min(max(asked.min_bytes, 0), max_bytes),
             max_bytes=max_bytes,
@@ -86,6 +100,26 @@ def _session_request(version: int, asked: FetchRequest) -> SessionRequest:
         asked.partitions,
         asked.forgotten,
     )
+
+
+def _refused(
+    access: Access, client: ClientInfo, rows: FetchRows, topics: TopicAdmin
+) -> Mapping[int, DisklessError]:
+    """Errors by row."""
+    names = (name for topic in rows.topics if (name := _name(topic, topics)) is not None)
+    refused = access.refused_topics(client, AclOperation.READ, names)
+    if not refused:
+        return {}
+    errors = [refused.get(_name(topic, topics)) for topic in rows.topics]
+    return {
+        row: error
+        for row, place in enumerate(rows.topic_of.tolist())
+        if (error := errors[place]) is not None
+    }
+
+
+def _name(topic: FetchTopic, topics: TopicAdmin) -> str | None:
+    return topic.name if topic.topic_id is None else topic_name(topic.topic_id, topics)
 
 
 def _reply(version: int, asked: FetchRequest, sent: SentPartitions) -> Reply:

@@ -7,18 +7,21 @@
 - Unknown topics are created when the request and `auto.create.topics.enable` allow it, and are
   answered with their partitions at once: there is no election to wait for.
 - The metadata topic is listed as an internal one, whatever is asked for; nobody produces to it.
-- Without an authorizer, everything is allowed: asked for authorized operations, it lists all.
+- Asks for DESCRIBE on each topic; an answer about all topics leaves out those that may not be
+  described. Creating one takes CREATE on it, or on the cluster.
 - From version 9 on each partition has a tagged field of ours, PreferredProduceBrokers (tag 10000,
   array of int32): the produce gateways for this client, best first (metadata/produce_gateways.py).
   KIP-1163 proposes the field but no released schema has it; clients skip a tag they do not know.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from diskless.api.access import NOT_ASKED, Access, Refused
 from diskless.api.errors import kafka_code
 from diskless.api.registry import Api, Reply, Request
+from diskless.authorization import AclOperation, ResourceType
 from diskless.ports import LEADER_EPOCH, ClientInfo, Cluster, TopicAdmin
 from diskless.protocol.messages import EXTRA_TAGS, Fields, decode_request, encode_response
 from diskless.protocol.wire import INT32, unsigned_varint
@@ -38,15 +41,6 @@ KEY: Final = 3
 PREFERRED_PRODUCE_BROKERS_TAG: Final = 10_000
 """Tagged field of a partition: compact array of int32."""
 
-NOT_ASKED: Final = -(2**31)
-"""Authorized operations when the request did not ask for them."""
-
-TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe, describe configs, alter configs."""
-
-CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
-
 
 class _Asked(NamedTuple):
     """One topic of a request: by name, or by id."""
@@ -54,18 +48,28 @@ class _Asked(NamedTuple):
     name: str | None
     topic_id: UUID | None
 
+    @property
+    def key(self) -> str | UUID | None:
+        return self.topic_id if self.name is None else self.name
 
-def api(cluster: Cluster, topics: TopicAdmin) -> Api:
-    async def create_then_answer(request: Request, asked: Any, missing: list[str]) -> Reply:
-        refused = await _create(topics, missing)
-        return _reply(cluster, topics, request, asked, refused)
+
+def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
+    async def create_then_answer(
+        request: Request, asked: Any, hidden: Refused, refused: Refused, missing: list[str]
+    ) -> Reply:
+        refused = {**refused, **await _create(topics, missing)}
+        return _reply(cluster, topics, access, request, asked, hidden, refused)
 
     def handle(request: Request) -> Any:
         asked = decode_request(KEY, request.version, request.body)
-        missing = _to_create(topics, request.version, asked)
+        hidden = _hidden(topics, access, request, asked)
+        missing = _to_create(topics, request.version, asked, hidden)
+        create = AclOperation.CREATE
+        refused = access.refused_topics(request.client, create, missing, or_cluster=create)
+        missing = [name for name in missing if name not in refused]
         if missing:
-            return create_then_answer(request, asked, missing)
-        return _reply(cluster, topics, request, asked, {})
+            return create_then_answer(request, asked, hidden, refused, missing)
+        return _reply(cluster, topics, access, request, asked, hidden, refused)
 
     return Api(
         key=KEY, name="Metadata", min_version=0, max_version=13, flexible_from=9, handler=handle
@@ -86,19 +90,30 @@ def _asked_topic(item: Any) -> _Asked:
     return _Asked(item.name if topic_id is None else None, topic_id)
 
 
-def _to_create(topics: TopicAdmin, version: int, asked: Any) -> list[str]:
+def _hidden(topics: TopicAdmin, access: Access, request: Request, asked: Any) -> Refused:
+    """What may not be described, as the request names it."""
+    client, describe = request.client, AclOperation.DESCRIBE
+    wanted = _asked_topics(request.version, asked)
+    if wanted is None:
+        return access.refused_topics(client, describe, topics.topics())
+    named = [item.key for item in wanted if item.key is not None]
+    return access.refused_named(client, describe, named, topics)
+
+
+def _to_create(topics: TopicAdmin, version: int, asked: Any, hidden: Refused) -> list[str]:
     wanted = _asked_topics(version, asked)
     if wanted is None or not topics.auto_create_enabled:
         return []
     if not getattr(asked, "allow_auto_topic_creation", True):
         return []
     known = topics.topics()
-    return [item.name for item in wanted if item.name is not None and item.name not in known]
+    names = [item.name for item in wanted if item.name is not None]
+    return [name for name in names if name not in known and name not in hidden]
 
 
-async def _create(topics: TopicAdmin, names: Sequence[str]) -> Mapping[str, DisklessError]:
+async def _create(topics: TopicAdmin, names: Sequence[str]) -> Refused:
     """Create topics with the defaults; gives the names that could not be, and why."""
-    refused: dict[str, DisklessError] = {}
+    refused: dict[Hashable, DisklessError] = {}
     creations = []
     for name in names:
         try:
@@ -124,33 +139,40 @@ async def _create(topics: TopicAdmin, names: Sequence[str]) -> Mapping[str, Disk
 def _reply(
     cluster: Cluster,
     topics: TopicAdmin,
+    access: Access,
     request: Request,
     asked: Any,
-    refused: Mapping[str, DisklessError],
+    hidden: Refused,
+    refused: Refused,
 ) -> Reply:
+    """`hidden` may not be described, `refused` could not be created."""
     version = request.version
     wanted = _asked_topics(version, asked)
     known = topics.topics()
-    operations = (
-        TOPIC_OPERATIONS
-        if getattr(asked, "include_topic_authorized_operations", False)
-        else NOT_ASKED
-    )
     if wanted is None:
-        rows = [_topic(cluster, request.client, known[name], operations) for name in sorted(known)]
+        names = [name for name in sorted(known) if name not in hidden]
+        rows = [_topic(cluster, request.client, known[name]) for name in names]
     else:
         rows = [
-            _wanted_topic(cluster, topics, request.client, item, operations, refused)
-            for item in wanted
+            _wanted_topic(cluster, topics, request.client, item, hidden, refused) for item in wanted
         ]
-    include_cluster = getattr(asked, "include_cluster_authorized_operations", False)
+    if getattr(asked, "include_topic_authorized_operations", False):
+        shown = [row["name"] for row in rows if not row["error_code"]]
+        operations = access.operations(request.client, ResourceType.TOPIC, shown)
+        rows = [
+            {**row, "topic_authorized_operations": operations.get(row["name"], NOT_ASKED)}
+            for row in rows
+        ]
+    cluster_operations = NOT_ASKED
+    if getattr(asked, "include_cluster_authorized_operations", False):
+        cluster_operations = access.cluster_operations(request.client)
     values = {
         "brokers": [broker._asdict() for broker in cluster.brokers()],
         "error_code": 0,
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller_id,
         "topics": rows,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if include_cluster else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations,
     }
     return [encode_response(KEY, version, values)]
 
@@ -160,11 +182,14 @@ def _wanted_topic(
     topics: TopicAdmin,
     client: ClientInfo,
     asked: _Asked,
-    operations: int,
-    refused: Mapping[str, DisklessError],
+    hidden: Refused,
+    refused: Refused,
 ) -> Fields:
     error: DisklessError
-    if asked.name is not None:
+    if asked.key in hidden:
+        topic = None
+        error = hidden[asked.key]
+    elif asked.name is not None:
         topic = topics.topics().get(asked.name)
         error = refused.get(asked.name) or _absence(asked.name)
     elif asked.topic_id is not None:
@@ -174,7 +199,7 @@ def _wanted_topic(
         topic = None
         error = InvalidRequest()
     if topic is not None:
-        return _topic(cluster, client, topic, operations)
+        return _topic(cluster, client, topic)
     return {
         "error_code": kafka_code(error),
         "name": asked.name,
@@ -192,9 +217,7 @@ def _absence(name: str) -> DisklessError:
     return UnknownPartition()
 
 
-def _topic(
-    cluster: Cluster, client: ClientInfo, topic: TopicDescription, operations: int
-) -> Fields:
+def _topic(cluster: Cluster, client: ClientInfo, topic: TopicDescription) -> Fields:
     partitions = []
     internal = is_internal(topic.name)
     for partition in range(topic.partition_count):
@@ -218,7 +241,6 @@ def _topic(
         "topic_id": topic.topic_id,
         "is_internal": internal,
         "partitions": partitions,
-        "topic_authorized_operations": operations,
     }
 
 
