@@ -109,7 +109,7 @@ class ConsumerGroup:
         self.group_id: Final = group_id
         self._settings = settings
         self._core = ConsumerCore(
-            roster or Roster(),
+            Roster() if roster is None else roster,
             SubscribedTopics(topics),
             settings=settings,
             assignors=assignors,
