@@ -72,14 +72,12 @@ def kafka_apis(
 ) -> ApiRegistry:
     """A registry to which more may be added; ApiVersions lists what is in it when it is asked."""
     access = Access(authorizer)
+    routing = ReaderRouting(cluster, topics)
     topic_configs = TopicConfigs(broker_configs.entries())
     registry = ApiRegistry(
         [
             produce.api(manager, topics, quotas, access),
-            throttled(
-                fetch.api(manager, topics, fetch_sessions, ReaderRouting(cluster, topics), access),
-                quotas,
-            ),
+            throttled(fetch.api(manager, topics, fetch_sessions, routing, access), quotas),
             list_offsets.api(manager, access),
             metadata.api(cluster, topics, access),
             find_coordinator.api(cluster, groups, access),
@@ -94,9 +92,9 @@ def kafka_apis(
             heartbeat.api(groups, access),
             leave_group.api(groups, access),
             sync_group.api(groups, access),
-            consumer_group_heartbeat.api(groups),
+            consumer_group_heartbeat.api(groups, access),
             describe_groups.api(groups, access),
-            consumer_group_describe.api(groups),
+            consumer_group_describe.api(groups, access),
             list_groups.api(groups, access),
             delete_groups.api(groups, access),
             offset_delete.api(groups, access),

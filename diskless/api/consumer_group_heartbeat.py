@@ -1,6 +1,7 @@
 """ConsumerGroupHeartbeat, key 68, versions 0-1: what members of KIP-848 groups say and hear.
 
 - Version 1 adds subscriptions by pattern, and member ids of the client's making.
+- Asks for READ on the group, and for DESCRIBE on each topic that is subscribed to by name.
 - The answer comes at once, or when what the heartbeat has changed is durable.
 """
 
@@ -9,10 +10,13 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.registry import Api, Deferred, Reply, Request
-from diskless.ports import ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupCoordinator
+from diskless.authorization import AclOperation
+from diskless.ports import ClientInfo, ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupCoordinator
 from diskless.protocol.messages import decode_request, encode_response
+from wal.errors import DisklessError
 
 KEY: Final = 68
 
@@ -20,8 +24,8 @@ _OWN_MEMBER_ID_FROM: Final = 1
 _MS: Final = timedelta(milliseconds=1)
 
 
-def api(groups: GroupCoordinator) -> Api:
-    def handle(request: Request) -> Deferred:
+def api(groups: GroupCoordinator, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
         version = request.version
         asked = decode_request(KEY, version, request.body)
         heartbeat = ConsumerHeartbeat(
@@ -57,6 +61,9 @@ def api(groups: GroupCoordinator) -> Api:
             }
             return [encode_response(KEY, version, values)]
 
+        refused = _refused(access, request.client, heartbeat)
+        if refused is not None:
+            return encode(ConsumerHeartbeatAnswer(error=refused))
         return Deferred(groups.consumer_heartbeat(heartbeat, request.client), encode, None)
 
     return Api(
@@ -67,6 +74,16 @@ def api(groups: GroupCoordinator) -> Api:
         flexible_from=0,
         handler=handle,
     )
+
+
+def _refused(
+    access: Access, client: ClientInfo, heartbeat: ConsumerHeartbeat
+) -> DisklessError | None:
+    refused = access.refused_group(client, AclOperation.READ, heartbeat.group_id)
+    if refused is None and heartbeat.topic_names:
+        hidden = access.refused_topics(client, AclOperation.DESCRIBE, heartbeat.topic_names)
+        return next(iter(hidden.values()), None)
+    return refused
 
 
 def _partitions(topics: Any) -> Mapping[UUID, frozenset[int]] | None:
