@@ -52,7 +52,7 @@ def test_what_comes_twice_or_not_at_all_or_without_having_it_is_noticed() -> Non
     ledger.assigned("a", [0])
     ledger.ended("b", [0])
     ledger.gone("a")
-    assert len(ledger.faults) == 6
+    assert len(ledger.faults) == 7
 
 
 def test_an_owner_that_leaves_out_what_nobody_read_is_noticed() -> None:
