@@ -190,7 +190,7 @@ def test_groups_are_listed_described_altered_and_deleted(
         "nobody": "GroupIdNotFoundException" if tools.is_4 else "Dead",
         "offsets of nobody": 0,
         "altered without members": "done",
-        "goes on at": 3,
+        "known to a member": 3,
         "listed": ["Stable", "Classic", False],
         "among the stable": True,
         "among the empty": False,

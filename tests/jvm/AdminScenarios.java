@@ -263,8 +263,7 @@ public final class AdminScenarios {
                 two.poll(Duration.ofMillis(20));
                 return one.assignment().size() == 2 && two.assignment().size() == 2;
             }, "two partitions each");
-            found.put("goes on at", one.assignment().contains(place)
-                    ? one.position(place) : two.position(place));
+            found.put("known to a member", one.committed(Set.of(place)).get(place).offset());
             found.put("listed", listed(new ListConsumerGroupsOptions()).get(group));
             found.put("among the stable", listed(new ListConsumerGroupsOptions()
                     .inStates(Set.of(ConsumerGroupState.STABLE))).containsKey(group));
