@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from diskless.api.catalogue import kafka_apis
 from diskless.api.registry import ApiRegistry
-from diskless.authorization import AllowEverything, Authorizer
+from diskless.authorization import AclOperation, AllowEverything, Authorizer, ResourceType
 from diskless.fetch_sessions import FetchSessions
 from diskless.groups.errors import NotGroupCoordinator
 from diskless.ports import (
@@ -475,6 +475,24 @@ class FakeConfigs:
             BrokerConfigEntry("auto.create.topics.enable", "true", "true", "whether", bool),
             *self.more,
         ]
+
+
+class DenyEverything:
+    """An `Authorizer` that lets nobody do anything."""
+
+    def denied(
+        self,
+        client: ClientInfo,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Iterable[str],
+    ) -> Collection[str]:
+        return {*names}
+
+    def denied_everywhere(
+        self, client: ClientInfo, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        return True
 
 
 class FakeMetrics:

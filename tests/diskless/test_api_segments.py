@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
+from kafka_fakes import DenyEverything
 
 from diskless.api import plan_segments
 from diskless.api.access import Access
@@ -130,6 +131,20 @@ async def test_a_commit_of_unknown_outcome_says_that_it_may_be_repeated() -> Non
     handler = commit_segments_handler(Coordinator(error=CommitOutcomeUnknown("disk")), ACCESS)
     response = decode_commit_response(await handler(encode_commit_request([rolled(0)]), CLIENT))
     assert (response.error_code, response.results) == (7, [])
+
+
+async def test_who_may_not_act_on_the_cluster_neither_plans_nor_commits() -> None:
+    coordinator, access = Coordinator(plans=1), Access(DenyEverything())
+    plan_handler = plan_segments_handler(coordinator, "s3://bucket", access)
+    body = encode_plan_request(PlanSegmentsRequest(True, 1))
+    planned = decode_plan_response(await plan_handler(body, CLIENT))
+    assert (planned.error_code, planned.object_store_url, planned.plans) == (31, "", [])
+    assert coordinator.asked == []
+    commit_handler = commit_segments_handler(Coordinator(error=DisklessError("asked")), access)
+    committed = decode_commit_response(
+        await commit_handler(encode_commit_request([rolled(0)]), CLIENT)
+    )
+    assert (committed.error_code, committed.results) == (31, [])
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff" * 20, b"\x05garbage"])

@@ -9,14 +9,16 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka_fakes import running_broker
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka_fakes import DenyEverything, running_broker
 from kafka_raw_client import RawClient
 from structlog.testing import capture_logs
 
 from diskless.api import RunningOperations, coordinator_apis, diskless_find_batches
-from diskless.api.registry import ApiRegistry
-from diskless.authorization import AllowEverything
-from diskless.ports import ListOffsetsResult
+from diskless.api.registry import ApiRegistry, Request
+from diskless.authorization import AllowEverything, Authorizer
+from diskless.ports import ClientInfo, EarlyEnd, ListOffsetsResult
 from metadata.operations import (
     AlterClientQuotas,
     AlteredTopicConfigs,
@@ -48,6 +50,7 @@ from tests.support.kip_1164_schemas import SCHEMAS, Field, decode, encode
 from wal.clock import SystemClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import (
+    ClusterAuthorizationFailed,
     CommitFailed,
     CommitOutcomeUnknown,
     CorruptObject,
@@ -116,10 +119,11 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Serving]:
+async def serving(authorizer: Authorizer | None = None) -> AsyncIterator[Serving]:
     coordinators: Any = Coordinators()
     async with RunningOperations() as running:
-        apis = ApiRegistry(coordinator_apis(coordinators, Search(), running, AllowEverything()))
+        allowed = authorizer or AllowEverything()
+        apis = ApiRegistry(coordinator_apis(coordinators, Search(), running, allowed))
         async with running_broker(apis=apis) as broker:
             host, port = broker.server.address
             clock = SystemClock()
@@ -250,6 +254,43 @@ async def test_what_concerns_the_whole_call_is_in_every_entry_for_whoever_knows_
             values = await ask_for(s, key, count)
             codes = list(codes_of(values))
             assert codes == [16] * count, operation.name
+
+
+@pytest.mark.parametrize("key", [93, 94, 95, 96, 97, 98, 100])
+async def test_who_may_not_act_on_the_cluster_is_told_so_in_every_entry(key: int) -> None:
+    async with serving(DenyEverything()) as s:
+        assert list(codes_of(await ask_for(s, key, 2))) == [31, 31]
+        assert s.coordinators.calls == []
+
+
+async def test_a_broker_that_may_not_act_on_the_cluster_hears_that() -> None:
+    async with serving(DenyEverything()) as s:
+        with pytest.raises(ClusterAuthorizationFailed, match="may not CLUSTER_ACTION"):
+            await s.client.allocate_producer_ids()
+        assert s.coordinators.calls == []
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_every_operation_is_refused_to_who_may_not_act_on_the_cluster(data: st.DataObject) -> None:
+    coordinators: Any = Coordinators()
+    apis = coordinator_apis(coordinators, Search(), RunningOperations(), DenyEverything())
+    samples = data.draw(st.sampled_from([*SAMPLES.values()]))
+    (api,) = [api for api in apis if api.key == samples.operation.key]
+    asked = data.draw(samples.requests)
+    reply: Any = api.handler(
+        Request(
+            version=0,
+            client=ClientInfo(1, "c", "h"),
+            body=samples.operation.encode_request(asked, 1_000),
+            wake=EarlyEnd(),
+            reserve=int,
+            mute=lambda until: None,
+        )
+    )
+    _, error = samples.operation.decode_response(asked, b"".join(reply))
+    assert isinstance(error, ClusterAuthorizationFailed)
+    assert coordinators.calls == []
 
 
 async def ask_for(s: Serving, key: int, count: int) -> Mapping[str, Any]:
