@@ -7,12 +7,14 @@ Java, its compiler or Maven are missing, or the jars cannot be had.
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from demo.broker_process import BrokerProcess
 from tests.support.java_client import JavaKafka, scenario
 from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
 from tests.support.kafka_commands import check_quiet
@@ -332,3 +334,44 @@ def test_a_producer_and_a_member_go_on_when_the_broker_comes_back(
         "read": 400,
         "read places": 400,
     }
+
+
+def test_a_producer_and_a_member_go_on_at_another_broker_when_theirs_is_killed(
+    tools: KafkaTools, topic: str, tmp_path: Path
+) -> None:
+    """It was the group's coordinator and the leader of all metadata as well."""
+    settings = {
+        **SETTINGS,
+        "diskless.metadata.log": "object",
+        "diskless.coordinator.lease.ms": "2000",
+        "diskless.metadata.follow.interval.ms": "50",
+        "broker.session.timeout.ms": "2000",
+        "group.consumer.session.timeout.ms": "20000",
+    }
+    with ExitStack() as stack:
+        brokers = []
+        for node_id in (1, 2):
+            (work := tmp_path / f"work-{node_id}").mkdir()
+            broker = BrokerProcess(
+                tmp_path / f"data-{node_id}",
+                work,
+                {**settings, "node.id": str(node_id)},
+                object_store=f"file://{tmp_path}/bucket",
+            )
+            brokers.append(stack.enter_context(broker))
+            broker.start()
+        bootstrap = ",".join(broker.bootstrap for broker in brokers)
+        protocol = ("consumer",) if tools.is_4 else ("classic", "session.timeout.ms=20000")
+        process = stack.enter_context(
+            tools.start(
+                *("ClientScenarios", "through", bootstrap, f"group-{topic}", topic, "400"),
+                *(f"group.protocol={protocol[0]}", *protocol[1:]),
+            )
+        )
+        process.wait_for(lambda line: line == '"half"')
+        brokers[0].kill()
+        process.write("\n")
+        finished = process.finish()
+    assert finished.status == 0, finished.stderr
+    found = json.loads(finished.lines[-1])
+    assert (found["acknowledged places"], found["read places"]) == (400, 400)

@@ -571,7 +571,7 @@ public final class ClientScenarios {
             }
             await(() -> {
                 member.poll();
-                return member.read.size() >= count;
+                return Set.copyOf(member.read).size() >= count;
             }, "all records");
             for (int more = 0; more < 5; more++) {
                 member.poll();
