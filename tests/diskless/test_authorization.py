@@ -730,6 +730,7 @@ def test_whoever_allows_everything_reads_no_names():
 
 
 @given(st.lists(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))
+@settings(deadline=None)
 def test_each_row_gets_its_answer_or_its_error(names: list[str], closed: set[str]) -> None:
     refused = {name: Rejected(name) for name in closed}
     rows = allowed_rows(list(enumerate(names)), lambda row: row[1], refused)
@@ -755,7 +756,7 @@ PARTITION = st.builds(
 
 
 @given(st.data(), st.lists(PARTITION, max_size=12))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_the_rows_of_a_fetch_are_taken_apart_and_put_together(
     data: st.DataObject, asked: list[FetchPartition]
 ) -> None:

@@ -48,7 +48,7 @@ def test_every_operation_is_on_the_page_and_no_other() -> None:
 
 @pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 def test_messages_read_and_write_by_the_page_alone(samples: Samples, data: st.DataObject) -> None:
     operation = samples.operation
     request = data.draw(samples.requests)
