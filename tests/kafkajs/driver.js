@@ -14,9 +14,11 @@ const { createInterface } = require('readline')
 const packages = createRequire(process.cwd() + '/')
 const { CompressionCodecs, CompressionTypes, Kafka, PartitionAssigners, logLevel } = packages('kafkajs')
 const lz4 = packages('lz4js')
+const xxhash = packages('lz4js/xxh32.js')
 const snappy = packages('kafkajs-snappy')
 const zstd = packages('@bokuweb/zstd-wasm')
 
+const LZ4_BLOCK_BYTES = 4 << 20
 const ZSTD_LARGEST_BYTES = 16 << 20 // where a frame does not tell its size
 
 // lz4js looks for the checksum of a block before the block; aiokafka's frames have some. So the
@@ -49,9 +51,20 @@ function decompressLz4(frame) {
   return found.subarray(0, size)
 }
 
+// It also says that blocks depend on each other, which Java's clients refuse. A frame of one block,
+// which holds 4 MiB, may say that they do not; the byte behind the descriptor is its checksum.
+function compressLz4(content) {
+  const frame = Buffer.from(lz4.compress(content))
+  if (content.length <= LZ4_BLOCK_BYTES) {
+    frame[4] |= 0x20
+    frame[6] = (xxhash.hash(0, frame, 4, 2) >> 8) & 0xff
+  }
+  return frame
+}
+
 CompressionCodecs[CompressionTypes.Snappy] = snappy
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async encoder => Buffer.from(lz4.compress(encoder.buffer)),
+  compress: async encoder => compressLz4(encoder.buffer),
   decompress: async buffer => decompressLz4(buffer),
 })
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
