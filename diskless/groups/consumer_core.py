@@ -12,7 +12,9 @@
 Nothing is told that could be forgotten: an answer waits until all that happened before it is
 durable. One state is being stored at a time, with everything that happened until it was taken; what
 happens meanwhile goes into the next one. When a store fails, the requests it was for are refused,
-and what they changed stays: the next event stores it.
+and what they changed stays: the next event stores it. When it never can be stored, as of a group
+that has grown too large, everybody who waits is refused, and the group is what it was when it was
+stored last.
 
 Timers cost nothing while nothing happens, as in a classic group: being heard of only moves the
 member's deadline on; `wakes_at` is a lower bound that is made exact when it comes.
@@ -26,13 +28,14 @@ from functools import partial
 from typing import Final
 
 from diskless.groups.assignment import Assignor, MemberSubscription, TopicPartitions
-from diskless.groups.consumer_state import ConsumerMember, MemberState
+from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredConsumerGroup
+from diskless.groups.errors import GroupCoordinatorUnavailable
 from diskless.groups.group_machine import Answer, Effect, Store
 from diskless.groups.reconciliation import reconciled
 from diskless.groups.roster import Roster
 from diskless.groups.settings import GroupSettings
 from diskless.groups.subscribed_topics import SubscribedTopics
-from wal.errors import DisklessError
+from wal.errors import AppendTooLarge, DisklessError, Rejected
 
 _STORE_RETRY_S: Final = 1.0
 """What could not be stored is stored with the next event, or then."""
@@ -60,8 +63,9 @@ class ConsumerCore:
         self._deadlines: dict[str, float] = {}
         """Until when a member must have done what it was told to."""
         self._serial = 0
-        self._storing: tuple[int, int] | None = None
-        """(serial, revision) of what is being stored."""
+        self._storing: tuple[int, int, StoredConsumerGroup] | None = None
+        """Serial, revision and content of what is being stored."""
+        self._durable = roster.snapshot()
         self._durable_revision = roster.revision
         self._waiting: list[tuple[int, Answer]] = []
         """Answers, with the revision they must not precede; in order."""
@@ -216,24 +220,45 @@ class ConsumerCore:
         """Have stored what has changed, unless a store is under way."""
         if self._storing is None and not self.is_durable:
             self._serial += 1
-            self._storing = self._serial, self.roster.revision
-            self.effects.append(Store(self._serial, self.roster.snapshot()))
+            snapshot = self.roster.snapshot()
+            self._storing = self._serial, self.roster.revision, snapshot
+            self.effects.append(Store(self._serial, snapshot))
 
     def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
         """What was to be stored under `serial` is durable, or it is not known to be."""
         if self._storing is None or self._storing[0] != serial:
             return
-        revision = self._storing[1]
+        _, revision, snapshot = self._storing
         self._storing = None
         if error is None:
-            self._durable_revision = revision
+            self._durable, self._durable_revision = snapshot, revision
+        elif isinstance(error, Rejected):
+            revision = self._take_back(now)
         else:
             self.wakes_at = min(self.wakes_at, now + _STORE_RETRY_S)
         answered = [effect for needed, effect in self._waiting if needed <= revision]
         self._waiting = [one for one in self._waiting if one[0] > revision]
+        if isinstance(error, AppendTooLarge):
+            # Whoever made it too large: nobody else shall give up because of it.
+            error = GroupCoordinatorUnavailable(f"the group cannot be stored: {error}")
         self.effects += answered if error is None else [refused(one, error) for one in answered]
         if self._waiting:
             self.flush()
+
+    def _take_back(self, now: float) -> int:
+        """Be as what is durable, because the rest never will be; the revision of that."""
+        roster = self.roster
+        roster.revert(self._durable)
+        self._durable_revision = roster.revision
+        for member_id in (*self._sessions, *self._deadlines):
+            if member_id not in roster:
+                self.forget(member_id)
+        for member in roster.members():
+            if member.member_id not in self._sessions:
+                self.hear(member, now)
+            if member.state is MemberState.UNREVOKED and not self.is_due(member.member_id):
+                self.give_time(member, now)
+        return self._durable_revision
 
     def close(self, error: DisklessError) -> None:
         """Refuse whoever waits, and wait for nobody any more."""

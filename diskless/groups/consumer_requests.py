@@ -34,6 +34,8 @@ def check_heartbeat(request: ConsumerHeartbeat, assignors: Collection[str]) -> N
         raise InvalidRequest("InstanceId can't be empty.")
     if request.rack_id == "":
         raise InvalidRequest("RackId can't be empty.")
+    if request.rebalance_timeout_ms < UNCHANGED_MS:
+        raise InvalidRequest(f"RebalanceTimeoutMs is {request.rebalance_timeout_ms}.")
     for name in (request.member_id, request.instance_id, request.rack_id):
         if name is not None and len(name.encode()) > STRING_BYTES_MAX:
             raise InvalidRequest(f"a name of {len(name.encode())} bytes")
@@ -53,8 +55,6 @@ def check_heartbeat(request: ConsumerHeartbeat, assignors: Collection[str]) -> N
 def _check_join(request: ConsumerHeartbeat) -> None:
     if request.rebalance_timeout_ms == UNCHANGED_MS:
         raise InvalidRequest("RebalanceTimeoutMs must be provided in first request.")
-    if request.rebalance_timeout_ms < 0:
-        raise InvalidRequest(f"RebalanceTimeoutMs is {request.rebalance_timeout_ms}.")
     if request.owned is None or request.owned:
         raise InvalidRequest("TopicPartitions must be empty when (re-)joining.")
     if request.topic_names is None and request.topic_pattern is None:

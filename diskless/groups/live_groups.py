@@ -92,7 +92,7 @@ class LiveGroup:
 
     machine: GroupMachine
     stored_kind: GroupKind = GroupKind.OFFSETS_ONLY
-    """As what its next coordinator will know it."""
+    """As what its next coordinator will know it, or may."""
     has_offsets: bool = False
     """Whether it had any before it came into use, or since."""
     alarm: _Alarm | None = None
@@ -209,7 +209,6 @@ class LiveGroups:
 
     def _begin_store(self, group: LiveGroup, machine: GroupMachine, effect: Store) -> None:
         assert self.tasks is not None, "groups only change while they are served"
-        group.stored_kind = machine.kind
         group.stores_under_way += 1
         self.tasks.create_task(
             self._carry_out_store(group, machine, effect), name=f"store-group-{machine.group_id}"
@@ -226,7 +225,10 @@ class LiveGroups:
                 else encode_consumer_group(effect.group)
             )
             await self._store.store_group(machine.group_id, machine.kind, state)
+            group.stored_kind = machine.kind
         except DisklessError as failure:
+            if isinstance(failure, OutcomeUnknown):
+                group.stored_kind = machine.kind
             log.warning("group not stored", group=machine.group_id, error=str(failure))
             error = as_group_error(failure)
         group.stores_under_way -= 1

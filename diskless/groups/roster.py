@@ -4,8 +4,8 @@ Invariants:
 - A partition has at most one holder: the member it is assigned to, or that has not said yet that it
   gave it up. `put` asserts it; only `put` and `remove` change it.
 - An instance id belongs to one member.
-- Epochs only grow, and every change counts `revision` up: what is written down at one revision is
-  all there is to know at it.
+- Every change counts `revision` up: what is written down at one revision is all there is to know at
+  it. Epochs only grow, but for what is taken back.
 """
 
 from collections.abc import Mapping, ValuesView
@@ -34,12 +34,8 @@ class Roster:
 
     @classmethod
     def restored(cls, stored: StoredConsumerGroup) -> "Roster":
-        roster = cls(group_epoch=stored.group_epoch)
-        roster.assignment_epoch = stored.assignment_epoch
-        roster.partition_counts = stored.partition_counts
-        for member in stored.members:
-            roster.put(member)
-        roster.revision = 0
+        roster = cls()
+        roster.revert(stored)
         return roster
 
     def snapshot(self) -> StoredConsumerGroup:
@@ -75,6 +71,18 @@ class Roster:
     def is_free(self, member_id: str, topic_id: UUID, partition: int) -> bool:
         """Whether nobody but `member_id` holds the partition."""
         return self._holders.get(topic_id, _NOBODY).get(partition, member_id) == member_id
+
+    def revert(self, stored: StoredConsumerGroup) -> None:
+        """Be as this was; what happened since has not happened."""
+        self.group_epoch = stored.group_epoch
+        self.assignment_epoch = stored.assignment_epoch
+        self.partition_counts = stored.partition_counts
+        self._members.clear()
+        self._instances.clear()
+        self._holders.clear()
+        for member in stored.members:
+            self.put(member)
+        self.revision += 1
 
     # -- changes --------------------------------------------------------------------------------
 

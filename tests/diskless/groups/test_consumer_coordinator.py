@@ -38,7 +38,7 @@ from tests.support.consumer_requests import (
 )
 from tests.support.group_requests import CLIENT, join_request
 from tests.support.groups_bench import SETTINGS, GroupsBench
-from wal.errors import CommitFailed, InvalidRequest, NotCoordinator
+from wal.errors import AppendTooLarge, CommitFailed, InvalidRequest, NotCoordinator
 
 TOPIC = UUID(int=1)
 ALL = frozenset(range(4))
@@ -121,6 +121,7 @@ async def test_requests_that_make_no_sense_are_refused(bench: ConsumerBench) -> 
         join._replace(rack_id="r" * 40_000),
         join._replace(rebalance_timeout_ms=-1),
         join._replace(rebalance_timeout_ms=-2),
+        consumer_heartbeat("a", 1, rebalance_timeout_ms=-2),
         join._replace(owned=None),
         join._replace(owned={TOPIC: ALL}),
         join._replace(topic_names=None),
@@ -158,6 +159,12 @@ async def test_a_store_that_fails_is_an_error_to_come_back_from(bench: ConsumerB
     assert (await bench.enter("a")).assignment == {TOPIC: ALL}
     bench.store.failures.append(NotCoordinator("deposed"))
     assert isinstance((await bench.enter("b")).error, NotGroupCoordinator)
+
+
+async def test_a_group_that_cannot_be_stored_is_not_there(bench: ConsumerBench) -> None:
+    bench.store.failures.append(AppendTooLarge("4 MiB"))
+    assert isinstance((await bench.enter("a")).error, GroupCoordinatorUnavailable)
+    assert bench.router.list_groups() == []
 
 
 async def test_a_leader_that_may_have_been_replaced_confirms_nobody(bench: ConsumerBench) -> None:

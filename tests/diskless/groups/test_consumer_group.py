@@ -56,7 +56,7 @@ from tests.support.group_requests import (
     subscription_with_owned,
     sync_request,
 )
-from wal.errors import DisklessError
+from wal.errors import AppendTooLarge, DisklessError, InvalidRequest
 
 TOPIC = UUID(int=1)
 ALL = frozenset(range(4))
@@ -551,6 +551,37 @@ def test_a_failed_store_is_repeated_soon_without_an_event(driver: Driver) -> Non
     driver.pass_time(2)
     assert driver.group.is_unused
     assert driver.stored[-1].members == ()
+
+
+def test_what_can_never_be_stored_has_not_happened(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    told = driver.beat("a", 1)
+    before = driver.group.snapshot()
+    driver.stores = False
+    driver.join("c", "x" * 1_000)
+    driver.beat("b", -1)
+    kept = sorted((told.assignment or {})[TOPIC])
+    driver.beat("a", 1, kept)
+    driver.store(AppendTooLarge("4 MiB"))
+    assert [type(answer.error) for answer in list(driver.answers.values())[-3:]] == [
+        GroupCoordinatorUnavailable
+    ] * 3
+    assert driver.group.snapshot() == before
+    assert not driver.pending
+    driver.stores = True
+    assert driver.beat("a", 1, kept).member_epoch == 2
+    assert driver.beat("b", 2).assignment == {TOPIC: ALL - frozenset(kept)}
+    driver.pass_time(SESSION_S + 1)
+    assert driver.group.is_empty
+
+
+def test_a_group_whose_first_state_can_never_be_stored_is_unused(driver: Driver) -> None:
+    driver.stores = False
+    driver.join("a")
+    driver.store(InvalidRequest("the id of the group is too long"))
+    assert refused(driver.answers[0], InvalidRequest)
+    assert driver.group.is_unused
 
 
 def test_who_waits_when_the_group_ends_is_sent_elsewhere(driver: Driver) -> None:

@@ -47,7 +47,7 @@ from tests.support.group_requests import (
     subscription_with_owned,
     sync_request,
 )
-from wal.errors import DisklessError
+from wal.errors import AppendTooLarge, DisklessError
 
 SIZE_MAX = 5
 SETTINGS = replace(DEFAULTS, consumer_max_size=SIZE_MAX)
@@ -295,6 +295,13 @@ class ConsumerGroupLife(RuleBasedStateMachine):
             self.durable = effect.group
         error = None if works else GroupCoordinatorUnavailable("the store is away")
         self.group.stored(effect.serial, error, self.now)
+        self._settle()
+
+    @precondition(lambda self: self.stores)
+    @rule()
+    def the_state_is_refused(self) -> None:
+        self.group.stored(self.stores.pop(0).serial, AppendTooLarge("4 MiB"), self.now)
+        self.group_epoch = self.group.generation_id
         self._settle()
 
     @rule(seconds=st.sampled_from([0.5, 4.0, REBALANCE_MS / 1000, SESSION_S + 1]))
