@@ -42,6 +42,10 @@ PREFERRED_PRODUCE_BROKERS_TAG: Final = 10_000
 """Tagged field of a partition: compact array of int32."""
 
 
+_NO_NAME_FROM: Final = 12
+"""Answers have names that may be null; requests have had them since version 10, with ids."""
+
+
 class _Asked(NamedTuple):
     """One topic of a request: by name, or by id."""
 
@@ -153,9 +157,7 @@ def _reply(
         names = [name for name in sorted(known) if name not in hidden]
         rows = [_topic(cluster, request.client, known[name]) for name in names]
     else:
-        rows = [
-            _wanted_topic(cluster, topics, request.client, item, hidden, refused) for item in wanted
-        ]
+        rows = [_wanted_topic(cluster, topics, request, item, hidden, refused) for item in wanted]
     if getattr(asked, "include_topic_authorized_operations", False):
         shown = [row["name"] for row in rows if not row["error_code"]]
         operations = access.operations(request.client, ResourceType.TOPIC, shown)
@@ -180,7 +182,7 @@ def _reply(
 def _wanted_topic(
     cluster: Cluster,
     topics: TopicAdmin,
-    client: ClientInfo,
+    request: Request,
     asked: _Asked,
     hidden: Refused,
     refused: Refused,
@@ -199,10 +201,11 @@ def _wanted_topic(
         topic = None
         error = InvalidRequest()
     if topic is not None:
-        return _topic(cluster, client, topic)
+        return _topic(cluster, request.client, topic)
+    no_name = None if request.version >= _NO_NAME_FROM else ""
     return {
         "error_code": kafka_code(error),
-        "name": asked.name,
+        "name": no_name if asked.name is None else asked.name,
         "topic_id": asked.topic_id,
         "is_internal": False,
         "partitions": [],

@@ -151,6 +151,14 @@ async def test_a_topic_is_found_by_its_id_and_an_old_id_is_unknown():
         ]
 
 
+@pytest.mark.parametrize("version", [10, 11])
+async def test_an_unknown_id_has_an_empty_name_where_answers_cannot_say_null(version):
+    async with connected() as (_, client):
+        unknown = (_item(3, version, "topics", name=None, topic_id=UUID(int=5)),)
+        found = await client.call(3, version, topics=unknown)
+        assert [(topic.name, topic.error_code) for topic in found.topics] == [("", 100)]
+
+
 async def test_an_id_goes_before_a_name():
     """Java's admin client sends both; what has an id is not created for the sake of its name."""
     async with connected() as (broker, client):
