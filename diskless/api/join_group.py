@@ -64,7 +64,7 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
 
         refused = access.refused_group(request.client, AclOperation.READ, join.group_id)
         if refused is not None:
-            return encode(JoinedGroup(error=refused, member_id=join.member_id))
+            return encode(JoinedGroup(error=refused))
         return Deferred(groups.join(join, request.client), encode, None)
 
     return Api(
