@@ -228,7 +228,7 @@ class ConsumerGroup:
     def consumer_heartbeat(
         self, ticket: Ticket, request: ConsumerHeartbeat, client: ClientInfo, now: float
     ) -> None:
-        """ConsumerGroupHeartbeat, checked by `check_heartbeat`."""
+        """ConsumerGroupHeartbeat, unless `refused_heartbeat` refuses it."""
         try:
             if request.member_epoch == LEAVE_EPOCH:
                 answer = self._leave_for_good(request)

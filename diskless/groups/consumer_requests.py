@@ -1,6 +1,6 @@
 """Heartbeats of KIP-848 members: which epochs mean something else, and which make no sense.
 
-Raises InvalidRequest and UnsupportedAssignor, before anything is looked up.
+They are refused before anything is looked up.
 """
 
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from typing import Final
 
 from diskless.groups.errors import UnsupportedAssignor
 from diskless.ports import ConsumerHeartbeat
-from wal.errors import InvalidRequest
+from wal.errors import DisklessError, InvalidRequest
 
 JOIN_EPOCH: Final = 0
 """A member comes, or starts over and has nothing."""
@@ -23,8 +23,18 @@ STRING_BYTES_MAX: Final = 2**15 - 1
 """What a string may have in the oldest versions, in which members are shown to administrators."""
 
 
-def check_heartbeat(request: ConsumerHeartbeat, assignors: Collection[str]) -> None:
-    """Raises: InvalidRequest, UnsupportedAssignor."""
+def refused_heartbeat(
+    request: ConsumerHeartbeat, assignors: Collection[str]
+) -> DisklessError | None:
+    """InvalidRequest or UnsupportedAssignor; None: it makes sense."""
+    try:
+        _check(request, assignors)
+    except DisklessError as error:
+        return error
+    return None
+
+
+def _check(request: ConsumerHeartbeat, assignors: Collection[str]) -> None:
     member_epoch = request.member_epoch
     if not request.group_id:
         raise InvalidRequest("GroupId can't be empty.")

@@ -31,7 +31,7 @@ from diskless.groups.assignors import ASSIGNORS
 from diskless.groups.classic_group import ClassicGroup, GroupState
 from diskless.groups.classic_state import StoredClassicGroup, decode_classic_group
 from diskless.groups.consumer_group import ConsumerGroup, ConsumerGroupState
-from diskless.groups.consumer_requests import JOIN_EPOCH, check_heartbeat
+from diskless.groups.consumer_requests import JOIN_EPOCH
 from diskless.groups.consumer_state import (
     ConsumerMember,
     StoredConsumerGroup,
@@ -396,7 +396,6 @@ class PartitionGroups:
     ) -> "asyncio.Future[ConsumerHeartbeatAnswer]":
         answer: asyncio.Future[ConsumerHeartbeatAnswer] = asyncio.get_running_loop().create_future()
         try:
-            check_heartbeat(request, self._settings.assignors)
             group = self._group_of_heartbeat(request)
         except DisklessError as error:
             answer.set_result(ConsumerHeartbeatAnswer(error=error))

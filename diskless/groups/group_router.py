@@ -14,6 +14,7 @@ import random
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Final, Protocol, TypeVar
 
+from diskless.groups.consumer_requests import refused_heartbeat
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     GroupLoading,
@@ -156,7 +157,8 @@ class GroupRouter:
     def consumer_heartbeat(
         self, request: ConsumerHeartbeat, client: ClientInfo
     ) -> Awaitable[ConsumerHeartbeatAnswer]:
-        groups = self._groups(request.group_id)
+        refusal = refused_heartbeat(request, self._settings.assignors)
+        groups = refusal or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return _at_once(ConsumerHeartbeatAnswer(error=groups))
         return groups.consumer_heartbeat(request, client)
