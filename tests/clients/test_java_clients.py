@@ -178,6 +178,28 @@ def test_a_paused_partition_gives_nothing_until_it_is_resumed(
     assert found == {"while paused": {"0": 100}, "when resumed": {"0": 100, "1": 50}}
 
 
+def test_a_consumer_of_many_partitions_reads_each_record_once_whatever_it_pauses_or_gives_up(
+    tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
+) -> None:
+    create(admin, topic, 200)
+    assert scenario(tools, "sessions", broker.bootstrap, topic, "200") == [
+        [200, [1]],
+        [100, [1]],  # half of them paused
+        [100, [1]],  # and resumed
+        [100, [1]],  # half of them given up
+        [100, [1]],  # and taken back
+        [3],
+    ]
+
+
+def test_a_producer_and_a_consumer_go_on_with_a_topic_that_is_created_again(
+    tools: KafkaTools, broker: LiveBroker, topic: str
+) -> None:
+    finished = tools.run("ClientScenarios", "recreated", broker.bootstrap, topic)
+    assert finished.status == 0, finished.stderr
+    assert json.loads(finished.lines[-1]) == [[20, 20], [10, 10], [5, 5]]
+
+
 def test_a_refused_record_has_its_own_exception_and_the_producer_goes_on(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:

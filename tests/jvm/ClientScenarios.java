@@ -26,6 +26,7 @@ import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.ObjectMapper;
 
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -72,6 +73,8 @@ public final class ClientScenarios {
             case "read all": return readAll();
             case "positions": return positions();
             case "pause": return pause();
+            case "sessions": return sessions();
+            case "recreated": return recreated();
             case "refusals": return refusals();
             case "transactions": return transactions();
             case "commits": return commits();
@@ -216,6 +219,85 @@ public final class ClientScenarios {
             long other = consumer.endOffsets(places).get(places.get(1));
             await(() -> count(consumer, counts).getOrDefault(1, 0) == other, "the second one");
             found.put("when resumed", counts);
+        }
+        return found;
+    }
+
+    /**
+     * TOPIC COUNT: what a consumer of all COUNT partitions reads while it pauses, resumes, gives up
+     * and takes back some of them. Such a consumer tells the broker only of the changes.
+     */
+    private Object sessions() throws Exception {
+        String topic = arguments.get(0);
+        List<TopicPartition> all = new ArrayList<>();
+        for (int partition = 0; partition < Integer.parseInt(arguments.get(1)); partition++) {
+            all.add(new TopicPartition(topic, partition));
+        }
+        List<TopicPartition> half = all.subList(0, all.size() / 2);
+        List<TopicPartition> other = all.subList(all.size() / 2, all.size());
+        Map<Integer, Integer> counts = new TreeMap<>();
+        List<Object> found = new ArrayList<>();
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(Map.of());
+                KafkaProducer<byte[], byte[]> producer = producer(Map.of())) {
+            consumer.assign(all);
+            found.add(wrote(producer, consumer, all, all.size(), counts));
+            consumer.pause(half);
+            found.add(wrote(producer, consumer, all, other.size(), counts));
+            consumer.resume(half);
+            found.add(wrote(producer, consumer, List.of(), half.size(), counts));
+            consumer.assign(half);
+            found.add(wrote(producer, consumer, all, half.size(), counts));
+            consumer.assign(all);
+            other.forEach(place -> consumer.seek(place, 2));
+            found.add(wrote(producer, consumer, List.of(), other.size(), counts));
+            found.add(Set.copyOf(counts.values()));
+        }
+        return found;
+    }
+
+    /** Writes one record to each of `places`; how many of which partitions come, `expected` at least. */
+    private Object wrote(
+            KafkaProducer<byte[], byte[]> producer, KafkaConsumer<byte[], byte[]> consumer,
+            List<TopicPartition> places, int expected, Map<Integer, Integer> counts) {
+        Map<Integer, Integer> now = new TreeMap<>();
+        places.forEach(place -> producer.send(
+                new ProducerRecord<>(place.topic(), place.partition(), null, new byte[10])));
+        producer.flush();
+        await(() -> count(consumer, now).size() >= expected, expected + " partitions");
+        for (int more = 0; more < 3; more++) {
+            count(consumer, now);
+        }
+        now.forEach((partition, number) -> counts.merge(partition, number, Integer::sum));
+        return List.of(now.size(), Set.copyOf(now.values()));
+    }
+
+    /**
+     * TOPIC: a producer and a consumer go on when their topic is deleted and created again, with
+     * fewer records each time: a position that exists is one to go on from.
+     */
+    private Object recreated() throws Exception {
+        String topic = arguments.get(0);
+        TopicPartition place = new TopicPartition(topic, 0);
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", bootstrap);
+        List<Object> found = new ArrayList<>();
+        Map<String, String> hurry = Map.of("metadata.max.age.ms", "500");
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(hurry);
+                KafkaProducer<byte[], byte[]> producer = producer(hurry);
+                Admin admin = Admin.create(settings)) {
+            consumer.assign(List.of(place));
+            for (int count : List.of(20, 10, 5)) {
+                NewTopic again = new NewTopic(topic, 1, (short) 1);
+                admin.createTopics(List.of(again)).all().get();
+                for (int number = 0; number < count; number++) {
+                    producer.send(new ProducerRecord<>(topic, 0, null, new byte[10]));
+                }
+                producer.flush();
+                Map<Integer, Integer> counts = new TreeMap<>();
+                await(() -> count(consumer, counts).getOrDefault(0, 0) >= count, "records");
+                found.add(List.of(counts.get(0), consumer.position(place)));
+                admin.deleteTopics(List.of(topic)).all().get();
+            }
         }
         return found;
     }
