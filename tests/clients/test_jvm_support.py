@@ -61,6 +61,16 @@ def test_what_maven_could_not_bring_is_told_and_leaves_nothing(
     assert list(jvm.CACHE.iterdir()) == []
 
 
+def test_maven_is_not_asked_twice_for_what_it_could_not_bring(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(fresh, f"echo asked >> {fresh}/log; exit 1", monkeypatch)
+    for _ in range(2):
+        with pytest.raises(JvmUnavailable):
+            resolve("kafka-pom.xml", [{"kafka.version": "1"}])
+    assert (fresh / "log").read_text().splitlines() == ["asked"]
+
+
 def test_the_first_candidate_that_can_be_had_is_kept(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

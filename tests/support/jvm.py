@@ -109,18 +109,27 @@ def resolve(project: str, candidates: Sequence[Mapping[str, str]]) -> Jars:
 
     Raises JvmUnavailable when it finds them for none.
     """
-    return _resolve(project, tuple(tuple(sorted(each.items())) for each in candidates))
+    found = _resolve(project, tuple(tuple(sorted(each.items())) for each in candidates))
+    if isinstance(found, JvmUnavailable):
+        raise found
+    return found
 
 
 @cache
-def _resolve(project: str, candidates: tuple[tuple[tuple[str, str], ...], ...]) -> Jars:
+def _resolve(
+    project: str, candidates: tuple[tuple[tuple[str, str], ...], ...]
+) -> Jars | JvmUnavailable:
+    """Asks Maven once: where there is no network, it takes its time to say so."""
     pom = SOURCES / project
     asked = hashlib.sha256(pom.read_bytes() + repr(candidates).encode()).hexdigest()[:16]
     target = CACHE / f"{pom.stem}-{asked}"
     chosen = target / "properties"
     if not chosen.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        _download(pom, candidates, target)
+        try:
+            _download(pom, candidates, target)
+        except JvmUnavailable as missing:
+            return missing
     properties = dict(line.split("=", 1) for line in chosen.read_text().splitlines())
     return Jars(target, properties)
 
@@ -156,10 +165,7 @@ def _download(pom: Path, candidates: tuple[tuple[tuple[str, str], ...], ...], ta
                 continue
             settings = "\n".join(f"{key}={value}" for key, value in candidate)
             Path(name, "properties").write_text(settings)
-            # Another test run may have been faster; its jars are as good as ours.
-            if not target.exists():
-                shutil.copytree(name, target.with_suffix(f".{os.getpid()}"))
-                target.with_suffix(f".{os.getpid()}").rename(target)
+            _publish(name, target)
             return
     raise JvmUnavailable(f"Maven cannot bring the jars of {pom.name}: {reason[:200]}")
 
@@ -185,9 +191,20 @@ def _compiled(jars: Path) -> Path:
             timeout=RESOLVE_DEADLINE_S,
         )
         assert finished.returncode == 0, finished.stderr
-        if not target.exists():
-            shutil.copytree(name, target)
+        _publish(name, target)
     return target
+
+
+def _publish(directory: str, target: Path) -> None:
+    """Copy to where others look, in one step. Another test run may have been faster: fine."""
+    copy = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.copytree(directory, copy)
+    try:
+        copy.rename(target)
+    except OSError:
+        shutil.rmtree(copy)
+        if not target.is_dir():
+            raise
 
 
 def _beside_java(command: str) -> str:
