@@ -12,8 +12,11 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from diskless.api.access import Access
 from diskless.api.commit_segments import commit_segments_handler
 from diskless.api.plan_segments import plan_segments_handler
+from diskless.authorization import AllowEverything
+from diskless.ports import ClientInfo
 from metadata.operations import RolledSegment, SegmentCommit, SegmentPlan
 from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from wal.coordinates import ObjectKey
@@ -81,9 +84,10 @@ class FakeBroker:
     """Serves a coordinator on a port of its own, from a thread, inside a `with` block."""
 
     def __init__(self, coordinator: FakeCoordinator, object_store_url: str) -> None:
+        access = Access(AllowEverything())
         self._handlers = {
-            PLAN_SEGMENTS_KEY: plan_segments_handler(coordinator, object_store_url),
-            COMMIT_SEGMENTS_KEY: commit_segments_handler(coordinator),
+            PLAN_SEGMENTS_KEY: plan_segments_handler(coordinator, object_store_url, access),
+            COMMIT_SEGMENTS_KEY: commit_segments_handler(coordinator, access),
         }
         self.requests: list[int] = []
         self.close_instead_of_answering = 0
@@ -145,7 +149,8 @@ class FakeBroker:
             key, version, correlation_id, client_length = struct.unpack_from(">hhih", frame)
             assert (version, frame[10 : 10 + client_length]) == (0, b"diskless-tier")
             self.requests.append(key)
-            answer = await self._handlers[key](frame[10 + client_length :])
+            client = ClientInfo(1, "diskless-tier", "127.0.0.1")
+            answer = await self._handlers[key](frame[10 + client_length :], client)
             if self.close_instead_of_answering:
                 self.close_instead_of_answering -= 1
                 return
