@@ -3,6 +3,7 @@
 The rules of sizes are held to a model that knows the batches and nothing of how they are stored.
 """
 
+import itertools
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kafka_raw_client import frame, produce_frame, written
 from kio.index import load_request_schema, load_response_schema
@@ -269,7 +270,8 @@ def expected_batches(
 
     When a batch does not fit into what is left of the whole answer, no more has to be given, but
     what is given has to fit. From the middle of a log it may be less: batches lie side by side,
-    and how large each of them is shows when they are read.
+    and how large each of them is shows when they are read. What one row leaves over is then for
+    the next ones, so these may have as much as their own limits allow.
     """
     left = max_bytes
     is_first = True
@@ -289,9 +291,20 @@ def expected_batches(
             is_first = False
             own_left -= batch.size
             left -= batch.size
-        yield taken, must_be_all
+        yield (taken if must_be_all else within_its_limit(world, row)), must_be_all
 
 
+def within_its_limit(world: World, row: Asked) -> list[Batch]:
+    """What a row may have, were it asked for alone."""
+    wanted = [batch for batch in world.batches[row.partition] if batch.next_offset > row.offset]
+    ends = itertools.accumulate(batch.size for batch in wanted)
+    fitting = sum(end <= row.max_bytes for end in ends)
+    return wanted[: max(fitting, 1)]
+
+
+@example(  # the first row has room for four batches to the byte, and is given three
+    rows=[Asked("sizes", 3, 3, 1_113), Asked("sizes", 0, 0, PLENTY)], max_bytes=9_829, version=4
+)
 @settings(
     max_examples=250,
     deadline=None,
