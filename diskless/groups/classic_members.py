@@ -58,6 +58,8 @@ class ClassicMembers:
         core, roster = self._core, self._roster
         subscription = self._subscription(request)
         before = self._joining(request, new_id)
+        # Of the time when it spoke the other protocol.
+        core.refuse_postponed(before.member_id, UnknownMember("the member has joined again"))
         classic = ClassicMember(
             session_timeout_ms=request.session_timeout_ms, protocols=tuple(request.protocols)
         )

@@ -16,29 +16,40 @@ and what they changed stays: the next event stores it. When it never can be stor
 that has grown too large, everybody who waits is refused, and the group is what it was when it was
 stored last.
 
+While a state is being stored no new assignment is made: nobody could be told of it yet, and more
+members may come until then. Heartbeats that need one are *postponed* to when the store is done, and
+then share it. What a member says is good until it says something else, so its next heartbeat takes
+the place of one that is postponed.
+
 Timers cost nothing while nothing happens, as in a classic group: being heard of only moves the
 member's deadline on; `wakes_at` is a lower bound that is made exact when it comes.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from diskless.groups.assignment import Assignor, MemberSubscription, TopicPartitions
 from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredConsumerGroup
-from diskless.groups.errors import GroupCoordinatorUnavailable
-from diskless.groups.group_machine import Answer, Effect, Store
+from diskless.groups.errors import GroupCoordinatorUnavailable, UnknownMember
+from diskless.groups.group_machine import Answer, AnswerHeartbeat, Effect, Store, Ticket
 from diskless.groups.reconciliation import reconciled
 from diskless.groups.roster import Roster
 from diskless.groups.settings import GroupSettings
 from diskless.groups.subscribed_topics import SubscribedTopics
+from diskless.ports import ConsumerHeartbeatAnswer
 from wal.errors import AppendTooLarge, DisklessError, Rejected
 
 _STORE_RETRY_S: Final = 1.0
 """What could not be stored is stored with the next event, or then."""
+
+
+class _Postponed(NamedTuple):
+    ticket: Ticket
+    proceed: Callable[[float], None]
 
 
 class ConsumerCore:
@@ -69,6 +80,8 @@ class ConsumerCore:
         self._durable_revision = roster.revision
         self._waiting: list[tuple[int, Answer]] = []
         """Answers, with the revision they must not precede; in order."""
+        self._postponed: dict[str, _Postponed] = {}
+        """Heartbeats that need an assignment, by member."""
 
     # -- assignment -----------------------------------------------------------------------------
 
@@ -128,6 +141,23 @@ class ConsumerCore:
         )
         roster.assign(targets)
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether another assignment is due, and is better made when the store is done."""
+        self.look_at_topics()
+        return self._storing is not None and self.roster.group_epoch > self.roster.assignment_epoch
+
+    def postpone(self, member_id: str, ticket: Ticket, proceed: Callable[[float], None]) -> None:
+        """Go on with this member's heartbeat when the store is done."""
+        self._postponed[member_id] = _Postponed(ticket, proceed)
+
+    def refuse_postponed(self, member_id: str, error: DisklessError) -> None:
+        """What a member said earlier does not count any more."""
+        postponed = self._postponed.pop(member_id, None)
+        if postponed is not None:
+            answer = ConsumerHeartbeatAnswer(error=error)
+            self.effects.append(AnswerHeartbeat(postponed.ticket, answer))
+
     # -- members --------------------------------------------------------------------------------
 
     @property
@@ -162,6 +192,7 @@ class ConsumerCore:
         """Wait for nothing from this member any more."""
         self._sessions.pop(member_id, None)
         self._deadlines.pop(member_id, None)
+        self.refuse_postponed(member_id, UnknownMember("the member has been removed"))
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -214,10 +245,9 @@ class ConsumerCore:
             self.effects.append(effect)
         else:
             self._waiting.append((self.roster.revision, effect))
-            self.flush()
 
     def flush(self) -> None:
-        """Have stored what has changed, unless a store is under way."""
+        """Have stored what has changed, unless a store is under way; the end of every event."""
         if self._storing is None and not self.is_durable:
             self._serial += 1
             snapshot = self.roster.snapshot()
@@ -233,6 +263,7 @@ class ConsumerCore:
         if error is None:
             self._durable, self._durable_revision = snapshot, revision
         elif isinstance(error, Rejected):
+            self._refuse_all_postponed(unavailable(error))
             revision = self._take_back(now)
         else:
             self.wakes_at = min(self.wakes_at, now + _STORE_RETRY_S)
@@ -240,8 +271,11 @@ class ConsumerCore:
         self._waiting = [one for one in self._waiting if one[0] > revision]
         if isinstance(error, AppendTooLarge):
             # Whoever made it too large: nobody else shall give up because of it.
-            error = GroupCoordinatorUnavailable(f"the group cannot be stored: {error}")
+            error = unavailable(error)
         self.effects += answered if error is None else [refused(one, error) for one in answered]
+        postponed, self._postponed = self._postponed, {}
+        for one in postponed.values():
+            one.proceed(now)
         if self._waiting:
             self.flush()
 
@@ -260,10 +294,15 @@ class ConsumerCore:
                 self.give_time(member, now)
         return self._durable_revision
 
+    def _refuse_all_postponed(self, error: DisklessError) -> None:
+        for member_id in [*self._postponed]:
+            self.refuse_postponed(member_id, error)
+
     def close(self, error: DisklessError) -> None:
         """Refuse whoever waits, and wait for nobody any more."""
         waiting, self._waiting = self._waiting, []
         self.effects += [refused(effect, error) for _, effect in waiting]
+        self._refuse_all_postponed(error)
         self._storing = None
         self._sessions.clear()
         self._deadlines.clear()
@@ -281,6 +320,11 @@ def started_over(member: ConsumerMember) -> ConsumerMember:
         revoking={},
         classic=None,
     )
+
+
+def unavailable(error: DisklessError) -> DisklessError:
+    """What somebody is told who is not to blame for it."""
+    return GroupCoordinatorUnavailable(f"the group cannot be stored: {error}")
 
 
 def refused(effect: Answer, error: DisklessError) -> Answer:

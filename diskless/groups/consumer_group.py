@@ -33,6 +33,7 @@ Source: KIP-848; Apache Kafka's GroupMetadataManager.
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from diskless.groups.assignment import Assignor
@@ -48,6 +49,7 @@ from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredCo
 from diskless.groups.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
+    GroupCoordinatorUnavailable,
     GroupMaxSizeReached,
     IllegalGeneration,
     MemberEpochNotSpoken,
@@ -229,22 +231,34 @@ class ConsumerGroup:
         self, ticket: Ticket, request: ConsumerHeartbeat, client: ClientInfo, now: float
     ) -> None:
         """ConsumerGroupHeartbeat, unless `refused_heartbeat` refuses it."""
+        core = self._core
+        core.refuse_postponed(request.member_id, _superseded())
         try:
             if request.member_epoch == LEAVE_EPOCH:
                 answer = self._leave_for_good(request)
             elif request.member_epoch == LEAVE_STATIC_EPOCH:
                 answer = self._leave_for_a_while(request, now)
             else:
-                answer = self._heartbeat(request, client, now)
+                member = self._heard(request, client, now)
+                if core.must_wait:
+                    proceed = partial(self._proceed, ticket, request, member)
+                    core.postpone(member.member_id, ticket, proceed)
+                    return
+                answer = self._moved(request, member, now)
         except DisklessError as error:
             self.effects.append(AnswerHeartbeat(ticket, ConsumerHeartbeatAnswer(error=error)))
-            self._core.flush()
         else:
-            self._core.answer(AnswerHeartbeat(ticket, answer))
+            core.answer(AnswerHeartbeat(ticket, answer))
+        core.flush()
 
-    def _heartbeat(
-        self, request: ConsumerHeartbeat, client: ClientInfo, now: float
-    ) -> ConsumerHeartbeatAnswer:
+    def _proceed(
+        self, ticket: Ticket, request: ConsumerHeartbeat, member: ConsumerMember, now: float
+    ) -> None:
+        """Go on with a heartbeat that was postponed."""
+        self._core.answer(AnswerHeartbeat(ticket, self._moved(request, member, now)))
+
+    def _heard(self, request: ConsumerHeartbeat, client: ClientInfo, now: float) -> ConsumerMember:
+        """Take in what a member says; the member as it is then."""
         core, roster = self._core, self._roster
         if request.topic_pattern:
             core.subscribed.check_pattern(request.topic_pattern)
@@ -256,11 +270,18 @@ class ConsumerGroup:
         core.hear(member, now)
         if is_new or _subscribes_otherwise(before, member):
             roster.bump()
-        member = core.advance(member.member_id, request.owned, now)
+        return member
+
+    def _moved(
+        self, request: ConsumerHeartbeat, before: ConsumerMember, now: float
+    ) -> ConsumerHeartbeatAnswer:
+        """Let the member go one step on, and tell it."""
+        member = self._core.advance(before.member_id, request.owned, now)
+        joins = request.member_epoch == JOIN_EPOCH
         if not joins and request.member_epoch < before.member_epoch != member.member_epoch:
             # It is more than one behind now; whatever happens to this answer, it may go on.
             member = replace(member, previous_epoch=request.member_epoch)
-            roster.put(member)
+            self._roster.put(member)
         is_told = joins or _says_all(request) or member.assigned != before.assigned
         return ConsumerHeartbeatAnswer(
             member_id=member.member_id,
@@ -355,9 +376,9 @@ class ConsumerGroup:
         except DisklessError as error:
             refusal = JoinedGroup(error=error, member_id=request.member_id)
             self.effects.append(AnswerJoin(ticket, refusal))
-            self._core.flush()
         else:
             self._core.answer(AnswerJoin(ticket, answer))
+        self._core.flush()
 
     def sync(self, ticket: Ticket, request: SyncGroup, now: float) -> None:
         """SyncGroup: what the member has been assigned."""
@@ -367,6 +388,7 @@ class ConsumerGroup:
             self.effects.append(AnswerSync(ticket, SyncedGroup(error=error)))
         else:
             self._core.answer(AnswerSync(ticket, answer))
+        self._core.flush()
 
     def heartbeat(
         self, generation_id: int, member_id: str, instance_id: str | None, now: float
@@ -390,6 +412,7 @@ class ConsumerGroup:
 
     def confirm(self, ticket: Ticket) -> None:
         self._core.answer(AnswerConfirm(ticket, Confirmed()))
+        self._core.flush()
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -436,6 +459,10 @@ class ConsumerGroup:
         """The group ends here: answer everybody who waits."""
         self._is_closed = True
         self._core.close(error)
+
+
+def _superseded() -> DisklessError:
+    return GroupCoordinatorUnavailable("the member has sent another heartbeat")
 
 
 def _updated(

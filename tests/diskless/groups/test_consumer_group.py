@@ -529,6 +529,74 @@ def test_one_state_is_stored_at_a_time_and_takes_along_what_happened_until_then(
     assert len(driver.stored[-1].members) == 4
 
 
+def test_members_that_come_while_a_state_is_stored_share_one_assignment(driver: Driver) -> None:
+    calls = 0
+    uniform = ASSIGNORS["uniform"]
+
+    class Counting:
+        name = "uniform"
+
+        def assign(self, *args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return uniform.assign(*args)
+
+    assignors = {"uniform": Counting(), "range": ASSIGNORS["range"]}
+    driver.group = ConsumerGroup(
+        "group", driver.topics, settings=driver.settings, assignors=assignors
+    )
+    driver.stores = False
+    for number in range(20):
+        driver.join(f"m-{number:02}")
+    assert calls == 1
+    driver.store()
+    assert calls == 2
+    driver.store()
+    assert len(driver.answers) == 20
+    assert all(answer.error is None for answer in driver.answers.values())
+
+
+def test_what_a_member_says_last_is_what_counts_when_the_store_is_done(driver: Driver) -> None:
+    driver.join("a")
+    driver.stores = False
+    driver.join("b")
+    driver.join("c")
+    first, second = driver.join("c", "other"), driver.join("c", "topic")
+    assert (first, second) == (None, None)
+    driver.store()
+    driver.store()
+    answers = [driver.answers[number] for number in sorted(driver.answers)]
+    assert isinstance(answers[-2].error, GroupCoordinatorUnavailable)
+    assert answers[-1].error is None
+    assert driver.group.reads("topic")
+    assert not driver.group.reads("other")
+
+
+def test_who_is_removed_while_its_heartbeat_is_postponed_is_told_so(driver: Driver) -> None:
+    driver.join("a")
+    driver.stores = False
+    driver.join("b")
+    driver.join("c")
+    driver.beat("c", -1)
+    assert isinstance(driver.answers[2].error, GroupCoordinatorUnavailable)
+    driver.join("d")
+    driver.pass_time(SESSION_S + 1)
+    assert isinstance(driver.answers[4].error, UnknownMember)
+    driver.group.close(NotGroupCoordinator("moved"))
+    driver.settle()
+    assert isinstance(driver.answers[1].error, NotGroupCoordinator)
+
+
+def test_who_is_postponed_when_the_group_ends_is_sent_elsewhere(driver: Driver) -> None:
+    driver.stores = False
+    driver.join("a")
+    driver.join("b")
+    driver.group.close(NotGroupCoordinator("moved"))
+    driver.settle()
+    assert refused(driver.answers[0], NotGroupCoordinator)
+    assert refused(driver.answers[1], NotGroupCoordinator)
+
+
 def test_a_failed_store_refuses_what_waits_for_it_and_is_repeated_with_the_next_event(
     driver: Driver,
 ) -> None:
