@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaException
 
 from tests.support.live_broker import until
-from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer
+from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer, RebalanceInProgressError
 
 TIMES: Final = {"session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
 
@@ -152,7 +152,10 @@ class KafkaPythonMember(Member):
                     self.read += [message.value for message in messages]
                 self._assigned = {place.partition for place in consumer.assignment()}
                 if self._must_commit.is_set():
-                    consumer.commit()
+                    try:
+                        consumer.commit()
+                    except RebalanceInProgressError:
+                        continue  # it is about to join again, and commits then
                     self._must_commit.clear()
         finally:
             consumer.close(autocommit=False)

@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer
     from kafka import TopicPartition as PythonTopicPartition
+    from kafka.errors import RebalanceInProgressError
     from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from tests.support.refused_sockets import close_refused_sockets
@@ -34,6 +35,7 @@ __all__ = [
     "KafkaConsumer",
     "KafkaPython",
     "PythonTopicPartition",
+    "RebalanceInProgressError",
     "Record",
     "StockClient",
     "StoredRecord",
