@@ -136,7 +136,7 @@ class LibrdkafkaSuite:
         self._protocol = protocol
         self._tests = Path()
         self.name = f"librdkafka-{protocol}"
-        self.title = f"librdkafka, group.protocol={protocol}"
+        self.title = f"librdkafka, {protocol}"  # its anchor is the name
         self.how = (
             f"`TEST_CONSUMER_GROUP_PROTOCOL={protocol} TEST_KAFKA_VERSION={KAFKA_VERSION} TESTS=… "
             f"./test-runner -p1 -L`, number by number; `{NO_AUTO_CREATE}` tests on a second broker."
