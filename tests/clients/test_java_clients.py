@@ -340,15 +340,18 @@ def test_a_group_goes_over_to_the_new_protocol_and_back_member_by_member(
 def test_a_producer_and_a_member_go_on_when_the_broker_comes_back(
     tools: KafkaTools, topic: str, tmp_path: Path, protocol: str
 ) -> None:
-    """The second half is sent while there is no broker."""
-    arguments = (f"group-{topic}", topic, "400", f"group.protocol={protocol}")
-    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
+    """The second half is sent while there is no broker, for less than a session lasts."""
+    arguments = [f"group-{topic}", topic, "400", f"group.protocol={protocol}"]
+    if protocol == "classic":
+        arguments.append("session.timeout.ms=20000")
+    settings = {**SETTINGS, "group.consumer.session.timeout.ms": "20000"}
+    with LiveBroker(tmp_path / "data", settings) as broker:
         port = broker.port
         with tools.start("ClientScenarios", "through", broker.bootstrap, *arguments) as process:
             process.wait_for(lambda line: line == '"half"')
             broker.stop()
             process.write("\n")
-            with LiveBroker(tmp_path / "data", SETTINGS, port=port):
+            with LiveBroker(tmp_path / "data", settings, port=port):
                 finished = process.finish()
     assert finished.status == 0, finished.stderr
     assert json.loads(finished.lines[-1]) == {

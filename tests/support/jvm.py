@@ -241,7 +241,8 @@ class JavaProcess:
             try:
                 line = self._lines.get(timeout=max(0.0, ends_at - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"no such line among {self.seen[-20:]}") from None
+                seen = self.seen[-20:]
+                raise AssertionError(f"no such line among {seen}: {self._stacks()}") from None
             if line is None:
                 self._lines.put(None)  # for who asks next
             assert line is not None, f"ended after {self.seen[-20:]}: {self.stderr[-4000:]}"
