@@ -286,9 +286,10 @@ class _Places:
 
     def requests(self) -> Sequence[FindBatches]:
         """The look-up of one fetch."""
-        end = (self._topic.files - FOUND_ROWS) * RECORDS_PER_BATCH
+        # At the beginning of a row: what lies before the offset would make room for one more.
+        end = self._topic.files - FOUND_ROWS
         return [
-            _wanted(self._topic, index, self._rng.randrange(end))
+            _wanted(self._topic, index, self._rng.randrange(end) * RECORDS_PER_BATCH)
             for index in self._rng.sample(range(self._topic.partitions), FOUND_PARTITIONS)
         ]
 
