@@ -82,7 +82,7 @@ def read_broker(bootstrap: str, wanted: Range) -> Generator[LoggedRecord, None, 
     """Consume the metadata topic. Raises: BrokerUnreachable, Rejected, InvalidSettings."""
     from kafka import KafkaConsumer, TopicPartition
 
-    from diskless.topic_client import translated_errors
+    from diskless.admin_connection import translated_errors
 
     with translated_errors(bootstrap):
         consumer = KafkaConsumer(
@@ -118,7 +118,7 @@ def read_broker(bootstrap: str, wanted: Range) -> Generator[LoggedRecord, None, 
 def _consume(
     consumer: Any, until: dict[Any, int | None], bootstrap: str, *, is_patient: bool
 ) -> Generator[LoggedRecord, None, None]:
-    from diskless.topic_client import BrokerUnreachable
+    from diskless.admin_connection import BrokerUnreachable
 
     clock = SystemClock()
     heard_at = clock.monotonic()

@@ -4,19 +4,12 @@ kafka-python has the messages, and no methods that send them; these are here.
 """
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from kafka import KafkaAdminClient
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
+from diskless.admin_connection import AdminConnection, check_results, translated_errors
 from diskless.quota_entities import CLIENT_ID, USER, quota_entity
-from diskless.topic_client import (
-    BOOTSTRAP_TIMEOUT_MS,
-    REQUEST_TIMEOUT_MS,
-    check_results,
-    translated_errors,
-)
 from metadata.operations import QuotaEntity
 from wal.errors import Rejected
 
@@ -30,29 +23,8 @@ class QuotaRow(NamedTuple):
     value: float
 
 
-class QuotaClient:
-    """A context manager around a connection to one cluster. Errors are DisklessError."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
-        with translated_errors(bootstrap):
-            self._admin = KafkaAdminClient(
-                bootstrap_servers=bootstrap,
-                client_id="diskless-cli",
-                request_timeout_ms=REQUEST_TIMEOUT_MS,
-                bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._admin.close()
+class QuotaClient(AdminConnection):
+    """Quotas of one cluster."""
 
     def list(self) -> Sequence[QuotaRow]:
         """All quotas of users and client ids, in the broker's order."""

@@ -1,22 +1,13 @@
 """What the `diskless topic` commands ask of a running broker, through a stock Kafka client."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, for_code
 
-from wal.errors import DisklessError, Rejected
-
-REQUEST_TIMEOUT_MS: Final = 30_000
-BOOTSTRAP_TIMEOUT_MS: Final = 5_000
-
-
-class BrokerUnreachable(DisklessError):
-    """No broker answered at the bootstrap address."""
+from diskless.admin_connection import AdminConnection, check_results, translated_errors
+from wal.errors import Rejected
 
 
 class TopicRow(NamedTuple):
@@ -41,29 +32,8 @@ class TopicDetails(NamedTuple):
     configs: Sequence[tuple[str, str, str]]
 
 
-class TopicClient:
-    """A context manager around a connection to one cluster. Errors are DisklessError."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
-        with translated_errors(bootstrap):
-            self._admin = KafkaAdminClient(
-                bootstrap_servers=bootstrap,
-                client_id="diskless-cli",
-                request_timeout_ms=REQUEST_TIMEOUT_MS,
-                bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._admin.close()
+class TopicClient(AdminConnection):
+    """Topics of one cluster."""
 
     def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
         with translated_errors(self._bootstrap):
@@ -143,23 +113,3 @@ class TopicClient:
                 (partition["partition_index"], partition["leader_id"]) for partition in partitions
             )
         ]
-
-
-def check_results(results: Sequence[Mapping[str, Any]]) -> None:
-    """Raises Rejected with the broker's own words for the first result that is an error."""
-    for result in results:
-        if result["error_code"]:
-            known = for_code(result["error_code"])
-            raise Rejected(result.get("error_message") or f"{result['name']}: {known.description}")
-
-
-@contextmanager
-def translated_errors(bootstrap: str) -> Iterator[None]:
-    try:
-        yield
-    except KafkaError as error:
-        if not getattr(error, "errno", None):
-            raise BrokerUnreachable(
-                f"{bootstrap}: {error}; is a broker running there (`diskless serve`)?"
-            ) from error
-        raise Rejected(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,69 @@
+"""A stock Kafka admin client as the commands use it: one cluster, deadlines, errors for people.
+
+`diskless topic` and `diskless quota` derive from `AdminConnection`; whatever else speaks to a
+running broker translates errors with `translated_errors`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError, for_code
+
+from wal.errors import DisklessError, Rejected
+
+REQUEST_TIMEOUT_MS: Final = 30_000
+BOOTSTRAP_TIMEOUT_MS: Final = 5_000
+
+
+class BrokerUnreachable(DisklessError):
+    """No broker answered at the bootstrap address."""
+
+
+class AdminConnection:
+    """A context manager around a connection to one cluster. Errors are DisklessError."""
+
+    def __init__(self, bootstrap: str) -> None:
+        """Raises BrokerUnreachable."""
+        self._bootstrap = bootstrap
+        with translated_errors(bootstrap):
+            self._admin = KafkaAdminClient(
+                bootstrap_servers=bootstrap,
+                client_id="diskless-cli",
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+                bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._admin.close()
+
+
+def check_results(results: Sequence[Mapping[str, Any]]) -> None:
+    """Raises Rejected with the broker's own words for the first result that is an error."""
+    for result in results:
+        if result["error_code"]:
+            known = for_code(result["error_code"])
+            raise Rejected(result.get("error_message") or f"{result['name']}: {known.description}")
+
+
+@contextmanager
+def translated_errors(bootstrap: str) -> Iterator[None]:
+    """Errors of the client as BrokerUnreachable and Rejected; `bootstrap` is what was asked."""
+    try:
+        yield
+    except KafkaError as error:
+        if not getattr(error, "errno", None):
+            raise BrokerUnreachable(
+                f"{bootstrap}: {error}; is a broker running there (`diskless serve`)?"
+            ) from error
+        raise Rejected(f"{type(error).__name__}: {error}") from error
