@@ -14,8 +14,10 @@ from kio.serial import entity_reader
 from kio_entities import CLASS_VARIABLES
 
 from diskless.api import metadata as metadata_api
+from diskless.api.access import Access
 from diskless.api.metadata import PREFERRED_PRODUCE_BROKERS_TAG
 from diskless.api.registry import Request
+from diskless.authorization import AllowEverything
 from diskless.ports import BrokerEndpoint, ClientInfo, EarlyEnd
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import STOCK_CLIENTS, TIMEOUT_S, Record, StockClient
@@ -36,7 +38,7 @@ def answer(gateways: tuple[int, ...], version: int) -> bytes:
         reserve=lambda size: size,
         mute=lambda until: None,
     )
-    reply = metadata_api.api(cluster, topics).handler(request)
+    reply = metadata_api.api(cluster, topics, Access(AllowEverything())).handler(request)
     assert isinstance(reply, list)
     return b"".join(reply)
 
