@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metadata.log import MetadataRecordBatch
-from metadata.operations import FindBatches, ListOffsets
+from metadata.operations import AlterClientQuotas, FindBatches, ListOffsets
 from metadata.schema import (
     ASSIGNMENTS,
     BROKERS,
@@ -47,6 +47,8 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     await bench.coordinator.plan_segments(include_partial=True)
     await bench.commit(batch(partition, 1, producer=4, sequence=90))
     await bench.coordinator.allocate_producer_ids()
+    quotas = AlterClientQuotas(entity=(("user", "ann"),), changes={"producer_byte_rate": 5.5})
+    assert await bench.coordinator.alter_client_quotas([quotas]) == [None]
     return partition
 
 
