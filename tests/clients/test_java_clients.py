@@ -276,12 +276,14 @@ def test_cooperative_members_give_up_only_what_others_get(
         settings["partition_assignment_strategy"] = COOPERATIVE
     found = scenario(tools, "cooperative", broker.bootstrap, f"g-{topic}", topic, **settings)
     first, second = found["first"], found["second"]
-    assert first["assigned"][0] == [0, 1, 2, 3]
+    # Java tells of an empty assignment too, before it has found out the names of the topics.
+    at_first, *later = [places for places in first["assigned"] if places]
+    assert at_first == [0, 1, 2, 3]
     (given,) = [places for places in first["revoked"] if places]
     assert len(given) == 2
     assert second["owned"] == given
     assert first["lost"] == second["lost"] == []
-    assert sorted(itertools.chain(*first["assigned"][1:])) == given
+    assert sorted(itertools.chain(*later)) == given
 
 
 @each_protocol
