@@ -162,7 +162,7 @@ class ClassicMembers:
             roster.put(member)
             return member
         if request.member_id:
-            return self._known(request.member_id, request.instance_id)
+            return self._roster.known(request.member_id, request.instance_id)
         if not core.has_place:
             raise GroupMaxSizeReached("group.consumer.max.size")
         return ConsumerMember(member_id=new_id, rebalance_timeout_ms=request.rebalance_timeout_ms)
@@ -170,23 +170,11 @@ class ClassicMembers:
     def _member(
         self, member_id: str, instance_id: str | None, generation_id: int
     ) -> ConsumerMember:
-        member = self._known(member_id, instance_id)
+        member = self._roster.known(member_id, instance_id)
         if member.classic is None:
             raise UnknownMember(f"{member_id} does not speak the classic protocol")
         if generation_id != member.member_epoch:
             raise IllegalGeneration(f"generation {generation_id}, it is {member.member_epoch}")
-        return member
-
-    def _known(self, member_id: str, instance_id: str | None) -> ConsumerMember:
-        if instance_id is not None:
-            holder = self._roster.instance(instance_id)
-            if holder is None:
-                raise UnknownMember(f"nobody has the instance id {instance_id}")
-            if holder.member_id != member_id:
-                raise FencedInstanceId(f"{holder.member_id} has the instance id {instance_id}")
-        member = self._roster.get(member_id)
-        if member is None:
-            raise UnknownMember(f"no member {member_id!r}")
         return member
 
     # -- what it says and is told ---------------------------------------------------------------

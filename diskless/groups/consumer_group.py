@@ -47,7 +47,6 @@ from diskless.groups.consumer_requests import (
 )
 from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredConsumerGroup
 from diskless.groups.errors import (
-    FencedInstanceId,
     FencedMemberEpoch,
     GroupCoordinatorUnavailable,
     GroupMaxSizeReached,
@@ -318,7 +317,7 @@ class ConsumerGroup:
 
     def _known(self, request: ConsumerHeartbeat) -> ConsumerMember:
         """Who sends a heartbeat. Raises unless it is the member that it should be."""
-        member = self._member(request.member_id, request.instance_id)
+        member = self._roster.known(request.member_id, request.instance_id)
         received, member_epoch = request.member_epoch, member.member_epoch
         if member.classic is not None:
             raise UnknownMember(f"{member.member_id} speaks the classic protocol")
@@ -331,28 +330,15 @@ class ConsumerGroup:
             raise FencedMemberEpoch(f"member epoch {received}, it is {member_epoch}")
         return member
 
-    def _member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
-        """Raises: UnknownMember, FencedInstanceId."""
-        if instance_id is not None:
-            holder = self._roster.instance(instance_id)
-            if holder is None:
-                raise UnknownMember(f"nobody has the instance id {instance_id}")
-            if holder.member_id != member_id:
-                raise FencedInstanceId(f"{holder.member_id} has the instance id {instance_id}")
-        member = self._roster.get(member_id)
-        if member is None:
-            raise UnknownMember(f"no member {member_id!r}")
-        return member
-
     # -- leaving --------------------------------------------------------------------------------
 
     def _leave_for_good(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
-        member = self._member(request.member_id, request.instance_id)
+        member = self._roster.known(request.member_id, request.instance_id)
         self._core.remove(member.member_id)
         return ConsumerHeartbeatAnswer(member_id=member.member_id, member_epoch=LEAVE_EPOCH)
 
     def _leave_for_a_while(self, request: ConsumerHeartbeat, now: float) -> ConsumerHeartbeatAnswer:
-        member = self._member(request.member_id, request.instance_id)
+        member = self._roster.known(request.member_id, request.instance_id)
         away = replace(
             member,
             member_epoch=LEAVE_STATIC_EPOCH,
@@ -429,7 +415,7 @@ class ConsumerGroup:
         if generation_id < 0 and self.is_empty:
             return None
         try:
-            member = self._member(member_id, instance_id)
+            member = self._roster.known(member_id, instance_id)
         except DisklessError as error:
             return error
         if member.classic is None and not knows_member_epochs:
