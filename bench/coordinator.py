@@ -25,12 +25,12 @@ from bench.coordinator_state import (
     generate,
 )
 from bench.report import Report
-from metadata.local_log import LOG_DIRECTORY
-from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.local_log import LOG_DIRECTORY
+from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.operations import BatchCommit, CommitFile, FindBatches, FoundBatches
 from wal.coordinates import ObjectKey
-from wal.memory_store import MemoryStore
-from wal.object_store import ObjectBody
+from wal.stores.memory_store import MemoryStore
+from wal.stores.object_store import ObjectBody
 
 PARTITIONS: Final = 632
 BATCHES: Final = 1_600

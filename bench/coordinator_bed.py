@@ -22,16 +22,16 @@ from uuid import UUID
 
 import uvloop
 
-from metadata.coordinator import PartitionCoordinator
-from metadata.local_client import LocalClient
-from metadata.local_log import LOG_DIRECTORY, LocalMetadataLog
-from metadata.log import MetadataLog
-from metadata.metadata_partition import Candidate, MetadataPartition
+from metadata.clients.local_client import LocalClient
+from metadata.clients.routed_client import RoutedClient
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
+from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
+from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CreateTopic, TopicDescription
-from metadata.replica import Replica
-from metadata.routed_client import RoutedClient
-from metadata.snapshots import SnapshotStore
+from metadata.replica.replica import Replica
+from metadata.replica.snapshots import SnapshotStore
 from wal.clock import SystemClock
 from wal.coordinates import TopicIdPartition
 

@@ -22,13 +22,13 @@ from bench.broker import BenchBroker, fresh_directory
 from bench.coordinator_bed import CLOCK, CLUSTER_ID, Bed, coordinating, run, settle
 from bench.coordinator_files import Files
 from bench.report import Report
-from metadata.local_log import LOG_DIRECTORY, LocalMetadataLog
+from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.replica import Replica
-from metadata.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from metadata.snapshots import SnapshotStore
-from metadata.state import STATE_FILE
-from wal.file_store import FileStore
+from metadata.replica.replica import Replica
+from metadata.replica.snapshots import SnapshotStore
+from metadata.state.state import STATE_FILE
+from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
+from wal.stores.file_store import FileStore
 
 ROWS: Final = 1_000_000
 PARTITIONS: Final = 632

@@ -17,15 +17,15 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import Connection
 
-from metadata.apply import StateTransaction, write_applied
-from metadata.commit_answer import Answer, pack_answer
-from metadata.control_records import NoOpRecord
-from metadata.image import CommittedImage
-from metadata.local_log import LOG_DIRECTORY
-from metadata.log_batch import encode_batch
+from metadata.apply.apply import StateTransaction, write_applied
+from metadata.log.local_log import LOG_DIRECTORY
+from metadata.log.log_batch import encode_batch
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
-from metadata.records import encode_record
-from metadata.schema import (
+from metadata.records.control import NoOpRecord
+from metadata.records.records import encode_record
+from metadata.state.commit_answer import Answer, pack_answer
+from metadata.state.image import CommittedImage
+from metadata.state.schema import (
     BATCHES,
     FILE_ANSWERS,
     FILES,
@@ -35,13 +35,13 @@ from metadata.schema import (
     Row,
     StateTable,
 )
-from metadata.state import STATE_FILE, StateDatabase
-from metadata.state_hash import HASH_MODULUS, sum_of
+from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.state.state_hash import HASH_MODULUS, sum_of
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
-from wal.log_directory import LogDirectory
-from wal.segmented_log import SegmentedLog
+from wal.segmented_log.log_directory import LogDirectory
+from wal.segmented_log.segmented_log import SegmentedLog
 from wal.ulid import mint_ulid, wal_object_key
 
 BATCH_BYTES: Final = 1_000

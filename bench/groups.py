@@ -18,7 +18,7 @@ from bench.consumer_rebalance import run_consumer_rebalance
 from bench.coordinator_bed import CLOCK, Bed, coordinating, run, settle
 from bench.rebalance import run_rebalance
 from bench.report import Report
-from metadata.group_records import CommittedOffset
+from metadata.records.groups import CommittedOffset
 from wal.coordinates import TopicIdPartition
 
 GROUPS: Final = 50

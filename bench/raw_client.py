@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from crc32c import crc32c
 
-from wal.record_batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
+from wal.records.record_batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
 
 CLIENT_ID: Final = "bench"
 

@@ -24,9 +24,9 @@ from bench.coordinator_files import Files
 from bench.coordinator_state import FILE_INTERVAL_MS, GeneratedTopic, generate
 from bench.report import Report
 from bench.run_queue import waited_s
-from metadata.retention import RetentionWorker
 from metadata.retention_settings import RetentionSettings
-from metadata.row_sweeper import RowSweeper
+from metadata.workers.retention import RetentionWorker
+from metadata.workers.row_sweeper import RowSweeper
 
 ROWS: Final = 1_000_000
 PARTITIONS: Final = 100

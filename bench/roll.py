@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from bench.broker import fresh_directory
 from bench.report import Report
 from metadata.operations import SegmentPlan, WalExtent
-from metadata.segments import segment_key
+from metadata.rules.segments import segment_key
 from tiering.roll import RollSettings, roll, row_groups
-from wal.blocking_store import BlockingStore, open_blocking_store
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
-from wal.object_store import BytesBody
-from wal.record_columns import RECORD_SCHEMA, encode_batches
+from wal.records.record_columns import RECORD_SCHEMA, encode_batches
+from wal.stores.blocking_store import BlockingStore, open_blocking_store
+from wal.stores.object_store import BytesBody
 
 RECORD_BYTES = 1024
 BATCH_RECORDS = 960

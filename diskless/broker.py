@@ -30,64 +30,64 @@ from prometheus_client import CollectorRegistry
 
 from diskless.api import kafka_apis
 from diskless.api.access import Access
-from diskless.api.commit_segments import commit_segments_handler
-from diskless.api.coordinator_catalogue import coordinator_apis
-from diskless.api.coordinator_operation import RunningOperations
-from diskless.api.plan_segments import plan_segments_handler
-from diskless.api.registry import ApiRegistry
+from diskless.api.coordinator.commit_segments import commit_segments_handler
+from diskless.api.coordinator.coordinator_catalogue import coordinator_apis
+from diskless.api.coordinator.coordinator_operation import RunningOperations
+from diskless.api.coordinator.plan_segments import plan_segments_handler
 from diskless.authorization import AllowEverything
-from diskless.batch_reader import BatchReader
 from diskless.broker_metrics import RequestMetrics, broker_metrics
-from diskless.cluster import (
+from diskless.cluster.cluster import (
     ConfiguredValues,
     CoordinatorTopics,
     ReplicaPartitions,
     SingleBroker,
 )
-from diskless.cluster_identity import OBJECT_LOG, claim_prefix, shared_cluster_id
-from diskless.commit_lane import CommitLane
+from diskless.cluster.coordinators import Coordinators
+from diskless.cluster.membership import Membership, SharedCluster
 from diskless.config import Config
-from diskless.coordinators import Coordinators
-from diskless.data_directory import DataDirectory
 from diskless.descriptors import fit_descriptors
-from diskless.fetch_sessions import FetchSessions
+from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.group_store import CoordinatorGroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.logs import configure_logs
-from diskless.membership import Membership, SharedCluster
-from diskless.metadata_topic import MetadataTopic
 from diskless.metrics import MetricsServer
 from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
-from diskless.quotas import QuotaEnforcer
-from diskless.recompression import Recompression
-from diskless.replica_manager import ReplicaManager, append_failed
-from diskless.server import KafkaServer, bind_listener
-from diskless.timestamp_search import TimestampSearch
-from diskless.topic_defaults import topic_defaults
-from metadata.coordinator import PartitionCoordinator
-from metadata.metadata_partition import Candidate, Worker
-from metadata.routed_client import RemoteClient
-from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
-from metadata.wire_client import WireClient
+from diskless.quotas.quotas import QuotaEnforcer
+from diskless.replica.batch_lanes import Recompression
+from diskless.replica.batch_reader import BatchReader
+from diskless.replica.commit_lane import CommitLane
+from diskless.replica.metadata_topic import MetadataTopic
+from diskless.replica.replica_manager import ReplicaManager, append_failed
+from diskless.replica.timestamp_search import TimestampSearch
+from diskless.server.registry import ApiRegistry
+from diskless.server.server import KafkaServer, bind_listener
+from diskless.storage.cluster_identity import OBJECT_LOG, claim_prefix, shared_cluster_id
+from diskless.storage.data_directory import DataDirectory
+from diskless.topics.topic_defaults import topic_defaults
+from metadata.clients.routed_client import RemoteClient
+from metadata.clients.wire_client import WireClient
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import Candidate, Worker
+from metadata.messages.segments import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from tiering.segment_reader import SegmentReader
-from wal.buffer import BufferPool
-from wal.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.buffer import BufferPool
+from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.object_notes import CommitJournal, Floor, TopicFacts
+from wal.chunks.uploader import Uploader
+from wal.chunks.write_loop import WriteLoop
 from wal.clock import Clock, SystemClock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import DisklessError, InvalidSettings, NotCoordinator
 from wal.failpoint import arm_from_environment
 from wal.fd_cache import FdCache
-from wal.file_store import FileStoreSettings
-from wal.log_directory import DirectoryLock
-from wal.object_cache import ObjectCache
-from wal.object_notes import CommitJournal, Floor, TopicFacts
-from wal.object_store import Buffer, ObjectStore
-from wal.s3_settings import S3Settings
-from wal.store_url import open_store
-from wal.uploader import Uploader
-from wal.write_loop import WriteLoop
+from wal.segmented_log.log_directory import DirectoryLock
+from wal.stores.file_store import FileStoreSettings
+from wal.stores.object_cache import ObjectCache
+from wal.stores.object_store import Buffer, ObjectStore
+from wal.stores.s3_settings import S3Settings
+from wal.stores.store_url import open_store
 
 DIRECTORY_COMMIT_INTERVAL_MS: Final = 10
 """`wal.commit.interval.ms` where a PUT is a local file; 250 ms is for stores that bill requests."""
@@ -100,7 +100,7 @@ log = structlog.get_logger(__name__)
 
 
 class StoreOpener(Protocol):
-    """`wal.store_url.open_store`, or a test's that injects faults into what it opens."""
+    """`wal.stores.store_url.open_store`, or a test's that injects faults into what it opens."""
 
     def __call__(
         self,

@@ -5,23 +5,23 @@ from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from diskless.batch_reader import BatchReader
-from diskless.commit_lane import CommitLane
 from diskless.coordinator_metrics import CoordinatedPartitions, coordinator_metrics
-from diskless.fetch_sessions import FetchSessions
+from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.metrics import NO_LABELS, MetricSource, Samples, plain
-from diskless.quotas import QuotaEnforcer
-from diskless.replica_manager import ReplicaManager
-from diskless.server import KafkaServer
+from diskless.quotas.quotas import QuotaEnforcer
+from diskless.replica.batch_reader import BatchReader
+from diskless.replica.commit_lane import CommitLane
+from diskless.replica.replica_manager import ReplicaManager
+from diskless.server.server import KafkaServer
 from tiering.segment_reader import SegmentReader
-from wal.buffer import BufferPool
-from wal.chunk_directory import ChunkDirectory
+from wal.chunks.buffer import BufferPool
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.uploader import Uploader
+from wal.chunks.write_loop import WriteLoop
 from wal.clock import Clock
 from wal.fd_cache import FdCache
-from wal.object_cache import ObjectCache
-from wal.object_store import ObjectStore
-from wal.uploader import Uploader
-from wal.write_loop import WriteLoop
+from wal.stores.object_cache import ObjectCache
+from wal.stores.object_store import ObjectStore
 
 _LATENCY_BUCKETS_S: Final = (
     0.001,
@@ -232,7 +232,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         plain(
             "diskless_upload_waiting_bytes",
             "gauge",
-            "Bytes of these chunks as wal.buffer.max.bytes counts them, 1 KiB per batch included",
+            "Bytes of these chunks as wal.chunks.buffer.max.bytes counts them, 1 KiB per batch included",
             lambda: parts.uploader.statistics().waiting_bytes,
         ),
         plain(

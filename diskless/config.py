@@ -20,20 +20,18 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from diskless.groups.settings import GroupSettings
-from diskless.quota_settings import QuotaSettings
-from diskless.server_settings import ServerSettings
-from diskless.topic_defaults import TopicDefaults
-from metadata.local_log import LocalLogSettings
+from diskless.quotas.quota_settings import QuotaSettings
+from diskless.server.server_settings import ServerSettings
+from diskless.topics.topic_defaults import TopicDefaults
+from metadata.log.local_log import LocalLogSettings
+from metadata.log.object_log import ObjectLogSettings
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.object_log import ObjectLogSettings
 from metadata.retention_settings import RetentionSettings
-from metadata.snapshot_keeper import SnapshotSettings
+from metadata.workers.snapshot_keeper import SnapshotSettings
 from tiering.segment_reader import SegmentReaderSettings
-from wal.chunk_directory import BATCH_OVERHEAD_BYTES
+from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES
+from wal.chunks.wal_settings import WalSettings
 from wal.errors import InvalidSettings
-from wal.file_store import FileStoreSettings
-from wal.object_cache import ObjectCacheSettings
-from wal.s3_settings import S3Settings
 from wal.settings import (
     SettingValue,
     as_mapping,
@@ -42,7 +40,9 @@ from wal.settings import (
     setting,
     settings_of,
 )
-from wal.wal_settings import WalSettings
+from wal.stores.file_store import FileStoreSettings
+from wal.stores.object_cache import ObjectCacheSettings
+from wal.stores.s3_settings import S3Settings
 
 ENVIRONMENT_PREFIX: Final = "DISKLESS_"
 _NOT_SETTINGS: Final = frozenset({"DISKLESS_FAILPOINTS"})
@@ -233,7 +233,7 @@ def _limits_across(config: Config) -> Iterator[_Limit]:
     wal, server, coordinator = config.wal, config.server, config.coordinator
     chunk_bytes = wal.chunk_max_bytes + wal.chunk_overflow_bytes
     yield _Limit(
-        "wal.chunk.max.batches",
+        "wal.chunks.chunk.max.batches",
         wal.chunk_max_batches,
         "diskless.coordinator.commit.batches.max",
         coordinator.commit_batches_max,
@@ -242,12 +242,12 @@ def _limits_across(config: Config) -> Iterator[_Limit]:
     yield _Limit(
         "diskless.coordinator.commit.batches.max",
         coordinator.commit_batches_max * _BATCH_DESCRIPTION_BYTES_MAX,
-        "metadata.log.segment.bytes",
+        "metadata.log.log.segment.bytes",
         config.metadata_log.batch_max_bytes,
         f"a commit is one record, {_BATCH_DESCRIPTION_BYTES_MAX} bytes a batch, in half a segment",
     )
     yield _Limit(
-        "wal.chunk.max.bytes + wal.chunk.overflow.bytes + wal.chunk.max.batches",
+        "wal.chunks.chunk.max.bytes + wal.chunks.chunk.overflow.bytes + wal.chunks.chunk.max.batches",
         chunk_bytes + wal.chunk_max_batches * _BATCH_DESCRIPTION_BYTES_MAX,
         "the WAL object format",
         _OBJECT_BYTES_MAX,
@@ -256,14 +256,14 @@ def _limits_across(config: Config) -> Iterator[_Limit]:
     yield _Limit(
         "socket.request.max.bytes",
         server.request_max_bytes,
-        "wal.chunk.max.bytes + wal.chunk.overflow.bytes",
+        "wal.chunks.chunk.max.bytes + wal.chunks.chunk.overflow.bytes",
         chunk_bytes,
         "the batches of one request share a chunk",
     )
     # Were the queue full before connections stop reading, the first batch of a new idempotent
     # producer could be refused and a later one taken, which would start it at a wrong sequence.
     yield _Limit(
-        "queued.max.request.bytes + socket.request.max.bytes + wal.chunk.max.batches",
+        "queued.max.request.bytes + socket.request.max.bytes + wal.chunks.chunk.max.batches",
         server.queued_max_request_bytes
         + server.request_max_bytes
         + wal.chunk_max_batches * BATCH_OVERHEAD_BYTES,

@@ -10,7 +10,7 @@ from typing import Final
 
 from diskless.broker import DIRECTORY_COMMIT_INTERVAL_MS
 from diskless.config import ENVIRONMENT_PREFIX, Config
-from diskless.topic_configs import TOPIC_CONFIGS, TopicConfig
+from diskless.topics.topic_configs import TOPIC_CONFIGS, TopicConfig
 from wal.settings import Setting, settings_of
 
 _BYTE_UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

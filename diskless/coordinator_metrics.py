@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from diskless.metrics import Kind, MetricSource, Samples
-from metadata.file_workers import FileWorkers
-from metadata.metadata_partition import MetadataPartition
-from metadata.orphan_scan import OrphanScan
-from metadata.retention import RetentionWorker
-from metadata.snapshot_keeper import SnapshotKeeper
+from metadata.coordinator.metadata_partition import MetadataPartition
+from metadata.workers.file_workers import FileWorkers
+from metadata.workers.orphan_scan import OrphanScan
+from metadata.workers.retention import RetentionWorker
+from metadata.workers.snapshot_keeper import SnapshotKeeper
 
 
 class LeaderWorkers(NamedTuple):
@@ -28,7 +28,7 @@ class LeaderWorkers(NamedTuple):
 
 
 class CoordinatedPartitions(Protocol):
-    """What is measured; `diskless.coordinators.Coordinators` is one."""
+    """What is measured; `diskless.cluster.coordinators.Coordinators` is one."""
 
     @property
     def partitions(self) -> Sequence[MetadataPartition]: ...

@@ -1,7 +1,7 @@
 """What the Kafka API handlers call: small protocols and the values that cross them.
 
 The handlers in `diskless/api/` decode, call one of these, and encode; everything that waits,
-stores or decides lies behind them. `diskless/replica_manager.py` and `diskless/broker.py` implement
+stores or decides lies behind them. `diskless/replica/replica_manager.py` and `diskless/broker.py` implement
 them, tests pass in-memory ones.
 
 Requests are sequences, answers are sequences in the same order. An error belongs to one entry and
@@ -22,7 +22,7 @@ from metadata.operations import (
     QuotaEntity,
     TopicDescription,
 )
-from wal.buffer import FragmentChain
+from wal.chunks.buffer import FragmentChain
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError
 
@@ -611,7 +611,7 @@ class ConsumerHeartbeat(NamedTuple):
     member_id: str
     """Empty in version 0 only, of a member that joins and has none yet."""
     member_epoch: int
-    """What it was last told; JOIN_EPOCH and so on of `diskless.groups.consumer_requests`."""
+    """What it was last told; JOIN_EPOCH and so on of `diskless.groups.consumer.consumer_requests`."""
     instance_id: str | None
     rack_id: str | None
     rebalance_timeout_ms: int

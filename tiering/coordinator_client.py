@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from metadata.operations import RolledSegment, SegmentCommit, SegmentPlan
-from metadata.segment_messages import (
+from metadata.messages.segments import (
     COMMIT_SEGMENTS_KEY,
     PLAN_SEGMENTS_KEY,
     VERSION,
@@ -27,6 +26,7 @@ from metadata.segment_messages import (
     encode_commit_request,
     encode_plan_request,
 )
+from metadata.operations import RolledSegment, SegmentCommit, SegmentPlan
 from wal.errors import (
     CommitFailed,
     CommitOutcomeUnknown,

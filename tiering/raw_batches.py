@@ -28,14 +28,14 @@ import pyarrow as pa
 from tiering.segment_columns import RAW_BATCH, SEGMENT_SCHEMA, record_table
 from wal.coordinates import LOG_APPEND_TIME
 from wal.errors import CorruptBatch, CorruptSegment
-from wal.record_batch import (
+from wal.records.record_batch import (
     BatchHeader,
     assign_log_append_time,
     assign_offsets,
     parse_header,
     verify_crc,
 )
-from wal.record_columns import RECORD_SCHEMA, EncodedBatch, LocatedBatch, encode_batches
+from wal.records.record_columns import RECORD_SCHEMA, EncodedBatch, LocatedBatch, encode_batches
 
 
 class RawBatch(NamedTuple):

@@ -45,8 +45,6 @@ from tiering.raw_batches import raw_rows
 from tiering.segment_format import SegmentFooter, SegmentIdentity, SourceRange
 from tiering.segment_verification import object_crc32c, verify_segment
 from tiering.segment_writer import FileBody, SegmentWriter, WrittenSegment
-from wal.batch_validation import RECORDS_PER_BATCH_MAX
-from wal.compression import NONE
 from wal.coordinates import ObjectKey
 from wal.errors import (
     CorruptBatch,
@@ -58,9 +56,11 @@ from wal.errors import (
     Rejected,
 )
 from wal.failpoint import failpoint
-from wal.object_store import ObjectBody, ObjectStat
-from wal.record_batch import HEADER_BYTES, MAGIC_V2, BatchHeader, parse_header, verify_crc
-from wal.record_columns import INFLATED_BYTES_MAX, LocatedBatch, decode_batches
+from wal.records.batch_validation import RECORDS_PER_BATCH_MAX
+from wal.records.compression import NONE
+from wal.records.record_batch import HEADER_BYTES, MAGIC_V2, BatchHeader, parse_header, verify_crc
+from wal.records.record_columns import INFLATED_BYTES_MAX, LocatedBatch, decode_batches
+from wal.stores.object_store import ObjectBody, ObjectStat
 
 READ_BYTES_MAX: Final = 8 << 20
 """One ranged read; large enough that its latency does not matter, small enough to have several."""
@@ -83,7 +83,7 @@ _FIRST_RATIO: Final = 8.0
 
 
 class SegmentStore(Protocol):
-    """What a roll needs of an object store; blocking. See `wal.object_store` for the promises."""
+    """What a roll needs of an object store; blocking. See `wal.stores.object_store` for the promises."""
 
     def put(self, key: ObjectKey, body: ObjectBody) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The columns of a segment, and their way from and to the record columns of `wal.record_columns`.
+"""The columns of a segment, and their way from and to the record columns of `wal.records.record_columns`.
 
 The two schemas differ where a stock Parquet reader would stumble over what Kafka allows:
 
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from tiering.segment_format import RowGroup, SegmentFooter
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptSegment
-from wal.record_columns import RECORD_SCHEMA
+from wal.records.record_columns import RECORD_SCHEMA
 
 TIMESTAMP_MS_MIN: Final = -62_135_510_400_000
 TIMESTAMP_MS_MAX: Final = 253_402_214_399_999

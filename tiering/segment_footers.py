@@ -1,4 +1,4 @@
-"""Segments as `metadata.rebuild_facts.SegmentFacts`, from ranged reads of what little they need.
+"""Segments as `metadata.rebuild.facts.SegmentFacts`, from ranged reads of what little they need.
 
 A footer gives almost all of it, also the checksum of the whole object. The batches of idempotent
 producers come from four columns that lie side by side in each row group, so a row group costs one
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from metadata.rebuild_facts import RolledBatch, RolledRange, SegmentFacts
+from metadata.rebuild.facts import RolledBatch, RolledRange, SegmentFacts
 from tiering.segment_columns import read_part_of_row_group, read_row_group, timestamps_of
 from tiering.segment_format import (
     SegmentFooter,
@@ -27,7 +27,7 @@ from tiering.segment_format import (
 )
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptSegment
-from wal.object_store import ObjectStat, ObjectStore
+from wal.stores.object_store import ObjectStat, ObjectStore
 
 _TAIL_GUESS_BYTES: Final = 64 << 10
 _BATCH_COLUMNS: Final = ["batch_base_offset", "producer_id", "producer_epoch", "base_sequence"]

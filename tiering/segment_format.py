@@ -31,7 +31,7 @@ run before; the ULID's ten random bytes; uvarint byte offset in the object; uvar
 some 18 bytes. The page index's checksum covers them. Segments of earlier releases have none, and
 neither has one of objects that are not named by a ULID.
 
-This module knows the footer; metadata/segments.py names the object, tiering/segment_writer.py
+This module knows the footer; metadata/rules/segments.py names the object, tiering/segment_writer.py
 writes, tiering/segment_reader.py reads, tiering/segment_columns.py knows the columns. PyArrow is
 imported on first use only: the broker starts without it.
 

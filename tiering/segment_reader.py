@@ -41,7 +41,7 @@ from wal.errors import CorruptBatch, CorruptObject, CorruptSegment
 from wal.settings import setting
 
 if TYPE_CHECKING:
-    from wal.record_columns import EncodedBatch
+    from wal.records.record_columns import EncodedBatch
 
 _TAIL_GUESS_BYTES: Final = 64 << 10
 """Holds the footer of a segment of 128 MiB and its page index's end; a longer one costs a read."""

@@ -14,7 +14,7 @@ from tiering.segment_format import (
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptObject, CorruptSegment
-from wal.object_store import ObjectStat
+from wal.stores.object_store import ObjectStat
 
 _TAIL_GUESS_BYTES: Final = 64 << 10
 _COPY_BYTES: Final = 8 << 20

@@ -2,7 +2,7 @@
 
 A plan goes into a task as bytes, the exact result comes out as one row, and `collect` gives the
 driver the rows of the attempts that Spark counted, one per plan. Spark itself reads and writes
-nothing: tasks use the object store through `wal.blocking_store`, so no jar is needed.
+nothing: tasks use the object store through `wal.stores.blocking_store`, so no jar is needed.
 
 Failures are kept apart. What a roll raises is a row that says so. A task that dies without a word
 (killed, out of memory) is started again by Spark, `TASK_ATTEMPTS_MAX` times in all, also on one
@@ -37,13 +37,13 @@ from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from metadata.messages.segments import decode_plan, encode_plan
 from metadata.operations import RolledSegment, SegmentPlan
-from metadata.segment_messages import decode_plan, encode_plan
 from tiering.job import RollResult, describe
 from tiering.roll import roll
 from wal import failpoint
-from wal.blocking_store import open_blocking_store
 from wal.errors import DisklessError, InvalidSettings
+from wal.stores.blocking_store import open_blocking_store
 
 JAVA_VERSION_MIN: Final = 17
 

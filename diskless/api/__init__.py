@@ -1,7 +1,7 @@
 """Kafka's APIs, one file each: decode, call a port, encode."""
 
 from diskless.api.catalogue import kafka_apis
-from diskless.api.coordinator_catalogue import coordinator_apis
-from diskless.api.coordinator_operation import RunningOperations
+from diskless.api.coordinator.coordinator_catalogue import coordinator_apis
+from diskless.api.coordinator.coordinator_operation import RunningOperations
 
 __all__ = ("RunningOperations", "coordinator_apis", "kafka_apis")

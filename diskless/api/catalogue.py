@@ -1,46 +1,50 @@
 """All APIs for Kafka clients, wired to what they call."""
 
-from diskless.api import (
+from diskless.api.access import Access
+from diskless.api.cluster import api_versions, describe_cluster, describe_log_dirs
+from diskless.api.configs import (
     alter_client_quotas,
     alter_configs,
-    api_versions,
+    describe_client_quotas,
+    describe_configs,
+    incremental_alter_configs,
+    list_config_resources,
+)
+from diskless.api.groups import (
     consumer_group_describe,
     consumer_group_heartbeat,
-    create_partitions,
-    create_topics,
     delete_groups,
-    delete_records,
-    delete_topics,
-    describe_client_quotas,
-    describe_cluster,
-    describe_configs,
     describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
-    fetch,
     find_coordinator,
     heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
     join_group,
     leave_group,
-    list_config_resources,
     list_groups,
-    list_offsets,
-    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
-    offset_for_leader_epoch,
-    produce,
     sync_group,
 )
-from diskless.api.access import Access
-from diskless.api.registry import ApiRegistry
-from diskless.api.throttled_fetch import throttled
+from diskless.api.records import (
+    delete_records,
+    describe_producers,
+    fetch,
+    init_producer_id,
+    list_offsets,
+    offset_for_leader_epoch,
+    produce,
+)
+from diskless.api.records.throttled_fetch import throttled
+from diskless.api.topics import (
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_topic_partitions,
+    metadata,
+)
 from diskless.authorization import Authorizer
-from diskless.fetch_sessions import FetchSessions
+from diskless.cluster.reader_routing import ReaderRouting
+from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.ports import (
     BrokerConfigs,
     ClientQuotas,
@@ -52,8 +56,8 @@ from diskless.ports import (
     StoredPartitions,
     TopicAdmin,
 )
-from diskless.reader_routing import ReaderRouting
-from diskless.topic_config_entries import TopicConfigs
+from diskless.server.registry import ApiRegistry
+from diskless.topics.topic_config_entries import TopicConfigs
 
 
 def kafka_apis(

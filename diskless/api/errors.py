@@ -17,7 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from diskless import fetch_sessions
+from diskless.fetch import fetch_sessions
 from diskless.groups import errors as group_errors
 from wal import errors
 from wal.errors import DisklessError, Rejected

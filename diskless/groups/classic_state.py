@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from diskless.ports import GroupProtocol
-from metadata.record_codec import INT8, INT32, NO_TAGS, FieldReader, compact_string, uvarint
 from wal.errors import CorruptLog, CorruptState
+from wal.wire.fields import INT8, INT32, NO_TAGS, FieldReader, compact_string, uvarint
 
 _VERSION: Final = 1
 _MEMBER_BYTES_MIN: Final = 15

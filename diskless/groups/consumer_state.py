@@ -32,10 +32,11 @@ from itertools import chain
 from typing import Final
 from uuid import UUID
 
-from diskless.groups.assignment import TopicPartitions
-from diskless.groups.partition_sets import NO_PARTITIONS
+from diskless.groups.assignors.assignment import TopicPartitions
+from diskless.groups.assignors.partition_sets import NO_PARTITIONS
 from diskless.ports import GroupProtocol
-from metadata.record_codec import (
+from wal.errors import CorruptLog, CorruptState
+from wal.wire.fields import (
     INT8,
     INT32,
     NO_TAGS,
@@ -44,7 +45,6 @@ from metadata.record_codec import (
     tag_section,
     uvarint,
 )
-from wal.errors import CorruptLog, CorruptState
 
 _VERSION: Final = 1
 _NOT_SUBSCRIBED: Final = -1

@@ -26,12 +26,14 @@ from uuid import UUID
 
 import structlog
 
-from diskless.groups.assignment import Assignor, TopicPartitions
-from diskless.groups.assignors import ASSIGNORS
-from diskless.groups.classic_group import ClassicGroup, GroupState
+from diskless.groups.assignors.assignment import Assignor, TopicPartitions
+from diskless.groups.assignors.assignors import ASSIGNORS
+from diskless.groups.classic.classic_group import ClassicGroup, GroupState
 from diskless.groups.classic_state import StoredClassicGroup, decode_classic_group
-from diskless.groups.consumer_group import ConsumerGroup, ConsumerGroupState
-from diskless.groups.consumer_requests import JOIN_EPOCH
+from diskless.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
+from diskless.groups.consumer.consumer_requests import JOIN_EPOCH
+from diskless.groups.consumer.roster import Roster
+from diskless.groups.consumer.topic_patterns import TopicPattern
 from diskless.groups.consumer_state import (
     ConsumerMember,
     StoredConsumerGroup,
@@ -56,9 +58,7 @@ from diskless.groups.group_migration import downgraded, upgraded
 from diskless.groups.group_store import GroupStore
 from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups, as_group_error
 from diskless.groups.offsets import GroupPartition, OffsetManager, TopicsWith
-from diskless.groups.roster import Roster
 from diskless.groups.settings import GroupSettings
-from diskless.groups.topic_patterns import TopicPattern
 from diskless.ports import (
     AssignedTopic,
     ClientInfo,
@@ -78,9 +78,9 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
-from diskless.purgatory import Purgatory
-from metadata.group_queries import StoredGroup
-from metadata.group_records import GroupKind
+from diskless.replica.purgatory import Purgatory
+from metadata.records.groups import GroupKind
+from metadata.state.group_queries import StoredGroup
 from wal.clock import Clock, Sleep
 from wal.errors import (
     AppendTooLarge,

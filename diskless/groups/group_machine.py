@@ -17,7 +17,7 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
-from metadata.group_records import GroupKind
+from metadata.records.groups import GroupKind
 from wal.errors import DisklessError
 
 Ticket = object

@@ -12,22 +12,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from diskless.groups.assignment import TopicPartitions
+from diskless.groups.assignors.assignment import TopicPartitions
+from diskless.groups.assignors.partition_sets import difference, union
+from diskless.groups.classic.subscription import (
+    CONSUMER_PROTOCOL,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
 from diskless.groups.classic_state import StoredClassicGroup, StoredMember
+from diskless.groups.consumer.subscribed_topics import Topics
 from diskless.groups.consumer_state import (
     ClassicMember,
     ConsumerMember,
     StoredConsumerGroup,
 )
 from diskless.groups.errors import GroupIdNotFound
-from diskless.groups.partition_sets import difference, union
-from diskless.groups.subscribed_topics import Topics
-from diskless.groups.subscription import (
-    CONSUMER_PROTOCOL,
-    read_assignment,
-    read_subscription,
-    write_assignment,
-)
 
 
 def upgraded(group: StoredClassicGroup, topics: Topics) -> StoredConsumerGroup:

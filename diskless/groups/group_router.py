@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Final, Protocol, TypeVar
 
-from diskless.groups.consumer_requests import refused_heartbeat
+from diskless.groups.consumer.consumer_requests import refused_heartbeat
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     GroupLoading,
@@ -43,9 +43,9 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
-from diskless.purgatory import Purgatory
-from metadata.group_rules import group_coordinator
+from diskless.replica.purgatory import Purgatory
 from metadata.operations import Leader
+from metadata.rules.groups import group_coordinator
 from wal.clock import Clock, Sleep
 from wal.errors import DisklessError, InvalidRequest
 

@@ -7,9 +7,9 @@ tests use one in memory. Both pass the same contract tests.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
-from metadata.coordinator import PartitionCoordinator
-from metadata.group_queries import AgedOffset, ExpiryCursor, StoredGroup
-from metadata.group_records import CommittedOffset
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.records.groups import CommittedOffset
+from metadata.state.group_queries import AgedOffset, ExpiryCursor, StoredGroup
 from wal.coordinates import TopicIdPartition
 
 

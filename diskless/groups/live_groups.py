@@ -28,8 +28,8 @@ from diskless.groups.errors import (
 )
 from diskless.groups.group_machine import Answer, GroupMachine, Store
 from diskless.groups.group_store import GroupStore
-from diskless.purgatory import DelayedOperation, Purgatory
-from metadata.group_records import GroupKind
+from diskless.replica.purgatory import DelayedOperation, Purgatory
+from metadata.records.groups import GroupKind
 from wal.clock import Clock
 from wal.errors import DisklessError, NotCoordinator, OutcomeUnknown, Retriable
 

@@ -17,14 +17,14 @@ from diskless.groups.errors import OffsetMetadataTooLarge
 from diskless.groups.group_store import GroupStore
 from diskless.groups.settings import GroupSettings
 from diskless.ports import LEADER_EPOCH, CommitOffset, FetchedOffset
-from metadata.group_queries import ExpiryCursor
-from metadata.group_records import (
+from metadata.operations import TopicDescription
+from metadata.records.groups import (
     NO_EXPIRY,
     NO_LEADER_EPOCH,
     WHENEVER_COMMITTED,
     CommittedOffset,
 )
-from metadata.operations import TopicDescription
+from metadata.state.group_queries import ExpiryCursor
 from wal.clock import Clock
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, UnknownPartition

@@ -19,8 +19,8 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from diskless.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
-from diskless.fetch_sessions import FINAL_EPOCH, NO_SESSION
+from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
+from diskless.fetch.fetch_sessions import FINAL_EPOCH, NO_SESSION
 from diskless.ports import Buffer
 from diskless.protocol.wire import (
     EMPTY_TAGS,

@@ -25,7 +25,7 @@ from diskless.protocol.wire import (
     nullable_string,
     string,
 )
-from wal.buffer import FragmentChain
+from wal.chunks.buffer import FragmentChain
 
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13

@@ -9,8 +9,8 @@ from bench.coordinator_bed import CLOCK, Bed, coordinating
 from bench.coordinator_files import Files, Producers
 from bench.coordinator_state import BATCH_BYTES, RECORDS_PER_BATCH, GeneratedTopic, generate
 from metadata.operations import FindBatches
-from metadata.state import STATE_FILE, read_copy
-from metadata.verify import check_state
+from metadata.replica.verify import check_state
+from metadata.state.state import STATE_FILE, read_copy
 
 NOW_MS = CLOCK.now_ms()
 WIDE = GeneratedTopic("wide", 7, 100, NOW_MS - 60_000)

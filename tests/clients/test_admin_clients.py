@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from diskless.ports import ClientInfo, EarlyEnd, FetchPartition
-from metadata.retention import RetentionWorker
+from metadata.workers.retention import RetentionWorker
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     QUIET,
@@ -33,7 +33,7 @@ from tests.support.stock_clients import (
     confluent_consumer,
     confluent_producer,
 )
-from wal.record_batch import iterate_headers
+from wal.records.record_batch import iterate_headers
 
 with warnings.catch_warnings():
     # As in tests/support/stock_clients.py.

@@ -9,10 +9,10 @@ from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from metadata.file_committed import FileCommittedRecord
-from metadata.log import MetadataRecordBatch
+from metadata.log.log import MetadataRecordBatch
 from metadata.operations import METADATA_TOPIC
-from metadata.records import MetadataRecord, PartitionCreatedRecord, decode_record
+from metadata.records.file_committed import FileCommittedRecord
+from metadata.records.records import MetadataRecord, PartitionCreatedRecord, decode_record
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import (
     QUIET,

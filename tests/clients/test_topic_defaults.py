@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewT
 from confluent_kafka.admin import AlterConfigOpType as Operation
 
 from diskless.config import load_config
-from diskless.topic_defaults import topic_defaults
+from diskless.topics.topic_defaults import topic_defaults
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, KafkaPython, Record
 

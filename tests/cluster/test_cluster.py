@@ -20,8 +20,8 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.broker_process import BrokerProcess
+from metadata.clients.wire_client import WireClient
 from metadata.operations import LATEST_TIMESTAMP, BatchCommit, CommitFile, ListedOffset, ListOffsets
-from metadata.wire_client import WireClient
 from tests.support.coordinator_bench import batch
 from tests.support.live_broker import until
 from tests.support.numbered_records import (

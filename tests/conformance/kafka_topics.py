@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from diskless.cli import main as diskless
+from diskless.cli.cli import main as diskless
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -35,17 +35,13 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 import wal.failpoint
-from metadata.catalogue_sweep import CatalogueSweep
-from metadata.coordinator import PartitionCoordinator
-from metadata.file_rules import permuted_owners
-from metadata.file_workers import FileWorkers
-from metadata.group_records import CommittedOffset
-from metadata.local_client import LocalClient
-from metadata.local_log import LocalLogSettings, LocalMetadataLog
-from metadata.log import MetadataLog
-from metadata.metadata_partition import Candidate, MetadataPartition
+from metadata.clients.local_client import LocalClient
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
+from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
+from metadata.log.log import MetadataLog
+from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.operations import (
     AlterClientQuotas,
     AlterTopicConfigs,
@@ -58,23 +54,27 @@ from metadata.operations import (
     ListOffsets,
     RegisteredBroker,
 )
-from metadata.orphan_scan import OrphanScan
-from metadata.producer_expiry import ProducerExpiry
-from metadata.replica import Replica
-from metadata.retention import RetentionWorker
+from metadata.records.groups import CommittedOffset
+from metadata.replica.replica import Replica
+from metadata.replica.snapshots import SnapshotStore
+from metadata.replica.verify import verify_metadata
 from metadata.retention_settings import RetentionSettings
-from metadata.row_sweeper import RowSweeper
-from metadata.schema import STATE_TABLES
-from metadata.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from metadata.snapshots import SnapshotStore
-from metadata.verify import verify_metadata
+from metadata.rules.files import permuted_owners
+from metadata.state.schema import STATE_TABLES
+from metadata.workers.catalogue_sweep import CatalogueSweep
+from metadata.workers.file_workers import FileWorkers
+from metadata.workers.orphan_scan import OrphanScan
+from metadata.workers.producer_expiry import ProducerExpiry
+from metadata.workers.retention import RetentionWorker
+from metadata.workers.row_sweeper import RowSweeper
+from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.coordinator_bench import batch, rolled
 from tests.support.coordinator_worlds import NoSyncDisk
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, ObjectExists, TopicExists, UnknownTopicId
-from wal.file_store import FileStore
-from wal.object_store import BytesBody
+from wal.stores.file_store import FileStore
+from wal.stores.object_store import BytesBody
 from wal.ulid import ulid_at, wal_object_key
 
 COORDINATORS: Final = 2

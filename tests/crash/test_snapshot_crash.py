@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from metadata.local_log import LocalLogSettings, LocalMetadataLog
-from metadata.snapshots import SnapshotStatus
-from metadata.state import STATE_FILE
+from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
+from metadata.replica.snapshots import SnapshotStatus
+from metadata.state.state import STATE_FILE
 from tests.support.snapshot_bench import (
     PrunableLog,
     following,
@@ -24,7 +24,7 @@ from tests.support.snapshot_bench import (
 )
 from wal.clock import ManualClock
 from wal.failpoint import ENVIRONMENT_VARIABLE, arm_from_environment
-from wal.file_store import FileStore
+from wal.stores.file_store import FileStore
 
 FILES = 24
 RETAINED = 2

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka_fakes import Broker, FakeGroups, running_broker
-from kafka_raw_client import RawClient, a_batch, produce_frame
+from tests.support.kafka_fakes import Broker, FakeGroups, running_broker
+from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 
 from diskless.api.access import NOTHING_REFUSED, Access, allowed_rows
 from diskless.authorization import AclOperation, AllowEverything, ResourceType
-from diskless.fetch_rows import FetchAnswer, FetchRows
+from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.ports import (
     AssignedTopic,
     BrokerEndpoint,

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from kafka_raw_client import frame
+from tests.support.kafka_raw_client import frame
 
 from diskless.config import load_config
 from diskless.descriptors import OTHER_DESCRIPTORS
@@ -76,7 +76,7 @@ def test_a_broker_with_few_descriptors_admits_as_many_clients_as_it_has_room_for
     def low() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
-    command = [sys.executable, "-m", "diskless.cli", "serve", "--data", str(tmp_path / "data")]
+    command = [sys.executable, "-m", "diskless.cli.cli", "serve", "--data", str(tmp_path / "data")]
     command += ["--listen", "127.0.0.1:0", "--set", "metrics.listen="]
     with (
         subprocess.Popen(command, preexec_fn=low, stdout=subprocess.PIPE, text=True) as broker,

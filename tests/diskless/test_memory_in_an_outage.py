@@ -1,6 +1,6 @@
 """A whole broker whose store is away: who stops whom, and what memory there is meanwhile.
 
-Sealed chunks fill `wal.buffer.max.bytes`; then the write loop waits for the uploader, its queue
+Sealed chunks fill `wal.chunks.buffer.max.bytes`; then the write loop waits for the uploader, its queue
 keeps the receive buffers, these fill `queued.max.request.bytes`, and connections stop reading.
 """
 
@@ -10,32 +10,32 @@ import struct
 from pathlib import Path
 
 import psutil
-from kafka_raw_client import RawClient, produce_frame
+from tests.support.kafka_raw_client import RawClient, produce_frame
 
 from diskless.broker import Broker
 from diskless.config import load_config
 from metadata.operations import CreateTopic
-from tests.wal.batch_builder import Row, build_batch
+from tests.support.batch_builder import Row, build_batch
 from wal.clock import Clock, SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectStoreUnavailable
-from wal.file_store import FileStoreSettings
-from wal.memory_store import MemoryStore
-from wal.object_store import ObjectBody
-from wal.s3_settings import S3Settings
+from wal.stores.file_store import FileStoreSettings
+from wal.stores.memory_store import MemoryStore
+from wal.stores.object_store import ObjectBody
+from wal.stores.s3_settings import S3Settings
 
 KIB = 1 << 10
 MIB = 1 << 20
 
 LIMITS = {
-    "wal.buffer.max.bytes": 4 * MIB,
-    "wal.chunk.max.bytes": 512 * KIB,
-    "wal.chunk.max.batches": 1000,
+    "wal.chunks.buffer.max.bytes": 4 * MIB,
+    "wal.chunks.chunk.max.bytes": 512 * KIB,
+    "wal.chunks.chunk.max.batches": 1000,
     "queued.max.request.bytes": 2 * MIB,
     "socket.request.max.bytes": 1 * MIB,
     "wal.append.queue.max.bytes": 8 * MIB,
-    "wal.retry.backoff.ms": 1,
-    "wal.retry.backoff.max.ms": 5,
+    "wal.stores.retry.backoff.ms": 1,
+    "wal.stores.retry.backoff.max.ms": 5,
 }
 CLIENTS = 5
 FRAMES = 60
@@ -107,7 +107,8 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
         def is_full() -> bool:
             """The disk, then the queue, then the budget: nothing moves any more."""
             return (
-                broker.uploader.statistics().waiting_bytes > LIMITS["wal.buffer.max.bytes"] - MIB
+                broker.uploader.statistics().waiting_bytes
+                > LIMITS["wal.chunks.buffer.max.bytes"] - MIB
                 and broker.write_loop.statistics().queued_bytes > MIB // 2
                 and broker.server.statistics().connections_waiting == CLIENTS
             )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from diskless.config import Config, explain_all
 from diskless.config_reference import configuration_page
-from diskless.topic_configs import TOPIC_CONFIGS
+from diskless.topics.topic_configs import TOPIC_CONFIGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

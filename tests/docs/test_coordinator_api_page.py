@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskless.api.diskless_find_batches import EXTENTS_MAX
-from metadata.coordinator_errors import ERROR_CODES
-from metadata.message_codec import ENTRIES_MAX
+from diskless.api.coordinator.diskless_find_batches import EXTENTS_MAX
+from metadata.messages.codec import ENTRIES_MAX
+from metadata.messages.errors import ERROR_CODES
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers
 from tests.support.kip_1164_schemas import SCHEMAS, Field, Schemas, decode, encode, parse_schemas
 from wal.errors import CommitOutcomeUnknown, DisklessError, Rejected

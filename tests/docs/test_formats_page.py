@@ -11,8 +11,23 @@ from uuid import UUID
 
 import pytest
 
-from diskless.data_directory import DataDirectory
-from metadata.control_records import (
+from diskless.storage.data_directory import DataDirectory
+from metadata.log.local_log import LOG_DIRECTORY
+from metadata.log.log_object import log_key
+from metadata.messages.segments import (
+    COMMIT_SEGMENTS_KEY,
+    PLAN_SEGMENTS_KEY,
+    CommitSegmentsResponse,
+    CommitSegmentsResult,
+    PlanSegmentsRequest,
+    PlanSegmentsResponse,
+    encode_commit_request,
+    encode_commit_response,
+    encode_plan_request,
+    encode_plan_response,
+)
+from metadata.operations import RolledSegment, SegmentPlan, WalExtent
+from metadata.records.control import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
     ClientQuotasRecord,
@@ -24,19 +39,15 @@ from metadata.control_records import (
     ProducersExpiredRecord,
     RowsSweptRecord,
 )
-from metadata.file_committed import COMMITTED_BATCH
-from metadata.group_records import (
+from metadata.records.file_committed import COMMITTED_BATCH
+from metadata.records.groups import (
     CommittedOffset,
     GroupDeletedRecord,
     GroupStoredRecord,
     OffsetsCommittedRecord,
     OffsetsDeletedRecord,
 )
-from metadata.local_log import LOG_DIRECTORY
-from metadata.log_object import log_key
-from metadata.operations import RolledSegment, SegmentPlan, WalExtent
-from metadata.record_codec import FieldReader
-from metadata.records import (
+from metadata.records.records import (
     RECORD_TYPES,
     CommittedBatch,
     FileCommittedRecord,
@@ -52,25 +63,11 @@ from metadata.records import (
     TopicDeletedRecord,
     encode_record,
 )
-from metadata.schema import APPLIED, STATE_TABLES, STATE_VERSION
-from metadata.segment_messages import (
-    COMMIT_SEGMENTS_KEY,
-    PLAN_SEGMENTS_KEY,
-    CommitSegmentsResponse,
-    CommitSegmentsResult,
-    PlanSegmentsRequest,
-    PlanSegmentsResponse,
-    encode_commit_request,
-    encode_commit_response,
-    encode_plan_request,
-    encode_plan_response,
-)
-from metadata.segments import segment_key
-from metadata.state import STATE_FILE
+from metadata.rules.segments import segment_key
+from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
+from metadata.state.state import STATE_FILE
 from tests.support.file_committed_v0 import REFUSED_BATCH, encode_file_committed_0
-from wal.clock import SystemClock
-from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
-from wal.object_notes import (
+from wal.chunks.object_notes import (
     DUPLICATE,
     GIVEN_UP,
     CommitNote,
@@ -80,7 +77,10 @@ from wal.object_notes import (
     TopicFacts,
     encode_notes,
 )
+from wal.clock import SystemClock
+from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.ulid import encode_ulid, mint_ulid, wal_object_key
+from wal.wire.fields import FieldReader
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 
@@ -200,7 +200,7 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
     }.items():
         module = importlib.import_module(path.replace("/", "."))
         coded |= {(path, getattr(module, name).decode()) for name in names}
-    index_magic = importlib.import_module("wal.segment_index")._INDEX_MAGIC.decode()
+    index_magic = importlib.import_module("wal.segmented_log.segment_index")._INDEX_MAGIC.decode()
     assert told == coded | {("wal/segment_store", index_magic)}
 
     versions = [

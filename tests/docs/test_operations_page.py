@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from diskless.broker_metrics import BrokerParts, RequestMetrics, broker_metrics
 from diskless.config import explain_all
-from diskless.topic_configs import TOPIC_CONFIGS
+from diskless.topics.topic_configs import TOPIC_CONFIGS
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 

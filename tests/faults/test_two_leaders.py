@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from metadata.coordinator import PartitionCoordinator
+from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.operations import (
     BatchCommit,
     CommitFile,
@@ -36,8 +36,8 @@ from wal.errors import (
     NotCoordinator,
     StorageFailed,
 )
-from wal.s3_settings import S3Settings
-from wal.s3_store import S3Store
+from wal.stores.s3_settings import S3Settings
+from wal.stores.s3_store import S3Store
 from wal.ulid import mint_ulid, wal_object_key
 
 COMMITS: Final = 30

@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from metadata.image import CommittedImage, PartitionState
-from metadata.log import MetadataRecordBatch
+from metadata.log.log import MetadataRecordBatch
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
-from metadata.records import (
+from metadata.records.records import (
     CommittedBatch,
     FileCommittedRecord,
     MetadataRecord,
@@ -21,11 +20,12 @@ from metadata.records import (
     TopicConfigsRecord,
     encode_record,
 )
-from metadata.schema import STATE_TABLES
-from metadata.state import STATE_FILE, StateDatabase
-from metadata.state_check import scan_state_hash
-from metadata.state_recovery import apply_batches
-from metadata.verify import Violation, check_state
+from metadata.replica.state_recovery import apply_batches
+from metadata.replica.verify import Violation, check_state
+from metadata.state.image import CommittedImage, PartitionState
+from metadata.state.schema import STATE_TABLES
+from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.state.state_check import scan_state_hash
 from wal.clock import ManualClock
 from wal.coordinates import (
     CREATE_TIME,

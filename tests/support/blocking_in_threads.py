@@ -13,9 +13,9 @@ from typing import Self
 
 import pytest
 
-from wal.blocking_store import BlockingStore
 from wal.coordinates import ObjectKey
-from wal.object_store import ObjectBody, ObjectStat, ObjectStore, StoreStatistics
+from wal.stores.blocking_store import BlockingStore
+from wal.stores.object_store import ObjectBody, ObjectStat, ObjectStore, StoreStatistics
 
 
 class BlockingInThreads:

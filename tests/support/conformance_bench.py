@@ -27,19 +27,18 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, select
 
 from diskless.api import RunningOperations, coordinator_apis
-from diskless.api.registry import ApiRegistry
 from diskless.authorization import AllowEverything
-from diskless.batch_reader import BatchReader
 from diskless.broker_metrics import RequestMetrics
 from diskless.ports import ListOffsetsResult
-from diskless.server import KafkaServer, ServerSettings
-from diskless.timestamp_search import TimestampSearch
-from metadata.coordinator import PartitionCoordinator
-from metadata.coordinator_client import CoordinatorClient
-from metadata.file_rules import permuted_owners
-from metadata.file_workers import FileWorkers
-from metadata.local_client import LocalClient
-from metadata.metadata_partition import Candidate, MetadataPartition
+from diskless.replica.batch_reader import BatchReader
+from diskless.replica.timestamp_search import TimestampSearch
+from diskless.server.registry import ApiRegistry
+from diskless.server.server import KafkaServer, ServerSettings
+from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.clients.local_client import LocalClient
+from metadata.clients.wire_client import WireClient
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
     CATALOGUE,
@@ -56,27 +55,28 @@ from metadata.operations import (
     SegmentPlan,
     TopicDescription,
 )
-from metadata.producer_expiry import ProducerExpiry
-from metadata.replica import Replica
-from metadata.retention import RetainingCoordinator, RetentionWorker
+from metadata.replica.replica import Replica
+from metadata.replica.snapshots import SnapshotStore
 from metadata.retention_settings import RetentionSettings
-from metadata.schema import APPLIED, STATE_TABLES
-from metadata.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from metadata.snapshots import SnapshotStore
-from metadata.state import STATE_FILE, StateDatabase
-from metadata.wire_client import WireClient
+from metadata.rules.files import permuted_owners
+from metadata.state.schema import APPLIED, STATE_TABLES
+from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.workers.file_workers import FileWorkers
+from metadata.workers.producer_expiry import ProducerExpiry
+from metadata.workers.retention import RetainingCoordinator, RetentionWorker
+from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
+from tests.support.batch_builder import Row, build_batch
 from tests.support.contender import until
 from tests.support.coordinator_bench import rolled
 from tests.support.log_media import LEASE_MS, TICK_S, Medium, sleep_a_little
 from tests.support.stepped_store import Fate, Steps
 from tests.support.written_records import WrittenRecords
-from tests.wal.batch_builder import Row, build_batch
-from wal.buffer import BufferPool
+from wal.chunks.buffer import BufferPool
 from wal.clock import ManualClock
 from wal.coordinates import CREATE_TIME, BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownFile
 from wal.failpoint import FailpointError
-from wal.object_store import BytesBody, ObjectStore
+from wal.stores.object_store import BytesBody, ObjectStore
 from wal.ulid import mint_ulid, wal_object_key
 
 HEADER_BYTES: Final = 16

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
-from diskless.groups.assignors import ASSIGNORS
-from diskless.groups.consumer_group import ConsumerGroup
+from diskless.groups.assignors.assignors import ASSIGNORS
+from diskless.groups.consumer.consumer_group import ConsumerGroup
 from diskless.groups.settings import GroupSettings
 from diskless.ports import ConsumerHeartbeat
 from metadata.operations import TopicDescription

@@ -19,16 +19,16 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
-from metadata.coordinator import PartitionCoordinator
-from metadata.log import MetadataLog
-from metadata.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.log.log import MetadataLog
+from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
-from metadata.replica import Replica
-from metadata.snapshots import SnapshotStore
+from metadata.replica.replica import Replica
+from metadata.replica.snapshots import SnapshotStore
 from tests.support.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock
-from wal.object_store import ObjectStore
+from wal.stores.object_store import ObjectStore
 
 LEASE_MS: Final = 10_000
 DEADLINE_S: Final = 30.0

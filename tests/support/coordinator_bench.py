@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from metadata.coordinator import PartitionCoordinator
-from metadata.log import MetadataLog, MetadataRecordBatch
-from metadata.log_batch import encode_batch
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.log.log import MetadataLog, MetadataRecordBatch
+from metadata.log.log_batch import encode_batch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
     BatchCommit,
@@ -23,7 +23,7 @@ from metadata.operations import (
     SegmentPlan,
     TopicDescription,
 )
-from metadata.records import MetadataRecord, decode_record
+from metadata.records.records import MetadataRecord, decode_record
 from tests.support.standalone_coordinator import standalone_coordinator
 from wal.clock import Clock, ManualClock
 from wal.coordinates import (

@@ -33,8 +33,8 @@ from metadata.operations import (
     TopicDescription,
     WalExtent,
 )
-from metadata.queries import describe_files
-from metadata.replica import Replica
+from metadata.replica.replica import Replica
+from metadata.state.queries import describe_files
 from wal.coordinates import LOG_APPEND_TIME, BatchExtent, ObjectKey, Offset, TopicIdPartition
 from wal.errors import (
     DisklessError,

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from metadata import broker_messages as own
-from metadata.commit_file_messages import COMMIT_FILE, CommitFileMessage
-from metadata.coordinator_errors import ERROR_CODES, REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR
-from metadata.coordinator_messages import (
+from metadata.messages import brokers as own
+from metadata.messages.codec import Operation
+from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
+from metadata.messages.coordinator import (
     CREATE_PARTITIONS,
     DELETE_RECORDS,
     DELETE_TOPICS,
@@ -23,8 +23,9 @@ from metadata.coordinator_messages import (
     LIST_OFFSETS,
     DescribeFilesMessage,
 )
-from metadata.find_batches_messages import FIND_BATCHES, FindBatchesMessage
-from metadata.message_codec import Operation
+from metadata.messages.errors import ERROR_CODES, REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR
+from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
+from metadata.messages.quotas import ALTER_CLIENT_QUOTAS
 from metadata.operations import (
     AlterClientQuotas,
     AlteredTopicConfigs,
@@ -51,7 +52,6 @@ from metadata.operations import (
     TopicDescription,
     WalExtent,
 )
-from metadata.quota_messages import ALTER_CLIENT_QUOTAS
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import DisklessError
 

@@ -24,28 +24,28 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from metadata.control_records import LeaderChangeRecord
-from metadata.coordinator import PartitionCoordinator
-from metadata.image import CommittedImage
-from metadata.local_log import LocalLogSettings, LocalMetadataLog
-from metadata.log import MetadataLog, MetadataRecordBatch
-from metadata.metadata_partition import Candidate, MetadataPartition
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
+from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
+from metadata.log.log import MetadataLog, MetadataRecordBatch
+from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
-from metadata.records import decode_record
-from metadata.replica import Replica
-from metadata.schema import STATE_TABLES
-from metadata.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from metadata.snapshots import SnapshotStore
-from metadata.state import STATE_FILE, StateDatabase
-from metadata.state_recovery import apply_batches
-from metadata.verify import verify_metadata
+from metadata.records.control import LeaderChangeRecord
+from metadata.records.records import decode_record
+from metadata.replica.replica import Replica
+from metadata.replica.snapshots import SnapshotStore
+from metadata.replica.state_recovery import apply_batches
+from metadata.replica.verify import verify_metadata
+from metadata.state.image import CommittedImage
+from metadata.state.schema import STATE_TABLES
+from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.contender import LEASE_MS, Contender, until
 from tests.support.failing_disk import FailingDisk
 from tests.support.stepped_store import Fate
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
-from wal.memory_store import MemoryStore
+from wal.stores.memory_store import MemoryStore
 from wal.ulid import mint_ulid, wal_object_key
 
 CLUSTER: Final = "c"

@@ -16,10 +16,10 @@ from typing import Self
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, ObjectStoreUnavailable, UploadOutcomeUnknown
-from wal.file_store import FileStoreSettings
-from wal.object_store import ObjectBody, ObjectStat, ObjectStore, StoreStatistics
-from wal.s3_settings import S3Settings
-from wal.store_url import open_store
+from wal.stores.file_store import FileStoreSettings
+from wal.stores.object_store import ObjectBody, ObjectStat, ObjectStore, StoreStatistics
+from wal.stores.s3_settings import S3Settings
+from wal.stores.store_url import open_store
 
 
 class StoreFaults:

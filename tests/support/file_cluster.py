@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from metadata.file_workers import FileWorkers
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile, DeleteRecords, DescribedFile, HandedFile, Tombstone
-from metadata.queries import DeletableFile
-from metadata.records import FilesDeletedRecord
-from metadata.verify import verify_metadata
+from metadata.records.records import FilesDeletedRecord
+from metadata.replica.verify import verify_metadata
+from metadata.state.queries import DeletableFile
+from metadata.workers.file_workers import FileWorkers
 from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, batch
 from tests.support.standalone_coordinator import standalone_coordinator
 from wal.clock import ManualClock

@@ -3,7 +3,7 @@
 import struct
 from itertools import groupby
 
-from metadata.file_committed import (
+from metadata.records.file_committed import (
     COMMITTED_AT_TAG,
     COMMITTED_BATCH,
     POSITIONS_TAG,
@@ -11,7 +11,7 @@ from metadata.file_committed import (
     REQUEST_DIGEST_TAG,
     FileCommittedRecord,
 )
-from metadata.record_codec import INT8, INT32, INT64, NO_TAGS, compact_string, tag_section, uvarint
+from wal.wire.fields import INT8, INT32, INT64, NO_TAGS, compact_string, tag_section, uvarint
 
 REFUSED_BATCH = struct.Struct(">ihqqqB")
 """One refused batch and its empty tag section."""

@@ -3,7 +3,7 @@ rows in dictionaries, a bucket, clocks that disagree, and a script of what happe
 
 Nothing here waits, so a test may run thousands of lives of files in the time that SQLite would need
 for one. That the rows are what the real coordinator makes of the same records is shown by
-tests/metadata/test_file_workers.py.
+tests/metadata/workers/test_file_workers.py.
 """
 
 import random
@@ -12,16 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from metadata.commit_rules import Decision, check_commit, decide_commit, owns_first
-from metadata.control_records import FileHandedOverRecord, FilesTombstonedRecord
-from metadata.file_rules import (
-    decide_forget,
-    decide_hand_over,
-    decide_seal,
-    decide_tombstone,
-    permuted_owners,
-)
-from metadata.image import CommittedImage
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import (
     TOMBSTONE,
@@ -31,14 +21,24 @@ from metadata.operations import (
     HandedFile,
     Tombstone,
 )
-from metadata.queries import DeletableFile
-from metadata.records import FileCommittedRecord, FilesDeletedRecord, MetadataRecord
-from metadata.speculative import FileStanding, KnownFile, SpeculativeView
+from metadata.records.control import FileHandedOverRecord, FilesTombstonedRecord
+from metadata.records.records import FileCommittedRecord, FilesDeletedRecord, MetadataRecord
+from metadata.rules.commit import Decision, check_commit, decide_commit, owns_first
+from metadata.rules.files import (
+    decide_forget,
+    decide_hand_over,
+    decide_seal,
+    decide_tombstone,
+    permuted_owners,
+)
+from metadata.state.image import CommittedImage
+from metadata.state.queries import DeletableFile
+from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, ObjectExpired, ObjectStoreUnavailable, UnknownFile
-from wal.memory_store import MemoryStore
-from wal.object_store import BytesBody, ObjectBody, ObjectStat
+from wal.stores.memory_store import MemoryStore
+from wal.stores.object_store import BytesBody, ObjectBody, ObjectStat
 from wal.ulid import mint_ulid, minted_ms, wal_object_key
 
 _Answer = TypeVar("_Answer")

@@ -20,7 +20,7 @@ from diskless.ports import (
     JoinedGroup,
     SyncedGroup,
 )
-from diskless.purgatory import Purgatory
+from diskless.replica.purgatory import Purgatory
 from metadata.operations import Leader, TopicDescription
 from tests.support.group_requests import CLIENT, join_request, sync_request
 from tests.support.manual_loop import ManualLoop

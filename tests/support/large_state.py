@@ -18,10 +18,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, insert
 
-from metadata.image import CommittedImage
-from metadata.log import MetadataRecordBatch
+from metadata.log.log import MetadataRecordBatch
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
-from metadata.schema import (
+from metadata.state.image import CommittedImage
+from metadata.state.schema import (
     APPLIED,
     APPLIED_CHECKSUM,
     BATCHES,
@@ -33,8 +33,8 @@ from metadata.schema import (
     TOPICS,
     StateTable,
 )
-from metadata.state import STATE_FILE, StateDatabase
-from metadata.state_hash import HASH_MODULUS, to_signed
+from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.state.state_hash import HASH_MODULUS, to_signed
 from tests.support.snapshot_bench import (
     Following,
     PrunableLog,
@@ -44,7 +44,7 @@ from tests.support.snapshot_bench import (
 )
 from wal.clock import ManualClock, SystemClock
 from wal.crc import crc32c
-from wal.file_store import FileStore
+from wal.stores.file_store import FileStore
 from wal.ulid import mint_ulid, wal_object_key
 
 PARTITION_COUNT: Final = 632

@@ -29,7 +29,7 @@ from diskless.broker import Broker, StoreOpener
 from diskless.config import load_config
 from wal.clock import SystemClock
 from wal.disk import SYSTEM_DISK, Disk
-from wal.store_url import open_store
+from wal.stores.store_url import open_store
 
 DEADLINE_S: Final = 30.0
 """How long anything may take here; far beyond what it does take on a loaded machine."""

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from metadata.local_log import LocalMetadataLog
-from metadata.log import MetadataLog
-from metadata.object_log import ObjectLogSettings, ObjectMetadataLog
+from metadata.log.local_log import LocalMetadataLog
+from metadata.log.log import MetadataLog
+from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
 from tests.support.failing_disk import FailingDisk
 from tests.support.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock
-from wal.object_store import ObjectStore
+from wal.stores.object_store import ObjectStore
 
 LEASE_MS: Final = 10_000
 TICK_S: Final = 0.004

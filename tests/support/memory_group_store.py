@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from metadata.group_queries import AgedOffset, ExpiryCursor, StoredGroup
-from metadata.group_records import NO_EXPIRY, CommittedOffset, GroupKind
+from metadata.records.groups import NO_EXPIRY, CommittedOffset, GroupKind
+from metadata.state.group_queries import AgedOffset, ExpiryCursor, StoredGroup
 from wal.clock import Clock
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError

@@ -6,7 +6,7 @@ from metadata.operations import RolledSegment
 from tests.support.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
 from tiering.roll import roll
-from wal.blocking_store import open_blocking_store
+from wal.stores.blocking_store import open_blocking_store
 
 
 def roll_everything(broker: LiveBroker) -> Sequence[RolledSegment]:

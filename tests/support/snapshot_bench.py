@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from metadata.image import CommittedImage
-from metadata.log import MetadataLog, MetadataRecordBatch
+from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.snapshot_keeper import SnapshotKeeper, SnapshotSettings
-from metadata.snapshots import SnapshotStore
-from metadata.state import STATE_FILE, StateDatabase
-from metadata.state_check import verified_position
-from metadata.state_recovery import apply_batches, open_state
+from metadata.replica.snapshots import SnapshotStore
+from metadata.replica.state_recovery import apply_batches, open_state
+from metadata.state.image import CommittedImage
+from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.state.state_check import verified_position
+from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.applied_state import applied_state
 from tests.support.coordinator_bench import MemoryMetadataLog
 from wal.clock import Clock, ManualClock
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import OutOfBounds
-from wal.object_store import ObjectStore
+from wal.stores.object_store import ObjectStore
 
 CLUSTER = "cluster-a"
 SETTINGS = CoordinatorSettings(state_readers=1, producer_cache_max=1_000)

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from metadata.coordinator import PartitionCoordinator
-from metadata.local_log import LocalMetadataLog
-from metadata.log import MetadataLog
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.log.local_log import LocalMetadataLog
+from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.replica import Replica
+from metadata.replica.replica import Replica
 from wal.clock import Clock, Sleep
 
 

@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectExists, ObjectStoreUnavailable, UploadOutcomeUnknown
-from wal.object_store import BytesBody, ObjectBody, ObjectStat, ObjectStore, StoreStatistics
+from wal.stores.object_store import BytesBody, ObjectBody, ObjectStat, ObjectStore, StoreStatistics
 
 _Result = TypeVar("_Result")
 

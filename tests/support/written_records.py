@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from metadata.operations import SegmentExtent, WalExtent
 from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.object_store import ObjectStore
+from wal.stores.object_store import ObjectStore
 
 
 class WrittenRecords:

@@ -28,7 +28,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import RolledSegment
-from tests.wal.batch_builder import Row, build_batch, record, seal
+from tests.support.batch_builder import Row, build_batch, record, seal
 from tiering import roll as roll_module
 from tiering.raw_batches import raw_batches, raw_rows
 from tiering.roll import RollSettings, roll
@@ -36,11 +36,11 @@ from tiering.segment_format import SegmentIdentity
 from tiering.segment_reader import SegmentReader, TimestampPosition
 from tiering.segment_verification import verify_segment
 from tiering.segment_writer import FileBody, SegmentWriter
-from wal.batch_validation import UNBOUNDED_MS, TopicRules, validate_batch
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, ObjectKey
 from wal.errors import CorruptObject, CorruptSegment
-from wal.object_store import BytesBody
-from wal.record_columns import LocatedBatch, decode_batches
+from wal.records.batch_validation import UNBOUNDED_MS, TopicRules, validate_batch
+from wal.records.record_columns import LocatedBatch, decode_batches
+from wal.stores.object_store import BytesBody
 
 NOW = 1_700_000_000_000
 LEADER_EPOCH = 5

@@ -33,8 +33,8 @@ from wal.errors import (
     Rejected,
 )
 from wal.failpoint import FailpointError
-from wal.file_store import BlockingFileStore
-from wal.object_store import BytesBody
+from wal.stores.file_store import BlockingFileStore
+from wal.stores.object_store import BytesBody
 
 BATCHES = [SampleBatch([SampleRecord(value=b"%d" % at)] * 10, codec=at % 5) for at in range(20)]
 

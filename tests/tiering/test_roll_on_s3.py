@@ -18,9 +18,9 @@ from tiering_samples import (
 from tiering.roll import RollSettings, roll
 from tiering.segment_reader import SegmentReader
 from tiering.segment_verification import verify_segment
-from wal.blocking_store import open_blocking_store
 from wal.errors import CorruptSegment, ObjectNotFound
-from wal.object_store import BytesBody
+from wal.stores.blocking_store import open_blocking_store
+from wal.stores.object_store import BytesBody
 
 BATCHES = [SampleBatch([SampleRecord(value=b"%d" % at)] * 50, codec=at % 5) for at in range(30)]
 SETTINGS = RollSettings(row_group_bytes=20_000)

@@ -8,12 +8,12 @@ import pytest
 from tiering_samples import SampleBatch, SampleRecord, file_store, plan_of, put_wal_object
 
 from metadata.operations import RolledSegment
-from metadata.rebuild_facts import RolledBatch, RolledRange
+from metadata.rebuild.facts import RolledBatch, RolledRange
 from tiering.roll import RollSettings, roll
 from tiering.segment_footers import read_all_batches, read_producers, read_segment_facts
 from wal.clock import SystemClock
 from wal.errors import CorruptSegment
-from wal.store_url import open_store
+from wal.stores.store_url import open_store
 from wal.ulid import ulid_at, wal_object_key
 
 KEY = wal_object_key(ulid_at(1_700_000_000_000, random.Random(1)))

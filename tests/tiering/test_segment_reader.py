@@ -25,7 +25,7 @@ from tiering.segment_reader import SegmentReader, SegmentReaderSettings, Timesta
 from tiering.segment_verification import verify_segment
 from wal.coordinates import ObjectKey, Offset
 from wal.errors import CorruptSegment, ObjectStoreUnavailable
-from wal.object_store import BytesBody
+from wal.stores.object_store import BytesBody
 
 RNG = random.Random(3)
 # 40 batches of 10 records; timestamps wander, so that the first match is not found by bisection.

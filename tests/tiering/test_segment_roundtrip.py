@@ -23,7 +23,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import RolledSegment
-from metadata.segments import segment_key
+from metadata.rules.segments import segment_key
 from tiering.roll import RollSettings, roll
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tiering.segment_reader import SegmentReader

@@ -25,14 +25,14 @@ from tiering_samples import (
 )
 
 from metadata.operations import SegmentPlan
-from tests.wal.batch_builder import seal
+from tests.support.batch_builder import seal
 from tiering.job import RollResult, run_once
 from tiering.roll import roll
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tiering.spark_roller import SparkRoller, package_zip, require_java
 from wal.errors import InvalidSettings
 from wal.failpoint import ENVIRONMENT_VARIABLE
-from wal.object_store import BytesBody
+from wal.stores.object_store import BytesBody
 
 RECORDS = [
     SampleRecord(b"k", b"v", 1_700_000_000_123, [("trace", b"1"), ("trace", None)]),

@@ -17,7 +17,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import SegmentPlan
-from tests.wal.batch_builder import seal
+from tests.support.batch_builder import seal
 from tiering import command
 from tiering.command import tier
 from tiering.coordinator_client import BrokerUnreachable

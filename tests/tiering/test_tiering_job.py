@@ -23,8 +23,8 @@ from tiering_samples import (
     put_wal_object,
 )
 
+from metadata.messages.segments import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from metadata.operations import SegmentPlan
-from metadata.segment_messages import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from tiering import coordinator_client
 from tiering.coordinator_client import BrokerUnreachable, CoordinatorClient, parse_bootstrap
 from tiering.job import ATTEMPTS_MAX, RollResult, run_once
@@ -38,8 +38,8 @@ from wal.errors import (
     Rejected,
     UnknownTopicId,
 )
-from wal.file_store import BlockingFileStore
-from wal.object_store import BytesBody
+from wal.stores.file_store import BlockingFileStore
+from wal.stores.object_store import BytesBody
 
 BATCH = SampleBatch([SampleRecord()] * 10)
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from metadata.operations import RolledSegment, SegmentExtent, SegmentPlan, WalExtent
-from metadata.segments import segment_key
+from metadata.rules.segments import segment_key
 from tiering.job import RollResult, describe
 from tiering.roll import roll
 from wal.clock import SystemClock
@@ -24,8 +24,8 @@ from wal.coordinates import (
     TopicIdPartition,
 )
 from wal.errors import DisklessError
-from wal.file_store import BlockingFileStore
-from wal.object_store import BytesBody
+from wal.stores.file_store import BlockingFileStore
+from wal.stores.object_store import BytesBody
 
 TOPIC_ID = UUID("6b1c2f3e-0000-4000-8000-00000000000a")
 PARTITION = TopicIdPartition(TOPIC_ID, 3)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from diskless.groups.classic.subscription import read_assignment, write_assignment
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     GroupIdNotFound,
@@ -22,7 +23,6 @@ from diskless.groups.errors import (
     UnknownMember,
     UnsupportedAssignor,
 )
-from diskless.groups.subscription import read_assignment, write_assignment
 from diskless.ports import (
     ConsumerHeartbeatAnswer,
     FetchOffsets,
@@ -30,7 +30,7 @@ from diskless.ports import (
     LeavingMember,
     ListedGroup,
 )
-from metadata.group_records import GroupKind
+from metadata.records.groups import GroupKind
 from tests.support.consumer_requests import (
     SESSION_S,
     consumer_heartbeat,

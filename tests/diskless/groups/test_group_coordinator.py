@@ -30,8 +30,8 @@ from diskless.ports import (
     JoinedGroup,
     LeavingMember,
 )
-from metadata.group_records import GroupKind
-from metadata.group_rules import group_coordinator
+from metadata.records.groups import GroupKind
+from metadata.rules.groups import group_coordinator
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
 from tests.support.groups_bench import SETTINGS, GroupsBench
 from wal.errors import (

@@ -5,10 +5,10 @@ from uuid import UUID
 
 import pytest
 
+from diskless.groups.classic.subscription import write_assignment
 from diskless.groups.classic_state import StoredClassicGroup, StoredMember
 from diskless.groups.errors import GroupIdNotFound
 from diskless.groups.group_migration import downgraded, upgraded
-from diskless.groups.subscription import write_assignment
 from diskless.ports import GroupProtocol
 from tests.support.consumer_requests import NumberedTopics
 from tests.support.group_requests import subscription, subscription_with_owned

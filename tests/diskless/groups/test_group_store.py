@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from diskless.groups.group_store import CoordinatorGroupStore, GroupStore
-from metadata.group_records import WHENEVER_COMMITTED, CommittedOffset, GroupKind
+from metadata.records.groups import WHENEVER_COMMITTED, CommittedOffset, GroupKind
 from tests.support.memory_group_store import MemoryGroupStore
 from tests.support.standalone_coordinator import standalone_coordinator
 from wal.clock import ManualClock

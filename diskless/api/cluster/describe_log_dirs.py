@@ -1,0 +1,89 @@
+"""DescribeLogDirs, key 35, versions 1-4: how large partitions are.
+
+- There is one directory, the object store; it has no size, and no room that could run out.
+- A broker names the partitions that Metadata says are its own to this client. So a partition is
+  there once, whoever adds up the answers of all brokers.
+- Asks for DESCRIBE on the cluster. Versions 1 and 2 have no place for the error: nothing is shown.
+- A partition's size is that of its live data in WAL objects and segments, as this broker has heard.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from diskless.api.access import Access
+from diskless.api.errors import kafka_code
+from diskless.authorization import AclOperation
+from diskless.ports import ClientInfo, Cluster, StoredPartitions, TopicAdmin
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Api, Reply, Request
+from metadata.operations import METADATA_TOPIC_ID, TopicDescription
+from wal.coordinates import TopicIdPartition
+
+KEY: Final = 35
+
+_UNKNOWN_BYTES: Final = -1
+
+
+def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
+    def rows(
+        topic: TopicDescription, wanted: Sequence[int], client: ClientInfo
+    ) -> Sequence[Fields]:
+        found = []
+        for index in wanted:
+            if not 0 <= index < topic.partition_count:
+                continue
+            if cluster.leader_of(topic.topic_id, index, client) != cluster.node_id:
+                continue
+            size_bytes = stored.size_bytes(TopicIdPartition(topic.topic_id, index))
+            if size_bytes is not None:
+                found.append(
+                    {
+                        "partition_index": index,
+                        "partition_size": size_bytes,
+                        "offset_lag": 0,
+                        "is_future_key": False,
+                    }
+                )
+        return found
+
+    def handle(request: Request) -> Reply:
+        asked = decode_request(KEY, request.version, request.body)
+        refused = access.refused_cluster(request.client, AclOperation.DESCRIBE)
+        if refused is not None:
+            values = {"error_code": kafka_code(refused), "results": ()}
+            return [encode_response(KEY, request.version, values)]
+        described = []
+        for topic, wanted in _wanted(topics.topics(), asked.topics):
+            partitions = rows(topic, wanted, request.client)
+            if partitions:
+                described.append({"name": topic.name, "partitions": partitions})
+        directory = {
+            "error_code": 0,
+            "log_dir": stored.store_url,
+            "topics": described,
+            "total_bytes": _UNKNOWN_BYTES,
+            "usable_bytes": _UNKNOWN_BYTES,
+        }
+        return [encode_response(KEY, request.version, {"error_code": 0, "results": [directory]})]
+
+    return Api(
+        key=KEY,
+        name="DescribeLogDirs",
+        min_version=1,
+        max_version=4,
+        flexible_from=2,
+        handler=handle,
+    )
+
+
+def _wanted(
+    known: Mapping[str, TopicDescription], asked: Sequence[Any] | None
+) -> list[tuple[TopicDescription, Sequence[int]]]:
+    """Topics and which of their partitions; null means all. What there is not is left out."""
+    if asked is None:
+        return [
+            (topic, range(topic.partition_count))
+            for _, topic in sorted(known.items())
+            if topic.topic_id != METADATA_TOPIC_ID
+        ]
+    return [(known[item.topic], item.partitions) for item in asked if item.topic in known]

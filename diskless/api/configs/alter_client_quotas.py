@@ -1,0 +1,103 @@
+"""AlterClientQuotas, key 49, versions 0-1: quotas of users and client ids, set and removed by key.
+
+- An entry is refused as a whole, and does not hinder the others. What is checked, and which quotas
+  there are: diskless/quotas/quota_entities.py.
+- An entity that a request names twice, and a key that an entry names twice, is INVALID_REQUEST.
+- An alteration is durable and in force on this broker when it is answered, on others as soon as
+  they hear of it (diskless.metadata.follow.interval.ms at most).
+- Asks for ALTER_CONFIGS on the cluster.
+- More than 10,000 entities with quotas are POLICY_VIOLATION; Kafka has no such limit.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final
+
+from diskless.api.access import Access
+from diskless.api.errors import error_message, kafka_code
+from diskless.authorization import AclOperation
+from diskless.ports import QuotaAdmin
+from diskless.protocol.messages import decode_request, encode_response
+from diskless.quotas.quota_entities import check_quotas, entity_text, quota_entity
+from diskless.server.registry import Api, Reply, Request
+from metadata.operations import AlterClientQuotas, QuotaEntity
+from wal.errors import DisklessError, InvalidRequest
+
+KEY: Final = 49
+
+
+def api(quotas: QuotaAdmin, access: Access) -> Api:
+    async def answer(version: int, asked: Any, refused: DisklessError | None) -> Reply:
+        outcomes = [refused] * len(asked.entries) if refused else _checked(asked.entries)
+        wanted = [outcome for outcome in outcomes if isinstance(outcome, AlterClientQuotas)]
+        errors = iter([None] * len(wanted) if asked.validate_only else await altered(wanted))
+        entries = []
+        for entry, outcome in zip(asked.entries, outcomes, strict=True):
+            error = outcome if isinstance(outcome, DisklessError) else next(errors)
+            entity = [
+                {"entity_type": part.entity_type, "entity_name": part.entity_name}
+                for part in entry.entity
+            ]
+            entries.append(
+                {
+                    "error_code": kafka_code(error),
+                    "error_message": error_message(error),
+                    "entity": entity,
+                }
+            )
+        return [encode_response(KEY, version, {"entries": entries})]
+
+    async def altered(wanted: Sequence[AlterClientQuotas]) -> Sequence[DisklessError | None]:
+        if not wanted:
+            return ()
+        try:
+            return await quotas.alter_client_quotas(wanted)
+        except DisklessError as error:
+            return [error] * len(wanted)
+
+    def handle(request: Request) -> Awaitable[Reply]:
+        asked = decode_request(KEY, request.version, request.body)
+        refused = access.refused_cluster(request.client, AclOperation.ALTER_CONFIGS)
+        return answer(request.version, asked, refused)
+
+    return Api(
+        key=KEY,
+        name="AlterClientQuotas",
+        min_version=0,
+        max_version=1,
+        flexible_from=1,
+        handler=handle,
+    )
+
+
+def _checked(entries: Sequence[Any]) -> Sequence[AlterClientQuotas | DisklessError]:
+    """What each entry asks for, or why it is refused."""
+    outcomes: list[AlterClientQuotas | DisklessError] = []
+    entities = [_entity(entry) for entry in entries]
+    named = Counter(entity for entity in entities if not isinstance(entity, DisklessError))
+    for entry, entity in zip(entries, entities, strict=True):
+        if isinstance(entity, DisklessError):
+            outcomes.append(entity)
+        elif named[entity] > 1:
+            text = entity_text(entity)
+            outcomes.append(InvalidRequest(f"{text} occurs more than once in the request"))
+        else:
+            outcomes.append(_alteration(entity, entry.ops))
+    return outcomes
+
+
+def _entity(entry: Any) -> QuotaEntity | DisklessError:
+    parts = {part.entity_type: part.entity_name for part in entry.entity}
+    if len(parts) < len(entry.entity):
+        return InvalidRequest("an entity type occurs more than once in an entity")
+    return quota_entity(parts)
+
+
+def _alteration(entity: QuotaEntity, ops: Sequence[Any]) -> AlterClientQuotas | DisklessError:
+    changes = {op.key: None if op.remove else op.value for op in ops}
+    if len(changes) < len(ops):
+        return InvalidRequest(f"a quota of {entity_text(entity)} occurs more than once")
+    try:
+        return check_quotas(AlterClientQuotas(entity=entity, changes=changes))
+    except DisklessError as error:
+        return error

@@ -1,0 +1,41 @@
+"""AlterConfigs, key 33, versions 0-2: all configs of topics, replaced.
+
+What a request leaves out is as if it had never been set. Kafka has deprecated this API for that;
+IncrementalAlterConfigs is the better one. See diskless/api/configs/config_resources.py for the rest.
+"""
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from diskless.api.access import Access, Refused
+from diskless.api.configs.config_resources import Change, alter_resources, refused_resources
+from diskless.authorization import AclOperation
+from diskless.ports import TopicAdmin
+from diskless.protocol.messages import decode_request, encode_response
+from diskless.server.registry import Api, Reply, Request
+from diskless.topics.topic_config_entries import replaced_configs
+
+KEY: Final = 33
+
+
+def api(topics: TopicAdmin, access: Access) -> Api:
+    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
+        responses = await alter_resources(
+            topics, asked.resources, _change_of, refused, validate_only=asked.validate_only
+        )
+        return [encode_response(KEY, version, {"responses": responses})]
+
+    def handle(request: Request) -> Awaitable[Reply]:
+        asked = decode_request(KEY, request.version, request.body)
+        alter = AclOperation.ALTER_CONFIGS
+        refused = refused_resources(access, request.client, alter, asked.resources)
+        return answer(request.version, asked, refused)
+
+    return Api(
+        key=KEY, name="AlterConfigs", min_version=0, max_version=2, flexible_from=2, handler=handle
+    )
+
+
+def _change_of(resource: Any) -> Change:
+    values = {config.name: config.value for config in resource.configs}
+    return lambda _: replaced_configs(values)

@@ -1,0 +1,148 @@
+"""How a broker serves an operation of the coordinators it leads.
+
+Each API of this kind decodes with its `Operation` (metadata/messages/codec.py), calls the broker's
+`CoordinatorClient`, and encodes. What they share is here:
+
+- The operation is a task of its own, which `RunningOperations` owns. TimeoutMs bounds how long its
+  answer is waited for; the operation itself goes on, since a commit that was begun may be durable
+  already. When the time is up, every entry says REQUEST_TIMED_OUT. At zero or less the operation is
+  begun and not waited for.
+- Tasks are made in the order in which requests arrive, so a connection's commits reach the
+  coordinator in their order.
+- Bytes that are no request close the connection: there is no answer that would fit.
+- Asks for CLUSTER_ACTION, as KIP-1164 has it; who may not is told so in every entry.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import structlog
+
+from diskless.api.access import Access
+from diskless.authorization import AclOperation
+from diskless.server.registry import Api, MustClose, Reply, Request
+from metadata.messages.codec import Operation
+from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, InvalidRequest
+
+FIRST_OWN_KEY: Final = 10_000
+"""API keys from here on are ours, and ApiVersions does not list them."""
+
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
+_Entry = TypeVar("_Entry")
+
+_log = structlog.get_logger("diskless.coordinator")
+
+
+class RunningOperations:
+    """Owns operations that outlive the wait for them; a context manager.
+
+    Leaving it cancels what still runs and sees it end. What an operation raises after nobody waits
+    for it is logged unless it is a DisklessError, which its sender finds out by asking again.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        """How many are under way."""
+        return len(self._tasks)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, _Answer], name: str) -> "asyncio.Task[_Answer]":
+        """Begin `work`; it goes on whoever waits for it."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, DisklessError):
+            _log.error("operation failed", operation=task.get_name(), exc_info=error)
+
+
+def coordinator_api(
+    operation: Operation[_Asked, _Answer],
+    call: Callable[[_Asked, int], Coroutine[Any, Any, Sequence[_Answer]]],
+    running: RunningOperations,
+    access: Access,
+) -> Api:
+    """An API that answers with what `call` gives for a request and its TimeoutMs."""
+
+    def handle(request: Request) -> Reply | Awaitable[Reply]:
+        try:
+            asked, timeout_ms = operation.decode_request(request.body)
+        except InvalidRequest as error:
+            raise MustClose(str(error)) from error
+        refused = access.refused_cluster(request.client, AclOperation.CLUSTER_ACTION)
+        if refused is not None:
+            return [operation.encode_failure(asked, refused)]
+        return answer(asked, running.start(call(asked, timeout_ms), operation.name), timeout_ms)
+
+    async def answer(
+        asked: _Asked, task: "asyncio.Task[Sequence[_Answer]]", timeout_ms: int
+    ) -> Reply:
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0) / 1000) as deadline:
+                answers = await asyncio.shield(task)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            return [operation.encode_failure(asked, _timed_out(operation, timeout_ms))]
+        except DisklessError as error:
+            return [operation.encode_failure(asked, error)]
+        return [operation.encode_response(asked, answers)]
+
+    return Api(
+        key=operation.key,
+        name=operation.name,
+        min_version=0,
+        max_version=0,
+        flexible_from=0,
+        handler=handle,
+        is_advertised=operation.key < FIRST_OWN_KEY,
+    )
+
+
+async def checked(
+    entries: Sequence[_Entry],
+    check: Callable[[_Entry], _Entry],
+    call: Callable[[Sequence[_Entry]], Awaitable[Sequence[_Answer]]],
+) -> Sequence[_Answer | DisklessError]:
+    """Answers to all entries; those that `check` raises a DisklessError about are not passed on."""
+    refused: dict[int, DisklessError] = {}
+    wanted = []
+    for position, entry in enumerate(entries):
+        try:
+            wanted.append(check(entry))
+        except DisklessError as error:
+            refused[position] = error
+    answers = iter(await call(wanted) if wanted else ())
+    return [
+        refused[position] if position in refused else next(answers)
+        for position in range(len(entries))
+    ]
+
+
+def _timed_out(operation: Operation[Any, Any], timeout_ms: int) -> DisklessError:
+    text = f"{operation.name} took longer than {timeout_ms} ms"
+    return CommitOutcomeUnknown(text) if operation.changes_state else CommitFailed(text)

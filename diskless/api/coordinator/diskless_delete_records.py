@@ -1,0 +1,23 @@
+"""DisklessDeleteRecords, key 96, version 0: everything below an offset goes.
+
+- Offset -1 is the high watermark, as in Kafka's DeleteRecords.
+- LowWatermark is the log start offset afterwards; it never goes back.
+"""
+
+from collections.abc import Sequence
+
+from diskless.api.access import Access
+from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
+from diskless.server.registry import Api
+from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.messages.coordinator import DELETE_RECORDS
+from metadata.operations import DeletedRecords, DeleteRecords
+
+
+def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
+    async def delete_records(
+        requests: Sequence[DeleteRecords], timeout_ms: int
+    ) -> Sequence[DeletedRecords]:
+        return await client.delete_records(requests, timeout_ms=timeout_ms)
+
+    return coordinator_api(DELETE_RECORDS, delete_records, running, access)

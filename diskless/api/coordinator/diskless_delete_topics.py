@@ -1,0 +1,24 @@
+"""DisklessDeleteTopics, key 94, version 0: topics and all their partitions go.
+
+- Served by the leader of the catalogue, which sees to the other coordinators.
+- A topic that is not there is UNKNOWN_TOPIC_ID.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from diskless.api.access import Access
+from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
+from diskless.server.registry import Api
+from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.messages.coordinator import DELETE_TOPICS
+from wal.errors import DisklessError
+
+
+def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
+    async def delete_topics(
+        topic_ids: Sequence[UUID], timeout_ms: int
+    ) -> Sequence[DisklessError | None]:
+        return await client.delete_topics(topic_ids, timeout_ms=timeout_ms)
+
+    return coordinator_api(DELETE_TOPICS, delete_topics, running, access)

@@ -1,0 +1,44 @@
+"""DisklessListOffsets, key 97, version 0: offsets for timestamps, strictly consistent.
+
+- -1 latest, -2 earliest, -3 max timestamp, -4 earliest local, -5 latest tiered, or a timestamp.
+- Exact to the record: where the coordinator knows only which extent a record must be in, this
+  broker looks into it. No record at or after the timestamp: offset and timestamp -1.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from diskless.api.access import Access
+from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
+from diskless.ports import ListOffsetsResult
+from diskless.server.registry import Api
+from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.messages.coordinator import LIST_OFFSETS
+from metadata.operations import ListedOffset, ListOffsets
+
+
+class ExactOffsets(Protocol):
+    """`diskless.replica.timestamp_search.TimestampSearch`, as much of it as is needed here."""
+
+    async def exact(self, timestamp: int, listed: ListedOffset) -> ListOffsetsResult:
+        """What is asked for inside of `listed.extent`; errors are in the result."""
+        ...
+
+
+def api(
+    client: CoordinatorClient, search: ExactOffsets, running: RunningOperations, access: Access
+) -> Api:
+    async def list_offsets(
+        requests: Sequence[ListOffsets], timeout_ms: int
+    ) -> Sequence[ListedOffset]:
+        listed = await client.list_offsets(requests, timeout_ms=timeout_ms)
+        return [
+            answer if answer.extent is None else await exact(request.timestamp, answer)
+            for request, answer in zip(requests, listed, strict=True)
+        ]
+
+    async def exact(timestamp: int, listed: ListedOffset) -> ListedOffset:
+        found = await search.exact(timestamp, listed)
+        return ListedOffset(found.offset, found.timestamp_ms, error=found.error)
+
+    return coordinator_api(LIST_OFFSETS, list_offsets, running, access)

@@ -1,0 +1,83 @@
+"""DescribeGroups, key 15, versions 0-6: every group that was asked for is in the answer.
+
+- A group that is not there is GROUP_ID_NOT_FOUND from version 6 on, before that it is "Dead".
+- Asks for DESCRIBE on each group.
+- Metadata and assignments of members are there while the group is stable.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from diskless.api.access import NOT_ASKED, Access, allowed_rows
+from diskless.api.errors import error_message, kafka_code
+from diskless.authorization import AclOperation, ResourceType
+from diskless.groups.errors import GroupIdNotFound
+from diskless.ports import DescribedGroup, GroupCoordinator
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Api, Deferred, Reply, Request
+
+KEY: Final = 15
+
+_NOT_FOUND_FROM: Final = 6
+
+
+def api(groups: GroupCoordinator, access: Access) -> Api:
+    def handle(request: Request) -> Deferred:
+        version = request.version
+        asked = decode_request(KEY, version, request.body)
+        include_operations = getattr(asked, "include_authorized_operations", False)
+        refused = access.refused_groups(request.client, AclOperation.DESCRIBE, asked.groups)
+        rows = allowed_rows(asked.groups, str, refused)
+        operations: Mapping[str, int] = {}
+        if include_operations:
+            operations = access.operations(request.client, ResourceType.GROUP, rows.allowed)
+
+        def encode(described: Sequence[DescribedGroup]) -> Reply:
+            described = rows.merged(
+                described, lambda group_id, error: DescribedGroup(group_id, error=error)
+            )
+            answers = [
+                _group(group, version, operations.get(group.group_id, NOT_ASKED))
+                for group in described
+            ]
+            return [encode_response(KEY, version, {"groups": answers})]
+
+        return Deferred(asyncio.gather(*map(groups.describe, rows.allowed)), encode, None)
+
+    return Api(
+        key=KEY,
+        name="DescribeGroups",
+        min_version=0,
+        max_version=6,
+        flexible_from=5,
+        handler=handle,
+    )
+
+
+def _group(group: DescribedGroup, version: int, operations: int) -> Fields:
+    error = group.error
+    if isinstance(error, GroupIdNotFound) and version < _NOT_FOUND_FROM:
+        error = None
+    elif error is not None and not isinstance(error, GroupIdNotFound):
+        group = group._replace(state="")
+    return {
+        "error_code": kafka_code(error),
+        "error_message": error_message(error),
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol_name,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
+            }
+            for member in group.members
+        ],
+        "authorized_operations": NOT_ASKED if group.error else operations,
+    }

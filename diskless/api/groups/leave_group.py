@@ -1,0 +1,61 @@
+"""LeaveGroup, key 13, versions 0-5: members go; from version 3 on several, each with its error.
+
+Asks for READ on the group.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from diskless.api.access import Access
+from diskless.api.errors import kafka_code
+from diskless.authorization import AclOperation
+from diskless.ports import GroupCoordinator, LeavingMember
+from diskless.protocol.messages import decode_request, encode_response
+from diskless.server.registry import Api, Deferred, Reply, Request
+from wal.errors import DisklessError
+
+KEY: Final = 13
+
+_MANY_MEMBERS_FROM: Final = 3
+
+
+def api(groups: GroupCoordinator, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
+        version = request.version
+        asked = decode_request(KEY, version, request.body)
+        names_many = version >= _MANY_MEMBERS_FROM
+        if names_many:
+            leaving = [
+                LeavingMember(
+                    item.member_id, item.group_instance_id, getattr(item, "reason", None) or ""
+                )
+                for item in asked.members
+            ]
+        else:
+            leaving = [LeavingMember(asked.member_id, None, "")]
+
+        def encode(left: DisklessError | Sequence[DisklessError | None]) -> Reply:
+            if isinstance(left, DisklessError):
+                values = {"error_code": kafka_code(left), "members": []}
+            elif names_many:
+                members = [
+                    {
+                        "member_id": member.member_id,
+                        "group_instance_id": member.instance_id,
+                        "error_code": kafka_code(error),
+                    }
+                    for member, error in zip(leaving, left, strict=True)
+                ]
+                values = {"error_code": 0, "members": members}
+            else:
+                values = {"error_code": kafka_code(left[0])}
+            return [encode_response(KEY, version, values)]
+
+        refused = access.refused_group(request.client, AclOperation.READ, asked.group_id)
+        if refused is not None:
+            return encode(refused)
+        return Deferred(groups.leave(asked.group_id, leaving), encode, None)
+
+    return Api(
+        key=KEY, name="LeaveGroup", min_version=0, max_version=5, flexible_from=4, handler=handle
+    )

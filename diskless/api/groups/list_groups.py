@@ -1,0 +1,50 @@
+"""ListGroups, key 16, versions 0-5: the groups this broker coordinates; clients ask every broker.
+
+Version 4 filters by state, version 5 by type ("classic" or "consumer"); case does not matter.
+Who may not DESCRIBE the cluster sees the groups that it may DESCRIBE.
+"""
+
+from typing import Final
+
+from diskless.api.access import Access
+from diskless.api.errors import kafka_code
+from diskless.authorization import AclOperation
+from diskless.ports import GroupCoordinator
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Api, Reply, Request
+from wal.errors import DisklessError
+
+KEY: Final = 16
+
+
+def api(groups: GroupCoordinator, access: Access) -> Api:
+    def handle(request: Request) -> Reply:
+        asked = decode_request(KEY, request.version, request.body)
+        listed = groups.list_groups(
+            states=getattr(asked, "states_filter", ()), types=getattr(asked, "types_filter", ())
+        )
+        client, describe = request.client, AclOperation.DESCRIBE
+        if access.refused_cluster(client, describe) and not isinstance(listed, DisklessError):
+            hidden = access.refused_groups(client, describe, [group.group_id for group in listed])
+            listed = [group for group in listed if group.group_id not in hidden]
+        values: Fields
+        if isinstance(listed, DisklessError):
+            values = {"error_code": kafka_code(listed), "groups": []}
+        else:
+            values = {
+                "error_code": 0,
+                "groups": [
+                    {
+                        "group_id": group.group_id,
+                        "protocol_type": group.protocol_type,
+                        "group_state": group.state,
+                        "group_type": group.group_type,
+                    }
+                    for group in listed
+                ],
+            }
+        return [encode_response(KEY, request.version, values)]
+
+    return Api(
+        key=KEY, name="ListGroups", min_version=0, max_version=5, flexible_from=3, handler=handle
+    )

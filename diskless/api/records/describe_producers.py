@@ -1,0 +1,82 @@
+"""DescribeProducers, key 61, version 0: the idempotent producers that a partition remembers.
+
+- As this broker has heard, which may be a moment behind the partition's coordinator.
+- The most recent PRODUCERS_MAX of a partition. One that was silent for producer.id.expiration.ms is
+  forgotten.
+- Asks for READ on each topic.
+- There are no transactions: no open one, and no coordinator epoch.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from diskless.api.access import Access, Refused
+from diskless.api.errors import error_message, kafka_code
+from diskless.api.topics.named_topics import named_topic, partition_of
+from diskless.authorization import AclOperation
+from diskless.ports import ActiveProducer, StoredPartitions, TopicAdmin
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Api, Reply, Request
+from wal.errors import DisklessError
+
+KEY: Final = 61
+
+PRODUCERS_MAX: Final = 10_000
+
+_NONE: Final = -1
+
+
+def api(topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
+    async def partition_row(name: str, index: int, refused: Refused) -> Fields:
+        error: DisklessError | None = None
+        producers: list[Fields] = []
+        try:
+            if name in refused:
+                raise refused[name]
+            partition = partition_of(named_topic(topics, name), index)
+            active = await stored.producers(partition, limit=PRODUCERS_MAX)
+            producers = [_producer(producer) for producer in active]
+        except DisklessError as failure:
+            error = failure
+        return {
+            "partition_index": index,
+            "error_code": kafka_code(error),
+            "error_message": error_message(error),
+            "active_producers": producers,
+        }
+
+    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
+        rows = []
+        for topic in asked.topics:
+            partitions = await asyncio.gather(
+                *[partition_row(topic.name, index, refused) for index in topic.partition_indexes]
+            )
+            rows.append({"name": topic.name, "partitions": partitions})
+        return [encode_response(KEY, version, {"topics": rows})]
+
+    def handle(request: Request) -> Awaitable[Reply]:
+        asked = decode_request(KEY, request.version, request.body)
+        names = [topic.name for topic in asked.topics]
+        refused = access.refused_topics(request.client, AclOperation.READ, names)
+        return answer(request.version, asked, refused)
+
+    return Api(
+        key=KEY,
+        name="DescribeProducers",
+        min_version=0,
+        max_version=0,
+        flexible_from=0,
+        handler=handle,
+    )
+
+
+def _producer(producer: ActiveProducer) -> Fields:
+    return {
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "last_sequence": producer.last_sequence,
+        "last_timestamp": producer.last_append_ms,
+        "coordinator_epoch": _NONE,
+        "current_txn_start_offset": _NONE,
+    }

@@ -1,0 +1,141 @@
+"""Fetch, key 1, versions 4-18.
+
+- Sessions (KIP-227) are diskless/fetch/fetch_sessions.py's: what a session leaves out of a request is
+  read as well, and what has not changed is left out of its answer.
+- Asks for READ on each topic, in each request of a session anew.
+- A parked Fetch ends early when another answer of its connection waits behind it.
+- The broker's own `fetch.max.bytes` caps the answer; one whole batch is given in any case.
+- read_committed equals read_uncommitted as long as no transactions are served: the last stable
+  offset is the high watermark and no transaction was aborted.
+- A consumer that says it is in another rack (version 11 and above) is sent to a broker there by a
+  preferred read replica (diskless/cluster/reader_routing.py). Never a diverging epoch or a leader hint.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from diskless.api.access import Access, topic_name
+from diskless.api.errors import kafka_code
+from diskless.authorization import AclOperation
+from diskless.cluster.reader_routing import ReaderRouting
+from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
+from diskless.fetch.fetch_sessions import FetchSessions, SentPartitions, SessionRequest
+from diskless.ports import READ_COMMITTED, ClientInfo, FetchResult, ReplicaManager, TopicAdmin
+from diskless.protocol.fetch import (
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    VERSIONS,
+    FetchRequest,
+    decode_request,
+    encode_refusal,
+    encode_response,
+)
+from diskless.server.registry import Api, Deferred, Reply, Request
+from wal.errors import DisklessError
+
+KEY: Final = 1
+
+
+def api(
+    manager: ReplicaManager,
+    topics: TopicAdmin,
+    sessions: FetchSessions,
+    routing: ReaderRouting,
+    access: Access,
+) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
+        version = request.version
+        asked = decode_request(version, request.body)
+        try:
+            context = sessions.begin(_session_request(version, asked))
+        except DisklessError as error:
+            return encode_refusal(version, kafka_code(error))
+        refused = _refused(access, request.client, context.rows, topics)
+        rows = context.rows.without(refused)
+
+        def encode(results: Sequence[FetchResult]) -> Reply:
+            answer = FetchAnswer.of(results).at(readers).among(refused)
+            return _reply(version, asked, context.sent(answer))
+
+        def refuse(error: DisklessError) -> Reply:
+            return encode(FetchAnswer.refused(len(rows), error))
+
+        readers = routing.elsewhere(asked.rack, rows)
+        if refused and not rows:
+            return encode(())
+        if readers:
+            return Deferred(manager.bounds(rows), encode, refuse)
+        max_bytes = max(asked.max_bytes, 0)
+        answer = manager.fetch(
+            rows,
+            max_wait_ms=max(asked.max_wait_ms, 0),
+            min_bytes=min(max(asked.min_bytes, 0), max_bytes),
+            max_bytes=max_bytes,
+            isolation=asked.isolation,
+            client=request.client,
+            wake=request.wake,
+            reserve=request.reserve,
+        )
+        return Deferred(answer, encode, refuse)
+
+    return Api(
+        key=KEY,
+        name="Fetch",
+        min_version=VERSIONS[0],
+        max_version=VERSIONS[-1],
+        flexible_from=FLEXIBLE_FROM,
+        handler=handle,
+        starts_in_turn=True,
+    )
+
+
+def _session_request(version: int, asked: FetchRequest) -> SessionRequest:
+    return SessionRequest(
+        asked.session_id,
+        asked.session_epoch,
+        version >= TOPIC_IDS_FROM,
+        asked.topics,
+        asked.partitions,
+        asked.forgotten,
+    )
+
+
+def _refused(
+    access: Access, client: ClientInfo, rows: FetchRows, topics: TopicAdmin
+) -> Mapping[int, DisklessError]:
+    """Errors by row."""
+    names = (name for topic in rows.topics if (name := _name(topic, topics)) is not None)
+    refused = access.refused_topics(client, AclOperation.READ, names)
+    if not refused:
+        return {}
+    errors = [refused.get(_name(topic, topics)) for topic in rows.topics]
+    return {
+        row: error
+        for row, place in enumerate(rows.topic_of.tolist())
+        if (error := errors[place]) is not None
+    }
+
+
+def _name(topic: FetchTopic, topics: TopicAdmin) -> str | None:
+    return topic.name if topic.topic_id is None else topic_name(topic.topic_id, topics)
+
+
+def _reply(version: int, asked: FetchRequest, sent: SentPartitions) -> Reply:
+    return encode_response(
+        version,
+        sent.topics,
+        sent.partitions,
+        sent.answer,
+        _error_codes(sent.answer),
+        session_id=sent.session_id,
+        read_committed=asked.isolation == READ_COMMITTED,
+    )
+
+
+def _error_codes(answer: FetchAnswer) -> Int64s:
+    codes = np.zeros(len(answer), np.int64)
+    for row, error in answer.errors.items():
+        codes[row] = kafka_code(error)
+    return codes

@@ -1,0 +1,120 @@
+"""ListOffsets, key 2, versions 1-9.
+
+- Linearisable over all brokers, and exact to the record for timestamps.
+- The special timestamps of later versions are answered as far as they mean something here: the
+  earliest local offset (-4) is the earliest one, the latest tiered one (-5) is unknown (-1).
+- The metadata topic is answered from what this broker has applied, which may be behind its leader.
+- Asks for DESCRIBE on each topic.
+- The leader epoch is always 0.
+- Version 10 would make kafka-python take this for a Kafka 4; it adds a timeout that is not needed.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from diskless.api.access import Access, allowed_rows
+from diskless.api.errors import UnsupportedVersion, kafka_code
+from diskless.authorization import AclOperation
+from diskless.ports import (
+    LEADER_EPOCH,
+    READ_UNCOMMITTED,
+    ListOffsetsPartition,
+    ListOffsetsResult,
+    ReplicaManager,
+)
+from diskless.protocol.messages import decode_request, encode_response
+from diskless.server.registry import Api, Deferred, Reply, Request
+from metadata.operations import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
+from wal.errors import DisklessError
+
+KEY: Final = 2
+
+
+def api(manager: ReplicaManager, access: Access) -> Api:
+    def handle(request: Request) -> Deferred:
+        version = request.version
+        asked = decode_request(KEY, version, request.body)
+        partitions = [
+            ListOffsetsPartition(
+                topic.name,
+                item.partition_index,
+                item.timestamp,
+                getattr(item, "current_leader_epoch", -1),
+            )
+            for topic in asked.topics
+            for item in topic.partitions
+        ]
+
+        names = {topic.name for topic in asked.topics}
+        refused = access.refused_topics(request.client, AclOperation.DESCRIBE, names)
+        rows = allowed_rows(partitions, topic_of, refused)
+
+        def encode(results: Sequence[ListOffsetsResult]) -> Reply:
+            answers = iter(rows.merged(results, refused_row))
+            topics = [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        _partition(item.partition_index, next(answers)) for item in topic.partitions
+                    ],
+                }
+                for topic in asked.topics
+            ]
+            return [encode_response(KEY, version, {"topics": topics})]
+
+        def refuse(error: DisklessError) -> Reply:
+            return encode([ListOffsetsResult(error=error)] * len(rows.allowed))
+
+        isolation = getattr(asked, "isolation_level", READ_UNCOMMITTED)
+        return Deferred(_answer(manager, rows.allowed, isolation, request), encode, refuse)
+
+    return Api(
+        key=KEY, name="ListOffsets", min_version=1, max_version=9, flexible_from=6, handler=handle
+    )
+
+
+def topic_of(partition: ListOffsetsPartition) -> str:
+    return partition.topic_name
+
+
+def refused_row(_: ListOffsetsPartition, error: DisklessError) -> ListOffsetsResult:
+    return ListOffsetsResult(error=error)
+
+
+async def _answer(
+    manager: ReplicaManager,
+    partitions: Sequence[ListOffsetsPartition],
+    isolation: int,
+    request: Request,
+) -> list[ListOffsetsResult]:
+    """Ask the replica manager for everything but what is decided by the timestamp alone."""
+    decided = {
+        index: _decided(partition.timestamp)
+        for index, partition in enumerate(partitions)
+        if partition.timestamp < EARLIEST_LOCAL_TIMESTAMP
+    }
+    wanted = [item for index, item in enumerate(partitions) if index not in decided]
+    found = iter(
+        await manager.list_offsets(wanted, isolation=isolation, client=request.client)
+        if wanted
+        else ()
+    )
+    return [decided[index] if index in decided else next(found) for index in range(len(partitions))]
+
+
+def _decided(timestamp: int) -> ListOffsetsResult:
+    if timestamp == LATEST_TIERED_TIMESTAMP:
+        return ListOffsetsResult()
+    return ListOffsetsResult(error=UnsupportedVersion(f"special timestamp {timestamp}"))
+
+
+def _partition(partition: int, result: ListOffsetsResult) -> dict[str, int]:
+    if result.error is not None:
+        result = ListOffsetsResult(error=result.error)
+    return {
+        "partition_index": partition,
+        "error_code": kafka_code(result.error),
+        "timestamp": result.timestamp_ms,
+        "offset": result.offset,
+        "leader_epoch": LEADER_EPOCH if result.offset >= 0 else -1,
+    }

@@ -1,0 +1,95 @@
+"""OffsetForLeaderEpoch, key 23, versions 2-4: where a leader epoch ends.
+
+Clients ask this when they think that a log may have been cut: it never is. There is one leader
+epoch, which has never ended, so its end is the end of the log, strictly consistent as in
+ListOffsets: a stale answer would tell a consumer that is ahead of it that its records are gone.
+Asks for DESCRIBE on each topic, or for CLUSTER_ACTION.
+Epochs that never were are answered with -1 and -1, as in Kafka.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from diskless.api.access import Access, allowed_rows
+from diskless.api.errors import kafka_code
+from diskless.api.records.list_offsets import refused_row, topic_of
+from diskless.authorization import AclOperation
+from diskless.ports import (
+    LEADER_EPOCH,
+    READ_UNCOMMITTED,
+    ListOffsetsPartition,
+    ListOffsetsResult,
+    ReplicaManager,
+)
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Api, Deferred, Reply, Request
+from metadata.operations import LATEST_TIMESTAMP
+from wal.errors import DisklessError
+
+KEY: Final = 23
+
+_UNDEFINED: Final = -1
+
+
+def api(manager: ReplicaManager, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
+        version = request.version
+        asked = decode_request(KEY, version, request.body)
+        partitions = [
+            ListOffsetsPartition(
+                topic.topic, item.partition, LATEST_TIMESTAMP, item.current_leader_epoch
+            )
+            for topic in asked.topics
+            for item in topic.partitions
+        ]
+
+        refused = access.refused_topics(
+            request.client,
+            AclOperation.DESCRIBE,
+            {topic.topic for topic in asked.topics},
+            or_cluster=AclOperation.CLUSTER_ACTION,
+        )
+        rows = allowed_rows(partitions, topic_of, refused)
+
+        def encode(results: Sequence[ListOffsetsResult]) -> Reply:
+            answers = iter(rows.merged(results, refused_row))
+            topics = [
+                {
+                    "topic": topic.topic,
+                    "partitions": [
+                        _partition(item.partition, item.leader_epoch, next(answers))
+                        for item in topic.partitions
+                    ],
+                }
+                for topic in asked.topics
+            ]
+            return [encode_response(KEY, version, {"topics": topics})]
+
+        def refuse(error: DisklessError) -> Reply:
+            return encode([ListOffsetsResult(error=error)] * len(rows.allowed))
+
+        if rows.are_none:
+            return encode(())
+        found = manager.list_offsets(
+            rows.allowed, isolation=READ_UNCOMMITTED, client=request.client
+        )
+        return Deferred(found, encode, refuse)
+
+    return Api(
+        key=KEY,
+        name="OffsetForLeaderEpoch",
+        min_version=2,
+        max_version=4,
+        flexible_from=4,
+        handler=handle,
+    )
+
+
+def _partition(partition: int, leader_epoch: int, result: ListOffsetsResult) -> Fields:
+    is_known = result.error is None and leader_epoch == LEADER_EPOCH
+    return {
+        "error_code": kafka_code(result.error),
+        "partition": partition,
+        "leader_epoch": LEADER_EPOCH if is_known else _UNDEFINED,
+        "end_offset": result.offset if is_known else _UNDEFINED,
+    }

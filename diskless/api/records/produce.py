@@ -1,0 +1,134 @@
+"""Produce, key 0, versions 3-13.
+
+- Advertised from 0 (see `diskless/api/cluster/api_versions.py`); 0-2 carry formats older than RecordBatch
+  and close the connection.
+- acks=1 and acks=all are the same: an offset exists only once the coordinator has committed it, so
+  both are answered then. acks=0 is never answered; when one of its batches is refused the
+  connection is closed, as Kafka does, since that is the only way to tell.
+- Batches of one connection are handed on in the order of arrival, without waiting for answers.
+- Transactional producers are refused; what version 12 means for them (it adds partitions to their
+  transaction by itself) does not arise.
+- Version 13 names topics by id: with the id of a deleted topic a batch is UNKNOWN_TOPIC_ID, also
+  when there is a new topic of the same name.
+- A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
+- Of a batch for a compacted topic, the records without key are named (KIP-467); Kafka names those
+  with a bad timestamp too.
+- Asks for WRITE on each topic.
+- Under a producer_byte_rate quota the request counts, with all its bytes, when it has arrived; who
+  is over the quota is told so in throttle_time_ms and not read from until then.
+- No leader hints (KIP-951): they need growing leader epochs.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from diskless.api.access import Access, allowed_rows
+from diskless.api.errors import (
+    InvalidRequiredAcks,
+    TransactionsNotServed,
+    error_message,
+    kafka_code,
+)
+from diskless.authorization import AclOperation
+from diskless.ports import AppendBatch, AppendResult, ClientQuotas, ReplicaManager, TopicAdmin
+from diskless.protocol.produce import (
+    ProducedRow,
+    ProduceRequest,
+    decode_request,
+    encode_response,
+    release,
+)
+from diskless.server.registry import Api, Deferred, MustClose, Reply, Request
+from wal.errors import DisklessError, KeysMissing
+
+KEY: Final = 0
+
+_ACKS: Final = frozenset({-1, 0, 1})
+
+
+def api(manager: ReplicaManager, topics: TopicAdmin, quotas: ClientQuotas, access: Access) -> Api:
+    def handle(request: Request) -> Deferred | Reply:
+        assert request.frame is not None
+        assert request.reader is not None
+        asked = decode_request(request.version, request.frame, request.reader)
+        request.batch_count = len(asked.batches)
+        mute_until = quotas.produced(request.client, len(request.frame))
+        if mute_until:
+            request.mute(mute_until)
+
+        named = [topic for topic, _ in asked.topics]
+        refused = access.refused_named(request.client, AclOperation.WRITE, named, topics)
+        rows = allowed_rows(asked.batches, _topic_of, refused)
+
+        def encode(results: Sequence[AppendResult]) -> Reply:
+            results = rows.merged(results, lambda _, error: AppendResult(error=error))
+            return _reply(request.version, asked, results, quotas.left_ms(mute_until))
+
+        def refuse(error: DisklessError) -> Reply:
+            return encode([AppendResult(error=error)] * len(rows.allowed))
+
+        refusal = _refusal(asked)
+        if refusal is not None:
+            release(asked.batches)
+            return refuse(refusal)
+        release([asked.batches[position] for position in rows.refused])
+        if rows.are_none:
+            return encode(())
+        try:
+            answer = manager.append(
+                rows.allowed,
+                acks=asked.acks,
+                timeout_ms=asked.timeout_ms,
+                produce_version=request.version,
+                client=request.client,
+            )
+        except DisklessError as error:
+            return refuse(error)
+        return Deferred(answer, encode, refuse)
+
+    return Api(
+        key=KEY,
+        name="Produce",
+        min_version=3,
+        max_version=13,
+        flexible_from=9,
+        handler=handle,
+        advertised_min_version=0,
+        reads_frame=True,
+    )
+
+
+def _refusal(asked: ProduceRequest) -> DisklessError | None:
+    if asked.acks not in _ACKS:
+        return InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {asked.acks}")
+    if asked.transactional_id is not None:
+        return TransactionsNotServed("transactions are not served by this broker")
+    return None
+
+
+def _topic_of(batch: AppendBatch) -> str | UUID:
+    return batch.topic_name if batch.topic_id is None else batch.topic_id
+
+
+def _reply(
+    version: int, asked: ProduceRequest, results: Sequence[AppendResult], throttle_ms: int
+) -> Reply:
+    if asked.acks == 0:
+        for result in results:
+            if result.error is not None:
+                raise MustClose(f"acks=0 produce refused: {result.error}")
+        return None
+    rows = [
+        ProducedRow(
+            batch.partition,
+            kafka_code(result.error),
+            result.base_offset,
+            result.log_append_time_ms,
+            result.log_start_offset,
+            error_message(result.error),
+            result.error.positions if isinstance(result.error, KeysMissing) else (),
+        )
+        for batch, result in zip(asked.batches, results, strict=True)
+    ]
+    return [encode_response(version, asked.topics, rows, throttle_ms=throttle_ms)]

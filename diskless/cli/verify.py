@@ -1,0 +1,228 @@
+"""`diskless verify`: every invariant that can be checked on what a stopped broker left.
+
+- chunks: every index record, salt, sequence and CRC, every batch's CRC. A torn tail is counted,
+  not reported: it is what a crash leaves, and the next start cuts it.
+- metadata: each metadata partition's log is replayed; offsets dense, extents disjoint, live counts
+  right; SQLite and every snapshot have the state hash that the log gives (`metadata.replica.verify`). The
+  logs are those in the data directory or, when there are none, those in the object store.
+- objects: everything that the metadata refers to is in the store, as large as it was committed, and
+  its batches or row groups carry the checksums they should.
+
+Nothing is changed. What is broken is collected, not raised: one damaged object does not hide the
+next. Invariants: W4, M3, M4, M9, T4 of docs/invariants.md.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from diskless.storage.cluster_identity import known_cluster_id
+from diskless.storage.data_directory import read_properties
+from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
+from metadata.log.log import MetadataLog
+from metadata.log.log_object import log_prefix
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
+from metadata.replica.snapshots import SnapshotStore
+from metadata.replica.verify import LiveObject, verify_metadata
+from tiering.segment_format import SegmentFooter
+from tiering.segment_verification import verify_segment
+from wal.chunks.chunk import CHUNK_FILE, ChunkPaths, scan_chunk
+from wal.chunks.wal_object import WalObjectReader
+from wal.clock import SystemClock
+from wal.coordinates import ObjectKey
+from wal.errors import CorruptData, CorruptLog, DisklessError, NotCoordinator, Rejected
+from wal.fd_cache import FdCache
+from wal.segmented_log.log_directory import LOCK_NAME, DirectoryLock
+from wal.stores.blocking_store import open_blocking_store
+from wal.stores.object_store import ObjectStore
+from wal.stores.store_url import open_store
+
+_FD_CACHE_CAPACITY: Final = 16
+_OBJECTS_AT_ONCE: Final = 4
+
+Progress = Callable[[int, int], None]
+"""Called with (objects checked, objects to check)."""
+
+
+class VerifyReport(NamedTuple):
+    """What was looked at, and what is broken, one line each."""
+
+    checked: Mapping[str, int]
+    violations: Sequence[str]
+
+
+def verify(
+    data: Path, *, object_store_url: str | None, progress: Progress | None = None
+) -> VerifyReport:
+    """Check a data directory and its object store.
+
+    Raises: InvalidSettings (no data directory), Rejected (a broker is running on it).
+    """
+    data = data.resolve()
+    read_properties(data)
+    url = object_store_url or f"file://{data / 'objects'}"
+    return asyncio.run(_verify(data, url, progress or _silent))
+
+
+def _silent(done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
+    properties = read_properties(data)
+    checked: Counter[str] = Counter()
+    violations: list[str] = []
+    try:
+        lock = DirectoryLock(data)
+    except BlockingIOError as error:
+        raise Rejected(f"stop the broker on {data} first") from error
+    try:
+        _verify_chunks(data / "wal" / properties["node.id"], checked, violations)
+        async with open_store(url, clock=SystemClock(), rng=random.Random(0)) as store:
+            live = await _verify_partitions(store, data, properties, checked, violations)
+            await _verify_objects(store, live, checked, violations, progress)
+    finally:
+        lock.close()
+    return VerifyReport(checked, violations)
+
+
+async def _verify_partitions(
+    store: ObjectStore,
+    data: Path,
+    properties: Mapping[str, str],
+    checked: Counter[str],
+    violations: list[str],
+) -> Sequence[LiveObject]:
+    """All metadata partitions; what they refer to, each object once and as large as anyone says."""
+    local = sorted(
+        int(directory.name)
+        for directory in (data / "metadata").iterdir()
+        # A broker whose log is in the store leaves this directory empty.
+        if directory.name.isdecimal() and (directory / LOG_DIRECTORY / LOCK_NAME).exists()
+    )
+    shared = () if local else await _partitions_in(store)
+    cluster_id = properties["cluster.id"] if local else await known_cluster_id(store)
+    live: dict[ObjectKey, LiveObject] = {}
+    for index in local or shared:
+        try:
+            log = await (_local_log(data, index) if local else _object_log(store, index))
+        except CorruptLog as error:
+            violations.append(f"metadata partition {index}: {error}")
+            continue
+        try:
+            report = await verify_metadata(
+                data / "metadata" / str(index),
+                log,
+                coordinator_id=index,
+                snapshots=SnapshotStore(store, partition=index, cluster_id=cluster_id),
+            )
+        finally:
+            await log.close()
+        violations += [
+            f"metadata partition {index}: {subject}: {problem}"
+            for subject, problem in report.violations
+        ]
+        checked["metadata partitions"] += 1
+        checked["metadata records"] += report.records
+        checked["partitions"] += report.partitions
+        for item in report.live_objects:
+            known = live.get(item.object_key)
+            if known is None or known.object_bytes < item.object_bytes:
+                live[item.object_key] = item
+    return list(live.values())
+
+
+async def _partitions_in(store: ObjectStore) -> Sequence[int]:
+    """Metadata partitions that have a log in the store: they are numbered without gaps."""
+    found = 0
+    while await _has_any(store, log_prefix(found)):
+        found += 1
+    return range(found)
+
+
+async def _has_any(store: ObjectStore, prefix: str) -> bool:
+    listing = store.list(prefix)
+    try:
+        return await anext(listing, None) is not None
+    finally:
+        if isinstance(listing, AsyncGenerator):
+            await listing.aclose()
+
+
+async def _local_log(data: Path, index: int) -> MetadataLog:
+    directory = data / "metadata" / str(index) / LOG_DIRECTORY
+    try:
+        return await LocalMetadataLog.open(directory, rng=random.Random(0))
+    except NotCoordinator as error:
+        raise Rejected(f"stop the broker first: {error}") from error
+
+
+async def _object_log(store: ObjectStore, index: int) -> MetadataLog:
+    return await ObjectMetadataLog.open(store, index, clock=SystemClock(), rng=random.Random(0))
+
+
+def _verify_chunks(directory: Path, checked: Counter[str], violations: list[str]) -> None:
+    cache = FdCache(_FD_CACHE_CAPACITY)
+    try:
+        for index in sorted(directory.glob("chunk-*.idx")):
+            match = CHUNK_FILE.fullmatch(index.name)
+            if match is None:
+                continue
+            checked["chunks"] += 1
+            try:
+                scan = scan_chunk(ChunkPaths.of(directory, int(match[1])), cache, verify_data=True)
+            except DisklessError as error:
+                violations.append(f"chunk {index}: {error}")
+                continue
+            if scan is not None:
+                checked["batches in chunks"] += len(scan.entries)
+                checked["torn tails"] += bool(scan.torn)
+    finally:
+        cache.close()
+
+
+async def _verify_objects(
+    store: ObjectStore,
+    live: Sequence[LiveObject],
+    checked: Counter[str],
+    violations: list[str],
+    progress: Progress,
+) -> None:
+    waiting = list(reversed(live))
+
+    async def work() -> None:
+        while waiting:
+            item = waiting.pop()
+            try:
+                await _verify_object(store, item, checked)
+            except DisklessError as error:
+                violations.append(f"object {item.object_key}: {type(error).__name__}: {error}")
+            progress(len(live) - len(waiting), len(live))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(_OBJECTS_AT_ONCE):
+            tasks.create_task(work())
+
+
+async def _verify_object(store: ObjectStore, item: LiveObject, checked: Counter[str]) -> None:
+    """Raises what is wrong with it."""
+    stat = await store.head(item.object_key)
+    if stat.length_bytes != item.object_bytes:
+        raise CorruptData(f"{stat.length_bytes} bytes, committed with {item.object_bytes}")
+    if item.object_format == WRITE_AHEAD_MULTI_SEGMENT:
+        index = await WalObjectReader(store).verify(item.object_key)
+        checked["WAL objects"] += 1
+        checked["batches in WAL objects"] += len(index.extents)
+    else:
+        footer = await asyncio.to_thread(_verify_segment, store.url, item)
+        checked["segments"] += 1
+        checked["records in segments"] += footer.identity.record_count
+
+
+def _verify_segment(url: str, item: LiveObject) -> SegmentFooter:
+    with open_blocking_store(url) as store:
+        return verify_segment(store, item.object_key)

@@ -1,0 +1,260 @@
+"""What this broker tells clients about the cluster: itself, its topics, its configuration.
+
+A broker with a local metadata log is a cluster of its own; one with the metadata log in the object
+store shares it with others (diskless/cluster/membership.py). Handlers know only the protocols in
+`diskless.ports`.
+"""
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Final, Protocol, cast
+from uuid import UUID
+
+from diskless.config import BrokerSettings, Config, explain_all
+from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, ClientInfo
+from metadata.operations import (
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
+    Coordinator,
+    CreatePartitions,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    TopicDescription,
+)
+from metadata.state.producer_rows import StoredProducer
+from wal.coordinates import TopicIdPartition
+from wal.errors import CommitFailed, DisklessError, InvalidTopic, UnknownTopicId
+
+MAX_PARTITIONS_PER_TOPIC = 10_000
+"""Upper bound of one topic; each partition costs a row and a little memory, used or not."""
+
+
+ALTER_ATTEMPTS_MAX: Final = 20
+"""How often in a row somebody else may alter a topic before an alteration is given up."""
+
+
+class SingleBroker:
+    """`diskless.ports.Cluster` of one broker: it leads everything and is its own controller."""
+
+    def __init__(self, cluster_id: str, myself: BrokerEndpoint) -> None:
+        self._cluster_id = cluster_id
+        self._endpoint = myself
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self._endpoint.node_id
+
+    @property
+    def controller_id(self) -> int:
+        return self._endpoint.node_id
+
+    def brokers(self) -> Sequence[BrokerEndpoint]:
+        return (self._endpoint,)
+
+    def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
+        return self._endpoint.node_id
+
+    def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
+        return (self._endpoint.node_id,)
+
+    def is_another_rack(self, rack: str) -> bool:
+        return False
+
+    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
+        return self._endpoint.node_id
+
+    def preferred_produce_brokers(
+        self, topic_id: UUID, partition: int, client: ClientInfo
+    ) -> Sequence[int]:
+        return (self._endpoint.node_id,)
+
+
+class TopicCoordinator(Coordinator, Protocol):
+    """A coordinator that also lets topics change."""
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]: ...
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs]
+    ) -> Sequence[AlteredTopicConfigs]: ...
+
+
+class CoordinatorTopics:
+    """`diskless.ports.TopicAdmin` on the coordinator, and the metadata topic beside its topics.
+
+    Creating that one finds that it exists, as with topics of Kafka's own. Deleting it is refused:
+    Kafka lets its internal topics go, but this one is what all the others are made of.
+    """
+
+    def __init__(
+        self,
+        coordinator: TopicCoordinator,
+        settings: BrokerSettings,
+        *,
+        metadata_topic: TopicDescription,
+        on_deleted: Callable[[Sequence[TopicIdPartition]], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._settings = settings
+        self._internal = {metadata_topic.name: metadata_topic}
+        self._on_deleted = on_deleted
+
+    @property
+    def auto_create_enabled(self) -> bool:
+        return self._settings.auto_create_topics
+
+    @property
+    def default_partition_count(self) -> int:
+        return self._settings.default_partitions
+
+    @property
+    def max_partition_count(self) -> int:
+        return MAX_PARTITIONS_PER_TOPIC
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        # A view, because there may be many; nobody writes to it.
+        known = cast(MutableMapping[str, TopicDescription], self._coordinator.topics())
+        return ChainMap(self._internal, known)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        known = self._coordinator.topic_by_id(topic_id)
+        if known is None:
+            known = next((t for t in self._internal.values() if t.topic_id == topic_id), None)
+        return known
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]:
+        return await self._coordinator.create_topics(topics)
+
+    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
+        """Fetches that wait for a deleted topic are answered at once."""
+        internal = {topic.topic_id: topic for topic in self._internal.values()}
+        known = {
+            topic_id: self._coordinator.topic_by_id(topic_id)
+            for topic_id in topic_ids
+            if topic_id not in internal
+        }
+        results = iter(await self._coordinator.delete_topics([*known]) if known else ())
+        errors: dict[UUID, DisklessError | None] = {
+            topic_id: InvalidTopic(f"{topic.name} is the cluster's own and cannot be deleted")
+            for topic_id, topic in internal.items()
+        }
+        for topic_id, topic in known.items():
+            error = errors[topic_id] = next(results)
+            if error is None and topic is not None:
+                self._on_deleted(
+                    [TopicIdPartition(topic_id, index) for index in range(topic.partition_count)]
+                )
+        return [errors[topic_id] for topic_id in topic_ids]
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]:
+        return await self._coordinator.create_partitions(topics)
+
+    async def alter_configs(
+        self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        topic = self._coordinator.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopicId(f"no topic has the id {topic_id}")
+        before = topic.configs
+        for _ in range(ALTER_ATTEMPTS_MAX):
+            # Asked for even when it changes nothing: this broker's catalogue may be behind.
+            request = AlterTopicConfigs(topic_id=topic_id, before=before, configs=change(before))
+            (altered,) = await self._coordinator.alter_topic_configs([request])
+            if altered.error is not None:
+                raise altered.error
+            if altered.is_altered:
+                return
+            before = altered.configs
+        raise CommitFailed(f"others alter {topic.name} all the time; try again")
+
+    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+        return await self._coordinator.delete_records(requests)
+
+
+class PartitionReplicas(Protocol):
+    """What a broker's replicas know of partitions."""
+
+    def live_bytes(self, partition: TopicIdPartition) -> int | None: ...
+
+    async def producers(
+        self, partition: TopicIdPartition, *, limit: int
+    ) -> Sequence[StoredProducer]: ...
+
+
+class ReplicaPartitions:
+    """`diskless.ports.StoredPartitions` on this broker's replicas of the coordinators."""
+
+    def __init__(self, replicas: PartitionReplicas, store_url: str) -> None:
+        self._replicas = replicas
+        self.store_url: Final = store_url
+
+    def size_bytes(self, partition: TopicIdPartition) -> int | None:
+        return self._replicas.live_bytes(partition)
+
+    async def producers(
+        self, partition: TopicIdPartition, *, limit: int
+    ) -> Sequence[ActiveProducer]:
+        found = await self._replicas.producers(partition, limit=limit)
+        return [ActiveProducer(*producer) for producer in found]
+
+
+class ConfiguredValues:
+    """`diskless.ports.BrokerConfigs` on the broker's configuration."""
+
+    def __init__(self, config: Config, advertised: tuple[str, int]) -> None:
+        """`advertised` is what clients are told, whatever of it is configured."""
+        self._config = config
+        self._advertised = advertised
+
+    def entries(self) -> Sequence[BrokerConfigEntry]:
+        values = self._config.values()
+        own = [
+            BrokerConfigEntry(key, _text(values[key]), _text(default), why, type(default))
+            for key, default, why in explain_all()
+        ]
+        return sorted((*own, self._listeners(), *_FIXED))
+
+    def _listeners(self) -> BrokerConfigEntry:
+        host, port = self._advertised
+        return BrokerConfigEntry(
+            "advertised.listeners",
+            f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{port}",
+            "",
+            "where clients reach this broker; from advertised.listener, or where it listens",
+        )
+
+
+_FIXED: Final = (
+    BrokerConfigEntry(
+        "default.replication.factor",
+        "1",
+        "1",
+        "the object store replicates; any factor is accepted and 1 is reported; cannot be set",
+        int,
+    ),
+    BrokerConfigEntry(
+        "delete.topic.enable", "true", "true", "topics can be deleted; cannot be set", bool
+    ),
+    BrokerConfigEntry(
+        "inter.broker.protocol.version",
+        "3.9",
+        "3.9",
+        "the Kafka whose client APIs are served, for tools that go by it; cannot be set",
+    ),
+)
+"""What tools look for in a broker's configuration, and what it is here whatever is configured."""
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

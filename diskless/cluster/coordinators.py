@@ -1,0 +1,292 @@
+"""The metadata partitions of one broker: their logs, replicas, background workers and clients.
+
+    RoutedClient ──(led here)── LocalClient ── MetadataPartition 0 .. n-1
+         └──(led elsewhere)── WireClient          ├── metadata log (local or object)
+                                                  ├── Replica (SQLite), from a snapshot if need be
+                                                  └── while leading: PartitionCoordinator + workers
+
+The broker enters `Coordinators`, runs `run` in its task group and waits for `ready`. Everything
+else talks to `client`.
+
+With the local log this broker leads all metadata partitions by holding their directories' locks.
+With the object log any number of brokers share the logs below one bucket prefix, and each leads
+what it was elected for.
+
+Failure cases: a partition that cannot go on (its log or state makes no sense) ends `run`, and with
+it the broker; whatever else happens to a worker it retries itself.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from diskless.config import Config
+from diskless.coordinator_metrics import LeaderWorkers
+from diskless.storage.cluster_identity import OBJECT_LOG
+from diskless.storage.data_directory import DataDirectory
+from metadata.clients.local_client import LocalClient
+from metadata.clients.routed_client import RemoteClient, RoutedClient
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
+from metadata.log.log import MetadataLog
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.operations import CATALOGUE
+from metadata.replica.replica import Replica
+from metadata.replica.snapshots import SnapshotStore
+from metadata.workers.catalogue_sweep import CatalogueSweep
+from metadata.workers.file_workers import FileWorkers
+from metadata.workers.orphan_scan import OrphanScan
+from metadata.workers.producer_expiry import ProducerExpiry
+from metadata.workers.retention import RetentionWorker
+from metadata.workers.row_sweeper import RowSweeper
+from metadata.workers.snapshot_keeper import SnapshotKeeper
+from wal.clock import Clock
+from wal.errors import InvalidSettings
+from wal.stores.object_store import ObjectStore
+
+
+class GroupWorkers(Protocol):
+    """Makes the worker that coordinates the consumer groups of a metadata partition led here."""
+
+    def __call__(
+        self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
+    ) -> Worker: ...
+
+
+def _has_lease(log: MetadataLog, clock: Clock) -> bool:
+    """Whether nobody else can lead now, as far as this process's lease says."""
+    expires_at = log.lease_expires_at
+    return expires_at is not None and clock.monotonic() < expires_at
+
+
+class Coordinators:
+    """All metadata partitions in this process. Async context manager."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        data: DataDirectory,
+        store: ObjectStore,
+        cluster_id: str,
+        candidate: Callable[[], Candidate],
+        connect: Callable[[str, int], RemoteClient],
+        owns_prefix: bool,
+        group_worker: GroupWorkers,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        """`candidate` says who this broker is; `connect` makes a client to another one.
+
+        `owns_prefix`: nobody else's objects can be below the store's prefix, so what no
+        coordinator knows may be deleted.
+        """
+        self._config = config
+        self._data = data
+        self._store = store
+        self._cluster_id = cluster_id
+        self._candidate = candidate
+        self._connect = connect
+        self._owns_prefix = owns_prefix
+        self._group_worker = group_worker
+        self._clock = clock
+        self._rng = rng
+        self._stack = AsyncExitStack()
+        self.is_shared: Final = config.broker.metadata_log == OBJECT_LOG
+        """Whether other brokers may work on the same metadata."""
+        self.partitions: Sequence[MetadataPartition] = ()
+        self.workers_at_work: dict[int, LeaderWorkers] = {}
+        """By metadata partition, of those that are or were led here; for the metrics."""
+        self.local: LocalClient
+        self.client: RoutedClient
+
+    async def __aenter__(self) -> Self:
+        """Open every log and bring every replica to its end.
+
+        Raises: NotCoordinator (another process has a local log), InvalidSettings (fewer metadata
+        partitions than there are already, or the metadata is in a local log), CorruptLog,
+        CorruptState, StorageFailed, ObjectStoreUnavailable.
+        """
+        self._refuse_the_other_log()
+        async with AsyncExitStack() as stack:
+            partitions: list[MetadataPartition] = []
+            for index in range(self._config.coordinator.metadata_partitions):
+                catalogue = partitions[CATALOGUE].replica if partitions else None
+                partition = await self._partition(index, catalogue)
+                partitions.append(await stack.enter_async_context(partition))
+            self.partitions = partitions
+            self._refuse_fewer_partitions()
+            self.local = LocalClient(partitions, rng=self._rng)
+            self.client = await stack.enter_async_context(
+                RoutedClient(self.local, connect=self._connect, clock=self._clock, rng=self._rng)
+            )
+            self.local.peers = self.client
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    async def run(self) -> None:
+        """Follow and lead until cancelled. Raises what a partition cannot heal."""
+        async with asyncio.TaskGroup() as tasks:
+            for partition in self.partitions:
+                tasks.create_task(partition.run(), name=f"metadata-partition-{partition.index}")
+
+    async def ready(self) -> None:
+        """Return when every metadata partition has a leader, here or elsewhere."""
+        for partition in self.partitions:
+            await partition.ready()
+
+    async def _partition(self, index: int, catalogue: Replica | None) -> MetadataPartition:
+        settings = self._config.coordinator
+        replica = Replica(
+            self._data.metadata_partition(index),
+            settings=settings,
+            coordinator_id=index,
+            snapshots=SnapshotStore(self._store, partition=index, cluster_id=self._cluster_id),
+            catalogue=catalogue,
+        )
+        return MetadataPartition(
+            replica,
+            await self._open_log(index),
+            candidate=self._candidate,
+            workers=self._workers,
+            clock=self._clock,
+            rng=self._rng,
+            settings=settings,
+            lease_ms=self._config.object_log.lease_ms if self.is_shared else 0,
+        )
+
+    async def _open_log(self, index: int) -> MetadataLog:
+        if self.is_shared:
+            return await ObjectMetadataLog.open(
+                self._store,
+                index,
+                clock=self._clock,
+                rng=self._rng,
+                settings=self._config.object_log,
+            )
+        return await LocalMetadataLog.open(
+            self._data.metadata_partition(index) / LOG_DIRECTORY,
+            rng=self._rng,
+            settings=self._config.metadata_log,
+        )
+
+    def _refuse_the_other_log(self) -> None:
+        """The object log is not where this directory's metadata is: it would begin empty."""
+        if self.is_shared and self._data.has_metadata:
+            raise InvalidSettings(
+                f"diskless.metadata.log=object, but {self._data.path} has a metadata log, and one "
+                "is not turned into the other: leave it local, let `diskless rebuild` make one in "
+                "the object store, or use another data directory and another prefix"
+            )
+
+    def _refuse_fewer_partitions(self) -> None:
+        count = len(self.partitions)
+        for topic in self.partitions[CATALOGUE].replica.topics().values():
+            highest = max(topic.assignments.values(), default=CATALOGUE)
+            if highest >= count:
+                raise InvalidSettings(
+                    f"diskless.metadata.topic.num.partitions={count}, but partitions of "
+                    f"{topic.name} live at coordinator {highest}: it can only be raised"
+                )
+
+    async def _coordinator_ids(self, catalogue: PartitionCoordinator) -> Sequence[int]:
+        """All coordinators that anything was ever assigned to, as of now.
+
+        Another broker may have been configured with more of them. Raises: NotCoordinator.
+        """
+        await catalogue.confirm_leadership()
+        highest = max(
+            (
+                coordinator
+                for topic in catalogue.replica.topics().values()
+                for coordinator in topic.assignments.values()
+            ),
+            default=CATALOGUE,
+        )
+        return range(max(len(self.partitions), highest + 1))
+
+    def _workers(self, coordinator: PartitionCoordinator) -> Sequence[Worker]:
+        """What runs beside a coordinator as long as it leads."""
+        config, clock, rng = self._config, self._clock, self._rng
+        index = coordinator.coordinator_id
+        partition = self.partitions[index]
+        snapshots = partition.replica.snapshots
+        assert snapshots is not None
+        file_workers = FileWorkers(
+            coordinator,
+            self._store,
+            self.client,
+            coordinator_id=index,
+            settings=config.coordinator,
+            clock=clock,
+            rng=rng,
+        )
+        retention = RetentionWorker(coordinator, settings=config.retention, clock=clock)
+        snapshot_keeper = SnapshotKeeper(
+            partition.replica.state,
+            partition.log,
+            snapshots,
+            settings=config.snapshots,
+            clock=clock,
+            rng=rng,
+            is_leading=lambda: partition.coordinator is coordinator,
+            applied_bytes=lambda: partition.replica.applied_bytes,
+        )
+        orphan_scan: OrphanScan | None = None
+        workers: list[Worker] = [
+            file_workers,
+            retention,
+            RowSweeper(coordinator, settings=config.retention),
+            ProducerExpiry(
+                coordinator,
+                expiration_ms=config.coordinator.producer_expiration_ms,
+                settings=config.retention,
+                clock=clock,
+            ),
+            snapshot_keeper,
+            self._group_worker(
+                coordinator, certainly_leads=partial(_has_lease, partition.log, clock)
+            ),
+        ]
+        if index == CATALOGUE:
+            workers.append(coordinator.sessions)
+            if self._owns_prefix:
+                orphan_scan = OrphanScan(
+                    self._store,
+                    self.client,
+                    partial(self._coordinator_ids, coordinator),
+                    settings=config.coordinator,
+                    clock=clock,
+                    rng=rng,
+                )
+                workers.append(orphan_scan)
+        else:
+            catalogue = self.partitions[CATALOGUE]
+            workers.append(
+                CatalogueSweep(
+                    coordinator,
+                    have=coordinator.replica.topic_ids,
+                    catalogue_has=lambda topic_id: (
+                        catalogue.replica.topic_by_id(topic_id) is not None
+                    ),
+                    is_catalogue_followed=lambda: catalogue.leader is not None,
+                    clock=clock,
+                )
+            )
+        self.workers_at_work[index] = LeaderWorkers(
+            file_workers, retention, snapshot_keeper, orphan_scan
+        )
+        return workers

@@ -1,0 +1,161 @@
+"""This broker's place in a cluster of several: it registers, and it knows who else is there.
+
+`Membership.run` tells the leader of the catalogue every third of a session that this broker is
+alive. `SharedCluster` reads from this broker's replica of the catalogue who is registered, and from
+its replicas of the metadata partitions who leads them; with that, clients are sent to the produce
+gateways of their rack (diskless/cluster/produce_routing.py). It is rebuilt when either changed.
+
+Failure cases: a leader that is not there is tried again with the next beat; meanwhile this broker
+serves on what it knows. A node id that another live broker has ends this broker with the reason.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from diskless.cluster.coordinators import Coordinators
+from diskless.cluster.produce_routing import ProduceRouting
+from diskless.ports import BrokerEndpoint, ClientInfo
+from metadata.coordinator.metadata_partition import Candidate
+from metadata.operations import CATALOGUE, RegisteredBroker
+from wal.clock import Sleep
+from wal.coordinates import TopicIdPartition
+from wal.errors import CommitOutcomeUnknown, Retriable
+
+_BEATS_PER_SESSION: Final = 3
+
+log = structlog.get_logger(__name__)
+
+
+class BrokerRegistry(Protocol):
+    """Where brokers register; `metadata.clients.routed_client.RoutedClient` is one."""
+
+    async def register_broker(self, broker: RegisteredBroker, *, timeout_ms: int) -> None: ...
+
+
+class Membership:
+    """Keeps this broker registered."""
+
+    def __init__(
+        self,
+        registry: BrokerRegistry,
+        *,
+        candidate: Candidate,
+        rack: str,
+        session_timeout_ms: int,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._registry = registry
+        self._broker = RegisteredBroker(
+            candidate.broker_id, candidate.host, candidate.port, rack, candidate.incarnation
+        )
+        self._interval_s = session_timeout_ms / 1000 / _BEATS_PER_SESSION
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Register and stay registered until cancelled. Raises InvalidRequest (node id taken)."""
+        while True:
+            await self._beat(self._broker)
+            await self._sleep(self._interval_s)
+
+    async def leave(self) -> None:
+        """Tell the cluster that this broker stops, so that clients are not sent here any more."""
+        try:
+            async with asyncio.timeout(self._interval_s):
+                await self._beat(self._broker._replace(host="", port=0))
+        except TimeoutError:
+            log.warning("stopping without having left the cluster")
+
+    async def _beat(self, broker: RegisteredBroker) -> None:
+        try:
+            # A leader that does not answer within a beat may not lead any more.
+            await self._registry.register_broker(broker, timeout_ms=round(self._interval_s * 1000))
+        except (Retriable, CommitOutcomeUnknown) as error:
+            log.info("not registered, trying again", error=str(error))
+
+
+class SharedCluster:
+    """`diskless.ports.Cluster` of all brokers that share a bucket prefix."""
+
+    def __init__(self, coordinators: Coordinators, *, cluster_id: str, myself: BrokerEndpoint):
+        self._coordinators = coordinators
+        self._cluster_id = cluster_id
+        self._myself = myself
+        self._seen: tuple[object, object] = (None, None)
+        self._brokers: Sequence[BrokerEndpoint] = (myself,)
+        self._routing: ProduceRouting
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self._myself.node_id
+
+    @property
+    def controller_id(self) -> int:
+        """Who leads the catalogue, if it is registered; any broker takes admin requests."""
+        leader = self._coordinators.partitions[CATALOGUE].leader
+        known = {broker.node_id for broker in self.brokers()}
+        return leader.broker_id if leader and leader.broker_id in known else self.node_id
+
+    def brokers(self) -> Sequence[BrokerEndpoint]:
+        self._refresh()
+        return self._brokers
+
+    def leader_of(self, topic_id: uuid.UUID, partition: int, client: ClientInfo) -> int:
+        self._refresh()
+        leader = self._routing.leader_of(topic_id, partition, client)
+        return self.node_id if leader is None else leader
+
+    def replicas_of(self, topic_id: uuid.UUID, partition: int, client: ClientInfo) -> Sequence[int]:
+        self._refresh()
+        return self._routing.replicas_of(topic_id, partition, client) or (self.node_id,)
+
+    def is_another_rack(self, rack: str) -> bool:
+        self._refresh()
+        return rack != self._myself.rack and rack in self._routing.racks
+
+    def reader_in(self, rack: str, topic_id: uuid.UUID, partition: int) -> int:
+        self._refresh()
+        reader = self._routing.reader_in(rack, topic_id, partition)
+        return self.node_id if reader is None else reader
+
+    def preferred_produce_brokers(
+        self, topic_id: uuid.UUID, partition: int, client: ClientInfo
+    ) -> Sequence[int]:
+        self._refresh()
+        return self._routing.preferred_produce_brokers(topic_id, partition, client)
+
+    def _refresh(self) -> None:
+        """Rebuild what follows from who is registered and who leads, if that changed."""
+        partitions = self._coordinators.partitions
+        registered = tuple(partitions[CATALOGUE].replica.brokers().values())
+        leaders = tuple(partition.leader for partition in partitions)
+        if (registered, leaders) == self._seen:
+            return
+        others = [
+            BrokerEndpoint(broker.broker_id, broker.host, broker.port, broker.rack or None)
+            for broker in registered
+            if broker.broker_id != self.node_id
+        ]
+        self._brokers = sorted([self._myself, *others], key=lambda broker: broker.node_id)
+        self._routing = ProduceRouting(
+            self._brokers,
+            hosts={
+                index: None if leader is None else leader.broker_id
+                for index, leader in enumerate(leaders)
+            },
+            coordinator_of=self._coordinator_of,
+        )
+        self._seen = (registered, leaders)
+
+    def _coordinator_of(self, partition: TopicIdPartition) -> int | None:
+        topic = self._coordinators.client.topic_by_id(partition.topic_id)
+        if topic is None or partition.partition >= topic.partition_count:
+            return None
+        return topic.coordinator_of(partition.partition)

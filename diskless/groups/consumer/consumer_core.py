@@ -1,0 +1,332 @@
+"""What all members of a KIP-848 group share, whichever protocol they speak.
+
+    a member comes, goes or subscribes otherwise ─┐
+    topics come, go or grow ──────────────────────┴▶ group epoch + 1
+                                                          │ the next member that is heard of
+                                                          ▼
+                                     assignor: targets for all, assignment epoch = group epoch
+                                                          │ each member, when it is heard of
+                                                          ▼
+                                     reconciliation: one step towards its target
+
+Nothing is told that could be forgotten: an answer waits until all that happened before it is
+durable. One state is being stored at a time, with everything that happened until it was taken; what
+happens meanwhile goes into the next one. When a store fails, the requests it was for are refused,
+and what they changed stays: the next event stores it. When it never can be stored, as of a group
+that has grown too large, everybody who waits is refused, and the group is what it was when it was
+stored last.
+
+While a state is being stored no new assignment is made: nobody could be told of it yet, and more
+members may come until then. Heartbeats that need one are *postponed* to when the store is done, and
+then share it. What a member says is good until it says something else, so its next heartbeat takes
+the place of one that is postponed.
+
+Timers cost nothing while nothing happens, as in a classic group: being heard of only moves the
+member's deadline on; `wakes_at` is a lower bound that is made exact when it comes.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+
+from diskless.groups.assignors.assignment import Assignor, MemberSubscription, TopicPartitions
+from diskless.groups.consumer.reconciliation import reconciled
+from diskless.groups.consumer.roster import Roster
+from diskless.groups.consumer.subscribed_topics import SubscribedTopics
+from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredConsumerGroup
+from diskless.groups.errors import GroupCoordinatorUnavailable, UnknownMember
+from diskless.groups.group_machine import Answer, AnswerHeartbeat, Effect, Store, Ticket
+from diskless.groups.settings import GroupSettings
+from diskless.ports import ConsumerHeartbeatAnswer
+from wal.errors import AppendTooLarge, DisklessError, Rejected
+
+_STORE_RETRY_S: Final = 1.0
+"""What could not be stored is stored with the next event, or then."""
+
+
+class _Postponed(NamedTuple):
+    ticket: Ticket
+    proceed: Callable[[float], None]
+
+
+class ConsumerCore:
+    """Members, their assignment, their deadlines, and what is durable of it."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        subscribed: SubscribedTopics,
+        *,
+        settings: GroupSettings,
+        assignors: Mapping[str, Assignor],
+    ) -> None:
+        self.roster: Final = roster
+        self.subscribed: Final = subscribed
+        self.effects: list[Effect] = []
+        self.wakes_at = math.inf
+        self._settings = settings
+        self._assignors = assignors
+        self._sessions: dict[str, float] = {}
+        """Until when a member must be heard of."""
+        self._deadlines: dict[str, float] = {}
+        """Until when a member must have done what it was told to."""
+        self._serial = 0
+        self._storing: tuple[int, int, StoredConsumerGroup] | None = None
+        """Serial, revision and content of what is being stored."""
+        self._durable = roster.snapshot()
+        self._durable_revision = roster.revision
+        self._waiting: list[tuple[int, Answer]] = []
+        """Answers, with the revision they must not precede; in order."""
+        self._postponed: dict[str, _Postponed] = {}
+        """Heartbeats that need an assignment, by member."""
+
+    # -- assignment -----------------------------------------------------------------------------
+
+    def advance(self, member_id: str, owned: TopicPartitions | None, now: float) -> ConsumerMember:
+        """Let a member that says what it has go one step on; the member as it is then."""
+        self.look_at_topics()
+        roster = self.roster
+        if roster.group_epoch > roster.assignment_epoch:
+            self._count_topics()
+            self._assign()
+        before = roster[member_id]
+        member = reconciled(
+            before,
+            assignment_epoch=roster.assignment_epoch,
+            owned=owned,
+            is_free=partial(roster.is_free, member_id),
+        )
+        if member is not before:
+            roster.put(member)
+            if member.state is MemberState.UNREVOKED:
+                self.give_time(member, now)
+            else:
+                self.has_done(member_id)
+        return member
+
+    def look_at_topics(self) -> None:
+        """Find out whether there are others now; costs nothing when there are not."""
+        if not self.subscribed.is_current:
+            self._count_topics()
+
+    def _count_topics(self) -> None:
+        """See what members subscribe to; another assignment if that is something else now."""
+        counts = self.subscribed.counts(self.roster.members())
+        if counts != self.roster.partition_counts:
+            self.roster.know_topics(counts)
+
+    @property
+    def assignor_name(self) -> str:
+        """The one that most members want; of equals the one configured first."""
+        votes = Counter(
+            member.assignor for member in self.roster.members() if member.assignor is not None
+        )
+        names = self._settings.assignors
+        return max(names, key=lambda name: (votes[name], -names.index(name)))
+
+    def _assign(self) -> None:
+        roster, subscribed = self.roster, self.subscribed
+        members = roster.members()
+        targets = self._assignors[self.assignor_name].assign(
+            {
+                one.member_id: MemberSubscription(one.instance_id, one.rack_id, subscribed.ids(one))
+                for one in members
+            },
+            roster.partition_counts,
+            {one.member_id: one.target for one in members},
+            subscribed.names(roster.partition_counts),
+        )
+        roster.assign(targets)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether another assignment is due, and is better made when the store is done."""
+        self.look_at_topics()
+        return self._storing is not None and self.roster.group_epoch > self.roster.assignment_epoch
+
+    def postpone(self, member_id: str, ticket: Ticket, proceed: Callable[[float], None]) -> None:
+        """Go on with this member's heartbeat when the store is done."""
+        self._postponed[member_id] = _Postponed(ticket, proceed)
+
+    def refuse_postponed(self, member_id: str, error: DisklessError) -> None:
+        """What a member said earlier does not count any more."""
+        postponed = self._postponed.pop(member_id, None)
+        if postponed is not None:
+            answer = ConsumerHeartbeatAnswer(error=error)
+            self.effects.append(AnswerHeartbeat(postponed.ticket, answer))
+
+    # -- members --------------------------------------------------------------------------------
+
+    @property
+    def has_place(self) -> bool:
+        """Whether one more may come."""
+        return len(self.roster) < self._settings.consumer_max_size
+
+    def replaced(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """A static member under another id; it has nothing, but a right to what `old` was given."""
+        kept = {
+            topic_id: partitions & old.target[topic_id]
+            for topic_id, partitions in old.assigned.items()
+            if topic_id in old.target
+        }
+        self.forget(old.member_id)
+        self.roster.remove(old.member_id)
+        if member_id in self.roster:
+            self.remove(member_id)
+        return replace(
+            started_over(old),
+            member_id=member_id,
+            assigned={topic_id: indexes for topic_id, indexes in kept.items() if indexes},
+        )
+
+    def remove(self, member_id: str) -> None:
+        """A member is no more: what it had is free, and is to be assigned to others."""
+        self.forget(member_id)
+        self.roster.remove(member_id)
+        self.roster.bump()
+
+    def forget(self, member_id: str) -> None:
+        """Wait for nothing from this member any more."""
+        self._sessions.pop(member_id, None)
+        self._deadlines.pop(member_id, None)
+        self.refuse_postponed(member_id, UnknownMember("the member has been removed"))
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def hear(self, member: ConsumerMember, now: float) -> None:
+        """The member is alive."""
+        classic = member.classic
+        timeout_ms = (
+            self._settings.consumer_session_timeout_ms
+            if classic is None
+            else classic.session_timeout_ms
+        )
+        self._sessions[member.member_id] = until = now + timeout_ms / 1000
+        self.wakes_at = min(self.wakes_at, until)
+
+    def give_time(self, member: ConsumerMember, now: float) -> None:
+        """The member was told to do something: it has as long as it asked for."""
+        self._deadlines[member.member_id] = until = now + member.rebalance_timeout_ms / 1000
+        self.wakes_at = min(self.wakes_at, until)
+
+    def is_due(self, member_id: str) -> bool:
+        """Whether the member was told to do something."""
+        return member_id in self._deadlines
+
+    def has_done(self, member_id: str) -> None:
+        """The member has done what it was told to."""
+        self._deadlines.pop(member_id, None)
+
+    def tick(self, now: float) -> None:
+        """Remove who was not heard of in time, or has not done in time what it was told to."""
+        late = {
+            member_id
+            for times in (self._sessions, self._deadlines)
+            for member_id, until in times.items()
+            if until <= now
+        }
+        for member_id in sorted(late):
+            self.remove(member_id)
+        self.wakes_at = min((*self._sessions.values(), *self._deadlines.values()), default=math.inf)
+
+    # -- what is durable ------------------------------------------------------------------------
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether nothing of what is so can be forgotten."""
+        return self._durable_revision == self.roster.revision
+
+    def answer(self, effect: Answer) -> None:
+        """Answer when nothing that happened until now can be forgotten."""
+        if self.is_durable:
+            self.effects.append(effect)
+        else:
+            self._waiting.append((self.roster.revision, effect))
+
+    def flush(self) -> None:
+        """Have stored what has changed, unless a store is under way; the end of every event."""
+        if self._storing is None and not self.is_durable:
+            self._serial += 1
+            snapshot = self.roster.snapshot()
+            self._storing = self._serial, self.roster.revision, snapshot
+            self.effects.append(Store(self._serial, snapshot))
+
+    def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
+        """What was to be stored under `serial` is durable, or it is not known to be."""
+        if self._storing is None or self._storing[0] != serial:
+            return
+        _, revision, snapshot = self._storing
+        self._storing = None
+        if error is None:
+            self._durable, self._durable_revision = snapshot, revision
+        elif isinstance(error, Rejected):
+            self._refuse_all_postponed(unavailable(error))
+            revision = self._take_back(now)
+        else:
+            self.wakes_at = min(self.wakes_at, now + _STORE_RETRY_S)
+        answered = [effect for needed, effect in self._waiting if needed <= revision]
+        self._waiting = [one for one in self._waiting if one[0] > revision]
+        if isinstance(error, AppendTooLarge):
+            # Whoever made it too large: nobody else shall give up because of it.
+            error = unavailable(error)
+        self.effects += answered if error is None else [refused(one, error) for one in answered]
+        postponed, self._postponed = self._postponed, {}
+        for one in postponed.values():
+            one.proceed(now)
+        if self._waiting:
+            self.flush()
+
+    def _take_back(self, now: float) -> int:
+        """Be as what is durable, because the rest never will be; the revision of that."""
+        roster = self.roster
+        roster.revert(self._durable)
+        self._durable_revision = roster.revision
+        for member_id in (*self._sessions, *self._deadlines):
+            if member_id not in roster:
+                self.forget(member_id)
+        for member in roster.members():
+            if member.member_id not in self._sessions:
+                self.hear(member, now)
+            if member.state is MemberState.UNREVOKED and not self.is_due(member.member_id):
+                self.give_time(member, now)
+        return self._durable_revision
+
+    def _refuse_all_postponed(self, error: DisklessError) -> None:
+        for member_id in [*self._postponed]:
+            self.refuse_postponed(member_id, error)
+
+    def close(self, error: DisklessError) -> None:
+        """Refuse whoever waits, and wait for nobody any more."""
+        waiting, self._waiting = self._waiting, []
+        self.effects += [refused(effect, error) for _, effect in waiting]
+        self._refuse_all_postponed(error)
+        self._storing = None
+        self._sessions.clear()
+        self._deadlines.clear()
+        self.wakes_at = math.inf
+
+
+def started_over(member: ConsumerMember) -> ConsumerMember:
+    """A member that says that it has nothing, and begins anew."""
+    return replace(
+        member,
+        member_epoch=0,
+        previous_epoch=0,
+        state=MemberState.STABLE,
+        assigned={},
+        revoking={},
+        classic=None,
+    )
+
+
+def unavailable(error: DisklessError) -> DisklessError:
+    """What somebody is told who is not to blame for it."""
+    return GroupCoordinatorUnavailable(f"the group cannot be stored: {error}")
+
+
+def refused(effect: Answer, error: DisklessError) -> Answer:
+    """An error instead of the answer."""
+    return effect._replace(answer=type(effect.answer)(error=error))  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""Which topics the members of a KIP-848 group mean.
+
+Subscriptions are names, a pattern, or both; what counts is the topics there are. What they come to
+is kept until topics change, and shared by members with the same subscription. The cluster's own
+topics are not found by patterns: whoever wants to read the metadata log names it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from diskless.groups.consumer.topic_patterns import TopicPattern
+from diskless.groups.consumer_state import ConsumerMember
+from metadata.operations import TopicDescription
+
+
+class Topics(Protocol):
+    """The topics there are; `diskless.groups.offsets.TopicsWith`."""
+
+    @property
+    def version(self) -> int:
+        """Another one whenever topics were created or deleted, or have more partitions."""
+        ...
+
+    def topics(self) -> Mapping[str, TopicDescription]: ...
+
+    def topic(self, name: str) -> TopicDescription | None: ...
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
+
+
+class _Resolved(NamedTuple):
+    names: frozenset[str]
+    counts: Mapping[UUID, int]
+    ids: frozenset[UUID]
+
+
+class SubscribedTopics:
+    """The topics of one group's members."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._version = -1
+        self._resolved: dict[tuple[tuple[str, ...], str | None], _Resolved] = {}
+        self._patterns: dict[str, TopicPattern] = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether topics are still the same as when they were looked at last."""
+        return self._version == self._topics.version
+
+    def check_pattern(self, pattern: str) -> None:
+        """Raises: InvalidRegularExpression."""
+        self._pattern(pattern)
+
+    def counts(self, members: Iterable[ConsumerMember]) -> Mapping[UUID, int]:
+        """The number of partitions of every topic that any of the members means."""
+        if not self.is_current:
+            self._version = self._topics.version
+            self._resolved.clear()
+        counts: dict[UUID, int] = {}
+        in_use = {(member.topic_names, member.topic_pattern) for member in members}
+        for names, pattern in in_use:
+            counts.update(self._resolve(names, pattern).counts)
+        self._resolved = {key: self._resolved[key] for key in in_use}
+        patterns = {pattern for _, pattern in in_use}
+        self._patterns = {
+            pattern: compiled for pattern, compiled in self._patterns.items() if pattern in patterns
+        }
+        return counts
+
+    def ids(self, member: ConsumerMember) -> frozenset[UUID]:
+        """The topics that one member means, as of the last `counts`."""
+        return self._resolve(member.topic_names, member.topic_pattern).ids
+
+    def includes(self, member: ConsumerMember, topic_name: str) -> bool:
+        """Whether a member reads the topic of this name, or would if there were one."""
+        if topic_name in member.topic_names:
+            return True
+        return topic_name in self._resolve(member.topic_names, member.topic_pattern).names
+
+    def names(self, topic_ids: Iterable[UUID]) -> Mapping[UUID, str]:
+        found = map(self._topics.topic_by_id, topic_ids)
+        return {topic.topic_id: topic.name for topic in found if topic is not None}
+
+    def _resolve(self, names: tuple[str, ...], pattern: str | None) -> _Resolved:
+        key = names, pattern
+        known = self._resolved.get(key)
+        if known is None:
+            wanted = frozenset(names)
+            if pattern is not None:
+                wanted |= self._pattern(pattern).matching(self._topics.topics())
+            found = [topic for topic in map(self._topics.topic, wanted) if topic is not None]
+            counts = {topic.topic_id: topic.partition_count for topic in found}
+            known = self._resolved[key] = _Resolved(wanted, counts, frozenset(counts))
+        return known
+
+    def _pattern(self, pattern: str) -> TopicPattern:
+        compiled = self._patterns.get(pattern)
+        if compiled is None:
+            compiled = self._patterns[pattern] = TopicPattern(pattern)
+        return compiled

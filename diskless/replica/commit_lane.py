@@ -1,0 +1,128 @@
+"""From an uploaded chunk to answered producers.
+
+The uploader calls `commit` once per chunk, in seal order; this turns the chunk's extents into one
+coordinator operation and hands every batch's outcome to whoever waits for it. Each waiting batch
+gets exactly one outcome, whatever happens to the chunk.
+
+Failure cases: an error of the whole operation is raised to the uploader, which repeats the commit
+(same object key, so at most once) or gives the chunk up through `abandon`. An error of one batch is
+that batch's outcome. A batch recovered from a chunk of an earlier process has nobody waiting: its
+outcome is counted, not delivered.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from metadata.operations import BatchCommit, CommitFile, Coordinator
+from wal.chunks.chunk_directory import SealedChunk
+from wal.chunks.object_notes import (
+    DUPLICATE,
+    GIVEN_UP,
+    REFUSED,
+    BatchOutcome,
+    CommitJournal,
+    CommitNote,
+    note_commit,
+)
+from wal.clock import Clock
+from wal.errors import CommitOutcomeUnknown, DisklessError
+from wal.failpoint import failpoint
+
+log = structlog.get_logger(__name__)
+
+
+class BatchWaiter(Protocol):
+    """Whoever appended a batch and waits for its offset; the `token` of a pending batch."""
+
+    def batch_done(self, result: BatchCommit) -> None: ...
+
+
+class CommitLane:
+    """The uploader's `Committer`."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        broker_id: int,
+        clock: Clock,
+        journal: CommitJournal | None = None,
+    ) -> None:
+        """`journal` gets a note of every answer, for the next WAL object to carry."""
+        self._coordinator = coordinator
+        self._broker_id = broker_id
+        self._clock = clock
+        self._journal = journal or CommitJournal()
+        self._last_commit: float | None = None
+        self.files_committed = 0
+        self.batches_committed = 0
+        self.batches_refused = 0
+        self.batches_duplicate = 0
+
+    async def commit(self, chunk: SealedChunk) -> None:
+        """Commit one uploaded chunk. Raises what `Coordinator.commit_file` raises."""
+        plan = chunk.plan
+        results = await self._coordinator.commit_file(
+            CommitFile(
+                object_key=chunk.object_key,
+                file_size_bytes=plan.object_bytes,
+                uploader_broker_id=self._broker_id,
+                batches=plan.extents,
+            )
+        )
+        failpoint("commit.after_answer")
+        self.files_committed += 1
+        self._last_commit = self._clock.monotonic()
+        _deliver(chunk.tokens_in(plan), results)
+        note = note_commit(chunk.identity.ulid, plan.extents, list(map(_outcome, results)))
+        if note is None:
+            log.warning("offsets of an object are not noted", object_key=chunk.object_key)
+        else:
+            self._journal.add(note)
+        for result in results:
+            if result.error is not None:
+                self.batches_refused += 1
+            elif result.is_duplicate:
+                self.batches_duplicate += 1
+            else:
+                self.batches_committed += 1
+
+    def last_commit_age_s(self) -> float:
+        """Seconds since the last commit succeeded; -1 before the first."""
+        if self._last_commit is None:
+            return -1.0
+        return self._clock.monotonic() - self._last_commit
+
+    async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
+        """The chunk will never be committed: everyone who waits on it gets `error`."""
+        log.error("chunk abandoned", object_key=chunk.object_key, error=str(error))
+        if not isinstance(error, CommitOutcomeUnknown):
+            self._journal.add(CommitNote(chunk.identity.ulid, outcome=GIVEN_UP))
+        failed = BatchCommit(error=error)
+        _deliver(chunk.tokens, [failed] * len(chunk.tokens))
+
+    async def abandon_batches(
+        self, chunk: SealedChunk, positions: Sequence[int], error: DisklessError
+    ) -> None:
+        """These batches of the chunk are damaged and left out of its object."""
+        log.error("damaged batches left out", object_key=chunk.object_key, error=str(error))
+        failed = BatchCommit(error=error)
+        _deliver([chunk.tokens[position] for position in positions], [failed] * len(positions))
+
+
+def _outcome(result: BatchCommit) -> BatchOutcome:
+    if result.error is not None:
+        return BatchOutcome(exception=REFUSED)
+    if result.is_duplicate:
+        return BatchOutcome(exception=DUPLICATE)
+    return BatchOutcome(
+        result.base_offset, result.log_append_time_ms, max(result.log_start_offset, 0)
+    )
+
+
+def _deliver(tokens: Sequence[BatchWaiter | None], results: Sequence[BatchCommit]) -> None:
+    for token, result in zip(tokens, results, strict=True):
+        if token is not None:
+            token.batch_done(result)

@@ -1,0 +1,146 @@
+"""Which APIs this broker serves, and what a handler is.
+
+A handler is a plain function of a Request. It decodes at once, then says when the answer comes:
+
+- a `Reply`: now;
+- an awaitable of one: the connection runs it as a task;
+- a `Deferred`: something to await that makes a result, and a function that encodes the result. When
+  it awaits a future (as Produce does), no task is made: the future calls back.
+
+What a handler raises: ProtocolError or MustClose closes the connection quietly, as Kafka does with
+requests it cannot parse or answer; anything else is a bug, is logged with its traceback, and closes
+it as well.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from diskless.ports import Buffer, ClientInfo, EarlyEnd
+from diskless.protocol.wire import Reader
+from wal.chunks.buffer import FragmentChain
+from wal.errors import DisklessError
+
+
+class MustClose(DisklessError):
+    """A request that went wrong and has no answer to say so in: closing is the only signal."""
+
+
+Reply = list[Buffer] | None
+"""The body of a response as buffers to be written back to back; None: nothing is sent."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One request, as a handler gets it."""
+
+    version: int
+    client: ClientInfo
+    body: bytes
+    """What follows the header; empty for an API that reads from the frame."""
+    wake: EarlyEnd
+    """Set when another answer waits behind this one."""
+    reserve: Callable[[int], int]
+    """To be called with how many bytes are about to be read for the answer; gives how many may be,
+    which is less where many answers are under way, but always enough to go on with."""
+    mute: Callable[[float], None]
+    """To be called with a time of the monotonic clock until which nothing more of this connection
+    is read or begun; answers go out all the same. The latest time counts."""
+    batch_count: int = 0
+    """Set by a handler that hands on batches: memory is kept for each until the answer leaves."""
+    frame: FragmentChain | None = None
+    """The whole received frame without its length, for an API that `reads_frame`; valid until the
+    handler returns (not until its answer comes)."""
+    reader: Reader | None = None
+    """Stands at the body in `frame`."""
+
+
+class Deferred(NamedTuple):
+    """`encode` of what `awaitable` gives is the reply, `refuse` of a DisklessError it raises."""
+
+    awaitable: Awaitable[Any]
+    encode: Callable[[Any], Reply]
+    refuse: Callable[[DisklessError], Reply] | None
+
+
+Handler = Callable[[Request], Reply | Awaitable[Reply] | Deferred]
+
+RawHandler = Callable[[bytes, ClientInfo], Awaitable[bytes]]
+"""Makes the body of an answer of a request's body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API as this broker serves it."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    flexible_from: int | None
+    """The first version with compact lengths and tagged fields; None: none has them."""
+    handler: Handler
+    advertised_min_version: int | None = None
+    """What ApiVersions says where it differs from what is served."""
+    is_advertised: bool = True
+    reads_frame: bool = False
+    """Reads from the received fragments instead of a copy; may be as large as a frame can be."""
+    starts_in_turn: bool = False
+    """Begins only when its answer is the next one to be sent and the client reads: for answers
+    that are large, or that wait for something. It is cancelled when the client goes."""
+    answers_any_version: bool = False
+    """A version above `max_version` reaches the handler as well (ApiVersions)."""
+
+    def is_flexible(self, version: int) -> bool:
+        return self.flexible_from is not None and version >= self.flexible_from
+
+    @property
+    def has_flexible_response_header(self) -> bool:
+        """ApiVersions answers under header v0 whatever its version, so that anyone can read it."""
+        return not self.answers_any_version
+
+
+class ApiRegistry:
+    """The APIs by key."""
+
+    def __init__(self, apis: Sequence[Api] = ()) -> None:
+        self._apis: dict[int, Api] = {}
+        for api in apis:
+            self.add(api)
+
+    def add(self, api: Api) -> None:
+        """Raises ValueError when the key is taken."""
+        if api.key in self._apis:
+            raise ValueError(f"{api.name} and {self._apis[api.key].name} share key {api.key}")
+        self._apis[api.key] = api
+
+    def add_raw(self, key: int, name: str, handler: RawHandler, *, version: int = 0) -> None:
+        """A private API of bytes, under non-flexible headers.
+
+        ApiVersions does not list it: stock clients have no use for it.
+        """
+
+        async def answer(request: Request) -> Reply:
+            return [await handler(request.body, request.client)]
+
+        self.add(
+            Api(
+                key=key,
+                name=name,
+                min_version=version,
+                max_version=version,
+                flexible_from=None,
+                handler=answer,
+                is_advertised=False,
+            )
+        )
+
+    def find(self, key: int) -> Api | None:
+        return self._apis.get(key)
+
+    def __len__(self) -> int:
+        return len(self._apis)
+
+    def __iter__(self) -> Iterator[Api]:
+        """By ascending key."""
+        return iter(sorted(self._apis.values(), key=lambda api: api.key))

@@ -1,0 +1,288 @@
+"""The TCP server: accepts connections, counts them, cuts off the slow ones, stops cleanly.
+
+    async with KafkaServer(host=..., port=..., apis=..., ...) as server:
+        ...  # server.address is what it listens on
+
+The broker enters it last and leaves it first: while it stops, requests under way still need
+everything behind the handlers. Leaving it closes the listener, lets every connection answer what it
+was asked (a waiting Fetch ends early), and aborts what is left at `server.stop.timeout.ms`.
+
+Every task of a request belongs to the server's task group, so no request outlives the server.
+"""
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from operator import itemgetter
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import structlog
+
+from diskless.ports import ServerMetrics
+from diskless.server.connection import Connection, ProblemLog, Shared
+from diskless.server.connection_limits import ConnectionLimits, parse_ip_overrides
+from diskless.server.registry import ApiRegistry
+from diskless.server.request_budget import RequestBudget
+from diskless.server.server_settings import ServerSettings
+from wal.chunks.buffer import BufferPool
+from wal.clock import Clock
+from wal.errors import InvalidSettings
+
+__all__ = ("KafkaServer", "ServerSettings")
+
+_SWEEP_INTERVAL_MAX_S: Final = 1.0
+
+_SWEEP_STEP: Final = 250
+"""Connections, between which others have a turn."""
+
+_UNSENT_SHARES_MAX: Final = 2
+"""Times `queued.max.response.bytes`."""
+
+_log = structlog.get_logger("diskless.server.server")
+
+
+class ServerStatistics(NamedTuple):
+    """What the server holds now."""
+
+    connections: int
+    request_bytes_held: int
+    """Receive buffers lent out, and what unanswered requests keep besides them."""
+    connections_waiting: int
+    """Not read from because of `queued.max.request.bytes`."""
+    unsent_bytes: int
+    """Handed to sockets whose clients do not keep up."""
+    reserved_bytes: int
+    """Answers on their way to their sockets, and what is being read for others."""
+
+
+def bind_listener(host: str, port: int) -> socket.socket:
+    """A socket that has its address and refuses connections until a server listens on it.
+
+    So a broker knows where it is reached before it can answer anybody; `port` 0 takes a free one.
+    Raises InvalidSettings when the address cannot be had.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = sorted(found, key=lambda one: one[0])[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setblocking(False)
+            bound.bind(address)
+        except BaseException:
+            bound.close()
+            raise
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    return bound
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> InvalidSettings:
+    return InvalidSettings(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+class KafkaServer:
+    """Listens on one address, from `async with` to its end."""
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        apis: ApiRegistry,
+        settings: ServerSettings,
+        pool: BufferPool,
+        clock: Clock,
+        metrics: ServerMetrics,
+        listener: socket.socket | None = None,
+    ) -> None:
+        """`port` 0 takes a free one. `apis` may still grow until the server is entered.
+
+        `listener` is a socket that is bound already (`bind_listener`); host and port are its then.
+
+        `pool` is the server's alone: what it lends is the memory of requests.
+        """
+        self._host = host
+        self._port = port
+        self._bound = listener
+        self._apis = apis
+        self._settings = settings
+        self._pool = pool
+        self._clock = clock
+        self._metrics = metrics
+        self._budget = RequestBudget(settings.queued_max_request_bytes, pool)
+        self._connections: set[Connection] = set()
+        self._limits = ConnectionLimits(
+            connections_max=settings.max_connections,
+            per_ip_max=settings.max_connections_per_ip,
+            per_ip_overrides=parse_ip_overrides(settings.max_connections_per_ip_overrides),
+            creations_per_s=settings.max_connection_creation_rate,
+            now=clock.monotonic(),
+        )
+        self._is_stopping = False
+        self._ids = itertools.count(1)
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+        self._stack = AsyncExitStack()
+        self._shared: Shared | None = None
+        self._listener: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        """Raises InvalidSettings when the address cannot be listened on."""
+        listener = await self._bind()
+        async with AsyncExitStack() as stack:
+            stack.callback(listener.close)
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            self._shared = Shared(
+                owner=self,
+                apis=self._apis,
+                settings=self._settings,
+                pool=self._pool,
+                clock=self._clock,
+                metrics=self._metrics,
+                budget=self._budget,
+                problems=ProblemLog(self._clock),
+                tasks=tasks,
+            )
+            sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
+            stack.callback(sweeper.cancel)
+            stack.push_async_callback(self._stop)
+            self._listener = listener
+            await listener.start_serving()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that the server listens on."""
+        assert self._listener is not None
+        address = self._listener.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def statistics(self) -> ServerStatistics:
+        return ServerStatistics(
+            connections=len(self._connections),
+            request_bytes_held=self._budget.used_bytes,
+            connections_waiting=self._budget.waiting,
+            unsent_bytes=self._shared.unsent_bytes if self._shared is not None else 0,
+            reserved_bytes=self._shared.reserved_bytes if self._shared is not None else 0,
+        )
+
+    def sweep(self) -> None:
+        """Cut off connections whose time is up; the server does this by itself as well."""
+        for _ in self._sweep_in_steps():
+            pass
+
+    def _sweep_in_steps(self) -> Iterator[None]:
+        """The same a few connections at a time, for thousands take milliseconds."""
+        now = self._clock.monotonic()
+        for number, connection in enumerate(list(self._connections), start=1):
+            connection.sweep(now)
+            if not number % _SWEEP_STEP:
+                yield
+        self._cut_slowest_readers(now)
+
+    def _cut_slowest_readers(self, now: float) -> None:
+        """Above all, memory is kept: who has left the most answers unread for longest goes first.
+
+        Who keeps up is never among them, and a Fetch is granted little long before; so it takes
+        thousands of clients that do not read, or a hostile one.
+        """
+        assert self._shared is not None
+        limit = self._settings.fetched_max_bytes
+        if self._shared.unsent_bytes <= _UNSENT_SHARES_MAX * limit:
+            return
+        # One that was written to a moment ago is not slow yet.
+        slow = [
+            (one.unread_since, one)
+            for one in self._connections
+            if one.unread_since is not None and one.unread_since < now
+        ]
+        slow.sort(key=itemgetter(0))
+        for _, connection in slow:
+            connection.cut_as_slow_reader()
+            if self._shared.unsent_bytes <= limit:
+                return
+
+    # --- called by connections
+
+    def admit(self, connection: Connection, host: str) -> str | float:
+        if self._is_stopping:
+            return "stopping"
+        refusal = self._limits.refusal(host)
+        if refusal is not None:
+            return refusal
+        self._connections.add(connection)
+        self._all_gone.clear()
+        return self._limits.opened(host, self._clock.monotonic())
+
+    def lost(self, connection: Connection, host: str) -> None:
+        self._connections.discard(connection)
+        self._limits.closed(host)
+        if not self._connections:
+            self._all_gone.set()
+
+    # --- own work
+
+    async def _bind(self) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._bound is not None:
+                return await loop.create_server(
+                    self._accept,
+                    sock=self._bound,
+                    backlog=self._settings.backlog,
+                    start_serving=False,
+                )
+            return await loop.create_server(
+                self._accept,
+                self._host,
+                self._port,
+                backlog=self._settings.backlog,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise _cannot_listen(self._host, self._port, error) from error
+
+    def _accept(self) -> Connection:
+        assert self._shared is not None
+        return Connection(self._shared, next(self._ids))
+
+    async def _sweep_for_ever(self) -> None:
+        shortest_ms = min(self._settings.idle_max_ms, self._settings.request_receive_timeout_ms)
+        interval_s = min(shortest_ms / 4000, _SWEEP_INTERVAL_MAX_S)
+        while True:
+            await asyncio.sleep(interval_s)
+            for _ in self._sweep_in_steps():
+                await asyncio.sleep(0)
+
+    async def _stop(self) -> None:
+        assert self._listener is not None
+        assert self._shared is not None
+        self._is_stopping = True
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout_ms / 1000):
+                await self._all_gone.wait()
+        except TimeoutError:
+            _log.warning("connections aborted at stop", count=len(self._connections))
+            for connection in list(self._connections):
+                connection.abort()
+            await self._all_gone.wait()
+            # Handlers that clients no longer wait for may still be waiting for a store that is out.
+            for task in self._shared.running:
+                task.cancel()
+        await self._listener.wait_closed()

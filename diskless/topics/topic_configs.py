@@ -1,0 +1,454 @@
+"""The configuration of a topic: every key Kafka knows, its type, default, bounds and meaning here.
+
+Clients and tools (Connect, admin UIs, `kafka-configs`) set and expect Kafka's whole set, so all of
+it is accepted and shown. A key whose subject does not exist here, such as replica throttles, says
+so in its documentation instead of being refused.
+
+A topic stores only what was set explicitly; everything else comes, at the time of use, from the
+broker's configuration where it has a key for it (`broker_key`), else from this table.
+
+The set is that of Kafka 3.9 and 4.x together; what only one of them knows is here too.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
+from wal.errors import InvalidConfig
+from wal.records.batch_validation import UNBOUNDED_MS, TopicRules
+from wal.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from wal.records.recompression import Compression
+
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+_WEEK_MS: Final = 7 * 24 * 3600 * 1000
+_DAY_MS: Final = 24 * 3600 * 1000
+_HOUR_MS: Final = 3600 * 1000
+
+_NO_EFFECT: Final = " Accepted for compatibility; has no effect here."
+
+
+class ConfigKind(IntEnum):
+    """Types as DescribeConfigs numbers them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One key. `choices` bounds strings and list items, `minimum` and `maximum` numbers."""
+
+    name: str
+    kind: ConfigKind
+    default: str
+    documentation: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    """Of a string, or of each item of a list; empty: anything goes."""
+
+    @property
+    def broker_key(self) -> str:
+        """What the default for all topics is called in a broker's configuration; may be empty.
+
+        A broker shows the default under this name, as Kafka does, whether it can be set or not.
+        """
+        return _BROKER_KEYS.get(self.name, self.name)
+
+
+_BROKER_KEYS: Final = {
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.downconversion.enable": "log.message.downconversion.enable",
+    "message.format.version": "log.message.format.version",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "preallocate": "log.preallocate",
+    "remote.log.copy.disable": "",
+    "remote.log.delete.on.disable": "",
+    "remote.storage.enable": "",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+}
+"""Where they differ; segments are Parquet files here, so segment.bytes and .ms keep their names."""
+
+_INTEGER: Final = r"[+-]?[0-9]{1,20}"
+_DOUBLE: Final = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_VERSION: Final = r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?"
+_THROTTLED_REPLICA: Final = r"\*|none|[0-9]+:[0-9]+"
+
+
+def _int(name: str, default: int, text: str, *, low: int = 0, high: int = _INT_MAX) -> TopicConfig:
+    return TopicConfig(
+        name=name,
+        kind=ConfigKind.INT,
+        default=str(default),
+        documentation=text,
+        minimum=low,
+        maximum=high,
+    )
+
+
+def _long(name: str, default: int, text: str, *, low: int = 0) -> TopicConfig:
+    return TopicConfig(
+        name=name,
+        kind=ConfigKind.LONG,
+        default=str(default),
+        documentation=text,
+        minimum=low,
+        maximum=_LONG_MAX,
+    )
+
+
+def _bool(name: str, default: bool, text: str) -> TopicConfig:
+    return TopicConfig(
+        name=name,
+        kind=ConfigKind.BOOLEAN,
+        default="true" if default else "false",
+        documentation=text,
+    )
+
+
+def _choice(name: str, default: str, choices: tuple[str, ...], text: str) -> TopicConfig:
+    return TopicConfig(
+        name=name, kind=ConfigKind.STRING, default=default, documentation=text, choices=choices
+    )
+
+
+_TABLE: Final = (
+    TopicConfig(
+        name="cleanup.policy",
+        kind=ConfigKind.LIST,
+        default="delete",
+        choices=("delete", "compact"),
+        documentation="What happens to old records: 'delete' lets retention.ms and retention.bytes "
+        "delete them. 'compact' makes a key mandatory; until compaction runs, all records of a "
+        "topic with 'compact' alone are kept.",
+    ),
+    _int(
+        "compression.gzip.level",
+        -1,
+        "What compression.type=gzip compresses with; -1: gzip's own default.",
+        low=-1,
+        high=9,
+    ),
+    _int(
+        "compression.lz4.level",
+        9,
+        "What compression.type=lz4 compresses with.",
+        low=1,
+        high=17,
+    ),
+    _choice(
+        "compression.type",
+        "producer",
+        ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        "What batches are stored with; 'producer' leaves them as they come, and is the cheapest: a "
+        "broker has to recompress what comes otherwise.",
+    ),
+    _int(
+        "compression.zstd.level",
+        3,
+        "What compression.type=zstd compresses with; above 9 a broker takes its time.",
+        low=-131072,
+        high=22,
+    ),
+    _long("delete.retention.ms", _DAY_MS, "How long deletes of a compacted topic are kept."),
+    _long(
+        "file.delete.delay.ms",
+        60_000,
+        "Objects are deleted after diskless.file.delete.grace.ms." + _NO_EFFECT,
+    ),
+    _long(
+        "flush.messages",
+        _LONG_MAX,
+        "Every acknowledged record is in the object store already." + _NO_EFFECT,
+        low=1,
+    ),
+    _long(
+        "flush.ms",
+        _LONG_MAX,
+        "Every acknowledged record is in the object store already." + _NO_EFFECT,
+    ),
+    TopicConfig(
+        name="follower.replication.throttled.replicas",
+        kind=ConfigKind.LIST,
+        default="",
+        pattern=_THROTTLED_REPLICA,
+        documentation="There are no followers." + _NO_EFFECT,
+    ),
+    _int("index.interval.bytes", 4096, "There is no sparse offset index." + _NO_EFFECT),
+    TopicConfig(
+        name="leader.replication.throttled.replicas",
+        kind=ConfigKind.LIST,
+        default="",
+        pattern=_THROTTLED_REPLICA,
+        documentation="There are no followers." + _NO_EFFECT,
+    ),
+    _long(
+        "local.retention.bytes",
+        -2,
+        "Brokers keep no records of their own." + _NO_EFFECT,
+        low=-2,
+    ),
+    _long("local.retention.ms", -2, "Brokers keep no records of their own." + _NO_EFFECT, low=-2),
+    _long(
+        "max.compaction.lag.ms",
+        _LONG_MAX,
+        "How long a record of a compacted topic may stay uncompacted.",
+        low=1,
+    ),
+    _int(
+        "max.message.bytes",
+        1_048_588,
+        "The largest record batch accepted, as it is sent, compressed.",
+    ),
+    _bool(
+        "message.downconversion.enable",
+        True,
+        "Old message formats are not served, so nothing is converted; gone in Kafka 4."
+        + _NO_EFFECT,
+    ),
+    TopicConfig(
+        name="message.format.version",
+        kind=ConfigKind.STRING,
+        default="3.0-IV1",
+        pattern=_VERSION,
+        documentation="Batches are always of format 2; gone in Kafka 4." + _NO_EFFECT,
+    ),
+    _long(
+        "message.timestamp.after.max.ms",
+        _HOUR_MS,
+        "How far a record's timestamp may lie ahead of the broker's clock (CreateTime only).",
+    ),
+    _long(
+        "message.timestamp.before.max.ms",
+        UNBOUNDED_MS,
+        "How far a record's timestamp may lie behind the broker's clock (CreateTime only).",
+    ),
+    _long(
+        "message.timestamp.difference.max.ms",
+        UNBOUNDED_MS,
+        "Stands in for message.timestamp.before.max.ms and message.timestamp.after.max.ms where "
+        "these are not set; gone in Kafka 4.",
+    ),
+    _choice(
+        "message.timestamp.type",
+        "CreateTime",
+        ("CreateTime", "LogAppendTime"),
+        "Whether records carry the producer's timestamp or the time of their commit.",
+    ),
+    TopicConfig(
+        name="min.cleanable.dirty.ratio",
+        kind=ConfigKind.DOUBLE,
+        default="0.5",
+        minimum=0,
+        maximum=1,
+        documentation="How much of a compacted topic must be uncompacted to compact it.",
+    ),
+    _long(
+        "min.compaction.lag.ms",
+        0,
+        "How long a record of a compacted topic stays uncompacted at least.",
+    ),
+    _int(
+        "min.insync.replicas",
+        1,
+        "The object store replicates; an acknowledged record is in it." + _NO_EFFECT,
+        low=1,
+    ),
+    _bool("preallocate", False, "Objects are written whole." + _NO_EFFECT),
+    _bool(
+        "remote.log.copy.disable",
+        False,
+        "All records are in the object store from the start." + _NO_EFFECT,
+    ),
+    _bool(
+        "remote.log.delete.on.disable",
+        False,
+        "All records are in the object store from the start." + _NO_EFFECT,
+    ),
+    _bool(
+        "remote.storage.enable",
+        False,
+        "All records are in the object store from the start." + _NO_EFFECT,
+    ),
+    _long(
+        "retention.bytes",
+        -1,
+        "The oldest rows (stored runs of batches, segments) of a partition are deleted while at "
+        "least this many bytes stay; -1: never. Where not set: the broker's log.retention.bytes.",
+        low=-1,
+    ),
+    _long(
+        "retention.ms",
+        _WEEK_MS,
+        "Rows (stored runs of batches, segments) are deleted when their newest record is older "
+        "than this; -1: never. Where not set: the broker's log.retention.ms.",
+        low=-1,
+    ),
+    _int(
+        "segment.bytes",
+        128 << 20,
+        "A Parquet segment is planned when a partition has this much that is in none.",
+        low=1,
+    ),
+    _int("segment.index.bytes", 10 << 20, "Segments carry their own index." + _NO_EFFECT, low=4),
+    _long("segment.jitter.ms", 0, "Segments are planned centrally." + _NO_EFFECT),
+    _long(
+        "segment.ms",
+        10 * 60_000,
+        "A Parquet segment is planned when records are older than this, however few they are.",
+        low=1,
+    ),
+    _bool(
+        "unclean.leader.election.enable",
+        False,
+        "Any broker can serve any partition; none is ever unclean." + _NO_EFFECT,
+    ),
+)
+
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TABLE}
+"""By name, ascending."""
+
+
+def known_config(name: str) -> TopicConfig:
+    """Raises InvalidConfig when there is none of that name."""
+    config = TOPIC_CONFIGS.get(name)
+    if config is None:
+        raise InvalidConfig(f"Unknown topic config name: {name}")
+    return config
+
+
+def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """What to store of the configs a client set: null means the default and is left out.
+
+    Values are kept as given but for surrounding blanks. Raises InvalidConfig naming the key, in
+    Kafka's words where tools are known to look for them.
+    """
+    checked = {}
+    for name, value in configs.items():
+        config = known_config(name)
+        if value is not None:
+            checked[name] = _checked(config, value.strip())
+    low, high = (int(effective(checked, name)) for name in _COMPACTION_LAGS)
+    if low > high:
+        raise InvalidConfig(
+            f"conflict topic config setting {_COMPACTION_LAGS[0]} ({low}) > "
+            f"{_COMPACTION_LAGS[1]} ({high})"
+        )
+    return checked
+
+
+_COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+
+
+def effective(configs: Mapping[str, str], name: str) -> str:
+    """The value of `name` in a topic that set `configs`. Raises KeyError for an unknown name."""
+    return configs.get(name, TOPIC_CONFIGS[name].default)
+
+
+def topic_rules(configs: Mapping[str, str]) -> TopicRules:
+    """What produced batches are judged by, in a topic that set `configs`."""
+    is_append_time = effective(configs, "message.timestamp.type") == "LogAppendTime"
+    return TopicRules(
+        max_message_bytes=int(effective(configs, "max.message.bytes")),
+        timestamp_type=LOG_APPEND_TIME if is_append_time else CREATE_TIME,
+        timestamp_before_max_ms=_timestamp_bound(configs, "message.timestamp.before.max.ms"),
+        timestamp_after_max_ms=_timestamp_bound(configs, "message.timestamp.after.max.ms"),
+        compacted="compact" in list_items(effective(configs, "cleanup.policy")),
+    )
+
+
+def compression_of(configs: Mapping[str, str]) -> Compression | None:
+    """What batches of a topic that set `configs` are compressed with; None: as they come."""
+    name = effective(configs, "compression.type")
+    codec = _CODECS.get(name)
+    if codec is None:
+        return None
+    level = f"compression.{name}.level"
+    return Compression(codec, int(effective(configs, level)) if level in TOPIC_CONFIGS else None)
+
+
+_CODECS: Final = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+
+
+def list_items(value: str) -> list[str]:
+    """The items of a config of kind LIST."""
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _timestamp_bound(configs: Mapping[str, str], name: str) -> int:
+    for key in (name, "message.timestamp.difference.max.ms"):
+        if key in configs:
+            return int(configs[key])
+    return int(TOPIC_CONFIGS[name].default)
+
+
+def _checked(config: TopicConfig, value: str) -> str:
+    match config.kind:
+        case ConfigKind.BOOLEAN:
+            if value.lower() not in ("true", "false"):
+                raise _invalid(config, value, "Expected value to be either true or false")
+            return value.lower()
+        case ConfigKind.STRING:
+            _check_text(config, value)
+        case ConfigKind.LIST:
+            items = list_items(value)
+            for item in items:
+                _check_text(config, item)
+            if config.choices and not items:
+                raise _invalid(config, value, f"needs one of {', '.join(config.choices)}")
+        case ConfigKind.INT | ConfigKind.LONG | ConfigKind.DOUBLE:
+            _check_number(config, value)
+    return value
+
+
+def _check_text(config: TopicConfig, value: str) -> None:
+    if config.choices and value not in config.choices:
+        raise _invalid(config, value, f"String must be one of: {', '.join(config.choices)}")
+    if config.pattern and re.fullmatch(config.pattern, value) is None:
+        raise _invalid(config, value, f"must match {config.pattern}")
+
+
+def _check_number(config: TopicConfig, value: str) -> None:
+    # float() and int() take more than a number in plain digits, which other readers do not.
+    is_double = config.kind is ConfigKind.DOUBLE
+    if re.fullmatch(_DOUBLE if is_double else _INTEGER, value) is None:
+        raise _invalid(config, value, f"Not a number of type {config.kind.name}")
+    number = float(value) if is_double else int(value)
+    assert config.minimum is not None
+    assert config.maximum is not None
+    if number < config.minimum:
+        raise _invalid(config, value, f"Value must be at least {config.minimum}")
+    if number > config.maximum:
+        raise _invalid(config, value, f"Value must be no more than {config.maximum}")
+
+
+def _invalid(config: TopicConfig, value: str, why: str) -> InvalidConfig:
+    return InvalidConfig(f"Invalid value {value} for configuration {config.name}: {why}")

@@ -1,0 +1,222 @@
+"""Applying the records of metadata/records/control.py to the SQLite state.
+
+Called by `StateTransaction.apply`, inside its transaction; like there, everything follows from the
+record and the rows, and a record that contradicts the state raises CorruptState.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import and_, select
+
+from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
+from metadata.records.control import (
+    BrokerRegisteredRecord,
+    BrokerUnregisteredRecord,
+    ClientQuotasRecord,
+    ControlRecord,
+    FileHandedOverRecord,
+    FilesTombstonedRecord,
+    LeaderChangeRecord,
+    NoOpRecord,
+    PartitionsAssignedRecord,
+    ProducersExpiredRecord,
+    RowsSweptRecord,
+    encode_quota_entity,
+)
+from metadata.state.producer_rows import expire_producers
+from metadata.state.schema import (
+    ASSIGNMENTS,
+    BROKERS,
+    CLIENT_QUOTAS,
+    FILE_ANSWERS,
+    FILES,
+    LEADERSHIP,
+    float_bits,
+    pack_owners,
+)
+from wal.coordinates import ObjectKey
+from wal.errors import CorruptState
+
+if TYPE_CHECKING:
+    from metadata.apply.apply import StateTransaction
+
+_TOMBSTONE_SHIFT: Final = 16
+TOMBSTONES_PER_RECORD_MAX: Final = 1 << _TOMBSTONE_SHIFT
+
+
+def apply_control(
+    state: "StateTransaction", offset: int, record: ControlRecord, timestamp_ms: int
+) -> None:
+    """Raises CorruptState."""
+    match record:
+        case NoOpRecord():
+            pass
+        case LeaderChangeRecord():
+            _change_leader(state, record)
+        case PartitionsAssignedRecord():
+            _assign_partitions(state, offset, record)
+        case FileHandedOverRecord():
+            _take_file_over(state, offset, record, timestamp_ms)
+        case FilesTombstonedRecord():
+            _tombstone_files(state, offset, record, timestamp_ms)
+        case ProducersExpiredRecord():
+            _expire_producers(state, record)
+        case BrokerRegisteredRecord():
+            _register_broker(state, record)
+        case BrokerUnregisteredRecord():
+            _unregister_broker(state, record)
+        case RowsSweptRecord():
+            state.deletions.sweep(record.limit, timestamp_ms)
+        case ClientQuotasRecord():
+            _set_quotas(state, record)
+
+
+def _change_leader(state: "StateTransaction", record: LeaderChangeRecord) -> None:
+    before = state.changes.leader or state.image.leader
+    if record.leader_epoch <= (0 if before is None else before.leader_epoch):
+        raise CorruptState(f"leader epoch {record.leader_epoch} after {before}")
+    state.delete_where(LEADERSHIP, LEADERSHIP.table.c.id == 0)
+    state.insert(
+        LEADERSHIP,
+        0,
+        record.leader_epoch,
+        record.broker_id,
+        record.port,
+        record.host,
+        record.incarnation.bytes,
+    )
+    state.changes.leader = Leader(
+        record.leader_epoch, record.broker_id, record.host, record.port, record.incarnation
+    )
+
+
+def _assign_partitions(
+    state: "StateTransaction", offset: int, record: PartitionsAssignedRecord
+) -> None:
+    if not record.coordinators or state.coordinator_id in record.coordinators:
+        raise CorruptState(f"{record} is not an assignment to other coordinators")
+    topic = state.extend_topic(
+        offset, record.topic_id, record.name, record.first_partition, record.coordinators
+    )
+    for partition, coordinator in enumerate(record.coordinators, record.first_partition):
+        state.insert(ASSIGNMENTS, topic, partition, coordinator)
+
+
+def _take_file_over(
+    state: "StateTransaction", offset: int, record: FileHandedOverRecord, timestamp_ms: int
+) -> None:
+    """Our own account of the file, if there is one, stays; only the right to decide is added.
+
+    A tombstone stays one: it gets an owner list, which tells it from those that are just forgotten.
+    """
+    files = FILES.table.c
+    found = state.connection.execute(
+        select(FILES.table).where(files.object_key == record.object_key)
+    ).one_or_none()
+    if found is None:
+        state.insert(
+            FILES,
+            offset,
+            record.object_format,
+            record.file_size,
+            -1,
+            timestamp_ms,
+            0,
+            0,
+            timestamp_ms,
+            1,
+            record.object_key,
+            pack_owners(record.owner_ids),
+        )
+        return
+    file_id, object_format, file_size, *account, is_owner, key, owners = tuple(found)[:-1]
+    if object_format == TOMBSTONE and not owners:
+        file_size, owners = record.file_size, pack_owners(record.owner_ids)
+    elif is_owner:
+        return  # it was handed over before; the sender had lost our answer
+    state.delete_where(FILES, files.id == file_id)
+    state.insert(FILES, file_id, object_format, file_size, *account, 1, key, owners)
+
+
+def _tombstone_files(
+    state: "StateTransaction", offset: int, record: FilesTombstonedRecord, timestamp_ms: int
+) -> None:
+    """One row per key. Their surrogate keys are negative: every other one is an offset.
+
+    A file that was handed over and never committed here keeps its row, and with it its owners.
+    """
+    if len(record.object_keys) > TOMBSTONES_PER_RECORD_MAX:
+        raise CorruptState(f"{len(record.object_keys)} tombstones in one record")
+    for position, key in enumerate(record.object_keys):
+        if _seal_handed_over(state, key):
+            continue
+        state.insert(
+            FILES,
+            -(offset << _TOMBSTONE_SHIFT) - position - 1,
+            TOMBSTONE,
+            0,
+            -1,
+            timestamp_ms,
+            0,
+            0,
+            timestamp_ms,
+            1,
+            key,
+            pack_owners(()),
+        )
+
+
+def _seal_handed_over(state: "StateTransaction", key: ObjectKey) -> bool:
+    files, answers = FILES.table.c, FILE_ANSWERS.table.c
+    found = state.connection.execute(
+        select(FILES.table).where(files.object_key == key)
+    ).one_or_none()
+    if found is None:
+        return False
+    file_id, object_format, *account = tuple(found)[:-1]
+    answer = state.connection.execute(select(answers.file).where(answers.file == file_id)).first()
+    if object_format == TOMBSTONE or answer is not None:
+        raise CorruptState(
+            f"{key} was tombstoned and is {'committed' if answer else 'a tombstone'}"
+        )
+    state.delete_where(FILES, files.id == file_id)
+    state.insert(FILES, file_id, TOMBSTONE, *account)
+    return True
+
+
+def _expire_producers(state: "StateTransaction", record: ProducersExpiredRecord) -> None:
+    for key, checksum in expire_producers(state.connection, record.before_ms, record.limit):
+        state.subtract(checksum)
+        state.changes.producers[key] = None
+
+
+def _register_broker(state: "StateTransaction", record: BrokerRegisteredRecord) -> None:
+    state.delete_where(BROKERS, BROKERS.table.c.broker_id == record.broker_id)
+    state.insert(
+        BROKERS,
+        record.broker_id,
+        record.port,
+        record.host,
+        record.rack,
+        record.incarnation.bytes,
+    )
+    state.changes.brokers[record.broker_id] = RegisteredBroker(
+        record.broker_id, record.host, record.port, record.rack, record.incarnation
+    )
+
+
+def _unregister_broker(state: "StateTransaction", record: BrokerUnregisteredRecord) -> None:
+    gone = state.delete_where(BROKERS, and_(BROKERS.table.c.broker_id == record.broker_id))
+    if gone != 1:
+        raise CorruptState(f"broker {record.broker_id} was unregistered and is not registered")
+    state.changes.brokers[record.broker_id] = None
+
+
+def _set_quotas(state: "StateTransaction", record: ClientQuotasRecord) -> None:
+    entity = encode_quota_entity(record.entity)
+    gone = state.delete_where(CLIENT_QUOTAS, CLIENT_QUOTAS.table.c.entity == entity)
+    if not gone and not record.quotas:
+        raise CorruptState(f"{record.entity} lost its quotas and had none")
+    for key, value in sorted(record.quotas.items()):
+        state.insert(CLIENT_QUOTAS, float_bits(value), entity, key)
+    state.changes.quotas[record.entity] = dict(record.quotas) or None

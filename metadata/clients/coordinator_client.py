@@ -1,0 +1,184 @@
+"""What a broker asks of the coordinators: KIP-1164's operations, and those that it leaves out.
+
+A `CoordinatorClient` stands for the coordinators that one broker leads. Requests name partitions;
+which coordinator a partition belongs to was fixed at its creation and is part of its topic's
+metadata. An entry whose coordinator is led elsewhere is answered with NotCoordinator, that entry
+alone; the sender then finds out who leads it and asks there (metadata/clients/routed_client.py does).
+
+| operation          | key    | addressed to |
+|--------------------|--------|--------------|
+| create_partitions  | 93     | leader of the catalogue; it sees to the other coordinators |
+| delete_topics      | 94     | leader of the catalogue; it sees to the other coordinators |
+| commit_file        | 95     | per batch: leader of the partition's coordinator |
+| delete_records     | 96     | per partition: leader of its coordinator |
+| list_offsets       | 97     | per partition: leader of its coordinator, strictly consistent |
+| find_batches       | 98     | per partition: any replica of its coordinator; may be stale |
+| describe_files     | 100    | all coordinators led here, or the one that is named |
+| create_topics      | 10002  | leader of the catalogue |
+| allocate_producer_ids | 10003 | leader of the catalogue |
+| tombstone_files    | 10004  | the named coordinator |
+| hand_over_files    | 10005  | the named coordinator |
+| create_partitions_at | 10006 | the named coordinator |
+| delete_topics_at   | 10007  | the named coordinator |
+| plan_segments      | 10009  | all coordinators led here |
+| commit_segments    | 10010  | per segment: leader of the partition's coordinator |
+| alter_topic_configs | 10011 | leader of the catalogue |
+| alter_client_quotas | 10012 | leader of the catalogue |
+| register_broker    | 10008  | leader of the catalogue |
+
+Implementations: `metadata.clients.local_client` (in this process) and `metadata.clients.wire_client` (over a
+socket). Both pass tests/metadata/coordinator/coordinator_conformance.py.
+
+What holds for all: lists in, lists out, same order, errors per entry. A call raises what concerns
+it as a whole: NotCoordinator, CommitFailed (nothing happened, try again), CommitOutcomeUnknown
+(it may have happened; repeating it is safe for every operation here), Overloaded, Rejected.
+`timeout_ms` bounds how long the caller waits; when it passes, the outcome is unknown
+(CommitOutcomeUnknown for what changes something, CommitFailed for what only reads).
+
+Source: KIP-1164, "Diskless coordinator API".
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+from uuid import UUID
+
+from metadata.operations import (
+    AlterClientQuotas,
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
+    BatchCommit,
+    CommitFile,
+    CreatePartitions,
+    CreatePartitionsAt,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    DescribedFile,
+    FindBatches,
+    FoundBatches,
+    HandedFile,
+    ListedOffset,
+    ListOffsets,
+    RegisteredBroker,
+    RolledSegment,
+    SegmentCommit,
+    SegmentPlan,
+    Tombstone,
+    TopicDescription,
+)
+from wal.coordinates import ObjectKey
+from wal.errors import DisklessError
+
+TIMEOUT_MS: Final = 60_000
+"""The seed's default of every TimeoutMs."""
+
+BATCHES_PER_PARTITION_MAX: Final = 2**31 - 1
+
+
+class CoordinatorClient(Protocol):
+    """The coordinators that one broker leads, wherever that broker is."""
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        """Idempotent. TopicExists (the name has another id), InvalidPartitions (fewer than now),
+        UnknownTopicId (the id was deleted not long ago)."""
+        ...
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[TopicDescription | DisklessError]: ...
+
+    async def delete_topics(
+        self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]: ...
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[AlteredTopicConfigs]:
+        """Idempotent; an entry that came too late says what the topic's configs are instead."""
+        ...
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        """Idempotent. PolicyViolation where there are too many entities."""
+        ...
+
+    async def commit_file(
+        self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[BatchCommit]:
+        """Results match `request.batches` by position; every coordinator commits its share."""
+        ...
+
+    async def delete_records(
+        self, requests: Sequence[DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DeletedRecords]: ...
+
+    async def list_offsets(
+        self, requests: Sequence[ListOffsets], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ListedOffset]:
+        """Strictly consistent. Over a wire a timestamp gives the exact offset, never an extent."""
+        ...
+
+    async def find_batches(
+        self,
+        requests: Sequence[FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+        batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[FoundBatches]:
+        """May be stale; staleness alone never makes an offset out of range."""
+        ...
+
+    async def describe_files(
+        self,
+        keys: Sequence[ObjectKey],
+        *,
+        coordinator: int | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[DescribedFile]:
+        """`coordinator` None: whether any coordinator led there has live batches in the file."""
+        ...
+
+    async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
+        """A block of producer ids that was never given out before, and never will be again."""
+        ...
+
+    async def tombstone_files(
+        self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[Tombstone]: ...
+
+    async def hand_over_files(
+        self, coordinator: int, files: Sequence[HandedFile], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]: ...
+
+    async def create_partitions_at(
+        self,
+        coordinator: int,
+        topics: Sequence[CreatePartitionsAt],
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[DisklessError | None]:
+        """Idempotent; partitions that the coordinator has already are left as they are."""
+        ...
+
+    async def delete_topics_at(
+        self, coordinator: int, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]: ...
+
+    async def plan_segments(
+        self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[SegmentPlan]: ...
+
+    async def commit_segments(
+        self, segments: Sequence[RolledSegment], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[SegmentCommit]: ...
+
+    async def register_broker(
+        self, broker: RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
+    ) -> None:
+        """Register, or say that the broker is still alive; sent every few seconds."""
+        ...

@@ -1,0 +1,543 @@
+"""`CoordinatorClient` over a socket: the coordinators that another broker leads.
+
+One connection, made when it is first needed and again after it was lost. Requests are written in
+the order of the calls and answered in that order, as Kafka's protocol has it, so any number of
+calls may wait at the same time and the answers are told apart by their place; the correlation id
+only proves it. There are no tasks: a call writes its request and waits for a future that the
+transport's callbacks complete.
+
+What a call raises says whether the operation may have happened:
+
+- CommitFailed, nothing was sent: no connection, the time was up before there was one, or the last
+  attempts failed and the next one is not due yet (`RETRY_FIRST_S` .. `RETRY_MAX_S`, doubling).
+  Calls in that pause fail at once: whoever routes them has other brokers to look at.
+- CommitOutcomeUnknown, a change was sent and no answer came that could be believed: the connection
+  was lost, the time was up, or the bytes were no answer. For what only reads, that is CommitFailed.
+- Overloaded: too much is under way already. InvalidRequest: the values do not fit a request.
+- Everything else is what the coordinator said.
+
+The peer answers every request by its TimeoutMs, if only with a time-out. When the oldest one is
+overdue by `OVERDUE_S`, the peer is held to be gone: the next call, or the next one whose time is
+up, drops the connection. An answer that comes after its call was given up is dropped.
+
+Invariants: a call's future is completed exactly once; nothing is allocated for a frame longer than
+`RESPONSE_BYTES_MAX`; leaving the context fails what waits and ends the connection.
+"""
+
+import asyncio
+import random
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+from uuid import UUID
+
+from metadata.clients.coordinator_client import BATCHES_PER_PARTITION_MAX, TIMEOUT_MS
+from metadata.messages.brokers import (
+    ALLOCATE_PRODUCER_IDS,
+    ALTER_TOPIC_CONFIGS,
+    COMMIT_SEGMENTS_HERE,
+    CREATE_PARTITIONS_AT,
+    CREATE_TOPICS,
+    DELETE_TOPICS_AT,
+    HAND_OVER_FILES,
+    PLAN_SEGMENTS_HERE,
+    REGISTER_BROKER,
+    TOMBSTONE_FILES,
+    CreatePartitionsAtMessage,
+    DeleteTopicsAtMessage,
+    HandOverFilesMessage,
+    TombstoneFilesMessage,
+)
+from metadata.messages.codec import Operation, reading
+from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
+from metadata.messages.coordinator import (
+    CREATE_PARTITIONS,
+    DELETE_RECORDS,
+    DELETE_TOPICS,
+    DESCRIBE_FILES,
+    LIST_OFFSETS,
+    DescribeFilesMessage,
+)
+from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
+from metadata.messages.quotas import ALTER_CLIENT_QUOTAS
+from metadata.operations import (
+    AlterClientQuotas,
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
+    BatchCommit,
+    CommitFile,
+    CreatePartitions,
+    CreatePartitionsAt,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    DescribedFile,
+    FindBatches,
+    FoundBatches,
+    HandedFile,
+    ListedOffset,
+    ListOffsets,
+    RegisteredBroker,
+    RolledSegment,
+    SegmentCommit,
+    SegmentPlan,
+    Tombstone,
+    TopicDescription,
+)
+from wal.clock import Clock
+from wal.coordinates import ObjectKey
+from wal.errors import (
+    CommitFailed,
+    CommitOutcomeUnknown,
+    DisklessError,
+    InvalidRequest,
+    Overloaded,
+)
+from wal.wire.fields import NO_TAGS, FieldReader
+
+CONNECT_TIMEOUT_S: Final = 5.0
+RETRY_FIRST_S: Final = 0.05
+RETRY_MAX_S: Final = 2.0
+OVERDUE_S: Final = 5.0
+"""What an answer may take beyond its TimeoutMs: the way there and back."""
+
+IN_FLIGHT_MAX: Final = 1_000
+"""Calls under way; a broker stops reading a connection at 2,000 unanswered requests."""
+UNSENT_BYTES_MAX: Final = 64 << 20
+"""Requests that the socket has not taken yet."""
+REQUEST_BYTES_MAX: Final = 4 << 20
+"""The default of socket.control.request.max.bytes: a peer hangs up on more."""
+RESPONSE_BYTES_MAX: Final = 64 << 20
+"""Plans of segments are the largest answers; a broker stops at a quarter of that."""
+
+_VERSION: Final = 0
+_INT32_MAX: Final = 2**31 - 1
+_FRAME_LENGTH: Final = struct.Struct(">i")
+_REQUEST_START: Final = struct.Struct(">ihhih")
+"""Frame length, API key, version, correlation id, length of the client id."""
+_RESPONSE_BYTES_MIN: Final = 5
+"""Correlation id and an empty tag section."""
+
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+class Connect(Protocol):
+    """`create_connection` of the running event loop, or a simulation's. Raises OSError."""
+
+    async def __call__(
+        self, factory: Callable[[], "_Connection"], host: str, port: int
+    ) -> tuple[asyncio.BaseTransport, "_Connection"]: ...
+
+
+async def connect_tcp(
+    factory: Callable[[], "_Connection"], host: str, port: int
+) -> tuple[asyncio.BaseTransport, "_Connection"]:
+    """A TCP connection of the running event loop."""
+    return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+
+class _Pending:
+    """A request that was sent and is not answered."""
+
+    __slots__ = ("correlation_id", "frame", "overdue_at")
+
+    def __init__(self, correlation_id: int, overdue_at: float) -> None:
+        self.correlation_id = correlation_id
+        self.overdue_at = overdue_at
+        self.frame: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        """What came, without its length; None when the connection was lost."""
+
+
+class _Connection(asyncio.Protocol):
+    """One life of the connection: frames out, frames in, in order."""
+
+    def __init__(self, response_bytes_max: int, on_lost: Callable[["_Connection"], None]) -> None:
+        self._response_bytes_max = response_bytes_max
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._pending: deque[_Pending] = deque()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Completed when the transport is gone."""
+        self.has_answered = False
+        self.lost: str | None = None
+        """Why it is of no use any more."""
+
+    # --- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have all the methods of asyncio.Transport, but not the class.
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        if self.lost is None:
+            self._received += data
+        while len(self._received) >= _FRAME_LENGTH.size:
+            (length,) = _FRAME_LENGTH.unpack_from(self._received)
+            if not _RESPONSE_BYTES_MIN <= length <= self._response_bytes_max:
+                self.drop(f"an answer of {length} bytes")
+                return
+            end = _FRAME_LENGTH.size + length
+            if len(self._received) < end:
+                return
+            frame = bytes(memoryview(self._received)[_FRAME_LENGTH.size : end])
+            del self._received[:end]
+            self._answered(frame)
+
+    def eof_received(self) -> None:
+        # The transport closes itself in a moment, and would swallow what is written until then.
+        self._fail("the connection was lost: closed by the other end")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(f"the connection was lost: {error or 'closed'}")
+        self.ended.set_result(None)
+
+    # --- called by the client
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the oldest answer should have come long ago."""
+        return bool(self._pending) and now > self._pending[0].overdue_at
+
+    def send(self, pending: _Pending, frame: bytes) -> None:
+        assert self._transport is not None
+        assert self.lost is None
+        self._pending.append(pending)
+        self._transport.write(frame)
+
+    def drop(self, reason: str) -> None:
+        """End it at once; what waits is told that it was lost."""
+        self._fail(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _answered(self, frame: bytes) -> None:
+        (correlation_id,) = _FRAME_LENGTH.unpack_from(frame)
+        if not self._pending or self._pending[0].correlation_id != correlation_id:
+            self.drop(f"answer {correlation_id}, which is not the next one")
+            return
+        self.has_answered = True
+        pending = self._pending.popleft()
+        # A call that was given up has cancelled its future.
+        if not pending.frame.done():
+            pending.frame.set_result(frame)
+
+    def _fail(self, reason: str) -> None:
+        if self.lost is None:
+            self.lost = reason
+            self._on_lost(self)
+        self._received.clear()
+        while self._pending:
+            pending = self._pending.popleft()
+            if not pending.frame.done():
+                pending.frame.set_result(None)
+
+
+class WireClient:
+    """The coordinators of the broker at one address. Enter it; leaving closes the connection."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        client_id: str = "diskless-broker",
+        connect: Connect = connect_tcp,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        request_bytes_max: int = REQUEST_BYTES_MAX,
+        response_bytes_max: int = RESPONSE_BYTES_MAX,
+    ) -> None:
+        self.address: Final = f"{host}:{port}"
+        self._host = host
+        self._port = port
+        self._clock = clock
+        self._rng = rng
+        self._client_id = client_id.encode()
+        self._connect = connect
+        self._in_flight_max = in_flight_max
+        self._request_bytes_max = request_bytes_max
+        self._response_bytes_max = response_bytes_max
+        self._connection: _Connection | None = None
+        self._ending: set[asyncio.Future[None]] = set()
+        # Whoever waits for the connection goes first when it is there, in the order of the calls.
+        self._sending = asyncio.Lock()
+        self._waiting = 0
+        self._correlation_id = 0
+        self._failures = 0
+        self._retry_at = clock.monotonic()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.drop("this broker closed it")
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    # --- the operations
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        return await self._call(CREATE_PARTITIONS, topics, timeout_ms)
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[TopicDescription | DisklessError]:
+        return await self._call(CREATE_TOPICS, topics, timeout_ms)
+
+    async def delete_topics(
+        self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        return await self._call(DELETE_TOPICS, topic_ids, timeout_ms)
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[AlteredTopicConfigs]:
+        return await self._call(ALTER_TOPIC_CONFIGS, requests, timeout_ms)
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        return await self._call(ALTER_CLIENT_QUOTAS, requests, timeout_ms)
+
+    async def commit_file(
+        self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[BatchCommit]:
+        return await self._call(COMMIT_FILE, CommitFileMessage(request), timeout_ms)
+
+    async def delete_records(
+        self, requests: Sequence[DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DeletedRecords]:
+        return await self._call(DELETE_RECORDS, requests, timeout_ms)
+
+    async def list_offsets(
+        self, requests: Sequence[ListOffsets], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ListedOffset]:
+        return await self._call(LIST_OFFSETS, requests, timeout_ms)
+
+    async def find_batches(
+        self,
+        requests: Sequence[FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+        batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[FoundBatches]:
+        message = FindBatchesMessage(requests, max_bytes, batches_per_partition_max, at_least_one)
+        return await self._call(FIND_BATCHES, message, timeout_ms)
+
+    async def describe_files(
+        self,
+        keys: Sequence[ObjectKey],
+        *,
+        coordinator: int | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[DescribedFile]:
+        return await self._call(DESCRIBE_FILES, DescribeFilesMessage(keys, coordinator), timeout_ms)
+
+    async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
+        (block,) = await self._call(ALLOCATE_PRODUCER_IDS, None, timeout_ms)
+        if isinstance(block, DisklessError):
+            raise block
+        return block
+
+    async def tombstone_files(
+        self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[Tombstone]:
+        return await self._call(
+            TOMBSTONE_FILES, TombstoneFilesMessage(coordinator, keys), timeout_ms
+        )
+
+    async def hand_over_files(
+        self, coordinator: int, files: Sequence[HandedFile], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        return await self._call(
+            HAND_OVER_FILES, HandOverFilesMessage(coordinator, files), timeout_ms
+        )
+
+    async def create_partitions_at(
+        self,
+        coordinator: int,
+        topics: Sequence[CreatePartitionsAt],
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[DisklessError | None]:
+        return await self._call(
+            CREATE_PARTITIONS_AT, CreatePartitionsAtMessage(coordinator, topics), timeout_ms
+        )
+
+    async def delete_topics_at(
+        self, coordinator: int, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        return await self._call(
+            DELETE_TOPICS_AT, DeleteTopicsAtMessage(coordinator, topic_ids), timeout_ms
+        )
+
+    async def plan_segments(
+        self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[SegmentPlan]:
+        (plans,) = await self._call(PLAN_SEGMENTS_HERE, include_partial, timeout_ms)
+        if isinstance(plans, DisklessError):
+            raise plans
+        return plans
+
+    async def commit_segments(
+        self, segments: Sequence[RolledSegment], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[SegmentCommit]:
+        return await self._call(COMMIT_SEGMENTS_HERE, segments, timeout_ms)
+
+    async def register_broker(
+        self, broker: RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
+    ) -> None:
+        (error,) = await self._call(REGISTER_BROKER, broker, timeout_ms)
+        if error is not None:
+            raise error
+
+    # --- one call
+
+    async def _call(
+        self, operation: Operation[_Asked, _Answer], asked: _Asked, timeout_ms: int
+    ) -> Sequence[_Answer]:
+        """Raises what concerns the call as a whole."""
+        timeout_ms = min(max(timeout_ms, 0), _INT32_MAX)
+        body = operation.encode_request(asked, timeout_ms)
+        if len(body) > self._request_bytes_max:
+            raise InvalidRequest(
+                f"a {operation.name} request of {len(body)} bytes; {self.address} takes "
+                f"{self._request_bytes_max}"
+            )
+        connection: _Connection | None = None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                connection, pending = await self._send(operation.key, body, timeout_ms)
+                frame = await pending.frame
+        except TimeoutError as error:
+            text = f"{self.address} did not answer {operation.name} within {timeout_ms} ms"
+            if connection is None:
+                raise CommitFailed(text) from error
+            self._drop_if_overdue(connection)
+            raise _unanswered(operation, text) from error
+        if frame is None:
+            raise _unanswered(operation, f"{self.address}, {operation.name}: {connection.lost}")
+        try:
+            answers, call_error = operation.decode_response(asked, _response_body(frame))
+        except InvalidRequest as error:
+            connection.drop(f"no answer to {operation.name}: {error}")
+            raise _unanswered(operation, f"{self.address}: {error}") from error
+        if call_error is not None:
+            raise call_error
+        return answers
+
+    async def _send(self, key: int, body: bytes, timeout_ms: int) -> tuple[_Connection, _Pending]:
+        """Write a request behind all earlier ones. Raises: CommitFailed, Overloaded."""
+        in_flight = self._waiting + (self._connection.in_flight if self._connection else 0)
+        if in_flight >= self._in_flight_max:
+            raise Overloaded(f"{in_flight} calls of {self.address} are under way")
+        self._waiting += 1
+        try:
+            async with self._sending:
+                connection = await self._connected()
+                unsent_bytes = connection.unsent_bytes
+                if unsent_bytes and unsent_bytes + len(body) > UNSENT_BYTES_MAX:
+                    raise Overloaded(f"{self.address} does not take its requests")
+                self._correlation_id = (self._correlation_id + 1) & _INT32_MAX
+                overdue_at = self._clock.monotonic() + timeout_ms / 1000 + OVERDUE_S
+                pending = _Pending(self._correlation_id, overdue_at)
+                connection.send(pending, self._frame(key, body))
+                return connection, pending
+        finally:
+            self._waiting -= 1
+
+    def _frame(self, key: int, body: bytes) -> bytes:
+        length = _REQUEST_START.size - _FRAME_LENGTH.size + len(self._client_id) + 1 + len(body)
+        start = _REQUEST_START.pack(
+            length, key, _VERSION, self._correlation_id, len(self._client_id)
+        )
+        return b"".join((start, self._client_id, NO_TAGS, body))
+
+    # --- the connection
+
+    async def _connected(self) -> _Connection:
+        """The connection, made if need be. Raises CommitFailed."""
+        if self._connection is not None:
+            self._drop_if_overdue(self._connection)
+            if self._connection.lost is None:
+                return self._connection
+            self._connection = None
+        self._refuse_if_closed()
+        wait_s = self._retry_at - self._clock.monotonic()
+        if wait_s > 0:
+            raise CommitFailed(f"{self.address} does not answer; next attempt in {wait_s:.1f} s")
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await self._connect(self._new_connection, self._host, self._port)
+        except (OSError, TimeoutError) as error:
+            self._has_failed()
+            raise CommitFailed(f"no connection to {self.address}: {error}") from error
+        self._ending.add(connection.ended)
+        connection.ended.add_done_callback(self._ending.discard)
+        if self._is_closed:
+            connection.drop("this broker closed it")
+            self._refuse_if_closed()
+        if connection.lost is not None:
+            raise CommitFailed(f"no connection to {self.address}: {connection.lost}")
+        self._connection = connection
+        return connection
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise CommitFailed(f"the connection to {self.address} is closed")
+
+    def _new_connection(self) -> _Connection:
+        return _Connection(self._response_bytes_max, self._was_lost)
+
+    def _was_lost(self, connection: _Connection) -> None:
+        """One that was of use is made again at once; else the peer is left alone for a while."""
+        if connection.has_answered:
+            self._failures = 0
+        else:
+            self._has_failed()
+
+    def _has_failed(self) -> None:
+        pause_s = min(RETRY_FIRST_S * 2 ** min(self._failures, 16), RETRY_MAX_S)
+        self._retry_at = self._clock.monotonic() + self._rng.uniform(pause_s / 2, pause_s)
+        self._failures += 1
+
+    def _drop_if_overdue(self, connection: _Connection) -> None:
+        if connection.is_overdue(self._clock.monotonic()):
+            connection.drop(f"{self.address} does not answer any more")
+
+
+def _response_body(frame: bytes) -> bytes:
+    """What follows the header. Raises InvalidRequest."""
+    header = FieldReader(frame, "response header")
+    with reading(header):
+        header.skip(_FRAME_LENGTH.size)
+        header.skip_tags()
+        return header.raw(header.end - header.position)
+
+
+def _unanswered(operation: Operation[Any, Any], text: str) -> DisklessError:
+    return CommitOutcomeUnknown(text) if operation.changes_state else CommitFailed(text)

@@ -1,0 +1,324 @@
+"""The role of this process for one metadata partition: follow its log, or lead it.
+
+    follow --(no leader, or silent for longer than its lease)--> stand
+    stand  --(its LeaderChange is in the log)-----------------> lead
+    stand  --(somebody else's batch is there)-----------------> follow
+    lead   --(deposed, or an append with an unknown outcome)---> follow
+
+A follower applies what it reads to its replica and serves reads that may be stale. When it has seen
+nothing new for longer than any lease can last, it stands: it appends a LeaderChange at the very
+offset up to which it has read. Only one such append can win, and who wins has everything. A leader
+runs a `PartitionCoordinator` and, as long as it leads, the background workers it was given.
+
+Invariants:
+- `coordinator` is set exactly while this process believes that it leads; being wrong for a while is
+  harmless, because appends then collide and strict reads ask for the lease.
+- The replica never goes back: it is the same state in every role.
+- Workers run only under a leader and are gone before this process follows again.
+
+When it may stand, judged by the monotonic clock from when it *saw* the last entry, which is later
+than the leader's lease began: after `lease * 1.1` plus a random share, so that candidates rarely
+collide. At once when there never was a leader, when the last one resigned, or when the last one was
+an earlier life of this broker: its data directory is locked, so that life is over.
+
+Failure cases: a store that cannot be reached keeps a follower following (what it cannot see it must
+not overtake); an entry it cannot decode, or a log that only this process can write and that failed,
+end the broker, since a restart is what recovers them.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol, Self
+from uuid import UUID
+
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.log.log import LEASE_MARGIN, MetadataLog
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import Leader
+from metadata.records.control import LeaderChangeRecord
+from metadata.records.records import encode_record
+from metadata.replica.replica import Replica
+from wal.clock import Clock, Sleep
+from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, Retriable
+from wal.failpoint import failpoint
+
+RESIGNED: Final = -1
+"""Broker id of a LeaderChange by which a leader steps down: anybody may stand at once."""
+
+LOOKS_PER_REFRESH: Final = 20
+"""A follower only looks whether the next entry is there. Now and then it lists the log: what it
+waits for may have come and been pruned while the store could not be reached."""
+
+_JITTER_OF_LEASE: Final = 0.2
+_RENEW_WHEN_LEFT: Final = 2 / 3
+_RESIGN_TIMEOUT_S: Final = 3.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Worker(Protocol):
+    """A background worker of a leader. Ends by cancellation; retries whatever can be retried."""
+
+    async def run(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Who this process is when it leads."""
+
+    broker_id: int
+    host: str
+    port: int
+    incarnation: UUID
+    """This life of the broker."""
+    past_incarnations: Sequence[UUID] = ()
+    """Earlier lives of this broker that are certainly over."""
+    may_lead: bool = True
+
+
+class MetadataPartition:
+    """One metadata partition in this process. Enter it, then run `run` in a task."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        log: MetadataLog,
+        *,
+        candidate: Callable[[], Candidate],
+        workers: Callable[[PartitionCoordinator], Sequence[Worker]],
+        clock: Clock,
+        rng: random.Random,
+        settings: CoordinatorSettings,
+        lease_ms: int = 0,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`log` is open and is closed with the partition; `lease_ms` is that of its leaders."""
+        self.replica: Final = replica
+        self.log: Final = log
+        self.coordinator: PartitionCoordinator | None = None
+        """Set while this process leads."""
+        self._candidate = candidate
+        self._workers = workers
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings
+        self._lease_ms = lease_ms
+        self._sleep = sleep
+        self._ready = asyncio.Event()
+        self._appended = asyncio.Event()
+        self._is_closed = False
+
+    @property
+    def index(self) -> int:
+        """The number of the metadata partition, which is the coordinator's id."""
+        return self.replica.coordinator_id
+
+    @property
+    def leader(self) -> Leader | None:
+        """Who leads as far as this process has read; None: nobody, or who did resigned."""
+        leader = self.replica.leader
+        return None if leader is None or leader.broker_id == RESIGNED else leader
+
+    def is_myself(self, leader: Leader) -> bool:
+        """Whether `leader` is this very process."""
+        return leader.incarnation == self._candidate().incarnation
+
+    async def ready(self) -> None:
+        """Return when somebody leads: this process, with everything applied, or another."""
+        await self._ready.wait()
+
+    async def __aenter__(self) -> Self:
+        """Bring the replica to the end of the log. Raises: CorruptLog, CorruptState."""
+        try:
+            await self.log.refresh()
+            await self.replica.open(self.log)
+        except BaseException:
+            await self.log.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop serving and close state and log."""
+        self._is_closed = True
+        try:
+            if self.coordinator is not None:
+                await self.coordinator.stop()
+            await self.replica.close()
+        finally:
+            await self.log.close()
+
+    async def run(self) -> None:
+        """Follow and lead in turn, until cancelled. Raises what this process cannot heal."""
+        while True:
+            if self.log.lease_expires_at is None:
+                await self._follow()
+            try:
+                coordinator = await self._stand()
+            except (NotCoordinator, CommitFailed, CommitOutcomeUnknown) as error:
+                self._refuse_to_lose_an_own_log(error)
+                _logger.info("metadata partition %d: not elected: %s", self.index, error)
+                continue
+            deposed_by = await self._lead(coordinator)
+            if self._is_closed:
+                return
+            self._refuse_to_lose_an_own_log(deposed_by)
+            _logger.warning("metadata partition %d: deposed: %s", self.index, deposed_by)
+
+    def _refuse_to_lose_an_own_log(self, error: Exception) -> None:
+        """Nobody else writes the local log: only opening it again finds out what it holds."""
+        if not self._has_rivals:
+            raise error
+
+    @property
+    def _has_rivals(self) -> bool:
+        return self._lease_ms > 0
+
+    # -- follow ---------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Apply what others append; returns when it is time to stand."""
+        seen_at = self._clock.monotonic()
+        patience_s = self._patience_s()
+        for look in itertools.count():
+            try:
+                if look % LOOKS_PER_REFRESH == 0 or await self.log.peek():
+                    await self.log.refresh()
+                if self.replica.applied_offset < self.log.end_offset:
+                    seen_at = self._clock.monotonic()
+                    await self.replica.catch_up(self.log)
+                elif self._may_stand(self._clock.monotonic() - seen_at, patience_s):
+                    return
+            except Retriable as error:
+                self._cannot_read(error)
+            else:
+                if self.leader is not None:
+                    self._ready.set()
+            await self._sleep(self._settings.follow_interval_ms / 1000)
+
+    def _cannot_read(self, error: Retriable) -> None:
+        _logger.warning("metadata partition %d cannot be read: %s", self.index, error)
+
+    def _patience_s(self) -> float:
+        jitter = self._rng.random() * _JITTER_OF_LEASE
+        return self._lease_ms / 1000 * (LEASE_MARGIN + jitter)
+
+    def _may_stand(self, silent_s: float, patience_s: float) -> bool:
+        candidate = self._candidate()
+        if not candidate.may_lead:
+            return False
+        leader = self.leader
+        if leader is None or leader.incarnation in (
+            candidate.incarnation,
+            *candidate.past_incarnations,
+        ):
+            return True
+        return silent_s >= patience_s
+
+    # -- stand ----------------------------------------------------------------------------------
+
+    async def _stand(self) -> PartitionCoordinator:
+        """Become leader. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
+        candidate = self._candidate()
+        before = self.leader
+        await self._append_leader_change(candidate.broker_id, candidate)
+        failpoint("lead.after_log")
+        await self._catch_up()
+        _logger.info(
+            "metadata partition %d: broker %d leads, epoch %d",
+            self.index,
+            candidate.broker_id,
+            0 if self.replica.leader is None else self.replica.leader.leader_epoch,
+        )
+        return PartitionCoordinator(
+            self.replica,
+            self.log,
+            clock=self._clock,
+            rng=self._rng,
+            settings=self._settings,
+            sleep=self._sleep,
+            lease_renewal_ms=int(self._lease_ms * _RENEW_WHEN_LEFT),
+            deposed=(
+                None
+                if before is None or before.broker_id == candidate.broker_id
+                else before.broker_id
+            ),
+        )
+
+    async def _catch_up(self) -> None:
+        """Apply what the log has, however long it takes. Raises: CorruptLog, CorruptState."""
+        while True:
+            try:
+                return await self.replica.catch_up(self.log)
+            except Retriable as error:
+                self._cannot_read(error)
+                await self._sleep(self._settings.follow_interval_ms / 1000)
+
+    async def _append_leader_change(self, broker_id: int, candidate: Candidate) -> None:
+        leader = self.replica.leader
+        record = LeaderChangeRecord(
+            leader_epoch=1 if leader is None else leader.leader_epoch + 1,
+            broker_id=broker_id,
+            host=candidate.host,
+            port=candidate.port,
+            incarnation=candidate.incarnation,
+        )
+        await self.log.lead(
+            [encode_record(record)],
+            max(self._clock.now_ms(), self.replica.image.timestamp_ms),
+            at_offset=self.replica.applied_offset,
+        )
+
+    # -- lead -----------------------------------------------------------------------------------
+
+    async def _lead(self, coordinator: PartitionCoordinator) -> Exception:
+        """Serve until deposed or closed; returns why it ended."""
+        ended: Exception = NotCoordinator("closed")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(coordinator.run(), name=f"coordinator-{self.index}")
+                workers = [
+                    tasks.create_task(worker.run(), name=f"{type(worker).__name__}-{self.index}")
+                    for worker in self._workers(coordinator)
+                ]
+                self.coordinator = coordinator
+                self._ready.set()
+                await serving
+                for worker in workers:
+                    worker.cancel()
+        except BaseExceptionGroup as errors:
+            steps_down, others = errors.split((NotCoordinator, CommitOutcomeUnknown))
+            if others is not None or steps_down is None:
+                raise
+            ended = _first(steps_down)
+        except asyncio.CancelledError:
+            await self._resign(coordinator)
+            raise
+        finally:
+            self.coordinator = None
+        return ended
+
+    async def _resign(self, coordinator: PartitionCoordinator) -> None:
+        """Let others stand at once; if it does not get through, they wait for the lease to end."""
+        if not self._has_rivals or self.log.lease_expires_at is None:
+            return
+        try:
+            async with asyncio.timeout(_RESIGN_TIMEOUT_S):
+                await self.replica.catch_up(self.log)
+                await self._append_leader_change(RESIGNED, self._candidate())
+        except (Retriable, CommitOutcomeUnknown, TimeoutError) as error:
+            _logger.warning("metadata partition %d: could not resign: %s", self.index, error)
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
+    inner = errors.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

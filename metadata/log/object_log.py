@@ -1,0 +1,564 @@
+"""The metadata log in an object store: one object per append, and the election of who appends.
+
+An append is one object (metadata/log/log_object.py) `meta/<partition>/log/<20-digit base offset>`,
+written put-if-absent: whoever creates the object owns those offsets. Nothing is ever rewritten. Any
+store of wal/stores/object_store.py will do. Appends are made strictly one after another; the batches of
+one call share an object, so callers gather what arrives while a put is under way. This module is
+the election, appends and pruning; metadata/log/object_log_reader.py is what everybody may do.
+
+How a leader is fenced. Every writer appends at the end that it has read. A candidate that has
+caught up appends the first batch of its term there (`lead`). The deposed leader, however late it
+wakes up, appends at that very offset, meets a foreign object, and knows. No clock takes part.
+
+When the answer of a put is lost, the put may still be on its way, and land at any later time. So
+nothing else is put at that offset by this process until it is known what lies there: the identical
+bytes, whose put-id no other append has, are put again. Either they are stored now or are found
+stored: the append happened, and once, because a copy that is still on its way meets an object. Or
+something else was there first: the append did not happen and never will, for the same reason. Only
+when the store does not answer for as long as the settings say is it CommitOutcomeUnknown: this log
+object leads no more, but the put may still land. The next leader, this process or another, decides
+it by putting its own first batch at that offset, if-absent; then `refresh` sees one or the other.
+
+Cancelling a call stops nothing: puts run in tasks of the log's own, and `close` waits for them. A
+process that dies in a put leaves what a lost answer leaves.
+
+Pruning could undo the fence: where the object that a deposed leader would collide with was deleted,
+its put succeeds. Three rules close that:
+
+- A leader's lease runs from the start of its last successful append for `lease_ms`, by its
+  monotonic clock. A put that ends within the lease cannot have met a pruned offset: whoever leads
+  next does so behind that last append, and prunes nothing before it has led for longer than that
+  lease can last (all processes have the same `lease_ms`; LEASE_MARGIN is for clocks of different
+  speed).
+- After a put that ends later, and after every `lead`, the log is listed behind the new object. The
+  last object of a log is never deleted, so where the offset had been pruned there is something
+  behind it, and the writer was deposed. An append is CommitOutcomeUnknown then: its object may have
+  become part of the log before another leader came.
+- A stray object that is left behind lies below the log, or looks like its first object. Every
+  object names the put-id of the one it was appended to, and a reader believes an object when its
+  successor names it, or when it is the last. The reverse would not do: a stray names its
+  predecessor correctly. `start_offset` is above what is not believed.
+
+The lease is also what strictly consistent reads rest on (`MetadataLog.lease_expires_at`). For that
+a candidate must not `lead` before it has seen no new batch for longer than a lease, which is up to
+the caller of `lead`; nothing but such reads depends on it. All this assumes that a listing shows
+what is stored, that put-if-absent is atomic, and that the monotonic clock goes on while the process
+could be serving reads.
+
+When something fails:
+- a put that certainly did not happen: CommitFailed, and the leader goes on
+- reads and listings: StorageFailed, after the store's own retries
+- an object that fails its checks: CorruptLog with its key; nothing is repaired here
+- an object that is gone was pruned by whoever leads: OutOfBounds, and `start_offset` moves up
+- the end of the log is gone: CorruptLog; somebody deleted what this code never deletes
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from metadata.log.log import LEASE_MARGIN, MetadataRecordBatch
+from metadata.log.log_object import (
+    PUT_ID_BYTES,
+    LogObject,
+    LogObjectHeader,
+    decode_header,
+    encode_object,
+)
+from metadata.log.object_log_reader import ListedObject, ObjectLogReader
+from wal.clock import Clock, Sleep
+from wal.errors import (
+    AppendTooLarge,
+    CommitFailed,
+    CommitOutcomeUnknown,
+    CorruptLog,
+    DisklessError,
+    NotCoordinator,
+    ObjectExists,
+    ObjectNotFound,
+    ObjectStoreUnavailable,
+    Overloaded,
+    StorageFailed,
+)
+from wal.settings import setting
+from wal.stores.object_store import BytesBody, ObjectStore
+from wal.stores.retry import Retries, RetryLimits
+
+APPENDS_UNDER_WAY_MAX: Final = 64
+APPEND_BYTES_MAX: Final = 256 << 20
+"""Of all batches of one append together: it is one object, and in memory twice."""
+PRUNE_BATCH: Final = 250
+"""Objects deleted by one request."""
+_VERIFY_BYTES: Final = 4 << 20
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectLogSettings:
+    """How the metadata log uses its object store."""
+
+    lease_ms: int = setting(
+        "diskless.coordinator.lease.ms",
+        10_000,
+        minimum=100,
+        maximum=600_000,
+        why="the same on all brokers; shorter: an idle leader appends more often to keep it, a slow"
+        " put costs a LIST; longer: a new leader waits longer after the old one died",
+    )
+    batch_max_bytes: int = setting(
+        "diskless.coordinator.log.batch.max.bytes",
+        32 << 20,
+        minimum=16 << 10,
+        maximum=128 << 20,
+        why="lower: the commit of a file with very many batches is refused; higher: more memory"
+        " for one metadata record batch, here and in whoever reads it",
+    )
+    cache_bytes: int = setting(
+        "diskless.coordinator.log.cache.bytes",
+        8 << 20,
+        minimum=0,
+        maximum=1 << 30,
+        why="recent objects of each metadata partition; lower: followers and consumers of the"
+        " metadata topic cost requests to the store; higher: memory",
+    )
+    attempts_max: int = setting(
+        "diskless.coordinator.log.attempts.max",
+        8,
+        minimum=1,
+        maximum=1_000,
+        why="how often an append of unknown outcome is put again; fewer: leadership changes with"
+        " every hiccup; more: clients wait longer for an answer",
+    )
+    retry_first_delay_ms: int = setting(
+        "diskless.coordinator.log.retry.first.delay.ms",
+        50,
+        minimum=1,
+        maximum=60_000,
+        why="shorter: attempts meet the same hiccup; longer: each hiccup costs more latency",
+    )
+    retry_delay_max_ms: int = setting(
+        "diskless.coordinator.log.retry.delay.max.ms",
+        2_000,
+        minimum=1,
+        maximum=60_000,
+        why="shorter: more load on a store in trouble; longer: goes on later after an outage",
+    )
+    retry_deadline_ms: int = setting(
+        "diskless.coordinator.log.retry.deadline.ms",
+        30_000,
+        minimum=1,
+        maximum=3_600_000,
+        why="as attempts.max, in time",
+    )
+
+    def retry_limits(self) -> RetryLimits:
+        return RetryLimits(
+            attempts_max=self.attempts_max,
+            first_delay_ms=self.retry_first_delay_ms,
+            delay_max_ms=self.retry_delay_max_ms,
+            deadline_ms=self.retry_deadline_ms,
+        )
+
+
+class ObjectMetadataLog:
+    """A `MetadataLog` (metadata/log/log.py) in an object store; `open` makes one."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        partition: int,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        settings: ObjectLogSettings,
+        sleep: Sleep,
+    ) -> None:
+        self._store = store
+        self._partition = partition
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings
+        self._sleep = sleep
+        self._reader = ObjectLogReader(store, partition, cache_bytes=settings.cache_bytes)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._appends_under_way = 0
+        self._closed = False
+        self._led_until_offset: int | None = None
+        """Where the log ended after this leader's last append; None when it does not lead."""
+        self._why_not_leading = "it has not led since it was opened"
+        self._lease_expires_at = 0.0
+        self._may_prune_from = 0.0
+
+    @classmethod
+    async def open(
+        cls,
+        store: ObjectStore,
+        partition: int,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        settings: ObjectLogSettings | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> "ObjectMetadataLog":
+        """The log of a metadata partition as it is now; an empty one if there is none.
+
+        `store` stays the caller's, who closes it after the log. `rng` makes the put-ids: no two
+        processes may have seeded it alike.
+        Raises: CorruptLog, StorageFailed.
+        """
+        log = cls(
+            store,
+            partition,
+            clock=clock,
+            rng=rng,
+            settings=settings or ObjectLogSettings(),
+            sleep=sleep,
+        )
+        await log.refresh()
+        return log
+
+    # -- what is known --------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """See `MetadataLog.start_offset`; reading may find out that it is higher."""
+        return self._reader.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._reader.end_offset
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether it has led, and not learned since that it does not any more."""
+        return self._led_until_offset == self._reader.end_offset and not self._closed
+
+    @property
+    def lease_expires_at(self) -> float | None:
+        """See `MetadataLog.lease_expires_at`."""
+        return self._lease_expires_at if self.is_leading else None
+
+    # -- operations -----------------------------------------------------------------------------
+
+    async def refresh(self) -> int:
+        """See `MetadataLog.refresh`; one LIST when there is nothing new."""
+        return await self._run(self._refresh)
+
+    async def peek(self) -> bool:
+        """See `MetadataLog.peek`; one GET of a header."""
+        return await self._run(self._reader.has_next)
+
+    async def lead(self, records: Sequence[bytes], timestamp_ms: int, *, at_offset: int) -> int:
+        """See `MetadataLog.lead`; a PUT and a LIST."""
+        return await self._run_append(lambda: self._lead(records, timestamp_ms, at_offset))
+
+    async def append(
+        self,
+        batches: Sequence[Sequence[bytes]],
+        timestamp_ms: int,
+        *,
+        at_offset: int | None = None,
+    ) -> int:
+        """See `MetadataLog.append`; one PUT per call."""
+        return await self._run_append(lambda: self._append(batches, timestamp_ms, at_offset))
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:
+        """See `MetadataLog.read`; from at most READ_OBJECTS_MAX objects."""
+        self._check_open()
+        batches = []
+        for found, place in await self._reader.read(offset, max_bytes):
+            try:
+                batches.append(found.decoded(place))
+            except CorruptLog as error:
+                key = self._reader.key(found.header.base_offset)
+                raise CorruptLog(f"{key}: byte {place.start}: {error}") from error
+        return batches
+
+    async def read_encoded(self, offset: int, max_bytes: int) -> Sequence[bytes]:
+        """See `MetadataLog.read_encoded`; the stored bytes themselves."""
+        self._check_open()
+        places = await self._reader.read(offset, max_bytes)
+        return [found.encoded(place) for found, place in places]
+
+    async def prune(self, before_offset: int) -> int:
+        """See `MetadataLog.prune`; deletes whole objects, lowest first.
+
+        Does nothing until this leader has led for longer than its predecessor's lease. Appends go
+        on meanwhile.
+        """
+        return await self._run(lambda: self._prune(before_offset), in_order=False)
+
+    async def verify(self) -> int:
+        """Read and check everything; returns the number of records.
+
+        Raises: CorruptLog, OutOfBounds (pruned meanwhile), StorageFailed.
+        """
+        first = offset = self.start_offset
+        while offset < self.end_offset:
+            offset = (await self.read(offset, _VERIFY_BYTES))[-1].next_offset
+        return offset - first
+
+    async def close(self) -> None:
+        """See `MetadataLog.close`."""
+        self._closed = True
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- to the end, in tasks of their own ------------------------------------------------------
+
+    async def _run(
+        self, job: Callable[[], Awaitable[_Result]], *, in_order: bool = True
+    ) -> _Result:
+        """Run `job` to its end, whoever is cancelled; in the order of the calls if need be.
+
+        A put that was cancelled would leave behind an append of which nobody knows the outcome.
+        """
+        self._check_open()
+
+        async def run() -> _Result:
+            if not in_order:
+                return await job()
+            async with self._reader.order:
+                return await job()
+
+        task = asyncio.create_task(run(), name=f"metadata-log-{self._partition}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Looked at, so that asyncio does not complain when the caller was cancelled.
+            task.exception()
+
+    async def _run_append(self, job: Callable[[], Awaitable[int]]) -> int:
+        if self._appends_under_way >= APPENDS_UNDER_WAY_MAX:
+            raise Overloaded(f"{self._appends_under_way} metadata appends are under way")
+
+        async def counted() -> int:
+            try:
+                return await job()
+            finally:
+                self._appends_under_way -= 1
+
+        self._check_open()
+        self._appends_under_way += 1
+        return await self._run(counted)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotCoordinator("this metadata log is closed")
+
+    # -- leading --------------------------------------------------------------------------------
+
+    async def _refresh(self) -> int:
+        await self._reader.refresh()
+        return self.end_offset
+
+    async def _lead(self, records: Sequence[bytes], timestamp_ms: int, at_offset: int) -> int:
+        if at_offset < self.end_offset:
+            raise NotCoordinator(f"the metadata log is at {self.end_offset}, not at {at_offset}")
+        if at_offset > self.end_offset:
+            raise CommitFailed(f"the metadata log ends at {self.end_offset}, not at {at_offset}")
+        made = self._object([records], timestamp_ms)
+        self._stop_leading("its last attempt to lead did not succeed")
+        started = self._clock.monotonic()
+        foreign = await self._put(made)
+        if foreign is not None or not await self._is_last(made.header):
+            key = self._reader.key(at_offset)
+            raise NotCoordinator(f"{key}: another writer has appended there")
+        self._take(made, started)
+        # A log that begins with this leader had no other that could still collide.
+        wait_s = LEASE_MARGIN * self._settings.lease_ms / 1000 if at_offset else 0.0
+        self._may_prune_from = self._clock.monotonic() + wait_s
+        return at_offset
+
+    async def _append(
+        self, batches: Sequence[Sequence[bytes]], timestamp_ms: int, at_offset: int | None
+    ) -> int:
+        self._check_leading()
+        base_offset = self.end_offset
+        if at_offset is not None and at_offset != base_offset:
+            raise CommitFailed(f"the metadata log ends at {base_offset}, not at {at_offset}")
+        made = self._object(batches, timestamp_ms)
+        started = self._clock.monotonic()
+        try:
+            foreign = await self._put(made)
+            in_lease = self._clock.monotonic() < self._lease_expires_at
+            if foreign is not None:
+                await self._refuse(foreign, in_lease=in_lease)
+            if not in_lease and not await self._is_last(made.header):
+                key = self._reader.key(base_offset)
+                raise CommitOutcomeUnknown(f"{key}: put, but deposed, perhaps before that")
+        except CommitFailed:
+            raise
+        except BaseException as error:
+            self._stop_leading(f"{type(error).__name__}: {error}")
+            raise
+        self._take(made, started)
+        return base_offset
+
+    def _take(self, made: LogObject, started: float) -> None:
+        """The object is the last of the log; its put began at `started`."""
+        self._reader.take(made)
+        self._led_until_offset = self.end_offset
+        self._lease_expires_at = started + self._settings.lease_ms / 1000
+
+    def _check_leading(self) -> None:
+        if self._led_until_offset is not None and self._led_until_offset != self.end_offset:
+            self._stop_leading(f"another writer has appended at {self._led_until_offset}")
+        if self._led_until_offset is None:
+            raise NotCoordinator(
+                f"metadata partition {self._partition} is not led here: {self._why_not_leading}"
+            )
+
+    def _stop_leading(self, why: str) -> None:
+        self._led_until_offset = None
+        self._why_not_leading = why
+
+    def _object(self, batches: Sequence[Sequence[bytes]], timestamp_ms: int) -> LogObject:
+        """What an append puts at the end. Raises: AppendTooLarge, Overloaded."""
+        if not batches:
+            raise ValueError("an append has at least one batch")
+        size = sum(len(record) for records in batches for record in records)
+        if size > APPEND_BYTES_MAX and len(batches) > 1:
+            raise Overloaded(f"a metadata append of {size} bytes exceeds {APPEND_BYTES_MAX}")
+        made = encode_object(
+            self._partition,
+            self.end_offset,
+            batches,
+            timestamp_ms,
+            put_id=self._rng.randbytes(PUT_ID_BYTES),
+            previous_put_id=self._reader.last_put_id,
+        )
+        largest = max(place.end - place.start for place in made.batches)
+        if largest > self._settings.batch_max_bytes:
+            raise AppendTooLarge(
+                f"a metadata batch of {largest} bytes exceeds {self._settings.batch_max_bytes}"
+            )
+        return made
+
+    # -- what became of a put -------------------------------------------------------------------
+
+    async def _put(self, made: LogObject) -> LogObjectHeader | None:
+        """Put an object, and find out what became of it.
+
+        None: it is there. Otherwise the header of what is there in its place.
+        Raises: CommitFailed, CommitOutcomeUnknown.
+        """
+        key = self._reader.key(made.header.base_offset)
+        body = BytesBody(made.data)
+        retries = self._retries()
+        may_land = False
+        cause: DisklessError
+        while True:
+            try:
+                await self._store.put(key, body)
+                return None
+            except ObjectExists:
+                try:
+                    stored = await self._store.get(key)
+                    if stored == made.data:
+                        return None
+                    return decode_header(self._partition, key, stored)
+                except DisklessError as error:
+                    # Also when it is gone again: then whoever leads now has pruned it.
+                    cause = error
+                    may_land = True
+            except ObjectStoreUnavailable as error:
+                if not may_land:
+                    raise CommitFailed(f"{key}: {error}") from error
+                cause = error
+            except DisklessError as error:
+                cause = error
+                may_land = True
+            delay_s = retries.next_delay_s()
+            if delay_s is None:
+                attempts = f"unknown after {retries.attempts} attempts"
+                raise CommitOutcomeUnknown(f"{key}: {attempts}: {cause}") from cause
+            await self._sleep(delay_s)
+
+    async def _refuse(self, foreign: LogObjectHeader, *, in_lease: bool) -> None:
+        """Raise what it means that `foreign` lies where this leader wanted to append.
+
+        Nothing of ours is in the log, unless ours was there between two attempts and was pruned,
+        and `foreign` is a stray; its successor tells.
+        """
+        where = f"{self._reader.key(foreign.base_offset)}: another writer has appended there"
+        if not in_lease and not await self._is_in_log(foreign):
+            raise CommitOutcomeUnknown(f"{where}, and the log has gone on without it")
+        raise NotCoordinator(where)
+
+    async def _is_last(self, header: LogObjectHeader) -> bool:
+        """Whether nothing lies behind an object that is there. Raises: CommitOutcomeUnknown."""
+        return not await self._settled(lambda: self._behind(header))
+
+    async def _is_in_log(self, header: LogObjectHeader) -> bool:
+        """Whether readers believe an object that is there. Raises: CommitOutcomeUnknown."""
+
+        async def is_named_or_last() -> bool:
+            behind = await self._behind(header)
+            if not behind:
+                return True
+            try:
+                successor = await self._reader.header(behind[0].base_offset)
+            except ObjectNotFound:
+                return False
+            return (successor.base_offset, successor.previous_put_id) == (
+                header.next_offset,
+                header.put_id,
+            )
+
+        return await self._settled(is_named_or_last)
+
+    async def _behind(self, header: LogObjectHeader) -> Sequence[ListedObject]:
+        return await self._reader.list(after=header.base_offset, limit=1)
+
+    async def _settled(self, look: Callable[[], Awaitable[_Result]]) -> _Result:
+        """What `look` finds, tried again for a while. Raises: CommitOutcomeUnknown."""
+        retries = self._retries()
+        while True:
+            try:
+                return await look()
+            except StorageFailed as error:
+                delay_s = retries.next_delay_s()
+                if delay_s is None:
+                    raise CommitOutcomeUnknown(str(error)) from error
+                await self._sleep(delay_s)
+            except CorruptLog as error:
+                raise CommitOutcomeUnknown(str(error)) from error
+
+    def _retries(self) -> Retries:
+        return Retries(self._settings.retry_limits(), clock=self._clock, rng=self._rng)
+
+    # -- pruning --------------------------------------------------------------------------------
+
+    async def _prune(self, before_offset: int) -> int:
+        if before_offset > self.end_offset:
+            raise self._reader.out_of_bounds(before_offset)
+        self._check_leading()
+        if self._clock.monotonic() < self._may_prune_from or before_offset <= self.start_offset:
+            return self.start_offset
+        keep_from = self._reader.base_offset_around(before_offset)
+        # By listing, not by the index: strays go too, and what an earlier attempt has left.
+        while listed := await self._reader.list(before=keep_from, limit=PRUNE_BATCH):
+            keys = [self._reader.key(item.base_offset) for item in listed]
+            try:
+                gone = set(await self._store.delete(keys))
+            except ObjectStoreUnavailable as error:
+                raise StorageFailed(f"{keys[0]} and {len(keys) - 1} more: {error}") from error
+            confirmed = [
+                item.base_offset for item in listed if self._reader.key(item.base_offset) in gone
+            ]
+            if confirmed:
+                self._reader.drop_through(confirmed[-1])
+            if len(confirmed) < len(keys):
+                left = next(key for key in keys if key not in gone)
+                raise StorageFailed(
+                    f"{len(keys) - len(confirmed)} of {len(keys)} objects are not deleted: {left}"
+                )
+        return self.start_offset

@@ -1,0 +1,410 @@
+"""What an object store holds of one metadata partition's log: which objects, and what is in them.
+
+This is the half of the object log (metadata/log/object_log.py, which tells how it all works) that only
+reads. It knows nothing of leaders: it keeps an index of the objects, looks for new ones, and reads
+them, believing an object only when its successor names its put-id or when it is the last.
+
+In memory are some 150 bytes for each object and a small cache of recent ones. The contents of the
+objects between the two ends are looked at when they are read, not before.
+
+Two things can surprise it, and both end in listing again: an object of the index is gone (it was
+pruned by whoever leads), or does not fit its neighbour. A listing of a directory is not atomic and
+may miss an object while it shows the one behind it, so a gap counts only when it is still there in
+the second listing. Then the log begins above it.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from metadata.log.log_object import (
+    HEADER_BYTES,
+    NO_PUT_ID,
+    BatchPlace,
+    LogObject,
+    LogObjectHeader,
+    base_offset_of,
+    decode_header,
+    decode_object,
+    log_key,
+    log_prefix,
+)
+from wal.coordinates import ObjectKey
+from wal.errors import (
+    CorruptLog,
+    CorruptObject,
+    ObjectNotFound,
+    ObjectStoreUnavailable,
+    OutOfBounds,
+    StorageFailed,
+)
+from wal.stores.object_store import ObjectStore
+
+READ_OBJECTS_MAX: Final = 16
+"""Objects that one read fetches, all at the same time: a replay waits once for all of them."""
+ROUNDS_MAX: Final = 8
+"""How often a read or a listing begins again because the log was pruned under its hands."""
+
+_base_offset = attrgetter("base_offset")
+
+
+class ListedObject(NamedTuple):
+    """An object of the log, as a listing tells it."""
+
+    base_offset: int
+    size_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """What the index knows of one object."""
+
+    base_offset: int
+    size_bytes: int
+    put_id: bytes | None = None
+    """What the object must say it is: what its successor names, or what was read of the last one.
+    None until its successor has been looked at."""
+
+
+class ObjectLogReader:
+    """The objects of one metadata partition's log, as far as they were looked at."""
+
+    def __init__(self, store: ObjectStore, partition: int, *, cache_bytes: int) -> None:
+        self._store = store
+        self._partition = partition
+        self._cache_bytes = cache_bytes
+        self.order = asyncio.Lock()
+        """Held while the end of the index moves: by an append, a refresh, a reload."""
+        self._entries: list[_Entry] = []
+        self._end_offset = 0
+        self._recent: OrderedDict[int, LogObject] = OrderedDict()
+        self._recent_bytes = 0
+
+    # -- what is known --------------------------------------------------------------------------
+
+    @property
+    def prefix(self) -> str:
+        return log_prefix(self._partition)
+
+    def key(self, base_offset: int) -> ObjectKey:
+        return log_key(self._partition, base_offset)
+
+    @property
+    def start_offset(self) -> int:
+        """The lowest offset that may be readable; reading finds out."""
+        return self._entries[0].base_offset if self._entries else self._end_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._end_offset
+
+    @property
+    def last_put_id(self) -> bytes:
+        """What the next object is appended to."""
+        if not self._entries:
+            return NO_PUT_ID
+        put_id = self._entries[-1].put_id
+        assert put_id is not None, "the last object is read when it is found"
+        return put_id
+
+    def base_offset_around(self, offset: int) -> int:
+        """Base offset of the object that holds `offset`, of the last one for the end."""
+        return self._entries[bisect_right(self._entries, offset, key=_base_offset) - 1].base_offset
+
+    def out_of_bounds(self, offset: int) -> OutOfBounds:
+        return OutOfBounds(
+            f"offset {offset}: the metadata log holds {self.start_offset} .. {self._end_offset}"
+        )
+
+    def take(self, made: LogObject) -> None:
+        """An object that this process has put is now the last one. Needs `order`."""
+        header = made.header
+        self._entries.append(_Entry(header.base_offset, len(made.data), header.put_id))
+        self._end_offset = header.next_offset
+        self._remember(made)
+
+    def drop_through(self, base_offset: int) -> None:
+        """Forget the object at `base_offset` and all before it, but never the last."""
+        count = bisect_right(self._entries, base_offset, key=_base_offset)
+        del self._entries[: min(count, len(self._entries) - 1)]
+        start_offset = self.start_offset
+        for known in [known for known in self._recent if known < start_offset]:
+            self._forget(known)
+
+    # -- looking for what is there --------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Take in what lies behind the index. Needs `order`. Raises: CorruptLog, StorageFailed."""
+        if not self._entries:
+            return await self.reload()
+        for _ in range(ROUNDS_MAX):
+            if await self._extend():
+                return None
+        raise self._unsettled()
+
+    async def has_next(self) -> bool:
+        """Whether an object begins where the last known one ends. Raises: StorageFailed."""
+        return await self._exists(self._end_offset)
+
+    async def reload(self) -> None:
+        """Build the index anew. Needs `order`. Raises: CorruptLog, StorageFailed."""
+        for _ in range(ROUNDS_MAX):
+            if await self._load():
+                return
+        raise self._unsettled()
+
+    def _unsettled(self) -> StorageFailed:
+        return StorageFailed(f"{self.prefix}: {ROUNDS_MAX} listings contradict each other")
+
+    async def _extend(self) -> bool:
+        """Take in what lies behind the index. False: it changed meanwhile, look again."""
+        last = self._entries[-1]
+        listed = await self.list(after=last.base_offset)
+        if not listed:
+            return True
+        first = listed[0]
+        try:
+            if first.base_offset > self._end_offset:
+                if await self._exists(self._end_offset):
+                    return False
+                # What followed our last object is pruned, so everything we know is.
+                return await self._load()
+            header = (
+                await self.header(first.base_offset)
+                if len(listed) > 1
+                else (await self._fetch(first.base_offset)).header
+            )
+            if (first.base_offset, header.previous_put_id) != (self._end_offset, last.put_id):
+                raise CorruptLog(
+                    f"{self.key(first.base_offset)} does not follow"
+                    f" {self.key(last.base_offset)}, which ends at {self._end_offset}"
+                )
+            await self._adopt(self._entries, listed)
+        except ObjectNotFound:
+            return False
+        return True
+
+    async def _load(self) -> bool:
+        """Build the index anew. False: the log changed meanwhile, look again."""
+        listed = await self.list()
+        if not listed:
+            if self._end_offset:
+                raise CorruptLog(f"{self.prefix}: empty, and ended at {self._end_offset} before")
+            return True
+        try:
+            await self._adopt([], listed)
+            return await self._find_start()
+        except ObjectNotFound:
+            return False
+
+    async def _adopt(self, known: list[_Entry], listed: Sequence[ListedObject]) -> None:
+        """Make the index of `known` entries and `listed` objects behind them; read the last one.
+
+        Raises: ObjectNotFound (it is not the last any more), CorruptLog, StorageFailed.
+        """
+        last = (await self._fetch(listed[-1].base_offset)).header
+        if last.next_offset < self._end_offset:
+            raise CorruptLog(
+                f"{self.key(last.base_offset)}: the log ends with it at {last.next_offset}, and"
+                f" ended at {self._end_offset} before"
+            )
+        entries = known + [_Entry(*item) for item in listed]
+        entries[-1].put_id = last.put_id
+        if len(entries) > 1:
+            entries[-2].put_id = last.previous_put_id
+        self._entries = entries
+        self._end_offset = last.next_offset
+
+    async def _find_start(self) -> bool:
+        """Drop objects from the lower end that are not followed by the next one.
+
+        Whether the ones above hang together is found out when they are read. False: there was one
+        between two listed ones, look again.
+        """
+        while len(self._entries) > 1:
+            first, second = self._entries[:2]
+            try:
+                header = await self.header(first.base_offset)
+                if header.next_offset == second.base_offset:
+                    successor = await self.header(second.base_offset)
+                    if successor.previous_put_id == header.put_id:
+                        first.put_id = header.put_id
+                        return True
+                elif header.next_offset < second.base_offset and await self._exists(
+                    header.next_offset
+                ):
+                    return False
+            except ObjectNotFound:
+                pass  # pruned meanwhile
+            self.drop_through(first.base_offset)
+        return True
+
+    # -- reading --------------------------------------------------------------------------------
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[tuple[LogObject, BatchPlace]]:
+        """The batches from the one that holds `offset` on: at most `max_bytes`, at least one.
+
+        Empty at the end. Raises: OutOfBounds, CorruptLog, StorageFailed.
+        """
+        reloaded = False
+        for _ in range(ROUNDS_MAX):
+            if not self.start_offset <= offset <= self._end_offset:
+                raise self.out_of_bounds(offset)
+            if offset == self._end_offset:
+                return []
+            entries = self._entries_from(offset, max_bytes)
+            try:
+                objects, unbelieved = await self._fetch_linked(entries)
+            except ObjectNotFound:
+                reloaded = False
+            else:
+                if unbelieved is None:
+                    return _select(objects, offset, max_bytes)
+                if reloaded:
+                    self.drop_through(unbelieved)
+                    continue
+            async with self.order:
+                await self.reload()
+            reloaded = True
+        raise StorageFailed(f"{self.prefix}: pruned faster than it can be read")
+
+    def _entries_from(self, offset: int, max_bytes: int) -> Sequence[_Entry]:
+        """The entry that holds `offset`, and those behind it as far as they are wanted."""
+        first = bisect_right(self._entries, offset, key=_base_offset) - 1
+        count = 1
+        size = self._entries[first].size_bytes
+        for entry in self._entries[first + 1 : first + READ_OBJECTS_MAX]:
+            size += entry.size_bytes
+            if size > max_bytes:
+                break
+            count += 1
+        return self._entries[first : first + count]
+
+    async def _fetch_linked(
+        self, entries: Sequence[_Entry]
+    ) -> tuple[Sequence[LogObject], int | None]:
+        """The objects of neighbouring entries, and the last of them that its successor disowns.
+
+        Raises: ObjectNotFound, CorruptLog, StorageFailed.
+        """
+        after = bisect_right(self._entries, entries[-1].base_offset, key=_base_offset)
+        is_last = after == len(self._entries)
+        ends = [entry.base_offset for entry in entries[1:]]
+        ends.append(self._end_offset if is_last else self._entries[after].base_offset)
+        last_put_id = entries[-1].put_id
+        assert last_put_id is not None or not is_last, "the last object is read when it is found"
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                fetches = [tasks.create_task(self._fetch(entry.base_offset)) for entry in entries]
+                if last_put_id is None:
+                    last_put_id = (await self.header(ends[-1])).previous_put_id
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        objects = [fetch.result() for fetch in fetches]
+        named = [*(item.header.previous_put_id for item in objects[1:]), last_put_id]
+        unbelieved = None
+        for entry, item, end, put_id in zip(entries, objects, ends, named, strict=True):
+            if (item.header.next_offset, item.header.put_id) == (end, put_id):
+                entry.put_id = put_id
+            else:
+                self._forget(entry.base_offset)
+                unbelieved = entry.base_offset
+        return objects, unbelieved
+
+    # -- objects --------------------------------------------------------------------------------
+
+    async def list(
+        self, *, after: int | None = None, before: int | None = None, limit: int | None = None
+    ) -> list[ListedObject]:
+        """Objects with base offsets above `after` and below `before`, in order, at most `limit`.
+
+        Raises: StorageFailed.
+        """
+        listed: list[ListedObject] = []
+        listing = self._store.list(self.prefix, "" if after is None else self.key(after))
+        try:
+            async for stat in listing:
+                base_offset = base_offset_of(self._partition, stat.key)
+                if base_offset is None:
+                    continue  # not a name that this log gives
+                if before is not None and base_offset >= before:
+                    break
+                listed.append(ListedObject(base_offset, stat.length_bytes))
+                if len(listed) == limit:
+                    break
+        except ObjectStoreUnavailable as error:
+            raise StorageFailed(f"{self.prefix}: {error}") from error
+        finally:
+            if isinstance(listing, AsyncGenerator):
+                await listing.aclose()
+        return listed
+
+    async def header(self, base_offset: int) -> LogObjectHeader:
+        """Raises: ObjectNotFound, CorruptLog, StorageFailed."""
+        recent = self._recent.get(base_offset)
+        if recent is not None:
+            return recent.header
+        key = self.key(base_offset)
+        data = await _get(key, lambda: self._store.get_range(key, 0, HEADER_BYTES))
+        return decode_header(self._partition, key, data)
+
+    async def _exists(self, base_offset: int) -> bool:
+        try:
+            await self.header(base_offset)
+        except ObjectNotFound:
+            return False
+        return True
+
+    async def _fetch(self, base_offset: int) -> LogObject:
+        """Raises: ObjectNotFound, CorruptLog, StorageFailed."""
+        recent = self._recent.get(base_offset)
+        if recent is not None:
+            self._recent.move_to_end(base_offset)
+            return recent
+        key = self.key(base_offset)
+        found = decode_object(self._partition, key, await _get(key, lambda: self._store.get(key)))
+        self._remember(found)
+        return found
+
+    def _remember(self, found: LogObject) -> None:
+        """Keep an object for the next who reads it, and let the oldest go."""
+        self._forget(found.header.base_offset)
+        self._recent[found.header.base_offset] = found
+        self._recent_bytes += len(found.data)
+        while self._recent_bytes > self._cache_bytes:
+            self._forget(next(iter(self._recent)))
+
+    def _forget(self, base_offset: int) -> None:
+        found = self._recent.pop(base_offset, None)
+        if found is not None:
+            self._recent_bytes -= len(found.data)
+
+
+async def _get(key: ObjectKey, read: Callable[[], Awaitable[bytes]]) -> bytes:
+    try:
+        return await read()
+    except ObjectStoreUnavailable as error:
+        raise StorageFailed(f"{key}: {error}") from error
+    except CorruptObject as error:
+        raise CorruptLog(f"{key}: {error}") from error
+
+
+def _select(
+    objects: Sequence[LogObject], offset: int, max_bytes: int
+) -> Sequence[tuple[LogObject, BatchPlace]]:
+    """The batches from the one that holds `offset` on that fit into `max_bytes`, at least one."""
+    selected: list[tuple[LogObject, BatchPlace]] = []
+    size = 0
+    for found in objects:
+        for place in found.batches:
+            if place.next_offset <= offset:
+                continue
+            size += place.end - place.start
+            if selected and size > max_bytes:
+                return selected
+            selected.append((found, place))
+    return selected

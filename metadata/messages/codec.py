@@ -1,0 +1,271 @@
+"""What the coordinator's requests and responses have in common as bytes.
+
+Every operation of KIP-1164, and each of ours above API key 10001, is laid out the same way, in the
+encoding of wal/wire/fields.py under request header v2 and response header v1:
+
+    request    fields of the operation, TimeoutMs int32, tag section
+    response   ThrottleTimeMs int32, fields of the operation, tag section
+
+An `Operation` is one of them: it turns a request value and its answers into bytes and back, and
+adds what is the same for all. The values are those of `CoordinatorClient`: flat lists in the order
+of the request, an error inside the entry it belongs to.
+
+- Entries are grouped by topic on the wire. A group is a run of entries of one topic, so the order
+  of the list is that of the bytes, a topic may have several groups and a partition several entries.
+  An answer may come in any order: each of its entries goes to the first entry that was asked about
+  the same place and has no answer yet.
+- The schemas have no place for an error of the whole call. It is written into every entry, and
+  once more, marked as what it is, into a tagged field of the response (CALL_ERROR_TAG), from which
+  a client of ours raises it.
+- ThrottleTimeMs is written as 0 and not looked at.
+
+Invariants: decoding raises nothing but InvalidRequest; a count is compared
+with the bytes that are left, and with ENTRIES_MAX, before anything is made of it; tagged fields
+that nobody knows are skipped at every level.
+"""
+
+import struct
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, Generic, TypeVar
+from uuid import UUID
+
+from metadata.messages.errors import coordinator_code, coordinator_error, message_of
+from wal.coordinates import TopicIdPartition
+from wal.errors import CorruptLog, DisklessError, InvalidRequest
+from wal.wire.fields import (
+    INT16,
+    INT32,
+    NO_TAGS,
+    FieldReader,
+    tag_section,
+    uvarint,
+)
+
+CALL_ERROR_TAG: Final = 10_000
+"""In every response: ErrorCode int16, ErrorMessage string; the call failed as a whole."""
+
+ENTRIES_MAX: Final = 100_000
+"""Entries of one message, its nested ones included, but for the batches of a file: an entry may
+take a few bytes on the wire and some hundred as values."""
+
+_TOPIC_BYTES_MIN: Final = 18
+_INDEX_BYTES: Final = 4
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+Entry = TypeVar("Entry")
+Key = TypeVar("Key", bound=Hashable)
+
+Tags = Mapping[int, FieldReader]
+"""The tagged fields of a message, by tag."""
+
+
+class MessageReader(FieldReader):
+    """A FieldReader for messages; its errors depend on what was asked."""
+
+    __slots__ = ("_entries_left", "changes_state")
+
+    def __init__(self, data: bytes, what: str, *, changes_state: bool = True) -> None:
+        super().__init__(data, what)
+        self.changes_state = changes_state
+        self._entries_left = ENTRIES_MAX
+
+    def entries(self, bytes_min: int) -> range:
+        """The indexes of a compact array of which each entry has at least `bytes_min` bytes."""
+        count = self.array_count(bytes_min)
+        self._entries_left -= count
+        if self._entries_left < 0:
+            raise self.corrupt(f"more than {ENTRIES_MAX} entries")
+        return range(count)
+
+    def int32s(self) -> tuple[int, ...]:
+        """A compact array of int32."""
+        count = self.array_count(4)
+        return struct.unpack_from(f">{count}i", self.data, self.skip(4 * count))
+
+    def boolean(self) -> bool:
+        return self.int8() != 0
+
+    def nullable_string(self) -> str | None:
+        if self.position < self.end and self.data[self.position] == 0:
+            self.position += 1
+            return None
+        return self.compact_string()
+
+    def error_code(self) -> DisklessError | None:
+        """An ErrorCode without a message beside it."""
+        return coordinator_error(self.int16(), None, changes_state=self.changes_state)
+
+    def error(self) -> DisklessError | None:
+        """An ErrorCode and its ErrorMessage."""
+        code = self.int16()
+        return coordinator_error(code, self.nullable_string(), changes_state=self.changes_state)
+
+    def by_topic(
+        self, entry_bytes_min: int, read: Callable[[TopicIdPartition], Entry]
+    ) -> list[Entry]:
+        """Topics[] of TopicId, Partitions[] of PartitionIndex and what `read` reads, in order.
+
+        `entry_bytes_min` counts what `read` consumes; the tag section behind it is skipped here.
+        """
+        entries = []
+        for _ in self.entries(_TOPIC_BYTES_MIN):
+            topic_id = self.uuid()
+            for _ in self.entries(_INDEX_BYTES + entry_bytes_min + len(NO_TAGS)):
+                entries.append(read(TopicIdPartition(topic_id, self.int32())))
+                self.skip_tags()
+            self.skip_tags()
+        return entries
+
+    def request_end(self) -> tuple[int, Tags]:
+        """TimeoutMs and the tagged fields, of which each is left to be read."""
+        timeout_ms = self.int32()
+        return timeout_ms, dict(self.tags())
+
+
+@contextmanager
+def reading(reader: FieldReader) -> Iterator[None]:
+    """What the reader complains of is InvalidRequest, and it must have come to the end."""
+    try:
+        yield
+        reader.finish()
+    except CorruptLog as error:
+        raise InvalidRequest(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(Generic[Request, Answer]):
+    """One API of the coordinator: how its requests and its answers are written and read."""
+
+    key: int
+    name: str
+    changes_state: bool
+    """Whether it may have changed something when no answer came."""
+    write_request: Callable[[Request, list[bytes]], Mapping[int, bytes]]
+    """Appends the fields; gives the tagged ones."""
+    read_request: Callable[[MessageReader], tuple[Request, int]]
+    """The request, and for how many milliseconds its sender waits."""
+    write_answers: Callable[[Request, Sequence[Answer], list[bytes]], None]
+    read_answers: Callable[[MessageReader, Request], Sequence[Answer]]
+    failed: Callable[[DisklessError], Answer]
+    """The answer to one entry when the whole call went wrong."""
+    count: Callable[[Request], int]
+    """How many answers there are."""
+
+    def encode_request(self, request: Request, timeout_ms: int) -> bytes:
+        """Raises InvalidRequest when a value has no place in its field."""
+        parts: list[bytes] = []
+        try:
+            tags = self.write_request(request, parts)
+            parts += (INT32.pack(timeout_ms), tag_section(tags))
+        except (struct.error, ValueError) as error:
+            raise InvalidRequest(f"{self.name}: {error}") from error
+        return b"".join(parts)
+
+    def decode_request(self, body: bytes) -> tuple[Request, int]:
+        """The request, and for how many milliseconds its sender waits. Raises InvalidRequest."""
+        reader = MessageReader(body, f"{self.name} request", changes_state=self.changes_state)
+        with reading(reader):
+            return self.read_request(reader)
+
+    def encode_response(self, request: Request, answers: Sequence[Answer]) -> bytes:
+        """`answers` match the entries of `request` by position."""
+        return self._response(request, answers, {})
+
+    def encode_failure(self, request: Request, error: DisklessError) -> bytes:
+        """The response when the whole call went wrong: the error in every entry."""
+        content = b"".join((INT16.pack(coordinator_code(error)), string(message_of(error))))
+        answers = [self.failed(error)] * self.count(request)
+        return self._response(request, answers, {CALL_ERROR_TAG: content})
+
+    def _response(
+        self, request: Request, answers: Sequence[Answer], tags: Mapping[int, bytes]
+    ) -> bytes:
+        parts = [INT32.pack(0)]
+        self.write_answers(request, answers, parts)
+        parts.append(tag_section(tags))
+        return b"".join(parts)
+
+    def decode_response(
+        self, request: Request, body: bytes
+    ) -> tuple[Sequence[Answer], DisklessError | None]:
+        """The answers to the entries of `request`, by position, and the error of the whole call.
+
+        Raises InvalidRequest when `body` is no response to it.
+        """
+        reader = MessageReader(body, f"{self.name} response", changes_state=self.changes_state)
+        call_error = None
+        with reading(reader):
+            reader.int32()
+            answers = self.read_answers(reader, request)
+            for tag, content in reader.tags():
+                if tag == CALL_ERROR_TAG:
+                    code, message = content.int16(), content.compact_string()
+                    call_error = coordinator_error(code, message, changes_state=self.changes_state)
+            if len(answers) != self.count(request):
+                raise reader.corrupt(f"{len(answers)} answers to {self.count(request)} questions")
+        return answers, call_error
+
+
+def string(text: str) -> bytes:
+    """A compact string of text that need not be good Unicode, such as an error's."""
+    encoded = text.encode(errors="replace")
+    return uvarint(len(encoded) + 1) + encoded
+
+
+def error_fields(error: DisklessError | None) -> bytes:
+    """ErrorCode and ErrorMessage."""
+    if error is None:
+        return _NO_ERROR
+    return INT16.pack(coordinator_code(error)) + string(message_of(error))
+
+
+_NO_ERROR: Final = INT16.pack(0) + b"\x00"
+
+
+def write_by_topic(
+    parts: list[bytes], partitions: Sequence[TopicIdPartition], entries: Sequence[bytes]
+) -> None:
+    """Topics[] of TopicId, Partitions[] of PartitionIndex and an entry, which is a closed struct.
+
+    Entry and partition match by position; runs of one topic become its groups.
+    """
+    groups: list[bytes] = []
+    topic_count = 0
+    for topic_id, run in groupby(zip(partitions, entries, strict=True), _topic_of):
+        topic_count += 1
+        group = [INT32.pack(partition[1]) + entry for partition, entry in run]
+        groups += (topic_id.bytes, uvarint(len(group) + 1), *group, NO_TAGS)
+    parts += (uvarint(topic_count + 1), *groups)
+
+
+def _topic_of(item: tuple[TopicIdPartition, bytes]) -> UUID:
+    return item[0][0]
+
+
+def in_order(
+    asked: Sequence[Key], answered: Sequence[tuple[Key, Entry]], reader: FieldReader
+) -> list[Entry]:
+    """The answers in the order of `asked`, whatever the order they came in.
+
+    Raises CorruptLog when they are not the answers to just that.
+    """
+    if len(asked) == len(answered) and all(
+        key == answer[0] for key, answer in zip(asked, answered, strict=True)
+    ):
+        return [answer for _, answer in answered]
+    found: defaultdict[Key, deque[Entry]] = defaultdict(deque)
+    for key, answer in answered:
+        found[key].append(answer)
+    ordered = []
+    for key in asked:
+        if not found[key]:
+            raise reader.corrupt(f"no answer for {key}")
+        ordered.append(found[key].popleft())
+    if len(ordered) != len(answered):
+        raise reader.corrupt(f"{len(answered)} answers to {len(asked)} questions")
+    return ordered

@@ -1,0 +1,216 @@
+"""DisklessFindBatches (98) as bytes.
+
+Fields as in KIP-1164's schema, version 0; what is common to all messages is in
+metadata/messages/codec.py. Ours are tagged fields:
+
+    request   10000 AtLeastOne int8     1 when left out
+    batch     10000 ObjectFormat int8   1 when left out; 2 = Parquet segment
+              10001 ObjectSize int64    0 (not known) when left out
+
+What the schema leaves open:
+
+- BatchId is the base offset: a row holds committed batches that lie back to back in one object,
+  and no two rows of a partition begin at the same offset.
+- A Parquet segment is one row from byte 0 to its end, with CreateTime and without append time.
+- There is no error message, so the error's text is made where the code arrives.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from metadata.messages.codec import MessageReader, Operation, in_order, write_by_topic
+from metadata.messages.commit_file import MAGIC
+from metadata.messages.errors import coordinator_code
+from metadata.operations import (
+    PARQUET_SEGMENT,
+    WRITE_AHEAD_MULTI_SEGMENT,
+    Extent,
+    FindBatches,
+    FoundBatches,
+    SegmentExtent,
+    WalExtent,
+)
+from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.wire.fields import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NO_TAGS,
+    compact_string,
+    tag_section,
+    uvarint,
+)
+
+FIND_BATCHES_KEY: Final = 98
+
+AT_LEAST_ONE_TAG: Final = 10_000
+OBJECT_FORMAT_TAG: Final = 10_000
+OBJECT_SIZE_TAG: Final = 10_001
+
+FOUND_BATCH: Final = struct.Struct(">bqqqqqqb")
+"""One batch of a response from Magic on, without its tag section."""
+assert FOUND_BATCH.size == 50
+
+_FOUND_BYTES_MIN: Final = 8 + 1 + FOUND_BATCH.size + 1
+_INT32_MAX: Final = 2**31 - 1
+
+
+class FindBatchesMessage(NamedTuple):
+    """A FindBatches request; `CoordinatorClient.find_batches` takes the same."""
+
+    requests: Sequence[FindBatches]
+    max_bytes: int
+    batches_per_partition_max: int
+    at_least_one: bool = True
+
+
+def _write_find_batches(message: FindBatchesMessage, parts: list[bytes]) -> Mapping[int, bytes]:
+    parts += (
+        INT32.pack(min(message.max_bytes, _INT32_MAX)),
+        INT32.pack(min(message.batches_per_partition_max, _INT32_MAX)),
+    )
+    write_by_topic(
+        parts,
+        [request.partition for request in message.requests],
+        [
+            INT64.pack(request.offset) + INT32.pack(min(request.max_bytes, _INT32_MAX)) + NO_TAGS
+            for request in message.requests
+        ],
+    )
+    return {} if message.at_least_one else {AT_LEAST_ONE_TAG: INT8.pack(0)}
+
+
+def _read_find_batches(reader: MessageReader) -> tuple[FindBatchesMessage, int]:
+    max_bytes, batches_per_partition_max = reader.int32(), reader.int32()
+    requests = reader.by_topic(
+        12, lambda partition: FindBatches(partition, reader.int64(), reader.int32())
+    )
+    timeout_ms, tags = reader.request_end()
+    at_least_one = True
+    if AT_LEAST_ONE_TAG in tags:
+        at_least_one = tags[AT_LEAST_ONE_TAG].int8() != 0
+    message = FindBatchesMessage(requests, max_bytes, batches_per_partition_max, at_least_one)
+    return message, timeout_ms
+
+
+def _write_found(
+    message: FindBatchesMessage, answers: Sequence[FoundBatches], parts: list[bytes]
+) -> None:
+    entries = []
+    for answer in answers:
+        fields = [
+            INT16.pack(coordinator_code(answer.error)),
+            INT64.pack(answer.log_start_offset),
+            INT64.pack(answer.high_watermark),
+            uvarint(len(answer.extents) + 1),
+        ]
+        for extent in answer.extents:
+            _write_extent(extent, fields)
+        fields.append(NO_TAGS)
+        entries.append(b"".join(fields))
+    write_by_topic(parts, [request.partition for request in message.requests], entries)
+
+
+def _write_extent(extent: Extent, parts: list[bytes]) -> None:
+    tags = {}
+    if isinstance(extent, SegmentExtent):
+        tags[OBJECT_FORMAT_TAG] = INT8.pack(PARQUET_SEGMENT)
+        key, object_bytes, base_offset, last_offset, max_timestamp_ms = extent
+        byte_offset, length_bytes = 0, object_bytes
+        append_time_ms, timestamp_type = -1, CREATE_TIME
+    else:
+        (
+            key,
+            byte_offset,
+            length_bytes,
+            base_offset,
+            last_offset,
+            append_time_ms,
+            max_timestamp_ms,
+            timestamp_type,
+            object_bytes,
+        ) = extent
+    if object_bytes:
+        tags[OBJECT_SIZE_TAG] = INT64.pack(object_bytes)
+    parts += (
+        INT64.pack(base_offset),
+        compact_string(key),
+        FOUND_BATCH.pack(
+            MAGIC,
+            byte_offset,
+            length_bytes,
+            base_offset,
+            last_offset,
+            append_time_ms,
+            max_timestamp_ms,
+            timestamp_type,
+        ),
+        tag_section(tags),
+    )
+
+
+def _read_found(reader: MessageReader, message: FindBatchesMessage) -> Sequence[FoundBatches]:
+    def read(partition: TopicIdPartition) -> tuple[TopicIdPartition, FoundBatches]:
+        error = reader.error_code()
+        log_start_offset, high_watermark = reader.int64(), reader.int64()
+        count = reader.array_count(_FOUND_BYTES_MIN)
+        extents = [_read_extent(reader) for _ in range(count)]
+        return partition, FoundBatches(log_start_offset, high_watermark, extents, error)
+
+    answered = reader.by_topic(19, read)
+    return in_order([request.partition for request in message.requests], answered, reader)
+
+
+def _read_extent(reader: MessageReader) -> Extent:
+    reader.int64()
+    key = ObjectKey(reader.compact_string())
+    (
+        magic,
+        byte_offset,
+        length_bytes,
+        base_offset,
+        last_offset,
+        append_time_ms,
+        max_timestamp_ms,
+        timestamp_type,
+    ) = FOUND_BATCH.unpack_from(reader.data, reader.skip(FOUND_BATCH.size))
+    object_format, object_bytes = WRITE_AHEAD_MULTI_SEGMENT, 0
+    for tag, content in reader.tags():
+        if tag == OBJECT_FORMAT_TAG:
+            object_format = content.int8()
+        elif tag == OBJECT_SIZE_TAG:
+            object_bytes = content.int64()
+    if magic != MAGIC:
+        raise reader.corrupt(f"a batch with magic {magic}")
+    if object_format == PARQUET_SEGMENT:
+        return SegmentExtent(
+            key, object_bytes, Offset(base_offset), Offset(last_offset), max_timestamp_ms
+        )
+    if object_format != WRITE_AHEAD_MULTI_SEGMENT:
+        raise reader.corrupt(f"an object of format {object_format}")
+    return WalExtent(
+        key,
+        ByteOffset(byte_offset),
+        length_bytes,
+        Offset(base_offset),
+        Offset(last_offset),
+        append_time_ms,
+        max_timestamp_ms,
+        timestamp_type,
+        object_bytes,
+    )
+
+
+FIND_BATCHES: Final[Operation[FindBatchesMessage, FoundBatches]] = Operation(
+    key=FIND_BATCHES_KEY,
+    name="DisklessFindBatches",
+    changes_state=False,
+    write_request=_write_find_batches,
+    read_request=_read_find_batches,
+    write_answers=_write_found,
+    read_answers=_read_found,
+    failed=lambda error: FoundBatches(error=error),
+    count=lambda message: len(message.requests),
+)

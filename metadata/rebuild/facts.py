@@ -1,0 +1,119 @@
+"""What a bucket tells of the metadata that was lost: the input of a rebuild, as values.
+
+`metadata.rebuild.rebuild` reads WAL objects into `ObjectFacts`; segments, which need a Parquet reader, come
+as `SegmentFacts` from `tiering.segment_footers`. `metadata.rebuild.plan` turns both into metadata.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from wal.chunks.object_notes import NO_NOTES, ObjectNotes
+from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
+from wal.ulid import ulid_timestamp_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectFacts:
+    """One WAL object: its index and its notes."""
+
+    object_key: ObjectKey
+    ulid: str
+    broker_id: int
+    object_bytes: int
+    stored_ms: int
+    """When the store got it, by the store's clock: shortly before its commit, if there was one."""
+    extents: Sequence[BatchExtent]
+    notes: ObjectNotes = NO_NOTES
+
+    @property
+    def minted_ms(self) -> int:
+        """When its chunk was opened, by its broker's clock."""
+        return ulid_timestamp_ms(self.ulid)
+
+
+class RolledRange(NamedTuple):
+    """Bytes of a WAL object whose batches a segment holds."""
+
+    object_key: ObjectKey
+    byte_offset: int
+    length_bytes: int
+
+
+class RolledBatch(NamedTuple):
+    """A RecordBatch as a segment remembers it."""
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    max_timestamp_ms: int = -1
+    """-1 where it was not read."""
+
+    @property
+    def record_count(self) -> int:
+        return self.last_offset - self.base_offset + 1
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """One Parquet segment: its footer, and as far as they were read, its batches."""
+
+    object_key: ObjectKey
+    object_bytes: int
+    crc32c: int
+    topic_name: str
+    partition: TopicIdPartition
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    stored_ms: int
+    sources: Sequence[RolledRange] | None
+    """Of the WAL objects that still exist; None where the segment does not tell."""
+    first_source: str | None = None
+    """The least ULID of an object that it was rolled from, whether that still exists or not."""
+    last_source: str | None = None
+    """The greatest one."""
+    producer_id_max: int = -1
+    batches: Sequence[RolledBatch] = ()
+    """Those of idempotent producers that were read, or all of them, in offset order."""
+    has_all_batches: bool = False
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+
+class Unreadable(NamedTuple):
+    """An object that should tell something and does not."""
+
+    object_key: ObjectKey
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketFacts:
+    """Everything that was found."""
+
+    objects: Sequence[ObjectFacts]
+    segments: Sequence[SegmentFacts]
+    unreadable: Sequence[Unreadable] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildOptions:
+    """What whoever rebuilds decides."""
+
+    include_orphans: bool = True
+    """Whether objects whose commit nobody noted are taken as committed. Without them the newest
+    acknowledged records are lost; with them records may appear that were never acknowledged."""
+    topic_names: Mapping[UUID, str] = field(default_factory=dict)
+    """Names of topics, where the bucket has none or another one is wanted."""
+    max_commit_age_ms: int = 15 * 60_000
+    """How long after its minting an object may be committed."""

@@ -1,0 +1,190 @@
+"""WAL objects that a rebuild writes itself: fillers for holes, and copies that untie an order.
+
+A *hole* is a range of offsets whose records nobody has. Consumers have committed offsets behind it,
+so it must stay; extents of a partition follow each other without gap, so something must lie there.
+That is a batch of control records: Kafka clients step over those without showing them to anybody.
+
+A *copy* repeats batches of another object. It is needed when two objects would each have to be
+committed before the other, which cannot be in one metadata log: brokers that committed to several
+coordinators left such objects, for each coordinator has an order of its own.
+
+Both are WAL objects like others, under keys of their own. Pure functions; the bytes of copies are
+read by metadata/rebuild/rebuild.py.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from metadata.rebuild.facts import ObjectFacts
+from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
+from wal.coordinates import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchExtent,
+    ObjectKey,
+    TopicIdPartition,
+)
+from wal.crc import crc32c
+from wal.records.record_batch import (
+    CONTROL_BIT,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC_V2,
+    parse_header,
+)
+
+FILLER_RECORDS_MAX: Final = 100_000
+"""Records of one filler batch; it inflates to some 18 bytes for each."""
+
+REBUILD_BROKER_ID: Final = -1
+"""No broker wrote it."""
+
+_GZIP: Final = 1
+_GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
+_ABORT_KEY: Final = b"\0\0\0\0"
+"""Version 0, type 0: the marker of an aborted transaction, of which there is none here."""
+_ABORT_VALUE: Final = bytes(6)
+"""Version 0, coordinator epoch 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedBatch:
+    """A batch to be copied."""
+
+    source: ObjectFacts
+    extent: BatchExtent
+    """In the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewObject:
+    """An object to be put: for each extent of `plan` its bytes, or where to copy them from."""
+
+    plan: WalObjectPlan
+    parts: Sequence[bytes | CopiedBatch]
+
+    @property
+    def object_key(self) -> ObjectKey:
+        return self.plan.object_key
+
+
+def filler_batches(record_count: int, timestamp_ms: int) -> Sequence[bytes]:
+    """Control batches of `record_count` records together."""
+    batches: list[bytes] = []
+    while record_count:
+        count = min(record_count, FILLER_RECORDS_MAX)
+        batches.append(_filler(count, timestamp_ms))
+        record_count -= count
+    return batches
+
+
+def _filler(count: int, timestamp_ms: int) -> bytes:
+    records = zlib.compress(b"".join(map(_control_record, range(count))), wbits=_GZIP_WINDOW)
+    attributes = CONTROL_BIT | _GZIP
+    covered = HEADER.pack(
+        0, HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records), 0, MAGIC_V2, 0, attributes, count - 1,
+        timestamp_ms, timestamp_ms, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count,
+    )  # fmt: skip
+    crc = crc32c(records, crc32c(covered[CRC_START:]))
+    return b"".join(
+        (covered[: CRC_START - 4], crc.to_bytes(4, "big"), covered[CRC_START:], records)
+    )
+
+
+def _control_record(offset_delta: int) -> bytes:
+    body = b"".join(
+        (
+            b"\0\0",  # attributes, timestamp delta
+            _zigzag(offset_delta),
+            _zigzag(len(_ABORT_KEY)),
+            _ABORT_KEY,
+            _zigzag(len(_ABORT_VALUE)),
+            _ABORT_VALUE,
+            b"\0",  # no headers
+        )
+    )
+    return _zigzag(len(body)) + body
+
+
+def _zigzag(value: int) -> bytes:
+    value <<= 1
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def filler_object(
+    ulid: str, partition: TopicIdPartition, record_count: int, timestamp_ms: int
+) -> NewObject:
+    """The object that fills one hole."""
+    batches = filler_batches(record_count, timestamp_ms)
+    entries = []
+    for data in batches:
+        header = parse_header(data)
+        entries.append(
+            _entry(
+                partition,
+                length_bytes=len(data),
+                record_count=header.record_count,
+                crc=header.crc,
+                max_timestamp_ms=timestamp_ms,
+            )
+        )
+    return NewObject(plan=_plan(ulid, entries, timestamp_ms), parts=batches)
+
+
+def copied_object(
+    ulid: str, source: ObjectFacts, positions: Sequence[int], timestamp_ms: int
+) -> NewObject:
+    """The object that repeats the batches at `positions` of `source`, in their order."""
+    extents = [source.extents[position] for position in positions]
+    entries = [
+        ChunkEntry(
+            extent.partition,
+            0,
+            extent.length_bytes,
+            extent.record_count,
+            extent.crc,
+            0,
+            extent.max_timestamp_ms,
+            extent.timestamp_type,
+            extent.producer_id,
+            extent.producer_epoch,
+            extent.base_sequence,
+            extent.request_id,
+        )
+        for extent in extents
+    ]
+    plan = _plan(ulid, entries, timestamp_ms)
+    parts = [CopiedBatch(source=source, extent=extents[position]) for position in plan.positions]
+    return NewObject(plan=plan, parts=parts)
+
+
+def _plan(ulid: str, entries: Sequence[ChunkEntry], timestamp_ms: int) -> WalObjectPlan:
+    identity = ChunkIdentity(
+        ulid=ulid, salt=0, broker_id=REBUILD_BROKER_ID, opened_at_ms=timestamp_ms
+    )
+    return plan_wal_object(identity, entries)
+
+
+def _entry(
+    partition: TopicIdPartition,
+    *,
+    length_bytes: int,
+    record_count: int,
+    crc: int,
+    max_timestamp_ms: int,
+) -> ChunkEntry:
+    return ChunkEntry(
+        partition, 0, length_bytes, record_count, crc, 0, max_timestamp_ms, 0,
+        NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, 0,
+    )  # fmt: skip

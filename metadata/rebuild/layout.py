@@ -1,0 +1,135 @@
+"""What a rebuilt partition is made of: the values that placing, planning and reporting share.
+
+A `Run` is what goes in, a `PartitionLayout` what comes out (metadata/rebuild/placement.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from metadata.rebuild.facts import ObjectFacts, SegmentFacts
+from wal.chunks.object_notes import BatchOutcome, Floor
+from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
+
+
+class Why(Enum):
+    """Why a batch of an object is not served from there."""
+
+    ROLLED = "it is in a segment"
+    DUPLICATE = "it was sent twice"
+    REFUSED = "the coordinator had refused it, or its object was given up"
+    NO_ROOM = "there is no place for it between offsets that are known"
+    ORPHAN = "nobody noted its commit"
+    CONFLICT = "something else is known to have its offset"
+    DELETED = "it was deleted"
+    BEFORE_HOLE = "it lies before a hole too large to keep"
+    NAMELESS = "its topic was deleted, or its number of partitions is impossible"
+
+
+class LeftOut(NamedTuple):
+    """One batch that is not served from its object; the offset is -1 where it is not known."""
+
+    object_key: ObjectKey
+    position: int
+    why: Why
+    base_offset: int = -1
+    append_time_ms: int = -1
+
+
+class PlacedBatch(NamedTuple):
+    """One batch of an object at its offset."""
+
+    position: int
+    extent: BatchExtent
+    base_offset: int
+    append_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalPiece:
+    """Consecutive offsets from one WAL object."""
+
+    base_offset: int
+    next_offset: int
+    source: ObjectFacts
+    batches: Sequence[PlacedBatch]
+    is_noted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPiece:
+    """The offsets of a segment."""
+
+    base_offset: int
+    next_offset: int
+    segment: SegmentFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """Offsets whose records nobody has."""
+
+    base_offset: int
+    next_offset: int
+
+
+Piece = WalPiece | SegmentPiece | Hole
+
+
+class Doubt(NamedTuple):
+    """Something about a partition, or the bucket, that could not be known."""
+
+    subject: str
+    problem: str
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionLayout:
+    """One partition: `pieces` follow each other from `log_start_offset` to `high_watermark`."""
+
+    partition: TopicIdPartition
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    pieces: Sequence[Piece] = ()
+    exact_end: int = 0
+    """Below it, every offset is known to be what it was; from it on they were inferred."""
+    inferred_objects: set[ObjectKey] = field(default_factory=set)
+    """Objects without a note whose batches were placed."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    unused_segments: list[SegmentFacts] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+class Run(NamedTuple):
+    """The batches of one partition in one object."""
+
+    source: ObjectFacts
+    positions: Sequence[int]
+    known: Floor
+    """Where the partition's log was when the object was sealed, at least."""
+    outcomes: Sequence[BatchOutcome] | None
+    """What is noted of them, by place in `positions`; None where nothing is."""
+
+    @property
+    def floor(self) -> int:
+        """Its batches lie at or above it."""
+        return self.known.high_watermark
+
+    @property
+    def extents(self) -> Sequence[BatchExtent]:
+        return [self.source.extents[position] for position in self.positions]
+
+
+def wal_piece(source: ObjectFacts, batches: Sequence[PlacedBatch], *, is_noted: bool) -> WalPiece:
+    return WalPiece(
+        base_offset=batches[0].base_offset,
+        next_offset=next_offset(batches[-1]),
+        source=source,
+        batches=batches,
+        is_noted=is_noted,
+    )
+
+
+def next_offset(batch: PlacedBatch) -> int:
+    return batch.base_offset + batch.extent.record_count

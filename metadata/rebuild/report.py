@@ -1,0 +1,105 @@
+"""What a rebuild found, decided and could not know, as values and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
+
+from metadata.rebuild.facts import Unreadable
+from metadata.rebuild.layout import Doubt
+
+NEVER_KNOWN: Final = (
+    "topics that have nothing in the bucket",
+    "partitions and configuration that a topic got after the last object that names it",
+    "records deleted since the last commit to their partition: they may be back",
+    "offsets of the newest records of a partition, if they were deleted before anything was written"
+    " to it: they are given again",
+    "the time of append of batches whose commit nobody noted: the time of their upload instead",
+    "consumer groups and their offsets",
+)
+"""What no bucket tells, whatever is in it."""
+
+
+class RebuiltPartition(NamedTuple):
+    """One partition as it is now."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    exact_end: int
+    """Below it every offset is known; from it on they were inferred from the order of objects."""
+    high_watermark: int
+    segments: int
+    wal_objects: int
+
+
+class LeftObject(NamedTuple):
+    """An object of which something is not served, and why: (reason, number of batches)."""
+
+    object_key: str
+    reasons: Mapping[str, int]
+    is_committed: bool
+    """Whether the new metadata know it all the same. What they do not know stays in the bucket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildReport:
+    """Everything to tell."""
+
+    wal_objects: int
+    segments: int
+    batches: int
+    topics: Sequence[str]
+    partitions: Sequence[RebuiltPartition]
+    doubts: Sequence[Doubt]
+    """What may be wrong; empty: everything is as it was, as far as a bucket can tell."""
+    unreadable: Sequence[Unreadable]
+    inferred_objects: Sequence[str]
+    """Objects taken as committed although nobody noted their commit: the last ones of a broker."""
+    maybe_uncommitted: Sequence[str]
+    """Those of them that were young enough to be on their way when everything ended."""
+    left_out: Sequence[LeftObject]
+    unused_segments: Sequence[str]
+    dropped_topics: Sequence[str]
+    """Topics that were not brought back because another topic of their name has newer records."""
+    written_objects: Sequence[str]
+    """Objects that the rebuild adds: fillers of holes, and copies."""
+    next_producer_id: int
+    metadata_records: int
+
+    @property
+    def doubt_count(self) -> int:
+        return len(self.doubts) + len(self.unreadable)
+
+    @property
+    def is_certain(self) -> bool:
+        return self.doubt_count == 0
+
+    def lists(self) -> Mapping[str, Sequence[str]]:
+        """What there is to say besides the table of partitions, for people."""
+        young = set(self.maybe_uncommitted)
+        return {
+            "never known": NEVER_KNOWN,
+            "not brought back": [f"topic {name}" for name in self.dropped_topics],
+            "taken as committed": [
+                f"{key} (perhaps never was)" if key in young else key
+                for key in self.inferred_objects
+            ],
+            "left out": [
+                f"{left.object_key}{'' if left.is_committed else ', not in the metadata'}: "
+                + ", ".join(f"{count} batches: {why}" for why, count in left.reasons.items())
+                for left in self.left_out
+            ],
+            "segment not used": self.unused_segments,
+            "written": self.written_objects,
+            "unreadable": [f"{key}: {problem}" for key, problem in self.unreadable],
+            "DOUBT": [f"{subject}: {problem}" for subject, problem in self.doubts],
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """For json.dumps."""
+        values = asdict(self)
+        for name in ("partitions", "doubts", "unreadable", "left_out"):
+            values[name] = [item._asdict() for item in getattr(self, name)]
+        values["is_certain"] = self.is_certain
+        values["never_known"] = list(NEVER_KNOWN)
+        return values

@@ -1,0 +1,117 @@
+"""Columns of integers as bytes: many numbers that resemble each other, in as few bytes as is cheap.
+
+    uvarint  count + 1
+    uint8    width          bytes of each entry, 0 to 8
+    zigzag   smallest       the smallest number: (n << 1) ^ (n >> 63) as a varint of up to 64 bits
+             entries        count × width bytes, little-endian, unsigned: number - smallest
+
+A column of equal numbers has width 0 and no entries, so a reader cannot judge its count by the
+bytes that are there. Whoever reads therefore says which count it expects, or asks for a *leading*
+column, which has at least one byte per entry: nothing is allocated for a count that bytes do not
+back.
+
+Arithmetic is modulo 2**64 throughout, so any 64-bit number survives, in differences too. A column
+is encoded and decoded with a few NumPy operations, whatever its length.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from wal.wire.fields import FieldReader, uvarint
+
+Int64s = npt.NDArray[np.int64]
+_Tuple = TypeVar("_Tuple", bound=tuple[Any, ...])
+
+_MODULUS: Final = 1 << 64
+_WORD_BYTES: Final = 8
+_VARINT_SHIFTS: Final = range(0, 70, 7)
+
+
+def column(numbers: Iterable[int]) -> Int64s:
+    """`numbers` as an array. Raises ValueError when one has more than 64 bits."""
+    try:
+        return np.fromiter(numbers, np.int64)
+    except OverflowError as error:
+        raise ValueError("a number of more than 64 bits") from error
+
+
+def tuples(kind: type[_Tuple], *columns: Iterable[Any]) -> list[_Tuple]:
+    """Named tuples of `kind`, one per row of `columns`, in a third of the time of as many calls."""
+    return [*map(partial(tuple.__new__, kind), zip(*columns, strict=True))]
+
+
+def difference(numbers: Int64s, others: Int64s | int) -> Int64s:
+    """`numbers` - `others` modulo 2**64; the inverse is `total`."""
+    return (numbers.view(np.uint64) - _unsigned(others)).view(np.int64)
+
+
+def total(numbers: Int64s, others: Int64s | int) -> Int64s:
+    """`numbers` + `others` modulo 2**64."""
+    return (numbers.view(np.uint64) + _unsigned(others)).view(np.int64)
+
+
+def _unsigned(numbers: Int64s | int) -> npt.NDArray[np.uint64] | np.uint64:
+    return np.uint64(numbers % _MODULUS) if isinstance(numbers, int) else numbers.view(np.uint64)
+
+
+def pack_column(numbers: Int64s, *, is_leading: bool = False) -> bytes:
+    """The bytes of a column."""
+    count = len(numbers)
+    front = uvarint(count + 1)
+    if not count:
+        return front + b"\x00\x00"
+    smallest = int(numbers.min())
+    width = ((int(numbers.max()) - smallest).bit_length() + 7) // 8
+    if is_leading and not width:
+        width = 1
+    words = np.ascontiguousarray(difference(numbers, smallest), "<i8")
+    entries = words.view(np.uint8).reshape(count, _WORD_BYTES)[:, :width]
+    return b"".join((front, bytes((width,)), _zigzag(smallest), entries.tobytes()))
+
+
+def read_column(reader: FieldReader, count: int | None) -> Int64s:
+    """A column of `count` numbers; None: a leading column, of as many as there are.
+
+    Raises: CorruptLog.
+    """
+    found = reader.uvarint() - 1
+    width = reader.raw(1)[0]
+    smallest = _read_zigzag(reader)
+    if found < 0 or width > _WORD_BYTES:
+        raise reader.corrupt(f"a column of {found} entries of {width} bytes")
+    if count is None and found and not width:
+        raise reader.corrupt(f"a leading column of {found} entries without bytes")
+    if count is not None and found != count:
+        raise reader.corrupt(f"a column of {found} entries beside those of {count}")
+    start = reader.skip(found * width)
+    words = np.zeros((found, _WORD_BYTES), np.uint8)
+    if width:
+        entries = np.frombuffer(reader.data, np.uint8, found * width, start)
+        words[:, :width] = entries.reshape(found, width)
+    return total(words.view("<i8").reshape(found).astype(np.int64, copy=False), smallest)
+
+
+def _zigzag(number: int) -> bytes:
+    value = (number << 1 ^ number >> 63) % _MODULUS
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_zigzag(reader: FieldReader) -> int:
+    value = 0
+    for shift in _VARINT_SHIFTS:
+        byte = reader.raw(1)[0]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >= _MODULUS:
+                break
+            return value >> 1 ^ -(value & 1)
+    raise reader.corrupt("a varint of more than 64 bits")

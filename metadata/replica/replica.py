@@ -1,0 +1,366 @@
+"""One metadata partition's committed state in this process, whoever leads it.
+
+A replica is SQLite plus the part of it that is kept in memory, at one position of the metadata log.
+A leader applies to it what it appended, a follower what it read; both through `apply`, so both end
+up equal (their state hashes say so). Everybody reads from it.
+
+Invariants:
+- Memory and SQLite move together: `apply` commits the rows, then takes them over in memory, and
+  nothing - no cancellation either - comes between the two.
+- Batches are applied in log order, each once. Only one task applies at a time.
+- Listeners hear of a change after it can be read.
+
+Failure cases: a disk that refuses is waited out, because what is durable in the log has to be
+applied sooner or later; CorruptState and CorruptLog are raised to whoever applies.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID
+
+from metadata.log.log import MetadataLog, MetadataRecordBatch
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import (
+    FindBatches,
+    FoundBatches,
+    Leader,
+    ListedOffset,
+    ListOffsets,
+    QuotaEntity,
+    RegisteredBroker,
+    TopicDescription,
+)
+from metadata.records.groups import CommittedOffset
+from metadata.replica.snapshots import SnapshotStore
+from metadata.replica.state_recovery import REPLAY_BYTES, apply_batches, open_state
+from metadata.state.group_queries import (
+    AgedOffset,
+    ExpiryCursor,
+    StoredGroup,
+    aged_offsets,
+    group_offsets,
+    stored_group,
+    stored_groups,
+)
+from metadata.state.image import Changes, CommittedImage
+from metadata.state.queries import FileNames, find_batches, list_offset
+from metadata.state.state import STATE_FILE, StateDatabase
+from wal.clock import Sleep
+from wal.coordinates import TopicIdPartition
+from wal.errors import OutOfBounds, StorageFailed
+from wal.failpoint import failpoint
+
+APPLY_RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
+"""Pauses while SQLite's disk refuses; the last one is repeated for ever."""
+
+ROWS_PER_PARTITION_MAX: Final = 2**31 - 1
+GROUPS_PER_READ: Final = 50
+DELETED_TOPICS_MAX: Final = 10_000
+"""Deleted topics that are remembered, the oldest forgotten first."""
+
+_logger = logging.getLogger(__name__)
+
+CommitListener = Callable[[Collection[TopicIdPartition]], None]
+
+
+class Replica:
+    """The state of the metadata partition `coordinator_id` below `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: CoordinatorSettings,
+        coordinator_id: int = 0,
+        snapshots: SnapshotStore | None = None,
+        catalogue: "Replica | None" = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`snapshots` are what a state that cannot be replayed any more starts from.
+
+        `catalogue` is the replica that has the topics' configs, unless this one is it.
+        """
+        self.coordinator_id: Final = coordinator_id
+        self.state: Final = StateDatabase(directory / STATE_FILE, readers=settings.state_readers)
+        self.image = CommittedImage(
+            producers_max=settings.producer_cache_max, coordinator_id=coordinator_id
+        )
+        self.names: Final = FileNames()
+        self.snapshots: Final = snapshots
+        self._catalogue = catalogue
+        self._deleted_topics: dict[UUID, TopicDescription] = {}
+        self._settings = settings
+        self._sleep = sleep
+        self._listeners: list[CommitListener] = []
+        self._applied_listeners: list[Callable[[], None]] = []
+        self._topic_listeners: list[Callable[[], None]] = []
+        self._is_closed = False
+        self.applied_bytes = 0
+        """Metadata records applied since the start, in bytes."""
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def open(self, log: MetadataLog) -> None:
+        """Open the state, heal it if there is any doubt, and bring it to the end of `log`.
+
+        Raises: CorruptLog, CorruptState (the log itself makes no sense), StorageFailed.
+        """
+        await self.state.__aenter__()
+        try:
+            await self._open(log)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self, log: MetadataLog) -> None:
+        self.image = await open_state(
+            self.state,
+            log,
+            self._settings,
+            self.snapshots,
+            coordinator_id=self.coordinator_id,
+        )
+
+    async def close(self) -> None:
+        """Close SQLite; a second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self.state.__aexit__(None, None, None)
+
+    def subscribe(self, listener: CommitListener) -> None:
+        """Call `listener` in the event loop with the partitions that changed in any way.
+
+        It is called after the change can be read and before anybody gets an answer.
+        """
+        self._listeners.append(listener)
+
+    def subscribe_applied(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop each time `applied_offset` has moved."""
+        self._applied_listeners.append(listener)
+
+    def subscribe_topics(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop when topics were created, deleted or altered."""
+        self._topic_listeners.append(listener)
+
+    # -- applying -------------------------------------------------------------------------------
+
+    async def apply(
+        self,
+        batches: Sequence[MetadataRecordBatch],
+        *,
+        on_merged: Callable[[], None] | None = None,
+    ) -> None:
+        """Apply durable batches; `on_merged` runs when memory has them, before listeners hear."""
+        attempt = 0
+        while True:
+            # SQLite may commit although the caller is cancelled; memory must then follow it.
+            applying = asyncio.ensure_future(self._apply_once(batches, on_merged))
+            try:
+                return await asyncio.shield(applying)
+            except asyncio.CancelledError:
+                await asyncio.wait([applying])
+                raise
+            except StorageFailed:
+                await self._sleep(APPLY_RETRY_S[min(attempt, len(APPLY_RETRY_S) - 1)])
+                attempt += 1
+
+    async def _apply_once(
+        self, batches: Sequence[MetadataRecordBatch], on_merged: Callable[[], None] | None
+    ) -> None:
+        changes = await self.state.write(partial(apply_batches, self.image, batches))
+        failpoint("commit.after_apply")
+        self.applied_bytes += sum(len(record) for batch in batches for record in batch.records)
+        self._merge(changes, on_merged)
+
+    def _merge(self, changes: Changes, on_merged: Callable[[], None] | None) -> None:
+        for topic_id, topic in changes.topics.items():
+            if topic is None and (gone := self.image.topics.get(topic_id)) is not None:
+                self._deleted_topics[topic_id] = gone.description
+        while len(self._deleted_topics) > DELETED_TOPICS_MAX:
+            del self._deleted_topics[next(iter(self._deleted_topics))]
+        self.image.merge(changes)
+        if on_merged is not None:
+            on_merged()
+        if changes.topics:
+            self._tell_topics()
+        if changes.partitions:
+            for listener in self._listeners:
+                listener(changes.partitions.keys())
+        self._tell_applied()
+
+    def _tell_topics(self) -> None:
+        for listener in self._topic_listeners:
+            listener()
+
+    def _tell_applied(self) -> None:
+        for listener in self._applied_listeners:
+            listener()
+
+    async def catch_up(self, log: MetadataLog) -> None:
+        """Apply what `log` is known to have beyond this state.
+
+        A follower that was away for long may find that the log was pruned meanwhile; it goes on
+        from a snapshot. Raises: CorruptLog, CorruptState, StorageFailed, ObjectStoreUnavailable.
+        """
+        while self.image.next_offset < log.end_offset:
+            try:
+                batches = await log.read(self.image.next_offset, REPLAY_BYTES)
+            except OutOfBounds as error:
+                _logger.info("metadata partition %d: %s", self.coordinator_id, error)
+                await self._open(log)
+                self._tell_topics()
+                for listener in self._listeners:
+                    listener(self.image.partitions.keys())
+                self._tell_applied()
+                continue
+            await self.apply(batches)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def state_hash(self) -> int:
+        """The rolling hash of the committed state."""
+        return self.image.state_hash
+
+    @property
+    def applied_offset(self) -> int:
+        """The first offset of the metadata log that is not in the committed state."""
+        return self.image.next_offset
+
+    @property
+    def leader(self) -> Leader | None:
+        """Who leads this metadata partition as far as this replica has read; None = nobody yet."""
+        return self.image.leader
+
+    def brokers(self) -> Mapping[int, RegisteredBroker]:
+        """Registered brokers by id; only the catalogue has any."""
+        return MappingProxyType(self.image.brokers)
+
+    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        """All quotas by entity; only the catalogue has any. Another mapping after every change."""
+        return self.image.quotas
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        """All topics by name; no I/O; do not modify."""
+        return MappingProxyType(self.image.topics_by_name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        topic = self.image.topics.get(topic_id)
+        return None if topic is None else topic.description
+
+    def deleted_topic(self, topic_id: UUID) -> TopicDescription | None:
+        """A topic that was deleted not long ago: where its partitions lived does not change.
+
+        A commit that is sent again must go to the same coordinators, batch by batch, as the first
+        time, or each of them would see other content under the key.
+        """
+        return self._deleted_topics.get(topic_id)
+
+    def topic_ids(self) -> Collection[UUID]:
+        """The topics that have partitions here; beside the catalogue, names may repeat."""
+        return self.image.topics.keys()
+
+    def topic_configs(self, topic_id: UUID) -> Mapping[str, str] | None:
+        """What was set on a topic, as far as this broker's catalogue has heard; None: no topic."""
+        topic = (self._catalogue or self).topic_by_id(topic_id)
+        return None if topic is None else topic.configs
+
+    def has_partition(self, partition: TopicIdPartition) -> bool:
+        return partition in self.image.partitions
+
+    def high_watermark(self, partition: TopicIdPartition) -> int | None:
+        """From committed memory; None when there is no such partition."""
+        state = self.image.partitions.get(partition)
+        return None if state is None else state.high_watermark
+
+    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
+        """From committed memory; None when there is no such partition."""
+        state = self.image.partitions.get(partition)
+        return None if state is None else state.log_start_offset
+
+    async def find_batches(
+        self,
+        requests: Sequence[FindBatches],
+        *,
+        max_bytes: int,
+        at_least_one: bool = True,
+        rows_per_partition_max: int = ROWS_PER_PARTITION_MAX,
+    ) -> Sequence[FoundBatches]:
+        """As `metadata.clients.coordinator_client`; who is caught up is answered from memory."""
+        caught_up = []
+        for request in requests:
+            state = self.image.partitions.get(request.partition)
+            if state is None or request.offset != state.high_watermark:
+                break
+            caught_up.append(FoundBatches(state.log_start_offset, state.high_watermark))
+        else:
+            return caught_up
+        located = [(request, self.partition_id(request.partition)) for request in requests]
+        return await self.state.read(
+            partial(
+                find_batches,
+                names=self.names,
+                requests=located,
+                max_bytes=max_bytes,
+                at_least_one=at_least_one,
+                rows_per_partition_max=rows_per_partition_max,
+            )
+        )
+
+    async def list_offsets(self, requests: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+        """As of this replica's position; being strictly consistent is the leader's business."""
+        located = [(request, self.partition_id(request.partition)) for request in requests]
+        return await self.state.read(
+            lambda connection: [
+                list_offset(connection, self.names, request, partition_id)
+                for request, partition_id in located
+            ]
+        )
+
+    def partition_id(self, partition: TopicIdPartition) -> int | None:
+        """The partition's surrogate key in this state."""
+        state = self.image.partitions.get(partition)
+        return None if state is None else state.id
+
+    # -- reading consumer groups ----------------------------------------------------------------
+
+    async def group_offsets(
+        self, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
+    ) -> Mapping[TopicIdPartition, CommittedOffset]:
+        """What the group has committed, of deleted topics too; None: of all partitions."""
+        return await self.state.read(
+            partial(group_offsets, group_id=group_id, partitions=partitions)
+        )
+
+    async def stored_group(self, group_id: str) -> StoredGroup | None:
+        """What is stored of a group; None when there are not even offsets of it."""
+        return await self.state.read(partial(stored_group, group_id=group_id))
+
+    async def stored_groups(self) -> AsyncIterator[StoredGroup]:
+        """All groups there is anything of, the oldest first, some at a time.
+
+        A group that comes, goes or changes meanwhile is there as it was at some moment, or not.
+        """
+        after = -1
+        while groups := await self.state.read(
+            partial(stored_groups, after=after, limit=GROUPS_PER_READ)
+        ):
+            for group in groups:
+                yield group
+            after = groups[-1].id
+
+    async def aged_offsets(
+        self, *, before_ms: int, now_ms: int, limit: int, after: ExpiryCursor | None = None
+    ) -> Sequence[AgedOffset]:
+        """Up to `limit` offsets that may expire; the cursor of the last one leads to the next.
+
+        Committed before `before_ms`, or by their client's wish due by `now_ms`.
+        """
+        return await self.state.read(
+            partial(aged_offsets, before_ms=before_ms, now_ms=now_ms, after=after, limit=limit)
+        )

@@ -1,0 +1,37 @@
+"""Deciding which brokers are registered; pure functions over the speculative view.
+
+The catalogue's log says which brokers there are, so that every broker sees the same ones. A broker
+that says it is alive changes nothing as long as it is where it was.
+"""
+
+from collections.abc import Sequence
+
+from metadata.operations import RegisteredBroker
+from metadata.records.control import BrokerRegisteredRecord, BrokerUnregisteredRecord
+from metadata.rules.commit import Decision
+from metadata.state.speculative import SpeculativeView
+
+
+def decide_register_broker(view: SpeculativeView, broker: RegisteredBroker) -> Decision[None]:
+    """A record when the broker is new, somewhere else, or in another life."""
+    if view.broker(broker.broker_id) == broker:
+        return Decision((), None)
+    view.put_broker(broker.broker_id, broker)
+    record = BrokerRegisteredRecord(
+        broker_id=broker.broker_id,
+        host=broker.host,
+        port=broker.port,
+        rack=broker.rack,
+        incarnation=broker.incarnation,
+    )
+    return Decision((record,), None)
+
+
+def decide_unregister_brokers(view: SpeculativeView, broker_ids: Sequence[int]) -> Decision[None]:
+    """One record for each of them that is registered."""
+    records = []
+    for broker_id in broker_ids:
+        if view.broker(broker_id) is not None:
+            view.put_broker(broker_id, None)
+            records.append(BrokerUnregisteredRecord(broker_id=broker_id))
+    return Decision(records, None)

@@ -1,0 +1,243 @@
+"""Planning segments and committing them.
+
+A plan fixes offsets and object key before anybody writes a byte, and it is durable: a roll task
+that is killed, repeated or run twice by Spark writes the same object, and put-if-absent makes the
+copies one. Plans of a partition follow each other without gap from the first offset that was never
+rolled.
+
+Planning is two steps, because the rows it needs are in SQLite and deciding must not wait. `survey`
+reads committed rows and proposes; `decide_plans` runs in the coordinator's turn and takes what
+still fits. A proposal can only have become wrong by a deletion or by another plan, and both move
+`planned_end`; appends come after it.
+
+Rows under an outstanding plan are kept until its segment is committed even if records are deleted
+past them meanwhile: a task may be reading their objects.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import RolledSegment, SegmentCommit
+from metadata.records.records import MetadataRecord, SegmentCommittedRecord, SegmentPlannedRecord
+from metadata.records.segment_identity import segment_digest
+from metadata.rules.commit import Decision
+from metadata.state.image import CommittedImage, PartitionState, PlannedSegment
+from metadata.state.queries import unplanned_rows
+from metadata.state.speculative import KnownFile, SpeculativeView
+from wal.coordinates import ObjectKey, Offset, TopicIdPartition
+from wal.errors import DisklessError, Rejected, UnknownPartition
+
+SEGMENT_BYTES_CONFIG: Final = "segment.bytes"
+SEGMENT_MS_CONFIG: Final = "segment.ms"
+
+KEY_TOPIC_NAME_MAX: Final = 200
+"""Kafka allows names of 249 characters; with a topic id behind them they would exceed the 255 bytes
+that file systems, and so `file://` stores, allow a name."""
+
+SEGMENT_ROWS_MAX: Final = 5_000
+"""Rows of one segment: its commit deletes them in one transaction, which holds up other commits."""
+
+_INT32_MAX: Final = 2**31 - 1
+
+
+class Candidate(NamedTuple):
+    """A partition that has something unplanned, and the rules of its topic."""
+
+    partition: TopicIdPartition
+    state: PartitionState
+    segment_bytes: int
+    segment_ms: int
+
+
+class Proposal(NamedTuple):
+    """Whole rows that should become one segment."""
+
+    partition: TopicIdPartition
+    base_offset: int
+    last_offset: int
+
+
+def segment_key(
+    topic_name: str, partition: TopicIdPartition, base_offset: int, last_offset: int
+) -> ObjectKey:
+    """`segments/<topic>-<topic id>/partition=<n>/<base>-<last>.parquet`, offsets of 20 digits.
+
+    Twenty digits sort by offset in a listing; `partition=` is what Spark turns into a column. The
+    topic's name is there for people and is cut to KEY_TOPIC_NAME_MAX; its id makes the key unique.
+    """
+    return ObjectKey(
+        f"segments/{topic_name[:KEY_TOPIC_NAME_MAX]}-{partition.topic_id}"
+        f"/partition={partition.partition}/{base_offset:020d}-{last_offset:020d}.parquet"
+    )
+
+
+def candidates(
+    image: CommittedImage,
+    settings: CoordinatorSettings,
+    configs_of: Callable[[UUID], Mapping[str, str] | None],
+) -> Sequence[Candidate]:
+    """Partitions with unplanned batches, from the committed image.
+
+    A topic that `configs_of` does not know (the catalogue has not heard of it) is left out.
+    """
+    found = []
+    limits: dict[UUID, tuple[int, int] | None] = {}
+    for partition, state in image.partitions.items():
+        if state.unplanned_bytes <= 0:
+            continue
+        topic_id = partition.topic_id
+        if topic_id not in limits:
+            configs = configs_of(topic_id)
+            limits[topic_id] = (
+                None
+                if configs is None
+                else (
+                    _config(configs, SEGMENT_BYTES_CONFIG, settings.segment_bytes),
+                    _config(configs, SEGMENT_MS_CONFIG, settings.segment_ms),
+                )
+            )
+        limit = limits[topic_id]
+        if limit is not None:
+            found.append(Candidate(partition, state, *limit))
+    return found
+
+
+def _config(configs: Mapping[str, str], name: str, default: int) -> int:
+    """Values were validated when the topic was created; what was not is as if it were not set."""
+    text = configs.get(name, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else default
+
+
+def survey(
+    connection: Connection,
+    partitions: Sequence[Candidate],
+    *,
+    now_ms: int,
+    include_partial: bool,
+    proposals_max: int,
+) -> Sequence[Proposal]:
+    """What is due, at most `proposals_max`; consecutive proposals of a partition touch.
+
+    A proposal is closed by the row that makes it reach `segment_bytes`, or by the
+    SEGMENT_ROWS_MAX-th. What remains is proposed
+    when its first row is older than `segment_ms`, or when `include_partial`.
+    """
+    proposals: list[Proposal] = []
+    for partition, state, segment_bytes, segment_ms in partitions:
+        left_bytes = state.unplanned_bytes
+        size = rows = 0
+        base: int | None = None
+        last = -1
+        for row in unplanned_rows(connection, state.id, state.planned_end_offset):
+            if len(proposals) >= proposals_max:
+                return proposals
+            if base is None:
+                is_due = include_partial or now_ms - row.append_time_ms >= segment_ms
+                if left_bytes < segment_bytes and not is_due:
+                    # The usual case costs one row: too little yet, and too young.
+                    break
+                base, size, rows = row.base_offset, 0, 0
+            size += row.byte_size
+            rows += 1
+            left_bytes -= row.byte_size
+            last = row.last_offset
+            if size >= segment_bytes or rows == SEGMENT_ROWS_MAX:
+                proposals.append(Proposal(partition, base, last))
+                base = None
+        if base is not None and len(proposals) < proposals_max:
+            proposals.append(Proposal(partition, base, last))
+    return proposals
+
+
+def decide_plans(
+    view: SpeculativeView, proposals: Sequence[Proposal], now_ms: int, *, outstanding_max: int
+) -> Decision[None]:
+    """Plan what still fits; the others will be proposed again."""
+    records: list[MetadataRecord] = []
+    outstanding = sum(1 for _ in view.plans()) if proposals else 0
+    for partition, base, last in proposals:
+        topic = view.topic_by_id(partition.topic_id)
+        if (
+            topic is None
+            or outstanding + len(records) >= outstanding_max
+            or view.planned_end(partition) != base
+        ):
+            continue
+        key = segment_key(topic.name, partition, base, last)
+        view.put_plan(PlannedSegment(partition, base, last, key, now_ms))
+        records.append(
+            SegmentPlannedRecord(
+                partition=partition,
+                base_offset=base,
+                last_offset=last,
+                object_key=key,
+                planned_at_ms=now_ms,
+            )
+        )
+    return Decision(records, None)
+
+
+def decide_commit_segments(
+    view: SpeculativeView, segments: Sequence[RolledSegment]
+) -> Decision[Sequence[SegmentCommit]]:
+    """Each segment that matches its plan exactly replaces the planned batches."""
+    records: list[MetadataRecord] = []
+    answer: list[SegmentCommit] = []
+    for segment in segments:
+        known = view.file(segment.object_key)
+        if known is not None:
+            is_same = known.request_digest == segment_digest(segment)
+            answer.append(
+                SegmentCommit(is_duplicate=True)
+                if is_same
+                else SegmentCommit(
+                    error=Rejected(f"{segment.object_key} was committed with other content")
+                )
+            )
+            continue
+        error = _refusal(view, segment)
+        if error is None:
+            view.delete_plan(segment.object_key)
+            view.put_file(segment.object_key, KnownFile(segment_digest(segment), b""))
+            records.append(
+                SegmentCommittedRecord(
+                    partition=segment.partition,
+                    base_offset=segment.base_offset,
+                    last_offset=segment.last_offset,
+                    object_key=segment.object_key,
+                    object_bytes=segment.object_bytes,
+                    crc32c=segment.crc32c,
+                    record_count=segment.record_count,
+                    max_timestamp_ms=segment.max_timestamp_ms,
+                )
+            )
+        answer.append(SegmentCommit(error=error))
+    return Decision(records, answer)
+
+
+def _refusal(view: SpeculativeView, segment: RolledSegment) -> DisklessError | None:
+    if view.partition(segment.partition) is None:
+        return UnknownPartition(f"no partition {segment.partition}")
+    plan = view.plan(segment.object_key)
+    if plan is None or plan[:3] != (
+        segment.partition,
+        Offset(segment.base_offset),
+        Offset(segment.last_offset),
+    ):
+        return Rejected(f"{segment.object_key} is not an outstanding plan for these offsets")
+    if segment.record_count != segment.last_offset - segment.base_offset + 1:
+        return Rejected(
+            f"{segment.object_key} holds {segment.record_count} records for offsets "
+            f"{segment.base_offset}..{segment.last_offset}"
+        )
+    if (
+        segment.object_bytes <= 0
+        or not 0 <= segment.crc32c <= 0xFFFFFFFF
+        or segment.record_count > _INT32_MAX
+    ):
+        return Rejected(f"{segment.object_key}: {segment} is not a segment")
+    return None

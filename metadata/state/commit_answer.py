@@ -1,0 +1,96 @@
+"""The answer to a commit: how it is stored, and how it becomes a list of `BatchCommit`s.
+
+The first answer and the answer to a re-sent commit go through the same function, from the same
+stored columns, so they are equal by construction. Errors are stored as the code that the metadata
+record has for them; their text is made from the request alone.
+
+Stored is one column (metadata/records/columns.py) per field of `Answer`, in its order, the first one
+leading.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from metadata.operations import BatchCommit
+from metadata.records.columns import Int64s, pack_column, read_column, tuples
+from wal.coordinates import BatchExtent
+from wal.errors import (
+    CorruptLog,
+    CorruptState,
+    OutOfOrderSequence,
+    Rejected,
+    StaleProducerEpoch,
+    UnknownPartition,
+)
+from wal.wire.fields import FieldReader
+
+REFUSAL_CODES: Final[Mapping[type[Rejected], int]] = {
+    UnknownPartition: 3,
+    OutOfOrderSequence: 45,
+    StaleProducerEpoch: 47,
+}
+"""Error codes in FileCommitted records; the numbers are Kafka's, the format is ours to keep."""
+
+_REFUSALS: Final[Mapping[int, type[Rejected]]] = {
+    code: refusal for refusal, code in REFUSAL_CODES.items()
+}
+_TEXTS: Final[Mapping[type[Rejected], str]] = {
+    UnknownPartition: "no such partition",
+    OutOfOrderSequence: "does not follow the producer's last batch",
+    StaleProducerEpoch: "a newer epoch of this producer has written",
+}
+
+
+class Answer(NamedTuple):
+    """The answers for all batches of a request, in its order; `refusal` 0 = it has an offset."""
+
+    base_offset: Int64s
+    log_append_time_ms: Int64s
+    log_start_offset: Int64s
+    refusal: Int64s
+    is_duplicate: Int64s
+
+    @classmethod
+    def empty(cls, count: int) -> "Answer":
+        """To be filled in: -1 for offsets and times, 0 for the rest."""
+        return cls(
+            *(np.full(count, -1, np.int64) for _ in range(3)),
+            *(np.zeros(count, np.int64) for _ in range(2)),
+        )
+
+
+def pack_answer(answer: Answer) -> bytes:
+    """What is stored."""
+    first, *others = answer
+    return b"".join((pack_column(first, is_leading=True), *map(pack_column, others)))
+
+
+def unpack_answer(data: bytes, batches: Sequence[BatchExtent]) -> Sequence[BatchCommit]:
+    """The answer to the request whose batches are `batches`. Raises CorruptState."""
+    reader = FieldReader(data, "a stored answer")
+    try:
+        first = read_column(reader, None)
+        answer = Answer(first, *(read_column(reader, len(first)) for _ in range(4)))
+        reader.finish()
+    except CorruptLog as error:
+        raise CorruptState(str(error)) from error
+    if len(first) != len(batches):
+        raise CorruptState(f"a stored answer for {len(first)} batches to {len(batches)}")
+    is_duplicate = answer.is_duplicate.astype(np.bool_)
+    offered = (numbers.tolist() for numbers in (*answer[:3], is_duplicate))
+    commits = tuples(BatchCommit, *offered, [None] * len(first))
+    for place in np.flatnonzero(answer.refusal).tolist():
+        commits[place] = BatchCommit(error=_error(int(answer.refusal[place]), batches[place]))
+    return commits
+
+
+def _error(code: int, batch: BatchExtent) -> Rejected:
+    refusal = _REFUSALS.get(code)
+    if refusal is None:
+        raise CorruptState(f"a stored answer with error code {code}")
+    return refusal(
+        f"{batch.partition}, producer {batch.producer_id} epoch {batch.producer_epoch}, sequence "
+        f"{batch.base_sequence}: {_TEXTS[refusal]}"
+    )

@@ -1,0 +1,157 @@
+"""The part of the committed state that is kept in memory.
+
+All topics, partitions and outstanding segment plans, and the recently used producer states: what
+deciding an operation needs. It equals SQLite as of the last committed transaction. The coordinator
+task alone changes it, by merging the `Changes` of a transaction after it was committed; the writer
+thread reads it while it applies, which is safe because nothing is merged meanwhile.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
+from metadata.state.producer_state import ProducerState
+from wal.coordinates import ObjectKey, TopicIdPartition
+
+
+class PartitionState(NamedTuple):
+    """One partition, in the order of its row's columns; offsets as in Kafka."""
+
+    id: int
+    """Offset of the metadata record that created it."""
+    topic: int
+    """Surrogate key of its topic."""
+    partition: int
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    planned_end_offset: int = 0
+    """Below it, everything is in a segment or in an outstanding plan for one."""
+    unplanned_bytes: int = 0
+    """Bytes of the live rows from `planned_end_offset` on."""
+    live_bytes: int = 0
+    """Bytes of the rows and segments that reach to the log start offset or above it."""
+
+
+class PlannedSegment(NamedTuple):
+    """An outstanding plan."""
+
+    partition: TopicIdPartition
+    base_offset: int
+    last_offset: int
+    object_key: ObjectKey
+    planned_at_ms: int
+
+
+class StoredTopic(NamedTuple):
+    """A topic and its surrogate key."""
+
+    id: int
+    description: TopicDescription
+
+
+ProducerKey = tuple[int, int]
+"""(partition's surrogate key, producer id)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Changes:
+    """What one transaction changed; None stands for gone."""
+
+    next_offset: int
+    timestamp_ms: int
+    state_hash: int
+    next_producer_id: int
+    forgotten_until_ms: int
+    began_ms: int
+    topics: dict[UUID, StoredTopic | None] = field(default_factory=dict)
+    partitions: dict[TopicIdPartition, PartitionState | None] = field(default_factory=dict)
+    plans: dict[ObjectKey, PlannedSegment | None] = field(default_factory=dict)
+    producers: dict[ProducerKey, ProducerState | None] = field(default_factory=dict)
+    leader: Leader | None = None
+    """Set when leadership changed."""
+    brokers: dict[int, RegisteredBroker | None] = field(default_factory=dict)
+    quotas: dict[QuotaEntity, Mapping[str, float] | None] = field(default_factory=dict)
+
+
+class CommittedImage:
+    """Topics, partitions, plans and a capped cache of producers, as SQLite has them."""
+
+    def __init__(self, *, producers_max: int, coordinator_id: int = 0) -> None:
+        """`coordinator_id`: the metadata partition this is the state of."""
+        self._producers_max = producers_max
+        self.coordinator_id: Final = coordinator_id
+        self.next_offset = 0
+        self.timestamp_ms = 0
+        self.state_hash = 0
+        self.next_producer_id = 0
+        self.forgotten_until_ms = -1
+        """The latest time at which a key that was forgotten had been minted."""
+        self.began_ms = -1
+        """Time of the metadata log's first batch; -1 before that."""
+        self.topics: dict[UUID, StoredTopic] = {}
+        self.topics_by_name: dict[str, TopicDescription] = {}
+        self.partitions: dict[TopicIdPartition, PartitionState] = {}
+        self.plans: dict[ObjectKey, PlannedSegment] = {}
+        self.producers: dict[ProducerKey, ProducerState] = {}
+        self.leader: Leader | None = None
+        """Who leads; None before the first leader."""
+        self.brokers: dict[int, RegisteredBroker] = {}
+        self.quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        """Another mapping after every change, so that who looks at it sees at once whether it did;
+        quotas change seldom."""
+
+    def merge(self, changes: Changes) -> None:
+        """Take over what a transaction changed, after it was committed."""
+        self.next_offset = changes.next_offset
+        self.timestamp_ms = changes.timestamp_ms
+        self.state_hash = changes.state_hash
+        self.next_producer_id = changes.next_producer_id
+        self.forgotten_until_ms = changes.forgotten_until_ms
+        self.began_ms = changes.began_ms
+        for topic_id, topic in changes.topics.items():
+            before = self.topics.pop(topic_id, None)
+            # A name may have been deleted and created again within one transaction.
+            if before is not None and self._owns_name(before.description):
+                del self.topics_by_name[before.description.name]
+            if topic is not None:
+                self.topics[topic_id] = topic
+                self.topics_by_name[topic.description.name] = topic.description
+        # All at once, which takes the keys' hashes over: that of a UUID is Python code.
+        gone = [partition for partition, state in changes.partitions.items() if state is None]
+        self.partitions.update(changes.partitions)  # type: ignore[arg-type]
+        for partition in gone:
+            del self.partitions[partition]
+        for key, plan in changes.plans.items():
+            if plan is None:
+                self.plans.pop(key, None)
+            else:
+                self.plans[key] = plan
+        if changes.leader is not None:
+            self.leader = changes.leader
+        for broker_id, broker in changes.brokers.items():
+            if broker is None:
+                self.brokers.pop(broker_id, None)
+            else:
+                self.brokers[broker_id] = broker
+        if changes.quotas:
+            self.quotas = {
+                entity: quotas
+                for entity, quotas in {**self.quotas, **changes.quotas}.items()
+                if quotas is not None
+            }
+        self._merge_producers(changes.producers)
+
+    def _owns_name(self, description: TopicDescription) -> bool:
+        known = self.topics_by_name.get(description.name)
+        return known is not None and known.topic_id == description.topic_id
+
+    def _merge_producers(self, producers: dict[ProducerKey, ProducerState | None]) -> None:
+        """The least recently written leave first; whoever needs one again looks in SQLite."""
+        cache = self.producers
+        for key in producers:
+            cache.pop(key, None)
+        cache.update((key, producer) for key, producer in producers.items() if producer is not None)
+        while len(cache) > self._producers_max:
+            del cache[next(iter(cache))]

@@ -1,0 +1,578 @@
+"""Questions to the committed state, each on one read transaction in a reader thread.
+
+Where the bytes of a partition are: below a frontier in Parquet segments, above it in WAL objects. A
+look-up descends once into each clustered table and walks forward, so it costs what it answers and
+not what lies before or behind it. Rows are verified against their checksums; damage is CorruptState
+for that partition alone, never other bytes.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from sqlalchemy import Connection, Select, case, func, select
+
+from metadata.operations import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    TOMBSTONE,
+    DescribedFile,
+    Extent,
+    FindBatches,
+    FoundBatches,
+    ListedOffset,
+    ListOffsets,
+    SegmentExtent,
+    SegmentPlan,
+    WalExtent,
+)
+from metadata.state.image import PartitionState, PlannedSegment, ProducerKey
+from metadata.state.producer_rows import load_producers
+from metadata.state.producer_state import ProducerState
+from metadata.state.schema import (
+    BATCHES,
+    FILE_ANSWERS,
+    FILES,
+    PARTITIONS,
+    SEGMENTS,
+    compiled,
+    unpack_owners,
+)
+from metadata.state.speculative import FileStanding, KnownFile
+from metadata.state.state import checked_row
+from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset
+from wal.errors import (
+    CorruptState,
+    InvalidRequest,
+    OffsetOutOfRange,
+    UnknownFile,
+    UnknownPartition,
+)
+
+NO_UPLOADER: Final = -1
+"""`files.uploader_broker_id` of a segment, and of what was handed over or tombstoned."""
+
+_PAGE_ROWS_MIN: Final = 8
+_PAGE_ROWS_MAX: Final = 256
+"""Rows fetched at once: few at first, because an answer often is one page of SQLite's or less, then
+four times as many each time."""
+_FILES_CACHED_MAX: Final = 20_000
+
+_BATCHES_FROM: Final = compiled(
+    select(BATCHES.table)
+    .where(BATCHES.table.c.partition == 0, BATCHES.table.c.last_offset >= 0)
+    .order_by(BATCHES.table.c.last_offset)
+    .limit(_PAGE_ROWS_MIN)
+)
+_SEGMENTS_FROM: Final = compiled(
+    select(SEGMENTS.table)
+    .where(SEGMENTS.table.c.partition == 0, SEGMENTS.table.c.last_offset >= 0)
+    .order_by(SEGMENTS.table.c.last_offset)
+    .limit(1)
+)
+_PARTITION: Final = compiled(select(PARTITIONS.table).where(PARTITIONS.table.c.id == 0))
+_FILE: Final = compiled(select(FILES.table).where(FILES.table.c.id == 0))
+_FILE_BY_KEY: Final = compiled(select(FILES.table).where(FILES.table.c.object_key == ""))
+_ANSWER: Final = compiled(select(FILE_ANSWERS.table).where(FILE_ANSWERS.table.c.file == 0))
+
+
+class FileName(NamedTuple):
+    """What an extent tells of its object."""
+
+    object_key: ObjectKey
+    object_bytes: int
+
+
+class BatchRow(NamedTuple):
+    """A row of `batches`, in its column order without the checksum."""
+
+    partition: int
+    last_offset: int
+    base_offset: int
+    file: int
+    byte_offset: int
+    byte_size: int
+    batch_count: int
+    timestamp_type: int
+    append_time_ms: int
+    max_timestamp_ms: int
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The greatest timestamp a consumer sees in it."""
+        if self.timestamp_type == LOG_APPEND_TIME:
+            return self.append_time_ms
+        return self.max_timestamp_ms
+
+
+class FileNames:
+    """Object keys by file id, cached: they never change, and file ids are never used again."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, FileName] = {}
+
+    def get(self, connection: Connection, file_id: int) -> FileName:
+        """Raises CorruptState when no sound row of that id exists."""
+        name = self._names.get(file_id)
+        if name is None:
+            rows = stored_rows(connection, _FILE, (file_id,))
+            if not rows:
+                raise CorruptState(f"rows reference the unknown file {file_id}")
+            values = checked_row(FILES, rows[0])
+            name = FileName(ObjectKey(values[9]), values[2])
+            if len(self._names) >= _FILES_CACHED_MAX:
+                # Several reader threads share this; clearing is atomic, and refilling is cheap.
+                self._names.clear()
+            self._names[file_id] = name
+        return name
+
+
+def find_batches(
+    connection: Connection,
+    names: FileNames,
+    requests: Sequence[tuple[FindBatches, int | None]],
+    *,
+    max_bytes: int,
+    at_least_one: bool,
+    rows_per_partition_max: int,
+) -> Sequence[FoundBatches]:
+    """Answer each (request, partition's surrogate key or None) in order.
+
+    Of the extent that holds the asked offset only what follows counts. A segment counts as much as
+    its partition's limit allows: the reader cuts what it needs out of it, so one old segment must
+    not starve the partitions behind it.
+    """
+    found = []
+    for request, partition_id in requests:
+        answer = _find_one(
+            connection,
+            names,
+            request,
+            partition_id,
+            limit=min(request.max_bytes, max_bytes),
+            at_least_one=at_least_one,
+            rows_max=rows_per_partition_max,
+        )
+        for extent in answer.extents:
+            at_least_one = False
+            max_bytes -= min(extent.bytes_from(request.offset), max(request.max_bytes, 0))
+        found.append(answer)
+    return found
+
+
+def _find_one(
+    connection: Connection,
+    names: FileNames,
+    request: FindBatches,
+    partition_id: int | None,
+    *,
+    limit: int,
+    at_least_one: bool,
+    rows_max: int,
+) -> FoundBatches:
+    try:
+        state = _partition(connection, partition_id)
+    except CorruptState as error:
+        return FoundBatches(error=error)
+    if state is None:
+        return FoundBatches(error=UnknownPartition(f"no partition {request.partition}"))
+    log_start, high_watermark = state.log_start_offset, state.high_watermark
+    if not log_start <= request.offset <= high_watermark:
+        return FoundBatches(
+            log_start,
+            high_watermark,
+            error=OffsetOutOfRange(
+                f"{request.partition}: offset {request.offset} is not within {log_start}.."
+                f"{high_watermark}"
+            ),
+        )
+    extents: list[Extent] = []
+    if rows_max > 0 and (limit > 0 or at_least_one):
+        try:
+            for extent in _extents_from(connection, names, state, request.offset):
+                extents.append(extent)
+                is_wal = isinstance(extent, WalExtent)
+                limit -= extent.bytes_from(request.offset) if is_wal else limit
+                if limit <= 0 or len(extents) == rows_max:
+                    break
+        except CorruptState as error:
+            return FoundBatches(log_start, high_watermark, error=error)
+    return FoundBatches(log_start, high_watermark, extents)
+
+
+def _extents_from(
+    connection: Connection, names: FileNames, state: PartitionState, offset: int
+) -> Iterator[Extent]:
+    """Extents from the one that contains `offset` up to the high watermark, lazily, gapless.
+
+    Segments may be committed in any order, so a run of batches can lie between two of them.
+    """
+    position = offset
+    while position < state.high_watermark:
+        segment = next(_segments(connection, state.id, position), None)
+        if segment is not None and segment[2] <= position:
+            yield _segment_extent(connection, names, segment)
+            position = segment[1] + 1
+            continue
+        end = state.high_watermark if segment is None else segment[2]
+        for row in _batch_rows(connection, state.id, position):
+            if row.base_offset > position:
+                break
+            yield wal_extent(row, names.get(connection, row.file))
+            position = row.last_offset + 1
+            if position >= end:
+                break
+        if position < end:
+            raise CorruptState(f"partition {state.id}: nothing holds offset {position}")
+
+
+def _batch_rows(connection: Connection, partition_id: int, offset: int) -> Iterator[BatchRow]:
+    """Rows from the first that ends at or after `offset`, page by page."""
+    page_rows = _PAGE_ROWS_MIN
+    while True:
+        page = stored_rows(connection, _BATCHES_FROM, (partition_id, offset, page_rows, 0))
+        for row in page:
+            batch = BatchRow._make(checked_row(BATCHES, row)[:-1])
+            offset = batch.last_offset + 1
+            yield batch
+        if len(page) < page_rows:
+            return
+        page_rows = min(page_rows * 4, _PAGE_ROWS_MAX)
+
+
+def _segments(connection: Connection, partition_id: int, offset: int) -> Iterator[tuple[Any, ...]]:
+    for row in stored_rows(connection, _SEGMENTS_FROM, (partition_id, offset, 1, 0)):
+        yield checked_row(SEGMENTS, row)
+
+
+def _partition(connection: Connection, partition_id: int | None) -> PartitionState | None:
+    """From the same transaction as the rows, or a commit in between would look like a hole."""
+    if partition_id is None:
+        return None
+    rows = stored_rows(connection, _PARTITION, (partition_id,))
+    return PartitionState._make(checked_row(PARTITIONS, rows[0])[:-1]) if rows else None
+
+
+def stored_rows(
+    connection: Connection, sql: str, parameters: Sequence[int | str]
+) -> Sequence[tuple[Any, ...]]:
+    """All rows that `sql` finds, unchecked; for statements that run several times per look-up.
+
+    From the driver itself: SQLAlchemy's share of such a statement is ten times SQLite's. All at
+    once: a statement left half read would keep its snapshot open.
+    """
+    driver = cast(sqlite3.Connection, connection.connection.driver_connection)
+    return driver.execute(sql, parameters).fetchall()
+
+
+def wal_extent(row: BatchRow, file: FileName) -> WalExtent:
+    return WalExtent(
+        object_key=file.object_key,
+        byte_offset=ByteOffset(row.byte_offset),
+        length_bytes=row.byte_size,
+        base_offset=Offset(row.base_offset),
+        last_offset=Offset(row.last_offset),
+        log_append_time_ms=row.append_time_ms,
+        max_timestamp_ms=row.max_timestamp_ms,
+        timestamp_type=row.timestamp_type,
+        object_bytes=file.object_bytes,
+    )
+
+
+def _segment_extent(connection: Connection, names: FileNames, row: Sequence[Any]) -> SegmentExtent:
+    _, last_offset, base_offset, file_id, _, _, max_timestamp_ms, _ = row
+    file = names.get(connection, file_id)
+    return SegmentExtent(
+        file.object_key,
+        file.object_bytes,
+        Offset(base_offset),
+        Offset(last_offset),
+        max_timestamp_ms,
+    )
+
+
+# -- offsets by timestamp ---------------------------------------------------------------------
+
+
+_BATCH_TIMESTAMP: Final = case(
+    (BATCHES.table.c.timestamp_type == LOG_APPEND_TIME, BATCHES.table.c.append_time_ms),
+    else_=BATCHES.table.c.max_timestamp_ms,
+)
+
+
+def list_offset(
+    connection: Connection, names: FileNames, request: ListOffsets, partition_id: int | None
+) -> ListedOffset:
+    """One look-up; a timestamp walks the partition's rows, everything else is O(1)."""
+    try:
+        state = _partition(connection, partition_id)
+    except CorruptState as error:
+        return ListedOffset(error=error)
+    if state is None:
+        return ListedOffset(error=UnknownPartition(f"no partition {request.partition}"))
+    log_start = state.log_start_offset
+    try:
+        match request.timestamp:
+            case t if t >= 0:
+                extent = _first_extent_since(connection, names, state, t)
+                return ListedOffset(extent=extent, log_start_offset=log_start)
+            case t if t == LATEST_TIMESTAMP:
+                return ListedOffset(state.high_watermark, log_start_offset=log_start)
+            case t if t == EARLIEST_TIMESTAMP:
+                return ListedOffset(log_start, log_start_offset=log_start)
+            case t if t == EARLIEST_LOCAL_TIMESTAMP:
+                offset = _earliest_local(connection, state)
+                return ListedOffset(offset, log_start_offset=log_start)
+            case t if t == LATEST_TIERED_TIMESTAMP:
+                offset, timestamp_ms = _latest_tiered(connection, state)
+                return ListedOffset(offset, timestamp_ms, log_start_offset=log_start)
+            case t if t == MAX_TIMESTAMP:
+                extent = _extent_with_greatest_timestamp(connection, names, state)
+                return ListedOffset(extent=extent, log_start_offset=log_start)
+            case t:
+                return ListedOffset(
+                    log_start_offset=log_start, error=InvalidRequest(f"timestamp {t}")
+                )
+    except CorruptState as error:
+        return ListedOffset(log_start_offset=log_start, error=error)
+
+
+def _first_extent_since(
+    connection: Connection, names: FileNames, state: PartitionState, timestamp_ms: int
+) -> Extent | None:
+    return _first_extent(
+        connection,
+        names,
+        _live_segments(state).where(SEGMENTS.table.c.max_timestamp_ms >= timestamp_ms),
+        _live_batches(state).where(timestamp_ms <= _BATCH_TIMESTAMP),
+    )
+
+
+def _extent_with_greatest_timestamp(
+    connection: Connection, names: FileNames, state: PartitionState
+) -> Extent | None:
+    segments, batches = _live_segments(state), _live_batches(state)
+    greatest = [
+        timestamp
+        for statement, column in (
+            (segments, SEGMENTS.table.c.max_timestamp_ms),
+            (batches, _BATCH_TIMESTAMP),
+        )
+        if (timestamp := connection.execute(statement.with_only_columns(func.max(column))).scalar())
+        is not None
+    ]
+    if not greatest:
+        return None
+    return _first_extent_since(connection, names, state, max(greatest))
+
+
+def _first_extent(
+    connection: Connection,
+    names: FileNames,
+    segments: Select[Any],
+    batches: Select[Any],
+) -> Extent | None:
+    """The extent with the lowest offsets that either statement finds."""
+    segment = connection.execute(
+        segments.order_by(SEGMENTS.table.c.last_offset).limit(1)
+    ).one_or_none()
+    batch = connection.execute(batches.order_by(BATCHES.table.c.last_offset).limit(1)).one_or_none()
+    if segment is not None and (batch is None or segment.last_offset < batch.last_offset):
+        return _segment_extent(connection, names, checked_row(SEGMENTS, segment))
+    if batch is None:
+        return None
+    row = BatchRow._make(checked_row(BATCHES, batch)[:-1])
+    return wal_extent(row, names.get(connection, row.file))
+
+
+def _live_segments(state: PartitionState) -> Select[Any]:
+    columns = SEGMENTS.table.c
+    return select(SEGMENTS.table).where(
+        columns.partition == state.id, columns.last_offset >= state.log_start_offset
+    )
+
+
+def _live_batches(state: PartitionState) -> Select[Any]:
+    """Rows below the log start may wait there for a planned segment; nobody shall see them."""
+    columns = BATCHES.table.c
+    return select(BATCHES.table).where(
+        columns.partition == state.id, columns.last_offset >= state.log_start_offset
+    )
+
+
+def _earliest_local(connection: Connection, state: PartitionState) -> int:
+    base_offset = connection.execute(
+        _live_batches(state)
+        .with_only_columns(BATCHES.table.c.base_offset)
+        .order_by(BATCHES.table.c.last_offset)
+        .limit(1)
+    ).scalar()
+    if base_offset is None:
+        return state.high_watermark
+    return max(int(base_offset), state.log_start_offset)
+
+
+def _latest_tiered(connection: Connection, state: PartitionState) -> tuple[int, int]:
+    row = connection.execute(
+        _live_segments(state).order_by(SEGMENTS.table.c.last_offset.desc()).limit(1)
+    ).one_or_none()
+    if row is None:
+        return -1, -1
+    values = checked_row(SEGMENTS, row)
+    return values[1], values[6]
+
+
+# -- what deciding needs ----------------------------------------------------------------------
+
+
+class LookUp(NamedTuple):
+    """Committed files and producers that operations ask for; None = there is no such producer."""
+
+    files: Mapping[ObjectKey, KnownFile]
+    producers: Mapping[ProducerKey, ProducerState | None]
+
+
+def look_up(
+    connection: Connection, keys: Sequence[ObjectKey], producers: Sequence[ProducerKey]
+) -> LookUp:
+    """Raises CorruptState: deciding on damaged rows could append a batch twice."""
+    files: dict[ObjectKey, KnownFile] = {}
+    for key in keys:
+        rows = stored_rows(connection, _FILE_BY_KEY, (key,))
+        if not rows:
+            continue
+        values = checked_row(FILES, rows[0])
+        digest = stored = b""
+        answers = stored_rows(connection, _ANSWER, (values[0],))
+        if answers:
+            _, digest, stored, _ = checked_row(FILE_ANSWERS, answers[0])
+        standing = _standing(values, is_answered=bool(answers))
+        files[key] = KnownFile(digest, stored, standing, is_owner=bool(values[8]))
+    states: dict[ProducerKey, ProducerState | None] = dict.fromkeys(producers)
+    for producer, known in load_producers(connection, producers).items():
+        states[producer] = known
+    return LookUp(files, states)
+
+
+def _standing(file: Sequence[Any], *, is_answered: bool) -> FileStanding:
+    """What a row of `files` says; raises CorruptState when its answer should be there or not."""
+    key, uploader, live_rows, owners = file[9], file[3], file[5], file[10]
+    if file[1] == TOMBSTONE:
+        standing = FileStanding.SEALED if owners else FileStanding.TOMBSTONED
+    elif is_answered:
+        return FileStanding.COMMITTED
+    else:
+        standing = FileStanding.HANDED_OVER
+    if is_answered or uploader != NO_UPLOADER or live_rows:
+        raise CorruptState(f"{key} has {'an' if is_answered else 'no'} answer")
+    return standing
+
+
+def describe_files(connection: Connection, keys: Sequence[ObjectKey]) -> Sequence[DescribedFile]:
+    """One entry per key; UnknownFile for a tombstone too. Raises CorruptState."""
+    described = []
+    for key in keys:
+        row = connection.execute(FILES.select_all.where(FILES.table.c.object_key == key)).first()
+        values = None if row is None else checked_row(FILES, row)
+        if values is None or (values[1] == TOMBSTONE and not values[10]):
+            described.append(DescribedFile(error=UnknownFile(f"{key} is not known here")))
+        else:
+            described.append(DescribedFile(has_live_batches=values[5] > 0))
+    return described
+
+
+class DeletableFile(NamedTuple):
+    """A file without live batches, and when the last of them went."""
+
+    object_key: ObjectKey
+    object_format: int
+    deletable_since_ms: int
+    is_owner: bool
+    """Whether this coordinator decides its fate now; if not, an earlier owner does."""
+    owner_ids: Sequence[int]
+    """Coordinators that own it one after the other; empty for a segment."""
+    object_bytes: int
+    standing: FileStanding
+
+
+def deletable_files(
+    connection: Connection,
+    *,
+    before_ms: int,
+    after: tuple[int, int],
+    limit: int,
+    is_owner: bool,
+) -> Sequence[tuple[tuple[int, int], DeletableFile]]:
+    """Files deletable since before `before_ms`, oldest first, with the cursor to go on after.
+
+    Either those that this coordinator owns, or those that wait for an earlier owner.
+    Raises CorruptState.
+    """
+    columns = FILES.table.c
+    since, file_id = after
+    answered = select(FILE_ANSWERS.table.c.file).where(FILE_ANSWERS.table.c.file == columns.id)
+    rows = connection.execute(
+        FILES.select_all.add_columns(answered.exists())
+        .where(
+            columns.is_owner == int(is_owner),
+            columns.deletable_since_ms >= max(since, 0),
+            columns.deletable_since_ms < before_ms,
+            (columns.deletable_since_ms > since)
+            | ((columns.deletable_since_ms == since) & (columns.id > file_id)),
+        )
+        .order_by(columns.deletable_since_ms, columns.id)
+        .limit(limit)
+    ).all()
+    found = []
+    for row in rows:
+        # Objects are deleted by what stands here: a damaged row must not name a live one.
+        values = checked_row(FILES, row[:-1])
+        file = DeletableFile(
+            ObjectKey(values[9]),
+            values[1],
+            values[7],
+            bool(values[8]),
+            unpack_owners(values[10]),
+            values[2],
+            _standing(values, is_answered=bool(row[-1])),
+        )
+        found.append(((file.deletable_since_ms, values[0]), file))
+    return found
+
+
+# -- segment planning -------------------------------------------------------------------------
+
+
+def unplanned_rows(connection: Connection, partition_id: int, offset: int) -> Iterator[BatchRow]:
+    """Rows from `offset` on, lazily, for planning."""
+    return _batch_rows(connection, partition_id, offset)
+
+
+def segment_plan(
+    connection: Connection,
+    names: FileNames,
+    plan: PlannedSegment,
+    partition_id: int,
+    topic_name: str,
+) -> SegmentPlan | None:
+    """The plan with the extents it covers; None when it is not outstanding any more."""
+    extents = []
+    position = plan.base_offset
+    for row in _batch_rows(connection, partition_id, plan.base_offset):
+        if row.base_offset != position or row.last_offset > plan.last_offset:
+            break
+        extents.append(wal_extent(row, names.get(connection, row.file)))
+        position = row.last_offset + 1
+        if position > plan.last_offset:
+            return SegmentPlan(
+                partition=plan.partition,
+                topic_name=topic_name,
+                object_key=plan.object_key,
+                base_offset=Offset(plan.base_offset),
+                last_offset=Offset(plan.last_offset),
+                extents=extents,
+            )
+    return None

@@ -1,0 +1,414 @@
+"""The tables of a coordinator's SQLite state, and the SQL that its hot paths run.
+
+A table lists its integer columns first, then its blobs and texts, then the row's checksum; that is
+also the order of the tuples that go in and come out. Surrogate keys (`topics.id`, `partitions.id`,
+`files.id`) are the offset of the metadata record that created the row, so every replica gives the
+same ones and no counter has to be kept. `batches`, `segments` and the like are clustered by
+(partition, last offset), so that finding an offset and reading on from it is one descent into the
+tree and a walk along its leaves, however long the backlog.
+
+| table           | one row per |
+|-----------------|-------------|
+| topics          | topic |
+| topic_configs   | config set explicitly on a topic |
+| partitions      | partition: log start offset, high watermark, how far it is planned, bytes |
+| files           | object (WAL object or segment) that is referenced, or waits for its end |
+| file_answers    | file: digest of the request that committed it, and the answer it got |
+| batches         | run of byte-contiguous batches of one file and partition (coalesced) |
+| producer_states | (partition, producer id): epoch and last five batches, when it wrote last |
+| producer_ids    | exactly one: the next producer id never given out |
+| segment_plans   | segment that was planned and not yet committed |
+| segments        | committed segment |
+| assignments     | partition that lives at another coordinator (catalogue only) |
+| leadership      | at most one: who leads this metadata partition |
+| brokers         | registered broker (catalogue only) |
+| client_quotas   | (entity, key): a quota of clients (catalogue only) |
+| swept           | partition that is gone with its topic, but has rows left to be deleted |
+| consumer_groups | consumer group there is anything of: what its coordinator stored |
+| group_offsets   | (consumer group, partition): the committed offset |
+| applied         | exactly one: how far the metadata log was applied, the state hash |
+
+Statements are built with SQLAlchemy Core; those that run thousands of times per transaction are
+compiled once to SQL with positional parameters and given tuples, which costs a third of what
+dictionaries cost.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy.typing as npt
+from sqlalchemy import (
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.type_api import TypeEngine
+
+from metadata.state.state_hash import Int64s, RowChecksum
+
+STATE_VERSION: Final = 6
+"""Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
+rule); a state of another version is set aside and rebuilt from the metadata log."""
+
+NOT_DELETABLE: Final = -1
+"""`files.deletable_since_ms` of a file with live batches."""
+
+_OWNER: Final = struct.Struct("<i")
+_FLOAT: Final = struct.Struct("<d")
+_FLOAT_BITS: Final = struct.Struct("<q")
+
+SCHEMA: Final = MetaData()
+
+Row = tuple[Any, ...]
+
+
+def compiled(statement: ClauseElement) -> str:
+    """`statement` as SQLite's SQL with positional parameters, in the order of their appearance."""
+    return str(statement.compile(dialect=sqlite.dialect(paramstyle="qmark")))
+
+
+def pack_owners(owner_ids: Sequence[int]) -> bytes:
+    """`files.owner_ids`: coordinator ids in the order in which they own the file."""
+    return b"".join(map(_OWNER.pack, owner_ids))
+
+
+def unpack_owners(data: bytes) -> tuple[int, ...]:
+    """The inverse of `pack_owners`; the row's checksum has been verified."""
+    return tuple(owner for (owner,) in _OWNER.iter_unpack(data))
+
+
+def float_bits(value: float) -> int:
+    """A float as the integer column it is stored in: exactly, and under the row's checksum."""
+    return int(_FLOAT_BITS.unpack(_FLOAT.pack(value))[0])
+
+
+def float_of_bits(bits: int) -> float:
+    """The inverse of `float_bits`."""
+    return float(_FLOAT.unpack(_FLOAT_BITS.pack(bits))[0])
+
+
+class StateTable:
+    """One table whose rows carry a checksum and count in the state hash."""
+
+    def __init__(
+        self,
+        tag: int,
+        name: str,
+        integers: Sequence[str],
+        blobs: Sequence[tuple[str, type[TypeEngine[Any]]]] = (),
+        *,
+        key: Sequence[str],
+        constraints: Sequence[UniqueConstraint] = (),
+    ) -> None:
+        self.name = name
+        rowid = len(key) == 1 and key[0] in integers
+        self.table = Table(
+            name,
+            SCHEMA,
+            *[
+                Column(column, Integer, primary_key=column in key, nullable=False)
+                for column in integers
+            ],
+            *[
+                Column(column, kind, primary_key=column in key, nullable=False)
+                for column, kind in blobs
+            ],
+            Column("checksum", Integer, nullable=False),
+            *constraints,
+            sqlite_with_rowid=rowid,
+        )
+        self.columns: Final = tuple(self.table.columns.keys())
+        self._integers = len(integers)
+        self._is_text = tuple(kind is String for _, kind in blobs)
+        self.is_plain: Final = not blobs and not rowid and [*key] == [*integers[: len(key)]]
+        """Whether its rows can be read from its pages (metadata/state/table_pages.py)."""
+        self._checksum = RowChecksum(tag, len(integers))
+        self.insert_sql: Final = compiled(insert(self.table))
+        self.select_all: Final = select(self.table)
+        self._key = key
+
+    def row(self, *values: Any) -> Row:
+        """`values` of all columns in order, and behind them their checksum."""
+        return (*values, self.checksum(values))
+
+    def checksum(self, values: Sequence[Any]) -> int:
+        """The checksum of a row without its last column.
+
+        Raises struct.error, TypeError or AttributeError when the values have not the right types.
+        """
+        count = self._integers
+        if len(values) == count:
+            return self._checksum(values)
+        # A text where bytes belong, or the other way round, is one flipped bit: it is refused.
+        return self._checksum(
+            values[:count],
+            [
+                blob.encode() if is_text else blob
+                for blob, is_text in zip(values[count:], self._is_text, strict=True)
+            ],
+        )
+
+    def checksums_of(self, rows: Sequence[Row]) -> Int64s:
+        """What `checksum` gives for each of `rows`, which have their checksums; raises alike."""
+        columns = [*zip(*rows, strict=True)]
+        blobs = [
+            [text.encode() for text in column] if is_text else column
+            for column, is_text in zip(columns[self._integers : -1], self._is_text, strict=True)
+        ]
+        return self._checksum.one_by_one(columns[: self._integers], blobs)
+
+    def checksums(
+        self,
+        columns: Sequence[Int64s],
+        blobs: npt.NDArray[Any] | None = None,
+        lengths: Int64s | None = None,
+    ) -> Int64s:
+        """Those of many rows; see `RowChecksum.rows`."""
+        return self._checksum.rows(columns, blobs, lengths)
+
+    def update_sql(self, *changed: str) -> str:
+        """UPDATE of `changed` columns and the checksum; parameters in that order, then the key."""
+        statement = update(self.table).values(
+            {column: bindparam(f"new_{column}") for column in (*changed, "checksum")}
+        )
+        for column in self._key:
+            statement = statement.where(self.table.c[column] == bindparam(f"key_{column}"))
+        return compiled(statement)
+
+    def upsert_sql(self) -> str:
+        """INSERT, or replacement of all columns that are not in the key."""
+        statement = sqlite.insert(self.table)
+        return compiled(
+            statement.on_conflict_do_update(
+                index_elements=list(self._key),
+                set_={
+                    column: statement.excluded[column]
+                    for column in self.columns
+                    if column not in self._key
+                },
+            )
+        )
+
+    def delete_sql(self) -> str:
+        """DELETE by key."""
+        statement = self.table.delete()
+        for column in self._key:
+            statement = statement.where(self.table.c[column] == bindparam(f"key_{column}"))
+        return compiled(statement)
+
+
+TOPICS: Final = StateTable(
+    1,
+    "topics",
+    ["id", "partition_count"],
+    [("topic_id", LargeBinary), ("name", String)],
+    key=["id"],
+    constraints=[UniqueConstraint("topic_id")],
+)
+TOPIC_CONFIGS: Final = StateTable(
+    2,
+    "topic_configs",
+    ["topic"],
+    [("name", String), ("value", String)],
+    key=["topic", "name"],
+)
+PARTITIONS: Final = StateTable(
+    3,
+    "partitions",
+    [
+        "id",
+        "topic",
+        "partition",
+        "log_start_offset",
+        "high_watermark",
+        "planned_end_offset",
+        "unplanned_bytes",
+        "live_bytes",
+    ],
+    key=["id"],
+    constraints=[UniqueConstraint("topic", "partition")],
+)
+FILES: Final = StateTable(
+    4,
+    "files",
+    [
+        "id",
+        "object_format",
+        "object_bytes",
+        "uploader_broker_id",
+        "committed_at_ms",
+        "live_rows",
+        "live_bytes",
+        "deletable_since_ms",
+        "is_owner",
+    ],
+    [("object_key", String), ("owner_ids", LargeBinary)],
+    key=["id"],
+    constraints=[UniqueConstraint("object_key")],
+)
+Index(
+    "files_deletable",
+    FILES.table.c.is_owner,
+    FILES.table.c.deletable_since_ms,
+    sqlite_where=FILES.table.c.deletable_since_ms >= 0,
+)
+FILE_ANSWERS: Final = StateTable(
+    5,
+    "file_answers",
+    ["file"],
+    [("request_digest", LargeBinary), ("answer", LargeBinary)],
+    key=["file"],
+)
+BATCHES: Final = StateTable(
+    6,
+    "batches",
+    [
+        "partition",
+        "last_offset",
+        "base_offset",
+        "file",
+        "byte_offset",
+        "byte_size",
+        "batch_count",
+        "timestamp_type",
+        "append_time_ms",
+        "max_timestamp_ms",
+    ],
+    key=["partition", "last_offset"],
+)
+PRODUCER_STATES: Final = StateTable(
+    7,
+    "producer_states",
+    ["partition", "producer_id", "append_period", "last_append_ms"],
+    [("window", LargeBinary)],
+    key=["partition", "producer_id"],
+)
+Index("producers_by_period", PRODUCER_STATES.table.c.append_period)
+PRODUCER_IDS: Final = StateTable(8, "producer_ids", ["id", "next_producer_id"], key=["id"])
+SEGMENT_PLANS: Final = StateTable(
+    9,
+    "segment_plans",
+    ["partition", "last_offset", "base_offset", "planned_at_ms"],
+    [("object_key", String)],
+    key=["partition", "last_offset"],
+)
+SEGMENTS: Final = StateTable(
+    10,
+    "segments",
+    [
+        "partition",
+        "last_offset",
+        "base_offset",
+        "file",
+        "record_count",
+        "crc32c",
+        "max_timestamp_ms",
+    ],
+    key=["partition", "last_offset"],
+)
+
+ASSIGNMENTS: Final = StateTable(
+    11,
+    "assignments",
+    ["topic", "partition", "coordinator"],
+    key=["topic", "partition"],
+)
+LEADERSHIP: Final = StateTable(
+    12,
+    "leadership",
+    ["id", "leader_epoch", "broker_id", "port"],
+    [("host", String), ("incarnation", LargeBinary)],
+    key=["id"],
+)
+BROKERS: Final = StateTable(
+    13,
+    "brokers",
+    ["broker_id", "port"],
+    [("host", String), ("rack", String), ("incarnation", LargeBinary)],
+    key=["broker_id"],
+)
+SWEPT: Final = StateTable(14, "swept", ["partition"], key=["partition"])
+CONSUMER_GROUPS: Final = StateTable(
+    15,
+    "consumer_groups",
+    ["id", "kind", "updated_ms"],
+    [("group_id", String), ("state", LargeBinary)],
+    key=["id"],
+    constraints=[UniqueConstraint("group_id")],
+)
+GROUP_OFFSETS: Final = StateTable(
+    16,
+    "group_offsets",
+    [
+        "group_key",
+        "partition",
+        "commit_period",
+        "committed_offset",
+        "leader_epoch",
+        "commit_ms",
+        "expire_ms",
+    ],
+    [("topic_id", LargeBinary), ("metadata", String)],
+    key=["group_key", "partition", "topic_id"],
+)
+Index("offsets_by_period", GROUP_OFFSETS.table.c.commit_period)
+Index(
+    "offsets_by_expiry",
+    GROUP_OFFSETS.table.c.expire_ms,
+    sqlite_where=GROUP_OFFSETS.table.c.expire_ms >= 0,
+)
+
+CLIENT_QUOTAS: Final = StateTable(
+    17,
+    "client_quotas",
+    ["value_bits"],
+    [("entity", LargeBinary), ("key", String)],
+    key=["entity", "key"],
+)
+
+STATE_TABLES: Final = (
+    TOPICS,
+    TOPIC_CONFIGS,
+    PARTITIONS,
+    FILES,
+    FILE_ANSWERS,
+    BATCHES,
+    PRODUCER_STATES,
+    PRODUCER_IDS,
+    SEGMENT_PLANS,
+    SEGMENTS,
+    ASSIGNMENTS,
+    LEADERSHIP,
+    BROKERS,
+    SWEPT,
+    CONSUMER_GROUPS,
+    GROUP_OFFSETS,
+    CLIENT_QUOTAS,
+)
+
+APPLIED: Final = Table(
+    "applied",
+    SCHEMA,
+    Column("id", Integer, primary_key=True),
+    Column("state_version", Integer, nullable=False),
+    Column("next_offset", Integer, nullable=False),
+    Column("last_record_crc", Integer, nullable=False),
+    Column("timestamp_ms", Integer, nullable=False),
+    Column("forgotten_until_ms", Integer, nullable=False),
+    Column("began_ms", Integer, nullable=False),
+    Column("state_hash", Integer, nullable=False),
+    Column("checksum", Integer, nullable=False),
+)
+APPLIED_CHECKSUM: Final = RowChecksum(100, 8)

@@ -1,0 +1,453 @@
+"""The SQLite state: its file, its connections and threads, and the doubt it is opened with.
+
+SQLite here is a cache of the metadata log, never the truth (P8). That decides its settings:
+
+- WAL mode, so that readers never wait for the writer. One connection writes, and it alone
+  checkpoints: SQLite before 3.51.3 can corrupt a database when two connections do.
+- synchronous=NORMAL: a commit does not wait for the disk, since what a power cut takes away is
+  replayed from the metadata log; but checkpoints are synced, which keeps the file consistent. OFF
+  would save that sync and risk a torn file after every power cut, hence a full rebuild.
+- Transactions are ours: the driver's implicit ones do not isolate. The writer begins with BEGIN
+  IMMEDIATE, readers with BEGIN, so a reader sees one committed state for its whole transaction.
+
+Before a file is opened it is checked (metadata/state/state_check.py), and then the position against the
+metadata log (the CRC of the last applied record must be that of the log's record). Any doubt -
+another version, a hash that does not match, a file that SQLite refuses, a position the log has not
+- sets the file aside as `state.sqlite.bad-N`, and a snapshot or replay makes a new one.
+
+Blocking calls run in threads of this object: one for the writer, a few for readers, one for copies.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+from uuid import UUID
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
+from metadata.records.control import decode_quota_entity
+from metadata.state.image import CommittedImage, PartitionState, PlannedSegment, StoredTopic
+from metadata.state.schema import (
+    APPLIED,
+    APPLIED_CHECKSUM,
+    ASSIGNMENTS,
+    BROKERS,
+    CLIENT_QUOTAS,
+    LEADERSHIP,
+    PARTITIONS,
+    PRODUCER_IDS,
+    SCHEMA,
+    SEGMENT_PLANS,
+    STATE_VERSION,
+    TOPIC_CONFIGS,
+    TOPICS,
+    StateTable,
+    float_of_bits,
+)
+from metadata.state.state_file import (
+    DATABASE_SUFFIXES,
+    adopt_database,
+    copy_database,
+    mark_closed,
+    read_only_engine,
+    remove_database,
+)
+from metadata.state.state_hash import from_signed
+from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.disk import SYSTEM_DISK, Disk
+from wal.errors import CorruptLog, CorruptState, NotCoordinator, StorageFailed
+from wal.wire.fields import FieldReader
+from wal.worker_threads import WorkerThreads
+
+STATE_FILE: Final = "state.sqlite"
+
+_WAL_PAGES_MAX: Final = 4_000
+"""A checkpoint every 16 MiB: rare enough for its sync, small enough to restart from."""
+_CACHE_KIB: Final = 64 << 10
+_READER_CACHE_KIB: Final = 8 << 10
+_BUSY_TIMEOUT_S: Final = 10.0
+SET_ASIDE_MAX: Final = 3
+"""States set aside that are kept; the oldest go first."""
+
+_logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+
+class Applied(NamedTuple):
+    """How far the metadata log is in the state."""
+
+    next_offset: int
+    last_record_crc: int
+    timestamp_ms: int
+    forgotten_until_ms: int
+    began_ms: int
+    state_hash: int
+
+
+class StateDatabase:
+    """One coordinator's SQLite file. Async context manager; `path` need not exist before."""
+
+    def __init__(self, path: Path, *, readers: int) -> None:
+        self.path = path
+        self._readers = readers
+        self._writer_engine: Engine | None = None
+        self._reader_engine: Engine | None = None
+        self._is_closed = False
+        self._is_trusted = False
+        self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="state-writer")
+        self._reader_threads = ThreadPoolExecutor(readers, thread_name_prefix="state-reader")
+        self._copy_thread = WorkerThreads("state-copy", 1)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_closed = True
+        await self._copy_thread.close()
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._reader_threads.shutdown()
+        self._writer_thread.submit(self._close).result()
+        self._writer_thread.shutdown()
+
+    def trust(self) -> None:
+        """The state was checked: when it is closed, the next start need not check it again.
+
+        Whatever finds it damaged from here on takes that back.
+        """
+        self._is_trusted = True
+
+    def doubt(self) -> None:
+        """Something in it is damaged: the next start checks every row."""
+        self._is_trusted = False
+
+    async def write(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Run `work` in a write transaction in the writer thread; committed on return.
+
+        Raises: what `work` raises (rolled back); StorageFailed (the disk refused; rolled back),
+        CorruptState (SQLite found its file damaged), NotCoordinator (it is closed).
+        """
+        self._refuse_when_closed()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._writer_thread, self._write, work
+        )
+
+    async def read(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Run `work` in a reader thread on one committed state. Raises like `write`."""
+        self._refuse_when_closed()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._reader_threads, self._read, work
+        )
+
+    def _refuse_when_closed(self) -> None:
+        if self._is_closed:
+            raise NotCoordinator("the coordinator's state is closed")
+
+    async def while_closed(self, work: Callable[[Path], _Result]) -> _Result:
+        """Run `work` with the path in the writer thread, the file closed; raises what that does."""
+
+        def run() -> _Result:
+            self._dispose()
+            return work(self.path)
+
+        return await asyncio.get_running_loop().run_in_executor(self._writer_thread, run)
+
+    async def open_or_create(self) -> bool:
+        """Open the file, creating it when there is none; True when it is new (nothing applied)."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer_thread, self._open)
+
+    async def set_aside(self) -> Path | None:
+        """Close and rename the file and its companions; returns the new path of the file.
+
+        The SET_ASIDE_MAX newest of them are kept. Raises: StorageFailed.
+        """
+        return await asyncio.get_running_loop().run_in_executor(
+            self._writer_thread, self._set_aside
+        )
+
+    async def discard(self) -> None:
+        """Close and remove the file: nothing is wrong with it, it is of no use any more."""
+
+        await self.while_closed(remove_database)
+
+    async def adopt(self, source: Path, disk: Disk = SYSTEM_DISK) -> None:
+        """Close the file and put `source` in its place, which is whole, synced and checked.
+
+        Raises: StorageFailed.
+        """
+
+        await self.while_closed(lambda path: adopt_database(source, path, disk))
+
+    async def backup(self, to: Path) -> Applied | None:
+        """Copy one committed state to the file `to`; returns how far the log is applied in it.
+
+        Neither writers nor readers wait for it. A cancelled caller waits until it has ended.
+        Raises: StorageFailed, CorruptState, NotCoordinator.
+        """
+        self._refuse_when_closed()
+
+        def copy() -> Applied | None:
+            copy_database(self.path, to)
+            return read_copy(to, read_applied)
+
+        try:
+            return await self._copy_thread.run_to_end(copy)
+        except CorruptState:
+            self.doubt()
+            raise
+
+    # -- in the threads -------------------------------------------------------------------------
+
+    def _open(self) -> bool:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._dispose()
+        is_new = not self.path.exists()
+        self._is_trusted = False
+        self._writer_engine = _engine(self.path, connections=1, is_writer=True)
+        self._reader_engine = _engine(self.path, connections=self._readers, is_writer=False)
+        if is_new:
+            self._write(SCHEMA.create_all)
+        return is_new
+
+    def _dispose(self) -> None:
+        for engine in (self._reader_engine, self._writer_engine):
+            if engine is not None:
+                engine.dispose()
+        self._reader_engine = self._writer_engine = None
+
+    def _close(self) -> None:
+        is_open = self._writer_engine is not None
+        self._dispose()
+        if is_open and self._is_trusted:
+            try:
+                mark_closed(self.path)
+            except OSError as error:
+                _logger.warning("%s: the next start checks every row: %s", self.path, error)
+
+    def _set_aside(self) -> Path | None:
+        try:
+            return self._rename_aside()
+        except OSError as error:
+            raise StorageFailed(f"setting aside {self.path}: {error}") from error
+
+    def _rename_aside(self) -> Path | None:
+        self._dispose()
+        prefix = f"{self.path.name}.bad-"
+        numbers = sorted(
+            int(number)
+            for path in self.path.parent.glob(f"{prefix}*")
+            if (number := path.name.removeprefix(prefix)).isdecimal()
+        )
+        aside = self.path.with_name(f"{prefix}{numbers[-1] + 1 if numbers else 1}")
+        moved = None
+        for suffix in DATABASE_SUFFIXES:
+            source = self.path.with_name(self.path.name + suffix)
+            if source.exists():
+                moved = source.rename(aside.with_name(aside.name + suffix))
+        if moved is None:
+            return None
+        for old in numbers[: max(0, len(numbers) + 1 - SET_ASIDE_MAX)]:
+            remove_database(self.path.with_name(f"{prefix}{old}"))
+        return aside
+
+    def _write(self, work: Callable[[Connection], _Result]) -> _Result:
+        return self._checked(self._writer_engine, work)
+
+    def _read(self, work: Callable[[Connection], _Result]) -> _Result:
+        return self._checked(self._reader_engine, work)
+
+    def _checked(self, engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
+        try:
+            return _run(engine, work)
+        except CorruptState:
+            self.doubt()
+            raise
+
+
+def read_copy(
+    path: Path, work: Callable[[Connection], _Result], *, is_in_use: bool = False
+) -> _Result:
+    """Run `work` on a database file that nobody writes, unless it `is_in_use`.
+
+    Raises like `StateDatabase.read`.
+    """
+    engine = read_only_engine(path, is_in_use=is_in_use)
+    try:
+        return _run(engine, work)
+    finally:
+        engine.dispose()
+
+
+def _run(engine: Engine | None, work: Callable[[Connection], _Result]) -> _Result:
+    if engine is None:
+        raise NotCoordinator("the coordinator's state is not open")
+    try:
+        with engine.begin() as connection:
+            return work(connection)
+    except DBAPIError as error:
+        raise _translated(error.orig) from error
+    except sqlite3.Error as error:  # from those who use the driver's connection
+        raise _translated(error) from error
+    except UnicodeDecodeError as error:  # from the driver, about a damaged name in a message
+        raise CorruptState(f"SQLite: {error}") from error
+
+
+def _translated(error: BaseException | None) -> CorruptState | StorageFailed:
+    # A missing table has SQLITE_ERROR; the driver's own, as for a text that is no UTF-8, have none.
+    code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, sqlite3.OperationalError) and code not in (None, sqlite3.SQLITE_ERROR):
+        # Full disk, I/O error, no descriptors: the transaction is undone and may be tried again.
+        return StorageFailed(f"SQLite: {error}")
+    return CorruptState(f"SQLite: {error}")
+
+
+def _engine(path: Path, *, connections: int, is_writer: bool) -> Engine:
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        poolclass=QueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_S},
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        # Without this the driver opens transactions by its own rules and BEGIN below would fail.
+        connection.isolation_level = None
+        pragmas = ["mmap_size=0", "foreign_keys=OFF", "temp_store=MEMORY"]
+        if is_writer:
+            pragmas += [
+                "journal_mode=WAL",
+                "synchronous=NORMAL",
+                f"wal_autocheckpoint={_WAL_PAGES_MAX}",
+                f"cache_size=-{_CACHE_KIB}",
+            ]
+        else:
+            pragmas += [
+                "query_only=ON",
+                "wal_autocheckpoint=0",
+                f"cache_size=-{_READER_CACHE_KIB}",
+            ]
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+
+    return engine
+
+
+def read_applied(connection: Connection) -> Applied | None:
+    """How far the log was applied; None when nothing was. Raises CorruptState."""
+    row = connection.execute(select(APPLIED)).one_or_none()
+    if row is None:
+        return None
+    *values, checksum = row
+    try:
+        is_sound = APPLIED_CHECKSUM(values) == checksum
+    except (struct.error, TypeError) as error:
+        raise CorruptState("the applied position is not readable") from error
+    if not is_sound:
+        raise CorruptState("the applied position fails its checksum")
+    if row.state_version != STATE_VERSION:
+        raise CorruptState(f"state version {row.state_version}, this release has {STATE_VERSION}")
+    return Applied(
+        row.next_offset,
+        row.last_record_crc,
+        row.timestamp_ms,
+        row.forgotten_until_ms,
+        row.began_ms,
+        from_signed(row.state_hash),
+    )
+
+
+def checked_row(table: StateTable, row: Any) -> tuple[Any, ...]:
+    """`row` as a tuple, its checksum verified. Raises CorruptState."""
+    values = tuple(row)
+    try:
+        if table.checksum(values[:-1]) == values[-1]:
+            return values
+    except (struct.error, TypeError, AttributeError) as error:
+        raise CorruptState(f"a row of {table.name} has wrong types") from error
+    raise CorruptState(f"a row of {table.name} fails its checksum: {values[:4]}")
+
+
+def load_image(connection: Connection, image: CommittedImage) -> None:
+    """Fill an empty `image` from the tables. Raises CorruptState."""
+    applied = read_applied(connection)
+    if applied is not None:
+        image.next_offset = applied.next_offset
+        image.timestamp_ms = applied.timestamp_ms
+        image.forgotten_until_ms = applied.forgotten_until_ms
+        image.began_ms = applied.began_ms
+        image.state_hash = applied.state_hash
+
+    def rows(table: StateTable) -> list[tuple[Any, ...]]:
+        return [checked_row(table, row) for row in connection.execute(table.select_all)]
+
+    assignments: dict[int, dict[int, int]] = {}
+    for topic, partition_index, coordinator, _ in rows(ASSIGNMENTS):
+        assignments.setdefault(topic, {})[partition_index] = coordinator
+    configs: dict[int, dict[str, str]] = {}
+    for topic, name, value, _ in rows(TOPIC_CONFIGS):
+        configs.setdefault(topic, {})[name] = value
+    topic_ids: dict[int, UUID] = {}
+    for row_id, partition_count, topic_id_bytes, name, _ in rows(TOPICS):
+        topic_id = UUID(bytes=topic_id_bytes)
+        topic_ids[row_id] = topic_id
+        description = TopicDescription(
+            topic_id=topic_id,
+            name=name,
+            partition_count=partition_count,
+            configs=configs.get(row_id, {}),
+            assignments=assignments.get(row_id, {}),
+        )
+        image.topics[topic_id] = StoredTopic(row_id, description)
+        image.topics_by_name[name] = description
+    partitions: dict[int, TopicIdPartition] = {}
+    for row_id, topic, index, *offsets, _ in rows(PARTITIONS):
+        partition = TopicIdPartition(topic_ids[topic], index)
+        partitions[row_id] = partition
+        image.partitions[partition] = PartitionState(row_id, topic, index, *offsets)
+    for partition_id, last_offset, base_offset, planned_at_ms, key, _ in rows(SEGMENT_PLANS):
+        image.plans[ObjectKey(key)] = PlannedSegment(
+            partitions[partition_id], base_offset, last_offset, ObjectKey(key), planned_at_ms
+        )
+    for _, next_producer_id, _ in rows(PRODUCER_IDS):
+        image.next_producer_id = next_producer_id
+    for _, leader_epoch, leader_id, port, host, incarnation, _ in rows(LEADERSHIP):
+        image.leader = Leader(leader_epoch, leader_id, host, port, UUID(bytes=incarnation))
+    for broker_id, port, host, rack, incarnation, _ in rows(BROKERS):
+        image.brokers[broker_id] = RegisteredBroker(
+            broker_id, host, port, rack, UUID(bytes=incarnation)
+        )
+    image.quotas = _quotas(rows(CLIENT_QUOTAS))
+
+
+def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str, float]]:
+    quotas: dict[QuotaEntity, dict[str, float]] = {}
+    for bits, entity, key, _ in rows:
+        reader = FieldReader(entity, "the entity of a quota")
+        try:
+            decoded = decode_quota_entity(reader)
+        except CorruptLog as error:
+            raise CorruptState(str(error)) from error
+        quotas.setdefault(decoded, {})[key] = float_of_bits(bits)
+    return quotas

@@ -1,0 +1,654 @@
+"""The coordinators' operations on a broker's listener, over a real socket."""
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.kafka_fakes import DenyEverything, running_broker
+from tests.support.kafka_raw_client import RawClient
+from structlog.testing import capture_logs
+
+from diskless.api import RunningOperations, coordinator_apis
+from diskless.api.coordinator import diskless_find_batches
+from diskless.authorization import AllowEverything, Authorizer
+from diskless.ports import ClientInfo, EarlyEnd, ListOffsetsResult
+from diskless.server.registry import ApiRegistry, Request
+from metadata.clients.wire_client import WireClient
+from metadata.operations import (
+    AlterClientQuotas,
+    AlteredTopicConfigs,
+    AlterTopicConfigs,
+    BatchCommit,
+    CommitFile,
+    CreatePartitions,
+    CreatePartitionsAt,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    DescribedFile,
+    FindBatches,
+    FoundBatches,
+    HandedFile,
+    ListedOffset,
+    ListOffsets,
+    RegisteredBroker,
+    RolledSegment,
+    SegmentCommit,
+    SegmentPlan,
+    Tombstone,
+    TopicDescription,
+    WalExtent,
+)
+from tests.support.coordinator_samples import SAMPLES, told
+from tests.support.kip_1164_schemas import SCHEMAS, Field, decode, encode
+from wal.clock import SystemClock
+from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.errors import (
+    ClusterAuthorizationFailed,
+    CommitFailed,
+    CommitOutcomeUnknown,
+    CorruptObject,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidTopic,
+    NotCoordinator,
+    TopicExists,
+    UnknownFile,
+    UnknownPartition,
+    UnknownTopicId,
+)
+
+A, B = UUID(int=0xA), UUID(int=0xB)
+KEY = ObjectKey("wal/00/X")
+EXTENT = WalExtent(KEY, ByteOffset(0), 9, Offset(5), Offset(9), 1, 50, 0, 100)
+
+
+class Coordinators:
+    """Answers each operation with what a test put there, or fails, or waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any, Mapping[str, Any]]] = []
+        self.answers: dict[str, Any] = {}
+        self.error: BaseException | None = None
+        self.let_go = asyncio.Event()
+        self.let_go.set()
+        self.finished: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def operation(*arguments: Any, **options: Any) -> Any:
+            self.calls.append((name, arguments, options))
+            await self.let_go.wait()
+            self.finished.append(name)
+            if self.error is not None:
+                raise self.error
+            return self.answers.get(name)
+
+        return operation
+
+
+class Search:
+    """Finds what is asked of it ten offsets into the extent."""
+
+    async def exact(self, timestamp: int, listed: ListedOffset) -> ListOffsetsResult:
+        assert listed.extent is not None
+        if timestamp == 666:
+            return ListOffsetsResult(error=CorruptObject("damaged"))
+        return ListOffsetsResult(None, listed.extent.base_offset + 10, timestamp + 1)
+
+
+class Serving:
+    def __init__(
+        self,
+        client: WireClient,
+        coordinators: Coordinators,
+        running: RunningOperations,
+        address: tuple[str, int],
+        bootstrap: str,
+    ) -> None:
+        self.client = client
+        self.coordinators = coordinators
+        self.running = running
+        self.address = address
+        self.bootstrap = bootstrap
+
+
+@asynccontextmanager
+async def serving(authorizer: Authorizer | None = None) -> AsyncIterator[Serving]:
+    coordinators: Any = Coordinators()
+    async with RunningOperations() as running:
+        allowed = authorizer or AllowEverything()
+        apis = ApiRegistry(coordinator_apis(coordinators, Search(), running, allowed))
+        async with running_broker(apis=apis) as broker:
+            host, port = broker.server.address
+            clock = SystemClock()
+            async with WireClient(host, port, clock=clock, rng=random.Random(1)) as client:
+                yield Serving(client, coordinators, running, (host, port), broker.bootstrap)
+
+
+def schema(key: int, kind: str) -> Sequence[Field]:
+    (title,) = [title for title in SCHEMAS if title.startswith(f"{key} ") and title.endswith(kind)]
+    return SCHEMAS[title]
+
+
+async def ask(address: tuple[str, int], key: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A request by somebody who knows the KIP's schemas and nothing else of ours."""
+    raw = await RawClient.connect(address)
+    header = struct.pack(">hhih", key, 0, 9, 3) + b"kip" + b"\x00"
+    body = encode(schema(key, "request"), values)
+    await raw.send(struct.pack(">i", len(header) + len(body)) + header + body)
+    correlation_id, rest = await raw.receive()
+    await raw.close()
+    assert (correlation_id, rest[:1]) == (9, b"\x00")
+    return decode(schema(key, "response"), rest[1:], skips_tags=True)
+
+
+# --- every operation ------------------------------------------------------------------------------
+
+
+async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> None:
+    extents = [EXTENT]
+    topic = TopicDescription(
+        topic_id=A, name="t", partition_count=2, configs={"retention.ms": "5"}, assignments={1: 3}
+    )
+    plan = SegmentPlan(
+        partition=TopicIdPartition(A, 0),
+        topic_name="t",
+        object_key=ObjectKey("segments/s"),
+        base_offset=Offset(0),
+        last_offset=Offset(9),
+        extents=[EXTENT],
+    )
+    rolled = RolledSegment(
+        partition=TopicIdPartition(A, 0),
+        object_key=ObjectKey("segments/s"),
+        base_offset=Offset(0),
+        last_offset=Offset(9),
+        object_bytes=1,
+        crc32c=2,
+        record_count=10,
+        max_timestamp_ms=3,
+    )
+    file = CommitFile(
+        object_key=KEY,
+        file_size_bytes=100,
+        uploader_broker_id=4,
+        batches=[a_batch(0), a_batch(1)],
+        owner_ids=(2, 1),
+    )
+    creation = CreateTopic(name="t", partition_count=2, configs={"retention.ms": "5"})
+    growth = CreatePartitions(topic_id=A, name="t", partition_count=2)
+    alter = AlterTopicConfigs(topic_id=A, before={}, configs={"segment.ms": "6"})
+    quotas = AlterClientQuotas(
+        entity=(("client-id", "c"), ("user", None)),
+        changes={"producer_byte_rate": 5.0, "consumer_byte_rate": None},
+    )
+    share = CreatePartitionsAt(topic_id=A, name="t", partitions=(1, 3))
+    handed = HandedFile(object_key=KEY, object_format=1, file_size_bytes=9, owner_ids=(0, 1))
+    broker = RegisteredBroker(1, "here", 9092, "rack", B)
+    find = FindBatches(TopicIdPartition(A, 0), 5, 100)
+    delete = DeleteRecords(TopicIdPartition(A, 0), -1)
+    listing = ListOffsets(TopicIdPartition(A, 0), -1)
+    unknown = UnknownTopicId("no such")
+    limits = {"max_bytes": 9, "at_least_one": False, "batches_per_partition_max": 2}
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
+        ("create_partitions", ([growth],), {}, [None]),
+        ("delete_topics", ([A, B],), {}, [None, unknown]),
+        ("commit_file", (file,), {}, [BatchCommit(5, -1, 0), BatchCommit(6, -1, 0, True)]),
+        ("delete_records", ([delete],), {}, [DeletedRecords(7)]),
+        ("list_offsets", ([listing],), {}, [ListedOffset(7)]),
+        ("find_batches", ([find],), limits, [FoundBatches(1, 9, extents)]),
+        ("describe_files", ([KEY],), {"coordinator": 3}, [DescribedFile(True)]),
+        (
+            "describe_files",
+            ([KEY],),
+            {"coordinator": None},
+            [DescribedFile(error=UnknownFile("k"))],
+        ),
+        ("create_topics", ([creation],), {}, [topic]),
+        ("allocate_producer_ids", (), {}, range(1_000, 2_000)),
+        ("tombstone_files", (3, [KEY]), {}, [Tombstone(True)]),
+        ("hand_over_files", (3, [handed]), {}, [None]),
+        ("create_partitions_at", (3, [share]), {}, [None]),
+        ("delete_topics_at", (3, [A]), {}, [None]),
+        ("register_broker", (broker,), {}, None),
+        ("plan_segments", (), {"include_partial": True}, [plan]),
+        ("commit_segments", ([rolled],), {}, [SegmentCommit(True)]),
+        ("alter_topic_configs", ([alter],), {}, [AlteredTopicConfigs(True, {"segment.ms": "6"})]),
+        ("alter_client_quotas", ([quotas],), {}, [None]),
+    ]
+    async with serving() as s:
+        for name, arguments, options, answer in calls:
+            s.coordinators.answers[name] = answer
+            options = {**options, "timeout_ms": 5_678}
+            got = await getattr(s.client, name)(*arguments, **options)
+            assert s.coordinators.calls.pop() == (name, arguments, options)
+            if isinstance(answer, list):
+                assert list(map(told, got)) == list(map(told, answer))
+            else:
+                assert got == answer
+    assert {name for name, *_ in calls} == {
+        name for name in vars(WireClient) if not name.startswith("_")
+    }
+
+
+def a_batch(number: int) -> BatchExtent:
+    return BatchExtent(
+        TopicIdPartition(A, 0), ByteOffset(number * 10), 10, 1, number, 5, 0, -1, -1, -1, 0
+    )
+
+
+@pytest.mark.parametrize("key", [93, 94, 95, 96, 97, 98, 100])
+async def test_what_concerns_the_whole_call_is_in_every_entry_for_whoever_knows_the_kip(
+    key: int,
+) -> None:
+    operation = next(s.operation for s in SAMPLES.values() if s.operation.key == key)
+    async with serving() as s:
+        s.coordinators.error = NotCoordinator("moved")
+        for count in (0, 2):
+            values = await ask_for(s, key, count)
+            codes = list(codes_of(values))
+            assert codes == [16] * count, operation.name
+
+
+@pytest.mark.parametrize("key", [93, 94, 95, 96, 97, 98, 100])
+async def test_who_may_not_act_on_the_cluster_is_told_so_in_every_entry(key: int) -> None:
+    async with serving(DenyEverything()) as s:
+        assert list(codes_of(await ask_for(s, key, 2))) == [31, 31]
+        assert s.coordinators.calls == []
+
+
+async def test_a_broker_that_may_not_act_on_the_cluster_hears_that() -> None:
+    async with serving(DenyEverything()) as s:
+        with pytest.raises(ClusterAuthorizationFailed, match="may not CLUSTER_ACTION"):
+            await s.client.allocate_producer_ids()
+        assert s.coordinators.calls == []
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_every_operation_is_refused_to_who_may_not_act_on_the_cluster(data: st.DataObject) -> None:
+    coordinators: Any = Coordinators()
+    apis = coordinator_apis(coordinators, Search(), RunningOperations(), DenyEverything())
+    samples = data.draw(st.sampled_from([*SAMPLES.values()]))
+    (api,) = [api for api in apis if api.key == samples.operation.key]
+    asked = data.draw(samples.requests)
+    reply: Any = api.handler(
+        Request(
+            version=0,
+            client=ClientInfo(1, "c", "h"),
+            body=samples.operation.encode_request(asked, 1_000),
+            wake=EarlyEnd(),
+            reserve=int,
+            mute=lambda until: None,
+        )
+    )
+    _, error = samples.operation.decode_response(asked, b"".join(reply))
+    assert isinstance(error, ClusterAuthorizationFailed)
+    assert coordinators.calls == []
+
+
+async def ask_for(s: Serving, key: int, count: int) -> Mapping[str, Any]:
+    partitions = [{"PartitionIndex": index, "Offset": 0} for index in range(count)]
+    for partition in partitions:
+        partition |= {"Timestamp": -1, "MaxPartitionFetchBytes": 9}
+    requests: dict[int, dict[str, Any]] = {
+        93: {"Topics": [{"TopicId": A, "Name": "t", "NumPartitions": 1}] * count},
+        94: {"Topics": [{"TopicId": A}] * count},
+        95: {
+            "ObjectKey": "k",
+            "ObjectFormat": 1,
+            "FileSize": 100,
+            "OwnerIds": [0],
+            "Batches": [batch_fields()] * count,
+        },
+        98: {"FetchMaxBytes": 9, "MaxBatchesPerPartition": 9},
+        100: {"Files": [{"ObjectKey": "k"}] * count},
+    }
+    topics = {"Topics": [{"TopicId": A, "Partitions": partitions}] if count else []}
+    return await ask(s.address, key, {"TimeoutMs": 9_000, **topics, **requests.get(key, {})})
+
+
+def batch_fields(**fields: Any) -> dict[str, Any]:
+    return {
+        "Magic": 2, "RequestId": 1, "TopicId": A, "PartitionIndex": 0, "ByteOffset": 0, "Size": 70,
+        "BaseOffset": 0, "LastOffset": 0, "BatchMaxTimestamp": 5, "TimestampType": 0,
+        "ProducerId": -1, "ProducerEpoch": -1, "BaseSequence": -1, "LastSequence": -1, **fields,
+    }  # fmt: skip
+
+
+def codes_of(values: Any) -> Any:
+    """Every ErrorCode in a response, in order."""
+    if isinstance(values, list):
+        for value in values:
+            yield from codes_of(value)
+    elif isinstance(values, dict):
+        if "ErrorCode" in values:
+            yield values["ErrorCode"]
+        for value in values.values():
+            yield from codes_of(value)
+
+
+async def test_errors_belong_to_entries_and_keep_the_order_of_the_request() -> None:
+    async with serving() as s:
+        s.coordinators.answers["delete_records"] = [
+            DeletedRecords(4),
+            DeletedRecords(error=NotCoordinator("elsewhere")),
+            DeletedRecords(5),
+            DeletedRecords(error=UnknownPartition("none")),
+        ]
+        asked = [(A, 0), (B, 0), (A, 0), (A, 1)]
+        answers = await s.client.delete_records(
+            [DeleteRecords(TopicIdPartition(*place), 1) for place in asked]
+        )
+        assert [(a.log_start_offset, type(a.error)) for a in answers] == [
+            (4, type(None)),
+            (-1, NotCoordinator),
+            (5, type(None)),
+            (-1, UnknownPartition),
+        ]
+
+
+# --- single operations ----------------------------------------------------------------------------
+
+
+async def test_a_batch_that_cannot_be_is_refused_and_the_others_are_committed() -> None:
+    async with serving() as s:
+        s.coordinators.answers["commit_file"] = [BatchCommit(5, 1, 0), BatchCommit(6, 1, 0)]
+        values = await ask(
+            s.address,
+            95,
+            {
+                "ObjectKey": "k",
+                "ObjectFormat": 1,
+                "FileSize": 300,
+                "OwnerIds": [0],
+                "Batches": [
+                    batch_fields(),
+                    batch_fields(Magic=1),
+                    batch_fields(ByteOffset=100),
+                    batch_fields(LastSequence=4),
+                ],
+                "TimeoutMs": 9_000,
+            },
+        )
+        (_, (file,), _) = s.coordinators.calls[0]
+        assert [batch.byte_offset for batch in file.batches] == [0, 100]
+        rows = values["Batches"]
+        assert [(row["ErrorCode"], row["AssignedBaseOffset"]) for row in rows] == [
+            (0, 5),
+            (87, -1),
+            (0, 6),
+            (87, -1),
+        ]
+
+
+async def test_offsets_for_timestamps_are_exact_to_the_record() -> None:
+    async with serving() as s:
+        s.coordinators.answers["list_offsets"] = [
+            ListedOffset(3),
+            ListedOffset(extent=EXTENT),
+            ListedOffset(),
+            ListedOffset(extent=EXTENT),
+            ListedOffset(error=UnknownPartition("none")),
+        ]
+        requests = [
+            ListOffsets(TopicIdPartition(A, index), timestamp)
+            for index, timestamp in enumerate([-1, 40, 99, 666, -2])
+        ]
+        answers = await s.client.list_offsets(requests)
+        assert [(a.offset, a.timestamp_ms, type(a.error).__name__) for a in answers] == [
+            (3, -1, "NoneType"),
+            (15, 41, "NoneType"),
+            (-1, -1, "NoneType"),
+            (-1, -1, "CorruptData"),
+            (-1, -1, "UnknownPartition"),
+        ]
+
+
+async def test_an_answer_holds_so_many_batches_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diskless_find_batches, "EXTENTS_MAX", 5)
+    async with serving() as s:
+        s.coordinators.answers["find_batches"] = [FoundBatches(0, 99, [EXTENT] * 3)] * 3
+        requests = [FindBatches(TopicIdPartition(A, index), 5, 9) for index in range(3)]
+        answers = await s.client.find_batches(requests, max_bytes=1_000)
+        assert [len(answer.extents) for answer in answers] == [3, 2, 0]
+        assert {answer.high_watermark for answer in answers} == {99}
+
+
+async def test_bad_names_and_counts_refuse_their_topic_alone() -> None:
+    async with serving() as s:
+        s.coordinators.answers["create_partitions"] = [None]
+        s.coordinators.answers["create_topics"] = [
+            TopicDescription(topic_id=A, name="good", partition_count=1)
+        ]
+        s.coordinators.answers["create_partitions_at"] = [None]
+        named = [("no/name", 1), ("good", 1), ("good2", 0), ("", 1), ("__diskless_metadata", 1)]
+        errors = [InvalidTopic, type(None), InvalidPartitions, InvalidTopic, TopicExists]
+        grown = await s.client.create_partitions(
+            [
+                CreatePartitions(topic_id=A, name=name, partition_count=count)
+                for name, count in named
+            ]
+        )
+        assert [type(error) for error in grown] == errors
+        created = await s.client.create_topics(
+            [CreateTopic(name=name, partition_count=count) for name, count in named]
+            + [CreateTopic(name="x", partition_count=1, configs={"no.such": "1"})]
+        )
+        assert [type(answer) for answer in created] == [
+            *(TopicDescription if kind is type(None) else kind for kind in errors),
+            InvalidConfig,
+        ]
+        shares = await s.client.create_partitions_at(
+            3,
+            [
+                CreatePartitionsAt(topic_id=A, name=name, partitions=indexes)
+                for name, indexes in [
+                    ("no/name", [0]),
+                    ("good", [0, 7]),
+                    ("g", [-1]),
+                    ("h", [10_000]),
+                ]
+            ],
+        )
+        assert [type(error) for error in shares] == [
+            InvalidTopic,
+            type(None),
+            InvalidPartitions,
+            InvalidPartitions,
+        ]
+        for _, arguments, _ in s.coordinators.calls:
+            assert [topic.name for topic in arguments[-1]] == ["good"]
+
+
+async def test_when_nothing_is_good_nobody_is_asked() -> None:
+    async with serving() as s:
+        (error,) = await s.client.create_partitions(
+            [CreatePartitions(topic_id=A, name="/", partition_count=1)]
+        )
+        assert type(error) is InvalidTopic
+        assert await s.client.create_partitions([]) == []
+        assert s.coordinators.calls == []
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 0, -5])
+async def test_when_the_time_is_up_every_entry_says_so_and_the_operation_goes_on(
+    timeout_ms: int,
+) -> None:
+    async with serving() as s:
+        s.coordinators.let_go.clear()
+        commit = {
+            "ObjectKey": "k",
+            "ObjectFormat": 1,
+            "FileSize": 300,
+            "OwnerIds": [0],
+            "Batches": [batch_fields(), batch_fields(Magic=1)],
+            "TimeoutMs": timeout_ms,
+        }
+        values = await ask(s.address, 95, commit)
+        assert [row["ErrorCode"] for row in values["Batches"]] == [7, 87]
+        assert (s.coordinators.finished, len(s.running)) == ([], 1)
+        s.coordinators.let_go.set()
+        await asyncio.wait(s.running._tasks)
+        assert s.coordinators.finished == ["commit_file"]
+
+
+async def test_a_read_whose_time_is_up_may_be_repeated() -> None:
+    async with serving() as s:
+        s.coordinators.let_go.clear()
+        values = await ask_for_listing(s, timeout_ms=1)
+        assert list(codes_of(values)) == [15]
+        with pytest.raises(CommitFailed):
+            await s.client.list_offsets([ListOffsets(TopicIdPartition(A, 0), -1)], timeout_ms=30)
+
+
+async def ask_for_listing(s: Serving, *, timeout_ms: int) -> Mapping[str, Any]:
+    partitions = [{"PartitionIndex": 0, "Timestamp": -1}]
+    topics = [{"TopicId": A, "Partitions": partitions}]
+    return await ask(s.address, 97, {"Topics": topics, "TimeoutMs": timeout_ms})
+
+
+async def test_an_operation_that_nobody_waits_for_may_fail_without_harm() -> None:
+    async with serving() as s:
+        s.coordinators.let_go.clear()
+        await ask_for_listing(s, timeout_ms=0)
+        await ask_for_listing(s, timeout_ms=0)
+        s.coordinators.error = CommitOutcomeUnknown("nobody hears it")
+        with capture_logs() as logs:
+            s.coordinators.let_go.set()
+            await asyncio.wait(s.running._tasks)
+        assert logs == []
+
+
+async def test_a_bug_that_shows_when_nobody_waits_is_logged() -> None:
+    async with serving() as s:
+        s.coordinators.let_go.clear()
+        await ask_for_listing(s, timeout_ms=0)
+        s.coordinators.error = ZeroDivisionError("a bug")
+        with capture_logs() as logs:
+            s.coordinators.let_go.set()
+            await asyncio.wait(s.running._tasks)
+            await asyncio.sleep(0)
+        assert [(log["event"], log["operation"]) for log in logs] == [
+            ("operation failed", "DisklessListOffsets")
+        ]
+
+
+async def test_leaving_ends_what_still_runs() -> None:
+    async with serving() as s:
+        s.coordinators.let_go.clear()
+        await ask_for_listing(s, timeout_ms=0)
+        running = s.running
+        assert len(running) == 1
+    assert len(running) == 0
+    assert s.coordinators.finished == []
+
+
+async def test_a_time_out_of_the_operations_own_is_not_taken_for_the_requests() -> None:
+    async with serving() as s:
+        s.coordinators.error = TimeoutError("inside")
+        with capture_logs(), pytest.raises(CommitFailed, match="lost"):
+            await s.client.list_offsets([ListOffsets(TopicIdPartition(A, 0), -1)])
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+async def test_commits_of_one_connection_reach_the_coordinators_in_their_order() -> None:
+    async with serving() as s:
+        s.coordinators.let_go.clear()
+        s.coordinators.answers["commit_file"] = []
+        commits = [
+            asyncio.create_task(
+                s.client.commit_file(
+                    CommitFile(
+                        object_key=ObjectKey(str(number)),
+                        file_size_bytes=1,
+                        uploader_broker_id=1,
+                        batches=[],
+                    )
+                )
+            )
+            for number in range(50)
+        ]
+        await asyncio.sleep(0)
+        s.coordinators.let_go.set()
+        await asyncio.gather(*commits)
+        keys = [file.object_key for _, (file,), _ in s.coordinators.calls]
+        assert keys == [str(number) for number in range(50)]
+
+
+@pytest.mark.parametrize("key", sorted(samples.operation.key for samples in SAMPLES.values()))
+async def test_bytes_that_are_no_request_end_their_connection_alone(key: int) -> None:
+    async with serving() as s:
+        header = struct.pack(">hhih", key, 0, 9, 3) + b"kip" + b"\x00"
+        for body in (b"", b"\xff" * 40):
+            raw = await RawClient.connect(s.address)
+            await raw.send(struct.pack(">i", len(header) + len(body)) + header + body)
+            assert await raw.is_closed_by_server()
+            await raw.close()
+        assert s.coordinators.calls == []
+        s.coordinators.answers["list_offsets"] = [ListedOffset(3)]
+        (answer,) = await s.client.list_offsets([ListOffsets(TopicIdPartition(A, 0), -1)])
+        assert answer.offset == 3
+
+
+async def test_another_version_ends_the_connection() -> None:
+    async with serving() as s:
+        raw = await RawClient.connect(s.address)
+        header = struct.pack(">hhih", 95, 1, 9, 3) + b"kip" + b"\x00"
+        await raw.send(struct.pack(">i", len(header)) + header)
+        assert await raw.is_closed_by_server()
+        await raw.close()
+
+
+# --- who may know ---------------------------------------------------------------------------------
+
+
+async def test_the_kips_operations_are_listed_and_ours_are_not() -> None:
+    async with serving() as s:
+        raw = await RawClient.connect(s.address)
+        versions = await raw.call(18, 4, client_software_name="raw", client_software_version="1")
+        await raw.close()
+        listed = {
+            item.api_key: (int(item.min_version), int(item.max_version))
+            for item in versions.api_keys
+            if item.api_key >= 93
+        }
+        assert listed == dict.fromkeys([93, 94, 95, 96, 97, 98, 100], (0, 0))
+
+
+@pytest.mark.clients
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
+async def test_stock_clients_pass_over_keys_that_they_do_not_know() -> None:
+    import confluent_kafka.admin
+    from aiokafka import AIOKafkaProducer
+    from kafka import KafkaAdminClient
+
+    def with_kafka_python(bootstrap: str) -> list[str]:
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+        try:
+            return list(admin.list_topics())
+        finally:
+            admin.close()
+
+    def with_librdkafka(bootstrap: str) -> int:
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+        return len(admin.list_topics(timeout=10).brokers)
+
+    async with serving() as s:
+        assert await asyncio.to_thread(with_kafka_python, s.bootstrap) == []
+        assert await asyncio.to_thread(with_librdkafka, s.bootstrap) == 1
+        producer = AIOKafkaProducer(bootstrap_servers=s.bootstrap)
+        await producer.start()
+        await producer.stop()

@@ -1,0 +1,306 @@
+"""`diskless rebuild` end to end: a broker's metadata are deleted, and everything comes back."""
+
+import json
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from diskless.cli.cli import main
+from tests.support.live_broker import LiveBroker
+from tests.support.rolled import roll_everything
+from tests.support.stock_clients import CODECS, TIMEOUT_S, confluent_consumer
+
+SETTINGS = {
+    "wal.commit.interval.ms": "5",
+    "diskless.file.delete.grace.ms": "0",
+    "diskless.file.cleaner.interval.ms": "100",
+}
+TOPICS = {"flights": 3, "radar": 1, "quiet": 2}
+
+Seen = Mapping[tuple[str, int], Sequence[tuple[int, bytes | None, bytes | None]]]
+"""(offset, key, value) of every record, by topic and partition."""
+
+
+def create_topics(broker: LiveBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    created = admin.create_topics(
+        [
+            NewTopic(name, num_partitions=count, config={"retention.ms": "900000000"})
+            for name, count in TOPICS.items()
+        ]
+    )
+    for future in created.values():
+        future.result(TIMEOUT_S)
+
+
+def produce(broker: LiveBroker, seed: int, *, rounds: int = 6) -> None:
+    """To several partitions in all codecs, half of it by idempotent producers."""
+    rng = random.Random(seed)
+    for number in range(rounds):
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "enable.idempotence": number % 2 == 0,
+                "compression.codec": CODECS[number % len(CODECS)],
+                "linger.ms": 1,
+            }
+        )
+        for _ in range(40):
+            topic = rng.choice(["flights", "radar"])
+            producer.produce(
+                topic,
+                value=rng.randbytes(rng.randrange(200)),
+                key=rng.choice([None, b"", b"key"]),
+                partition=rng.randrange(TOPICS[topic]),
+            )
+            if rng.random() < 0.2:
+                producer.flush(TIMEOUT_S)
+        assert producer.flush(TIMEOUT_S) == 0
+
+
+def read_all(broker: LiveBroker) -> Seen:
+    seen: dict[tuple[str, int], list[tuple[int, bytes | None, bytes | None]]] = {}
+    with confluent_consumer(broker.bootstrap) as consumer:
+        for topic in ("flights", "radar"):
+            for partition in range(TOPICS[topic]):
+                place = TopicPartition(topic, partition)
+                low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+                found = seen[topic, partition] = []
+                consumer.assign([TopicPartition(topic, partition, low)])
+                while low < high:
+                    for message in consumer.consume(500, timeout=1.0):
+                        assert message.error() is None, message.error()
+                        offset = message.offset()
+                        assert offset is not None
+                        low = offset + 1
+                        found.append((offset, message.key(), message.value()))
+    return seen
+
+
+def forget_metadata(data: Path) -> None:
+    shutil.rmtree(data / "metadata")
+    shutil.rmtree(data / "objects" / "meta", ignore_errors=True)
+
+
+def rebuild(data: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:
+    """The report of a rebuild without doubts."""
+    capsys.readouterr()
+    status = main(["rebuild", "--data", str(data), "--json", *options])
+    report: dict[str, object] = json.loads(capsys.readouterr().out)
+    assert report["doubts"] == []
+    assert status == 0
+    return report
+
+
+def test_a_broker_without_metadata_gets_everything_back_from_its_bucket(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        produce(broker, 1)
+        roll_everything(broker)
+        produce(broker, 2)
+        before = read_all(broker)
+    forget_metadata(data)
+    report = rebuild(data, capsys)
+    assert report["segments"]
+    with LiveBroker(data, SETTINGS) as broker:
+        assert read_all(broker) == before
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        topics = admin.list_topics(timeout=TIMEOUT_S).topics
+        # Nothing was ever written to "quiet", so nothing in the bucket knows of it.
+        assert {name: len(topics[name].partitions) for name in ("flights", "radar")} == {
+            name: TOPICS[name] for name in ("flights", "radar")
+        }
+        produce(broker, 3)
+        after = read_all(broker)
+        roll_everything(broker)
+        assert read_all(broker) == after
+    for place, records in before.items():
+        assert list(after[place][: len(records)]) == list(records)
+        offsets = [offset for offset, _, _ in after[place]]
+        assert offsets == list(range(len(offsets)))
+    assert main(["verify", "--data", str(data)]) == 0
+
+
+def test_a_lost_object_is_a_hole_that_consumers_step_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        produce(broker, 1)
+        before = read_all(broker)
+    forget_metadata(data)
+    objects = sorted((data / "objects" / "wal").rglob("*/*"), key=lambda path: path.name)
+    objects[len(objects) // 2].unlink()
+    capsys.readouterr()
+    assert main(["rebuild", "--data", str(data)]) == 3
+    told = capsys.readouterr().out
+    assert "DOUBT: " in told
+    assert "are missing" in told
+    with LiveBroker(data, SETTINGS) as broker:
+        after = read_all(broker)
+        # Also from Parquet, where the fillers go like everything else.
+        roll_everything(broker)
+        assert read_all(broker) == after
+        produce(broker, 2)
+    lost = 0
+    for place, records in before.items():
+        kept = set(after[place])
+        lost += sum(record not in kept for record in records)
+        assert kept <= set(records)
+    assert 0 < lost < 60
+    assert main(["verify", "--data", str(data)]) == 0
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        produce(broker, 1, rounds=1)
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["rebuild", "--data", str(data), "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "flights" in told
+    assert "nothing was written" in told
+    assert {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.is_file()} == before
+
+
+def test_metadata_that_are_there_are_set_aside_only_when_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        produce(broker, 1, rounds=2)
+        before = read_all(broker)
+        capsys.readouterr()
+        assert main(["rebuild", "--data", str(data)]) == 1
+        assert "stop the broker" in capsys.readouterr().err
+    assert main(["rebuild", "--data", str(data)]) == 1
+    assert "--force" in capsys.readouterr().err
+    rebuild(data, capsys, "--force")
+    assert (data / "metadata.before-rebuild-1" / "0" / "log").is_dir()
+    with LiveBroker(data, SETTINGS) as broker:
+        assert read_all(broker) == before
+
+
+def test_snapshots_in_the_bucket_are_metadata_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        produce(broker, 1, rounds=1)
+    forget_metadata(data)
+    snapshot = data / "objects" / "meta" / "0" / "snapshots" / "something"
+    snapshot.parent.mkdir(parents=True)
+    snapshot.write_bytes(b"a snapshot")
+    capsys.readouterr()
+    assert main(["rebuild", "--data", str(data)]) == 1
+    assert "the bucket holds metadata" in capsys.readouterr().err
+    rebuild(data, capsys, "--force")
+    assert not snapshot.exists()
+    (aside,) = (data / "objects" / "set-aside").rglob("something")
+    assert aside.read_bytes() == b"a snapshot"
+
+
+def test_damaged_objects_are_named_and_the_others_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        produce(broker, 1, rounds=2)
+        roll_everything(broker)
+        produce(broker, 2, rounds=2)
+    forget_metadata(data)
+    objects = sorted((data / "objects" / "wal").rglob("*/*"), key=lambda path: path.name)
+    segments = sorted((data / "objects" / "segments").rglob("*.parquet"))
+    stranger = data / "objects" / "wal" / "readme"
+    for path in (objects[-1], segments[0]):
+        content = bytearray(path.read_bytes())
+        content[-40] ^= 1
+        path.chmod(0o644)
+        path.write_bytes(content)
+    stranger.write_bytes(b"not ours")
+    capsys.readouterr()
+    assert main(["rebuild", "--data", str(data), "--json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    unreadable = {key for key, _ in (item.values() for item in report["unreadable"])}
+    root = data / "objects"
+    assert unreadable == {
+        str(path.relative_to(root)) for path in (objects[-1], segments[0], stranger)
+    }
+    with LiveBroker(data, SETTINGS) as broker:
+        assert any(read_all(broker).values())
+
+
+def test_a_rebuild_that_was_interrupted_is_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        produce(broker, 1, rounds=2)
+        before = read_all(broker)
+    forget_metadata(data)
+
+    def fail(*_: object) -> None:
+        raise OSError("the machine stops here")
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr("diskless.cli.rebuild._set_directory_aside", fail)
+        assert main(["rebuild", "--data", str(data)]) == 1
+    assert not (data / "metadata").exists()
+    rebuild(data, capsys)
+    with LiveBroker(data, SETTINGS) as broker:
+        assert read_all(broker) == before
+
+
+def test_a_lost_data_directory_comes_back_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"file://{tmp_path / 'bucket'}"
+    with LiveBroker(tmp_path / "one", {**SETTINGS, "object.store.url": store}) as broker:
+        create_topics(broker)
+        produce(broker, 1, rounds=2)
+        before = read_all(broker)
+    shutil.rmtree(tmp_path / "bucket" / "meta", ignore_errors=True)
+    rebuild(tmp_path / "two", capsys, "--store", store)
+    with LiveBroker(tmp_path / "two", {**SETTINGS, "object.store.url": store}) as broker:
+        assert read_all(broker) == before
+        produce(broker, 2, rounds=2)
+
+
+def test_the_log_can_be_rebuilt_in_the_bucket(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {**SETTINGS, "diskless.metadata.log": "object"}
+    data = tmp_path / "data"
+    with LiveBroker(data, settings) as broker:
+        create_topics(broker)
+        produce(broker, 1, rounds=2)
+        before = read_all(broker)
+    forget_metadata(data)
+    rebuild(data, capsys, "--metadata-log", "object")
+    assert not (data / "metadata").exists()
+    with LiveBroker(data, settings) as broker:
+        assert read_all(broker) == before
+        produce(broker, 2, rounds=2)
+
+
+@pytest.mark.parametrize("name", ["flights", "x=flights"])
+def test_a_name_needs_a_topic_id(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["rebuild", "--data", str(tmp_path), "--name", name]) == 2
+    assert name in capsys.readouterr().err

@@ -1,0 +1,710 @@
+"""The rules of a classic group, one by one, on the state machine."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from diskless.groups.classic.classic_group import (
+    NEW_MEMBER_TIMEOUT_S,
+    AnswerJoin,
+    ClassicGroup,
+    GroupState,
+    Store,
+)
+from diskless.groups.classic_state import StoredClassicGroup
+from diskless.groups.errors import (
+    FencedInstanceId,
+    GroupCoordinatorUnavailable,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    MemberIdRequired,
+    NotGroupCoordinator,
+    RebalanceInProgress,
+    UnknownMember,
+)
+from diskless.ports import GroupProtocol, JoinedGroup, SyncedGroup
+from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
+
+A = b"to a"
+B = b"to b"
+
+
+class Bench:
+    """A group, a clock, and a store that works at once unless it is held."""
+
+    def __init__(self, *, initial_delay_s: float = 0.0, size_max: int = 100) -> None:
+        self.options = {"initial_delay_s": initial_delay_s, "size_max": size_max}
+        self.group = ClassicGroup("group", initial_delay_s=initial_delay_s, size_max=size_max)
+        self.now = 0.0
+        self.answers: dict[str, JoinedGroup | SyncedGroup] = {}
+        """By ticket; asked for once."""
+        self.stored: list[StoredClassicGroup] = []
+        self.held: list[Store] | None = None
+        self._ids = itertools.count(1)
+        self._tickets = itertools.count()
+
+    def settle(self) -> None:
+        effects, self.group.effects = self.group.effects, []
+        for effect in effects:
+            if not isinstance(effect, Store):
+                assert effect.ticket not in self.answers
+                self.answers[str(effect.ticket)] = effect.answer
+                assert isinstance(effect.answer, JoinedGroup) == isinstance(effect, AnswerJoin)
+            elif self.held is not None:
+                self.held.append(effect)
+            else:
+                self.stored.append(effect.group)
+                self.group.stored(effect.serial, None, self.now)
+                self.settle()
+
+    def ask_join(self, member_id: str = "", **fields: Any) -> str:
+        """The ticket of a join; ids are m-1, m-2, … in the order in which they are given."""
+        ticket = f"join-{next(self._tickets)}"
+        new_id = f"m-{next(self._ids)}" if not member_id else ""
+        fields.setdefault("needs_member_id", False)
+        request = join_request(member_id, **fields)
+        self.group.join(ticket, request, CLIENT, self.now, new_id=new_id)
+        self.settle()
+        return ticket
+
+    def ask_sync(self, member_id: str, assignments: Any = None, **fields: Any) -> str:
+        ticket = f"sync-{next(self._tickets)}"
+        generation_id = fields.pop("generation_id", self.group.generation_id)
+        request = sync_request(member_id, generation_id, assignments, **fields)
+        self.group.sync(ticket, request, self.now)
+        self.settle()
+        return ticket
+
+    def joined(self, ticket: str) -> JoinedGroup:
+        answer = self.answers[ticket]
+        assert isinstance(answer, JoinedGroup)
+        return answer
+
+    def synced(self, ticket: str) -> SyncedGroup:
+        answer = self.answers[ticket]
+        assert isinstance(answer, SyncedGroup)
+        return answer
+
+    def is_parked(self, ticket: str) -> bool:
+        return ticket not in self.answers
+
+    def heartbeat(self, member_id: str, instance_id: str | None = None, **fields: int) -> Any:
+        generation_id = fields.get("generation_id", self.group.generation_id)
+        return self.group.heartbeat(generation_id, member_id, instance_id, self.now)
+
+    def leave(self, member_id: str, instance_id: str | None = None) -> Any:
+        error = self.group.leave(member_id, instance_id, self.now)
+        self.settle()
+        return error
+
+    def commit(
+        self, generation_id: int, member_id: str = "", instance_id: str | None = None
+    ) -> Any:
+        return self.group.check_commit(generation_id, member_id, instance_id, self.now)
+
+    def advance(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.group.wakes_at <= until:
+            self.now = max(self.now, self.group.wakes_at)
+            self.group.tick(self.now)
+            self.settle()
+        self.now = until
+
+    def stable_pair(self, **fields: Any) -> None:
+        """m-1 leads, m-2 follows; both have an assignment."""
+        self.ask_join(**fields)
+        second = self.ask_join(**fields)
+        self.ask_join("m-1", **fields)
+        assert self.joined(second).generation_id == self.group.generation_id
+        self.ask_sync("m-1", {"m-1": A, "m-2": B})
+        self.ask_sync("m-2")
+        assert self.group.state is GroupState.STABLE
+
+    def stable_statics(self, **fields: Any) -> None:
+        """As `stable_pair`, of static members i-1 and i-2."""
+        self.ask_join(instance_id="i-1", **fields)
+        self.ask_join(instance_id="i-2", **fields)
+        self.ask_join("m-1", instance_id="i-1", **fields)
+        self.ask_sync("m-1", {"m-1": A, "m-2": B}, instance_id="i-1")
+        self.ask_sync("m-2", instance_id="i-2")
+        assert self.group.state is GroupState.STABLE
+
+    def assignments(self) -> dict[str, bytes]:
+        return {member.member_id: member.assignment for member in self.group.members()}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# -- joining
+
+
+def test_a_member_without_an_id_is_given_one_to_come_back_with(bench: Bench) -> None:
+    asked = bench.joined(bench.ask_join(needs_member_id=True))
+    assert isinstance(asked.error, MemberIdRequired)
+    assert asked.member_id == "m-1"
+    assert bench.group.state is GroupState.EMPTY
+    joined = bench.joined(bench.ask_join("m-1", needs_member_id=True))
+    assert (joined.error, joined.member_id, joined.generation_id) == (None, "m-1", 1)
+    assert joined.leader == "m-1"
+    assert [member.member_id for member in joined.members] == ["m-1"]
+
+
+def test_an_id_that_nobody_comes_back_with_is_forgotten_after_a_session(bench: Bench) -> None:
+    bench.ask_join(needs_member_id=True, session_timeout_ms=10_000)
+    bench.advance(9.9)
+    assert not bench.group.is_unused
+    bench.advance(0.1)
+    assert bench.group.is_unused
+    late = bench.joined(bench.ask_join("m-1"))
+    assert isinstance(late.error, UnknownMember)
+
+
+def test_a_rebalance_waits_for_a_member_that_was_promised_a_place(bench: Bench) -> None:
+    bench.stable_pair()
+    bench.ask_join(needs_member_id=True)
+    first = bench.ask_join("m-1")
+    second = bench.ask_join("m-2")
+    assert bench.is_parked(first)
+    third = bench.ask_join("m-3")
+    assert {bench.joined(ticket).generation_id for ticket in (first, second, third)} == {3}
+
+
+def test_an_empty_group_waits_for_more_members_and_longer_when_some_come() -> None:
+    bench = Bench(initial_delay_s=3.0)
+    first = bench.ask_join(rebalance_timeout_ms=10_000)
+    bench.advance(2.0)
+    second = bench.ask_join(rebalance_timeout_ms=10_000)
+    bench.advance(3.0)
+    assert bench.is_parked(first)
+    bench.advance(1.0)
+    assert bench.joined(first).generation_id == bench.joined(second).generation_id == 1
+
+
+def test_the_initial_delay_ends_with_the_rebalance_timeout_however_many_come() -> None:
+    bench = Bench(initial_delay_s=3.0)
+    first = bench.ask_join(rebalance_timeout_ms=10_000)
+    for _ in range(9):
+        bench.advance(1.0)
+        bench.ask_join(rebalance_timeout_ms=10_000)
+    assert bench.is_parked(first)
+    bench.advance(1.0)
+    assert len(bench.joined(first).members) == 10
+
+
+def test_only_the_leader_is_told_who_is_in_the_group(bench: Bench) -> None:
+    bench.ask_join(protocols=[GroupProtocol("range", b"of one")])
+    second = bench.ask_join(protocols=[GroupProtocol("range", b"of two")])
+    first = bench.ask_join("m-1", protocols=[GroupProtocol("range", b"of one")])
+    assert [(one.member_id, one.metadata) for one in bench.joined(first).members] == [
+        ("m-1", b"of one"),
+        ("m-2", b"of two"),
+    ]
+    assert bench.joined(second).members == ()
+    assert bench.joined(second).leader == "m-1"
+    assert bench.joined(second).protocol_name == "range"
+
+
+def test_members_that_do_not_rejoin_in_time_are_out(bench: Bench) -> None:
+    bench.stable_pair(rebalance_timeout_ms=5_000)
+    third = bench.ask_join(rebalance_timeout_ms=5_000)
+    bench.advance(4.9)
+    assert isinstance(bench.heartbeat("m-1"), RebalanceInProgress)
+    assert bench.is_parked(third)
+    bench.advance(0.1)
+    assert [member.member_id for member in bench.joined(third).members] == ["m-3"]
+    assert isinstance(bench.heartbeat("m-1"), UnknownMember)
+
+
+def test_the_longest_rebalance_timeout_of_a_member_counts(bench: Bench) -> None:
+    bench.stable_pair(rebalance_timeout_ms=20_000, session_timeout_ms=60_000)
+    third = bench.ask_join(rebalance_timeout_ms=5_000)
+    bench.advance(19.9)
+    assert bench.is_parked(third)
+    bench.advance(0.1)
+    assert bench.joined(third).error is None
+
+
+def test_a_new_member_that_cannot_send_heartbeats_may_wait_for_long_but_not_for_ever(
+    bench: Bench,
+) -> None:
+    hour_ms = 3_600_000
+    bench.stable_pair(rebalance_timeout_ms=hour_ms, session_timeout_ms=hour_ms)
+    third = bench.ask_join(rebalance_timeout_ms=hour_ms, session_timeout_ms=6_000)
+    bench.advance(NEW_MEMBER_TIMEOUT_S - 1)
+    assert bench.is_parked(third)
+    bench.advance(1)
+    assert isinstance(bench.joined(third).error, UnknownMember)
+
+
+def test_who_joins_twice_gets_both_answered(bench: Bench) -> None:
+    bench.stable_pair()
+    first = bench.ask_join("m-1")
+    again = bench.ask_join("m-1")
+    assert isinstance(bench.joined(first).error, RebalanceInProgress)
+    assert bench.is_parked(again)
+    bench.ask_join("m-2")
+    assert bench.joined(again).error is None
+
+
+def test_a_lost_join_answer_is_given_again_in_the_sync_phase(bench: Bench) -> None:
+    bench.ask_join()
+    bench.ask_join()
+    lost = bench.joined(bench.ask_join("m-1"))
+    again = bench.joined(bench.ask_join("m-1"))
+    assert again == lost
+    assert bench.group.generation_id == lost.generation_id
+
+
+def test_a_follower_that_rejoins_unchanged_is_told_the_generation_and_a_leader_rebalances(
+    bench: Bench,
+) -> None:
+    bench.stable_pair()
+    follower = bench.joined(bench.ask_join("m-2"))
+    assert (follower.error, follower.generation_id) == (None, 2)
+    assert bench.group.state is GroupState.STABLE
+    leader = bench.ask_join("m-1")
+    assert bench.is_parked(leader)
+    assert bench.group.state is GroupState.PREPARING
+
+
+def test_a_follower_with_another_subscription_starts_a_rebalance(bench: Bench) -> None:
+    bench.stable_pair()
+    ticket = bench.ask_join("m-2", protocols=[GroupProtocol("range", subscription("other"))])
+    assert bench.is_parked(ticket)
+    assert isinstance(bench.heartbeat("m-1"), RebalanceInProgress)
+
+
+def protocols(*names: str) -> Sequence[GroupProtocol]:
+    return [GroupProtocol(name, b"") for name in names]
+
+
+def test_the_protocol_that_all_have_and_most_want_wins(bench: Bench) -> None:
+    bench.ask_join(protocols=protocols("cooperative", "range", "sticky"))
+    bench.ask_join(protocols=protocols("sticky", "range"))
+    third = bench.ask_join(protocols=protocols("sticky", "range"))
+    first = bench.ask_join("m-1", protocols=protocols("cooperative", "range", "sticky"))
+    bench.ask_join("m-2", protocols=protocols("sticky", "range"))
+    assert bench.joined(first).protocol_name == bench.joined(third).protocol_name == "sticky"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"protocols": protocols("unheard of")},
+        {"protocols": ()},
+        {"protocol_type": "connect"},
+        {"protocol_type": ""},
+    ],
+)
+def test_a_member_without_a_common_protocol_is_refused(bench: Bench, fields: Any) -> None:
+    bench.stable_pair()
+    refused = bench.joined(bench.ask_join(**fields))
+    assert isinstance(refused.error, InconsistentGroupProtocol)
+    assert bench.group.state is GroupState.STABLE
+
+
+def test_the_only_member_may_change_to_any_protocol(bench: Bench) -> None:
+    bench.ask_join()
+    changed = bench.joined(bench.ask_join("m-1", protocols=protocols("other"), protocol_type="x"))
+    assert (changed.error, changed.protocol_name, changed.protocol_type) == (None, "other", "x")
+
+
+def test_a_full_group_refuses_new_members_and_keeps_those_it_has() -> None:
+    bench = Bench(size_max=2)
+    bench.stable_pair()
+    refused = bench.joined(bench.ask_join())
+    assert isinstance(refused.error, GroupMaxSizeReached)
+    refused = bench.joined(bench.ask_join(needs_member_id=True))
+    assert isinstance(refused.error, GroupMaxSizeReached)
+    assert bench.heartbeat("m-1") is None
+    assert bench.joined(bench.ask_join("m-2")).error is None
+
+
+def test_a_group_that_is_too_large_now_keeps_who_rejoins_first() -> None:
+    bench = Bench(size_max=3)
+    bench.stable_pair()
+    bench.ask_join()
+    bench.group._size_max = 2
+    bench.ask_join("m-2")
+    refused = bench.joined(bench.ask_join("m-1"))
+    assert isinstance(refused.error, GroupMaxSizeReached)
+    assert bench.group.member_ids == ["m-2", "m-3"]
+    assert bench.group.state is GroupState.COMPLETING
+
+
+# -- syncing
+
+
+def test_an_assignment_is_given_out_when_it_is_durable(bench: Bench) -> None:
+    bench.ask_join()
+    bench.ask_join()
+    bench.ask_join("m-1")
+    bench.held = []
+    follower = bench.ask_sync("m-2")
+    leader = bench.ask_sync("m-1", {"m-1": A, "m-2": B, "stranger": b"?"})
+    assert bench.is_parked(leader)
+    assert bench.is_parked(follower)
+    (effect,) = bench.held
+    assert {one.member_id: one.assignment for one in effect.group.members} == {"m-1": A, "m-2": B}
+    bench.group.stored(effect.serial, None, bench.now)
+    bench.settle()
+    assert bench.synced(leader) == SyncedGroup(
+        protocol_type="consumer", protocol_name="range", assignment=A
+    )
+    assert bench.synced(follower).assignment == B
+
+
+def test_an_assignment_that_could_not_be_stored_is_told_to_nobody(bench: Bench) -> None:
+    bench.ask_join()
+    bench.held = []
+    leader = bench.ask_sync("m-1", {"m-1": A})
+    failure = GroupCoordinatorUnavailable("away")
+    bench.group.stored(bench.held.pop().serial, failure, bench.now)
+    bench.settle()
+    assert bench.synced(leader).error is failure
+    assert bench.group.state is GroupState.PREPARING
+    bench.held = None
+    assert bench.joined(bench.ask_join("m-1")).generation_id == 2
+    assert bench.synced(bench.ask_sync("m-1", {"m-1": A})).assignment == A
+
+
+def test_an_assignment_of_a_generation_that_ended_while_it_was_stored_counts_no_more(
+    bench: Bench,
+) -> None:
+    bench.ask_join()
+    bench.held = []
+    leader = bench.ask_sync("m-1", {"m-1": A})
+    bench.ask_join()
+    assert isinstance(bench.synced(leader).error, RebalanceInProgress)
+    bench.group.stored(bench.held.pop().serial, None, bench.now)
+    bench.settle()
+    assert bench.group.state is GroupState.PREPARING
+
+
+def test_a_follower_that_syncs_late_gets_its_assignment_at_once(bench: Bench) -> None:
+    bench.ask_join()
+    bench.ask_join()
+    bench.ask_join("m-1")
+    bench.ask_sync("m-1", {"m-1": A, "m-2": B})
+    assert bench.synced(bench.ask_sync("m-2")).assignment == B
+    assert bench.synced(bench.ask_sync("m-2")).assignment == B
+
+
+def test_who_does_not_sync_in_time_is_out_and_the_others_begin_again(bench: Bench) -> None:
+    bench.ask_join(rebalance_timeout_ms=5_000)
+    bench.ask_join(rebalance_timeout_ms=5_000)
+    bench.ask_join("m-1", rebalance_timeout_ms=5_000)
+    follower = bench.ask_sync("m-2")
+    bench.advance(4.9)
+    assert bench.is_parked(follower)
+    bench.advance(0.1)
+    assert isinstance(bench.synced(follower).error, RebalanceInProgress)
+    assert bench.group.member_ids == ["m-2"]
+    assert bench.joined(bench.ask_join("m-2")).leader == "m-2"
+
+
+def test_who_never_fetches_its_assignment_is_out_of_a_stable_group_too(bench: Bench) -> None:
+    bench.ask_join(rebalance_timeout_ms=5_000)
+    bench.ask_join(rebalance_timeout_ms=5_000)
+    bench.ask_join("m-1", rebalance_timeout_ms=5_000)
+    bench.ask_sync("m-1", {"m-1": A, "m-2": B})
+    assert bench.group.state is GroupState.STABLE
+    bench.advance(5.0)
+    assert bench.group.member_ids == ["m-1"]
+    assert bench.group.state is GroupState.PREPARING
+
+
+def test_a_sync_of_another_generation_or_protocol_is_refused(bench: Bench) -> None:
+    bench.stable_pair()
+    wrong = bench.synced(bench.ask_sync("m-1", generation_id=1))
+    assert isinstance(wrong.error, IllegalGeneration)
+    wrong = bench.synced(bench.ask_sync("m-1", protocol_type="connect"))
+    assert isinstance(wrong.error, InconsistentGroupProtocol)
+    wrong = bench.synced(bench.ask_sync("m-1", protocol_name="sticky"))
+    assert isinstance(wrong.error, InconsistentGroupProtocol)
+    right = bench.synced(bench.ask_sync("m-1", protocol_type="consumer", protocol_name="range"))
+    assert right.assignment == A
+    wrong = bench.synced(bench.ask_sync("m-9"))
+    assert isinstance(wrong.error, UnknownMember)
+    bench.ask_join()
+    wrong = bench.synced(bench.ask_sync("m-1"))
+    assert isinstance(wrong.error, RebalanceInProgress)
+
+
+# -- living
+
+
+def test_a_silent_member_is_out_after_its_session_and_heartbeats_keep_it(bench: Bench) -> None:
+    bench.stable_pair(session_timeout_ms=10_000)
+    for _ in range(3):
+        bench.advance(9.0)
+        assert bench.heartbeat("m-1") is None
+        if "m-2" in bench.group.member_ids:
+            assert bench.heartbeat("m-2") is None
+    bench.advance(9.0)
+    assert bench.heartbeat("m-1") is None
+    bench.advance(1.0)
+    assert bench.group.member_ids == ["m-1"]
+    assert isinstance(bench.heartbeat("m-1"), RebalanceInProgress)
+
+
+def test_commits_and_syncs_are_signs_of_life_too(bench: Bench) -> None:
+    bench.stable_pair(session_timeout_ms=10_000)
+    bench.advance(6.0)
+    assert bench.commit(2, "m-1") is None
+    bench.ask_sync("m-2")
+    bench.advance(6.0)
+    assert bench.group.member_ids == ["m-1", "m-2"]
+
+
+def test_a_heartbeat_is_refused_to_strangers_and_in_other_generations(bench: Bench) -> None:
+    bench.stable_pair()
+    assert isinstance(bench.heartbeat("m-9"), UnknownMember)
+    assert isinstance(bench.heartbeat("m-1", generation_id=1), IllegalGeneration)
+    assert isinstance(bench.heartbeat("m-1", "i-9"), UnknownMember)
+
+
+def test_a_heartbeat_in_the_sync_phase_is_one_like_any_other(bench: Bench) -> None:
+    bench.ask_join()
+    assert bench.group.state is GroupState.COMPLETING
+    assert bench.heartbeat("m-1") is None
+
+
+def test_when_one_leaves_the_others_rebalance_at_once(bench: Bench) -> None:
+    bench.stable_pair()
+    assert bench.leave("m-2") is None
+    assert isinstance(bench.heartbeat("m-1"), RebalanceInProgress)
+    assert bench.joined(bench.ask_join("m-1")).generation_id == 3
+
+
+def test_when_the_last_one_leaves_the_group_is_stored_empty(bench: Bench) -> None:
+    bench.stable_pair()
+    bench.leave("m-1")
+    bench.leave("m-2")
+    assert bench.group.is_unused
+    assert bench.stored[-1].members == ()
+    assert bench.stored[-1].generation_id == bench.group.generation_id == 3
+
+
+def test_when_one_leaves_whom_the_others_wait_for_the_rebalance_is_complete(bench: Bench) -> None:
+    bench.stable_pair()
+    third = bench.ask_join()
+    first = bench.ask_join("m-1")
+    assert bench.is_parked(third)
+    bench.leave("m-2")
+    assert bench.joined(first).error is bench.joined(third).error is None
+
+
+def test_who_leaves_with_a_request_parked_gets_it_answered(bench: Bench) -> None:
+    bench.stable_pair()
+    waiting = bench.ask_join("m-1")
+    bench.leave("m-1")
+    assert isinstance(bench.joined(waiting).error, UnknownMember)
+
+
+def test_a_client_gives_back_the_id_that_it_was_to_join_with(bench: Bench) -> None:
+    bench.ask_join(needs_member_id=True)
+    assert bench.leave("m-1") is None
+    assert bench.group.is_unused
+    assert isinstance(bench.leave("m-1"), UnknownMember)
+
+
+# -- committing
+
+
+def test_who_may_commit(bench: Bench) -> None:
+    assert bench.commit(-1) is None
+    bench.ask_join()
+    assert isinstance(bench.commit(1, "m-1"), RebalanceInProgress)
+    bench.ask_sync("m-1", {"m-1": A})
+    assert bench.commit(1, "m-1") is None
+    assert isinstance(bench.commit(-1), UnknownMember)
+    assert isinstance(bench.commit(0, "m-1"), IllegalGeneration)
+    assert isinstance(bench.commit(1, "m-2"), UnknownMember)
+    bench.ask_join()
+    assert bench.commit(1, "m-1") is None  # what it read before it rejoins
+    bench.leave("m-1")
+    bench.leave("m-2")
+    assert bench.commit(-1) is None
+    assert isinstance(bench.commit(1, "m-1"), UnknownMember)
+
+
+# -- static members
+
+
+def test_a_static_member_comes_back_to_what_it_had_without_a_rebalance(bench: Bench) -> None:
+    bench.stable_statics()
+    generation_id = bench.group.generation_id
+    back = bench.joined(bench.ask_join(instance_id="i-2"))
+    assert (back.error, back.generation_id, back.member_id) == (None, generation_id, "m-3")
+    assert bench.synced(bench.ask_sync("m-3", instance_id="i-2")).assignment == B
+    assert bench.group.state is GroupState.STABLE
+    assert isinstance(bench.heartbeat("m-2", "i-2"), FencedInstanceId)
+    assert isinstance(bench.commit(generation_id, "m-2", "i-2"), FencedInstanceId)
+    assert {one.member_id for one in bench.stored[-1].members} == {"m-1", "m-3"}
+    assert bench.heartbeat("m-3", "i-2") is None
+
+
+def test_a_returned_leader_is_told_to_leave_the_assignment_as_it_is(bench: Bench) -> None:
+    bench.stable_statics()
+    back = bench.joined(bench.ask_join(instance_id="i-1", may_skip_assignment=True))
+    assert (back.leader, back.skip_assignment) == ("m-3", True)
+    assert {member.member_id for member in back.members} == {"m-3", "m-2"}
+
+
+def test_a_returned_leader_that_cannot_skip_is_told_that_another_leads(bench: Bench) -> None:
+    bench.stable_statics()
+    back = bench.joined(bench.ask_join(instance_id="i-1", may_skip_assignment=False))
+    assert (back.leader, back.members, back.skip_assignment) == ("m-1", (), False)
+
+
+def test_a_returned_member_is_answered_when_its_new_id_is_durable(bench: Bench) -> None:
+    bench.stable_statics()
+    bench.held = []
+    ticket = bench.ask_join(instance_id="i-2")
+    assert bench.is_parked(ticket)
+    failure = GroupCoordinatorUnavailable("away")
+    bench.group.stored(bench.held.pop().serial, failure, bench.now)
+    bench.settle()
+    assert bench.joined(ticket).error is failure
+    bench.held = None
+    assert bench.joined(bench.ask_join(instance_id="i-2")).error is None
+
+
+def test_a_static_member_with_another_subscription_starts_a_rebalance(bench: Bench) -> None:
+    bench.stable_statics()
+    other = [GroupProtocol("range", subscription("topic", "other"))]
+    assert bench.is_parked(bench.ask_join(instance_id="i-2", protocols=other))
+    assert bench.group.state is GroupState.PREPARING
+
+
+def test_who_waits_under_an_instance_id_that_is_taken_over_is_fenced(bench: Bench) -> None:
+    bench.stable_statics()
+    waiting = bench.ask_join("m-1", instance_id="i-1")
+    bench.ask_join(instance_id="i-1")
+    assert isinstance(bench.joined(waiting).error, FencedInstanceId)
+
+
+def test_a_takeover_in_the_sync_phase_starts_a_new_rebalance(bench: Bench) -> None:
+    bench.ask_join(instance_id="i-1")
+    bench.ask_join(instance_id="i-2")
+    bench.ask_join("m-1", instance_id="i-1")
+    syncing = bench.ask_sync("m-2", instance_id="i-2")
+    back = bench.ask_join(instance_id="i-2")
+    assert isinstance(bench.synced(syncing).error, FencedInstanceId)
+    assert bench.is_parked(back)
+    assert bench.group.state is GroupState.PREPARING
+
+
+def test_a_static_member_that_is_away_stays_in_the_generation_until_its_session_ends(
+    bench: Bench,
+) -> None:
+    times = {"rebalance_timeout_ms": 5_000, "session_timeout_ms": 60_000}
+    bench.stable_statics(**times)
+    third = bench.ask_join(**times)
+    first = bench.ask_join("m-1", instance_id="i-1", **times)
+    bench.advance(5.0)
+    told = bench.joined(first).members
+    assert [member.member_id for member in told] == ["m-1", "m-2", "m-3"]
+    assert bench.joined(third).error is None
+    bench.ask_sync("m-1", {"m-1": A, "m-2": B}, instance_id="i-1")
+    bench.ask_sync("m-3")
+    bench.advance(54.0)
+    assert bench.group.state is GroupState.STABLE
+    assert bench.assignments()["m-2"] == B
+    bench.advance(1.0)
+    assert bench.group.member_ids == ["m-1", "m-3"]
+
+
+def test_administrators_remove_a_static_member_by_its_instance_id(bench: Bench) -> None:
+    bench.stable_statics()
+    assert isinstance(bench.leave("", "i-9"), UnknownMember)
+    assert isinstance(bench.leave("m-1", "i-2"), FencedInstanceId)
+    assert bench.leave("", "i-2") is None
+    assert bench.group.member_ids == ["m-1"]
+
+
+# -- what outlives a coordinator
+
+
+def restored(bench: Bench) -> Bench:
+    other = Bench()
+    other.group = ClassicGroup.restored("group", bench.stored[-1], other.now, **bench.options)
+    return other
+
+
+def test_a_restored_group_goes_on_without_a_rebalance(bench: Bench) -> None:
+    bench.stable_pair(session_timeout_ms=10_000)
+    other = restored(bench)
+    assert other.group.state is GroupState.STABLE
+    assert other.assignments() == {"m-1": A, "m-2": B}
+    assert other.heartbeat("m-1", generation_id=2) is None
+    assert other.commit(2, "m-2") is None
+    assert other.synced(other.ask_sync("m-2")).assignment == B
+    other.advance(10.0)
+    assert other.group.member_ids == []
+
+
+def test_a_restored_group_fences_and_elects_as_before(bench: Bench) -> None:
+    bench.stable_statics()
+    other = restored(bench)
+    assert isinstance(other.heartbeat("m-9", "i-1"), FencedInstanceId)
+    refused = other.joined(other.ask_join(protocols=protocols("other")))
+    assert isinstance(refused.error, InconsistentGroupProtocol)
+    assert other.group.leader == "m-1"
+    assert other.group.reads("topic")
+
+
+def test_a_restored_empty_group_goes_on_counting(bench: Bench) -> None:
+    bench.stable_pair()
+    bench.leave("m-1")
+    bench.leave("m-2")
+    other = restored(bench)
+    assert other.group.state is GroupState.EMPTY
+    assert other.joined(other.ask_join()).generation_id == 4
+
+
+def test_closing_answers_everybody_who_waits(bench: Bench) -> None:
+    bench.stable_statics()
+    bench.held = []
+    returning = bench.ask_join(instance_id="i-1")
+    newcomer = bench.ask_join()
+    bench.group.close(NotGroupCoordinator("moved"))
+    bench.settle()
+    for ticket in (returning, newcomer):
+        assert isinstance(bench.joined(ticket).error, NotGroupCoordinator)
+    assert bench.group.state is GroupState.DEAD
+
+
+# -- subscriptions
+
+
+def test_what_a_group_reads(bench: Bench) -> None:
+    assert not bench.group.reads("a")
+    bench.ask_join(protocols=[GroupProtocol("range", subscription("a"))])
+    bench.ask_join(protocols=[GroupProtocol("range", subscription("b", "c"))])
+    bench.ask_join("m-1", protocols=[GroupProtocol("range", subscription("a"))])
+    assert [name for name in "abcd" if bench.group.reads(name)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "metadata", [b"", b"\x00", subscription("a")[:-8], b"\x00\x00\x7f\xff\xff\xff"]
+)
+def test_a_subscription_that_cannot_be_read_may_be_to_anything(
+    bench: Bench, metadata: bytes
+) -> None:
+    bench.ask_join(protocols=[GroupProtocol("range", metadata)])
+    assert bench.group.reads("a")
+
+
+def test_a_group_that_is_no_consumer_may_read_anything(bench: Bench) -> None:
+    bench.ask_join(protocol_type="connect", protocols=protocols("default"))
+    assert bench.group.reads("a")
+    bench.leave("m-1")
+    assert not bench.group.reads("a")

@@ -1,0 +1,854 @@
+"""The rules of a KIP-848 group, one by one."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from diskless.groups.assignors.assignors import ASSIGNORS
+from diskless.groups.classic.subscription import read_assignment
+from diskless.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
+from diskless.groups.consumer_state import StoredConsumerGroup
+from diskless.groups.errors import (
+    FencedInstanceId,
+    FencedMemberEpoch,
+    GroupCoordinatorUnavailable,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidRegularExpression,
+    MemberEpochNotSpoken,
+    NotGroupCoordinator,
+    RebalanceInProgress,
+    StaleMemberEpoch,
+    UnknownMember,
+    UnreleasedInstanceId,
+)
+from diskless.groups.group_machine import (
+    AnswerConfirm,
+    AnswerHeartbeat,
+    AnswerJoin,
+    AnswerSync,
+    Store,
+)
+from diskless.ports import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    GroupProtocol,
+    JoinedGroup,
+    SyncedGroup,
+)
+from tests.support.consumer_requests import (
+    SESSION_S,
+    SETTINGS,
+    NumberedTopics,
+    consumer_heartbeat,
+    consumer_join,
+    new_consumer_group,
+)
+from tests.support.group_requests import (
+    CLIENT,
+    join_request,
+    subscription,
+    subscription_with_owned,
+    sync_request,
+)
+from wal.errors import AppendTooLarge, DisklessError, InvalidRequest
+
+TOPIC = UUID(int=1)
+ALL = frozenset(range(4))
+
+
+class Driver:
+    """A group of "topic", which has four partitions; what is to be stored is, unless told not."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.topics = NumberedTopics()
+        self.topics.create("topic", 4)
+        self.settings = replace(SETTINGS, **settings)
+        self.group = new_consumer_group(self.topics, self.settings)
+        self.now = 100.0
+        self.stores = True
+        self.stored: list[StoredConsumerGroup] = []
+        self.pending: list[Store] = []
+        self.answers: dict[object, Any] = {}
+        self.tickets = itertools.count()
+
+    # -- events
+
+    def send(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
+        """The answer; None while it waits."""
+        ticket = next(self.tickets)
+        self.group.consumer_heartbeat(ticket, request, CLIENT, self.now)
+        self.settle()
+        return self.answers.get(ticket)  # type: ignore[return-value]
+
+    def join(self, member_id: str, *topics: str, **more: Any) -> ConsumerHeartbeatAnswer:
+        return self.send(consumer_join(member_id, *topics, **more))
+
+    def beat(
+        self, member_id: str, epoch: int, has: Sequence[int] | None = None, **more: Any
+    ) -> ConsumerHeartbeatAnswer:
+        owned = None if has is None else ({TOPIC: frozenset(has)} if has else {})
+        return self.send(consumer_heartbeat(member_id, epoch, owned=owned, **more))
+
+    def join_classic(self, member_id: str = "", **more: Any) -> JoinedGroup:
+        ticket = next(self.tickets)
+        new_id = f"classic-{ticket}"
+        request = join_request(member_id, **more)
+        self.group.join(ticket, request, CLIENT, self.now, new_id=new_id)
+        self.settle()
+        answer: JoinedGroup = self.answers[ticket]
+        return answer
+
+    def sync(self, member_id: str, generation_id: int, **more: Any) -> SyncedGroup:
+        ticket = next(self.tickets)
+        self.group.sync(ticket, sync_request(member_id, generation_id, **more), self.now)
+        self.settle()
+        answer: SyncedGroup = self.answers[ticket]
+        return answer
+
+    def store(self, error: DisklessError | None = None) -> None:
+        effect = self.pending.pop(0)
+        if error is None:
+            assert isinstance(effect.group, StoredConsumerGroup)
+            self.stored.append(effect.group)
+        self.group.stored(effect.serial, error, self.now)
+        self.settle()
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.group.wakes_at <= until:
+            self.now = max(self.now, self.group.wakes_at)
+            self.group.tick(self.now)
+            self.settle()
+        self.now = until
+
+    def settle(self) -> None:
+        effects, self.group.effects = self.group.effects, []
+        for effect in effects:
+            if isinstance(effect, Store):
+                self.pending.append(effect)
+            else:
+                assert isinstance(effect, AnswerHeartbeat | AnswerJoin | AnswerSync | AnswerConfirm)
+                assert effect.ticket not in self.answers
+                self.answers[effect.ticket] = effect.answer
+        while self.stores and self.pending:
+            self.store()
+
+    def restarted(self) -> "Driver":
+        """With what was stored last."""
+        driver = Driver()
+        driver.topics, driver.settings, driver.now = self.topics, self.settings, self.now
+        driver.group = ConsumerGroup.restored(
+            "group",
+            self.stored[-1],
+            self.now,
+            self.topics,
+            settings=self.settings,
+            assignors=ASSIGNORS,
+        )
+        return driver
+
+    # -- what it looks like
+
+    def assigned(self, member_id: str) -> set[int]:
+        members = {member.member_id: member for member in self.group.snapshot().members}
+        return {p for ps in members[member_id].assigned.values() for p in ps}
+
+    @property
+    def member_ids(self) -> list[str]:
+        return [member.member_id for member in self.group.snapshot().members]
+
+    def share(self) -> tuple[int, int]:
+        """Two members, a and b, with two partitions each; their epochs."""
+        first = self.join("a")
+        self.join("b")
+        told = self.beat("a", first.member_epoch, sorted(ALL))
+        assert told.assignment is not None
+        kept = sorted(told.assignment[TOPIC])
+        a = self.beat("a", told.member_epoch, kept)
+        b = self.beat("b", self.epoch("b"))
+        assert (len(self.assigned("a")), len(self.assigned("b"))) == (2, 2)
+        return a.member_epoch, b.member_epoch
+
+    def epoch(self, member_id: str) -> int:
+        return next(
+            one.member_epoch for one in self.group.snapshot().members if one.member_id == member_id
+        )
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def refused(answer: ConsumerHeartbeatAnswer, kind: type[DisklessError]) -> bool:
+    return isinstance(answer.error, kind) and answer.assignment is None
+
+
+# -- joining
+
+
+def test_the_first_member_has_everything_at_once(driver: Driver) -> None:
+    answer = driver.join("a")
+    assert answer == ConsumerHeartbeatAnswer(
+        None, "a", 1, SETTINGS.consumer_heartbeat_interval_ms, {TOPIC: ALL}
+    )
+    assert driver.group.state is ConsumerGroupState.STABLE
+
+
+def test_a_member_of_no_topic_is_told_that_it_has_nothing(driver: Driver) -> None:
+    answer = driver.join("a", "missing")
+    assert (answer.error, answer.assignment) == (None, {})
+
+
+def test_the_second_member_gets_what_the_first_one_gives_up(driver: Driver) -> None:
+    driver.join("a")
+    joined = driver.join("b")
+    assert (joined.member_epoch, joined.assignment) == (2, {})
+    assert driver.group.state is ConsumerGroupState.RECONCILING
+    told = driver.beat("a", 1)
+    assert (told.member_epoch, len((told.assignment or {})[TOPIC])) == (1, 2)
+    kept = (told.assignment or {})[TOPIC]
+    assert driver.beat("b", 2).assignment is None
+    moved = driver.beat("a", 1, sorted(kept))
+    assert (moved.member_epoch, moved.assignment) == (2, None)
+    assert driver.beat("b", 2).assignment == {TOPIC: ALL - kept}
+    assert driver.group.state is ConsumerGroupState.STABLE
+
+
+def test_a_heartbeat_that_changes_nothing_is_answered_without_an_assignment(
+    driver: Driver,
+) -> None:
+    driver.join("a")
+    stored = len(driver.stored)
+    wakes_at = driver.group.wakes_at
+    answer = driver.beat("a", 1)
+    assert (answer.error, answer.member_epoch, answer.assignment) == (None, 1, None)
+    assert len(driver.stored) == stored
+    assert driver.group.wakes_at == wakes_at
+
+
+def test_a_heartbeat_that_says_everything_is_answered_with_the_assignment(driver: Driver) -> None:
+    driver.join("a")
+    answer = driver.beat("a", 1, sorted(ALL), rebalance_timeout_ms=1, topic_names=["topic"])
+    assert answer.assignment == {TOPIC: ALL}
+
+
+def test_a_full_group_takes_nobody_in() -> None:
+    driver = Driver(consumer_max_size=1)
+    driver.join("a")
+    assert refused(driver.join("b"), GroupMaxSizeReached)
+    assert isinstance(driver.join_classic().error, GroupMaxSizeReached)
+    assert driver.join("a").error is None
+
+
+def test_a_member_that_changes_its_subscription_changes_the_assignment(driver: Driver) -> None:
+    other = driver.topics.create("other", 2)
+    driver.join("a")
+    answer = driver.beat("a", 1, sorted(ALL), topic_names=["other"])
+    assert (answer.member_epoch, answer.assignment) == (1, {})
+    answer = driver.beat("a", 1, [])
+    assert (answer.member_epoch, answer.assignment) == (2, {other: frozenset({0, 1})})
+    assert driver.group.generation_id == 2
+
+
+def test_the_same_subscription_in_another_order_changes_nothing(driver: Driver) -> None:
+    driver.join("a", "topic", "other")
+    driver.beat("a", 1, topic_names=["other", "topic", "topic"])
+    assert driver.group.generation_id == 1
+
+
+def test_most_members_choose_the_assignor(driver: Driver) -> None:
+    driver.join("a", assignor="range")
+    assert driver.group.assignor_name == "range"
+    driver.join("b", assignor="uniform")
+    assert driver.group.assignor_name == "uniform"
+    driver.join("c", assignor="range")
+    assert driver.group.assignor_name == "range"
+    assert Driver(consumer_assignors="range,uniform").group.assignor_name == "range"
+
+
+# -- epochs
+
+
+def test_an_epoch_that_was_not_given_is_fenced(driver: Driver) -> None:
+    driver.join("a")
+    assert refused(driver.beat("a", 2), FencedMemberEpoch)
+    assert driver.beat("a", 1).error is None
+
+
+def test_a_member_whose_answer_was_lost_goes_on(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    told = driver.beat("a", 1)
+    kept = sorted((told.assignment or {})[TOPIC])
+    lost = driver.beat("a", 1, kept)
+    again = driver.beat("a", 1, kept, rebalance_timeout_ms=1, topic_names=["topic"])
+    assert (again.error, again.member_epoch) == (None, lost.member_epoch)
+    assert again.assignment == {TOPIC: frozenset(kept)}
+
+
+def test_a_member_one_epoch_behind_that_has_what_it_should_not_is_fenced(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    told = driver.beat("a", 1)
+    kept = sorted((told.assignment or {})[TOPIC])
+    driver.beat("a", 1, kept)
+    assert refused(driver.beat("a", 1, sorted(ALL)), FencedMemberEpoch)
+    assert refused(driver.beat("a", 1), FencedMemberEpoch)
+
+
+def test_a_member_goes_on_however_many_answers_were_lost(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b", "other")
+    assert driver.beat("a", 1, sorted(ALL)).member_epoch == 2
+    for epoch in (3, 4, 5):
+        driver.beat("b", driver.epoch("b"), topic_names=[f"topic-{epoch}"])
+        assert driver.beat("a", 1, sorted(ALL)).member_epoch == epoch
+
+
+def test_a_fenced_member_starts_over_under_its_id(driver: Driver) -> None:
+    driver.share()
+    answer = driver.join("a")
+    assert answer.error is None
+    assert answer.assignment == {TOPIC: frozenset(driver.assigned("a"))}
+    assert len(driver.assigned("a")) == 2
+
+
+def test_a_stranger_is_unknown(driver: Driver) -> None:
+    assert refused(driver.beat("a", 1), UnknownMember)
+    assert refused(driver.beat("a", -1), UnknownMember)
+    driver.join("a")
+    assert refused(driver.beat("b", 1), UnknownMember)
+
+
+# -- leaving and being left
+
+
+def test_who_leaves_leaves_its_partitions_to_the_others(driver: Driver) -> None:
+    _, b = driver.share()
+    assert driver.beat("a", -1).member_epoch == -1
+    assert driver.group.state is ConsumerGroupState.ASSIGNING
+    assert driver.beat("b", b).assignment == {TOPIC: ALL}
+    assert driver.member_ids == ["b"]
+
+
+def test_a_group_that_all_have_left_is_unused_when_that_is_stored(driver: Driver) -> None:
+    driver.join("a")
+    driver.stores = False
+    driver.beat("a", -1)
+    assert driver.group.is_empty
+    assert not driver.group.is_unused
+    driver.store()
+    assert driver.group.is_unused
+    assert driver.group.state is ConsumerGroupState.EMPTY
+
+
+def test_a_member_that_falls_silent_is_removed_after_its_session(driver: Driver) -> None:
+    _, b = driver.share()
+    driver.pass_time(SESSION_S - 1)
+    driver.beat("b", b)
+    driver.pass_time(2)
+    assert driver.member_ids == ["b"]
+    assert refused(driver.beat("a", 3), UnknownMember)
+
+
+def test_a_member_that_does_not_give_up_in_time_is_removed(driver: Driver) -> None:
+    driver.join("a", rebalance_timeout_ms=10_000)
+    driver.join("b")
+    driver.beat("a", 1, sorted(ALL))
+    driver.pass_time(6)
+    driver.beat("a", 1, sorted(ALL))
+    driver.beat("b", 2)
+    driver.pass_time(5)
+    assert driver.member_ids == ["b"]
+    assert driver.beat("b", 2).assignment == {TOPIC: ALL}
+
+
+def test_a_member_that_gave_up_in_time_stays(driver: Driver) -> None:
+    driver.join("a", rebalance_timeout_ms=10_000)
+    driver.join("b")
+    told = driver.beat("a", 1)
+    driver.beat("a", 1, sorted((told.assignment or {})[TOPIC]))
+    driver.pass_time(11)
+    assert driver.member_ids == ["a", "b"]
+
+
+# -- static members
+
+
+def test_a_static_member_comes_back_to_what_it_had_and_the_others_hear_nothing(
+    driver: Driver,
+) -> None:
+    driver.join("a", instance_id="i")
+    driver.join("b")
+    told = driver.beat("a", 1)
+    a = driver.beat("a", 1, sorted((told.assignment or {})[TOPIC]))
+    b = driver.beat("b", 2)
+    had, epoch = driver.assigned("a"), driver.group.generation_id
+    left = driver.beat("a", -2, instance_id="i")
+    assert (left.error, left.member_epoch) == (None, -2)
+    assert driver.beat("b", b.member_epoch).assignment is None
+    back = driver.join("a-2", instance_id="i")
+    assert (back.member_epoch, back.assignment) == (a.member_epoch, {TOPIC: frozenset(had)})
+    assert driver.group.generation_id == epoch
+    assert driver.member_ids == ["b", "a-2"]
+    assert refused(driver.beat("a", 2), UnknownMember)
+
+
+def test_a_static_member_that_does_not_come_back_is_removed(driver: Driver) -> None:
+    driver.join("a", instance_id="i")
+    driver.beat("a", -2, instance_id="i")
+    driver.pass_time(SESSION_S + 1)
+    assert driver.group.is_empty
+
+
+def test_an_instance_id_in_use_is_not_given_away(driver: Driver) -> None:
+    driver.join("a", instance_id="i")
+    assert refused(driver.join("b", instance_id="i"), UnreleasedInstanceId)
+    assert driver.join("a", instance_id="i").error is None
+
+
+def test_who_was_replaced_is_fenced(driver: Driver) -> None:
+    driver.join("a", instance_id="i")
+    driver.beat("a", -2, instance_id="i")
+    driver.join("b", instance_id="i")
+    for epoch in (1, -1, -2):
+        assert refused(driver.beat("a", epoch, instance_id="i"), FencedInstanceId)
+    assert refused(driver.beat("b", 1, instance_id="j"), UnknownMember)
+
+
+def test_a_static_member_that_leaves_while_it_gives_up_has_given_up(driver: Driver) -> None:
+    driver.join("a", instance_id="i")
+    driver.join("b")
+    driver.beat("a", 1)
+    driver.beat("a", -2, instance_id="i")
+    assert len((driver.beat("b", 2).assignment or {})[TOPIC]) == 2
+
+
+def test_a_static_member_that_leaves_for_good_is_removed(driver: Driver) -> None:
+    driver.join("a", instance_id="i")
+    driver.beat("a", -1, instance_id="i")
+    assert driver.group.is_empty
+
+
+# -- topics
+
+
+def test_a_topic_that_comes_is_assigned_at_the_next_heartbeat(driver: Driver) -> None:
+    driver.join("a", "later")
+    later = driver.topics.create("later", 2)
+    answer = driver.beat("a", 1)
+    assert (answer.member_epoch, answer.assignment) == (2, {later: frozenset({0, 1})})
+
+
+def test_a_topic_that_grows_is_assigned_anew(driver: Driver) -> None:
+    driver.join("a")
+    driver.topics.grow("topic", 6)
+    assert driver.beat("a", 1).assignment == {TOPIC: frozenset(range(6))}
+
+
+def test_a_topic_that_goes_is_given_up_and_another_one_of_its_name_is_another_one(
+    driver: Driver,
+) -> None:
+    driver.join("a")
+    driver.topics.delete("topic")
+    again = driver.topics.create("topic", 1)
+    assert driver.beat("a", 1).assignment == {}
+    assert driver.beat("a", 1, []).assignment == {again: frozenset({0})}
+
+
+def test_topics_that_nobody_subscribes_to_change_nothing(driver: Driver) -> None:
+    driver.join("a")
+    driver.topics.create("other", 1)
+    assert driver.beat("a", 1).member_epoch == 1
+    assert driver.group.generation_id == 1
+
+
+def test_topics_that_changed_while_nobody_coordinated_are_noticed(driver: Driver) -> None:
+    driver.join("a")
+    driver.topics.grow("topic", 5)
+    heir = driver.restarted()
+    assert heir.beat("a", 1).assignment == {TOPIC: frozenset(range(5))}
+
+
+def test_a_pattern_is_the_topics_that_match_it_now_and_later(driver: Driver) -> None:
+    driver.topics.create("other", 1)
+    joined = driver.join("a", topic_pattern="t.*")
+    assert joined.assignment == {TOPIC: ALL}
+    later = driver.topics.create("t-2", 1)
+    assert driver.beat("a", 1).assignment == {TOPIC: ALL, later: frozenset({0})}
+    assert driver.group.reads("t-2")
+    assert not driver.group.reads("other")
+
+
+def test_a_pattern_can_be_taken_back(driver: Driver) -> None:
+    driver.join("a", topic_pattern="t.*")
+    answer = driver.beat("a", 1, sorted(ALL), topic_pattern="")
+    assert answer.assignment == {}
+
+
+def test_a_pattern_that_makes_no_sense_changes_nothing(driver: Driver) -> None:
+    assert refused(driver.join("a", topic_pattern="("), InvalidRegularExpression)
+    assert driver.group.is_empty
+    driver.join("a")
+    assert refused(driver.beat("a", 1, topic_pattern="["), InvalidRegularExpression)
+    assert driver.group.generation_id == 1
+
+
+# -- what is durable
+
+
+def test_nothing_is_told_before_it_is_stored(driver: Driver) -> None:
+    driver.stores = False
+    assert driver.join("a") is None
+    assert driver.beat("a", 1) is None
+    driver.store()
+    assert driver.answers[0].assignment == {TOPIC: ALL}
+    assert driver.answers[1].error is None
+
+
+def test_one_state_is_stored_at_a_time_and_takes_along_what_happened_until_then(
+    driver: Driver,
+) -> None:
+    driver.stores = False
+    for member in "abcd":
+        driver.join(member)
+    assert len(driver.pending) == 1
+    driver.store()
+    assert [*driver.answers] == [0]
+    assert len(driver.pending) == 1
+    driver.store()
+    assert [*driver.answers] == [0, 1, 2, 3]
+    assert not driver.pending
+    assert len(driver.stored[-1].members) == 4
+
+
+def test_members_that_come_while_a_state_is_stored_share_one_assignment(driver: Driver) -> None:
+    calls = 0
+    uniform = ASSIGNORS["uniform"]
+
+    class Counting:
+        name = "uniform"
+
+        def assign(self, *args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return uniform.assign(*args)
+
+    assignors = {"uniform": Counting(), "range": ASSIGNORS["range"]}
+    driver.group = ConsumerGroup(
+        "group", driver.topics, settings=driver.settings, assignors=assignors
+    )
+    driver.stores = False
+    for number in range(20):
+        driver.join(f"m-{number:02}")
+    assert calls == 1
+    driver.store()
+    assert calls == 2
+    driver.store()
+    assert len(driver.answers) == 20
+    assert all(answer.error is None for answer in driver.answers.values())
+
+
+def test_what_a_member_says_last_is_what_counts_when_the_store_is_done(driver: Driver) -> None:
+    driver.join("a")
+    driver.stores = False
+    driver.join("b")
+    driver.join("c")
+    first, second = driver.join("c", "other"), driver.join("c", "topic")
+    assert (first, second) == (None, None)
+    driver.store()
+    driver.store()
+    answers = [driver.answers[number] for number in sorted(driver.answers)]
+    assert isinstance(answers[-2].error, GroupCoordinatorUnavailable)
+    assert answers[-1].error is None
+    assert driver.group.reads("topic")
+    assert not driver.group.reads("other")
+
+
+def test_who_is_removed_while_its_heartbeat_is_postponed_is_told_so(driver: Driver) -> None:
+    driver.join("a")
+    driver.stores = False
+    driver.join("b")
+    driver.join("c")
+    driver.beat("c", -1)
+    assert isinstance(driver.answers[2].error, GroupCoordinatorUnavailable)
+    driver.join("d")
+    driver.pass_time(SESSION_S + 1)
+    assert isinstance(driver.answers[4].error, UnknownMember)
+    driver.group.close(NotGroupCoordinator("moved"))
+    driver.settle()
+    assert isinstance(driver.answers[1].error, NotGroupCoordinator)
+
+
+def test_who_is_postponed_when_the_group_ends_is_sent_elsewhere(driver: Driver) -> None:
+    driver.stores = False
+    driver.join("a")
+    driver.join("b")
+    driver.group.close(NotGroupCoordinator("moved"))
+    driver.settle()
+    assert refused(driver.answers[0], NotGroupCoordinator)
+    assert refused(driver.answers[1], NotGroupCoordinator)
+
+
+def test_a_failed_store_refuses_what_waits_for_it_and_is_repeated_with_the_next_event(
+    driver: Driver,
+) -> None:
+    driver.stores = False
+    driver.join("a")
+    driver.store(GroupCoordinatorUnavailable("away"))
+    assert refused(driver.answers[0], GroupCoordinatorUnavailable)
+    assert driver.join("a") is None
+    driver.store()
+    assert driver.answers[1].assignment == {TOPIC: ALL}
+
+
+def test_a_failed_store_is_repeated_soon_without_an_event(driver: Driver) -> None:
+    driver.join("a")
+    driver.stores = False
+    driver.beat("a", -1)
+    driver.store(GroupCoordinatorUnavailable("away"))
+    assert not driver.group.is_unused
+    driver.stores = True
+    driver.pass_time(2)
+    assert driver.group.is_unused
+    assert driver.stored[-1].members == ()
+
+
+def test_what_can_never_be_stored_has_not_happened(driver: Driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    told = driver.beat("a", 1)
+    before = driver.group.snapshot()
+    driver.stores = False
+    driver.join("c", "x" * 1_000)
+    driver.beat("b", -1)
+    kept = sorted((told.assignment or {})[TOPIC])
+    driver.beat("a", 1, kept)
+    driver.store(AppendTooLarge("4 MiB"))
+    assert [type(answer.error) for answer in list(driver.answers.values())[-3:]] == [
+        GroupCoordinatorUnavailable
+    ] * 3
+    assert driver.group.snapshot() == before
+    assert not driver.pending
+    driver.stores = True
+    assert driver.beat("a", 1, kept).member_epoch == 2
+    assert driver.beat("b", 2).assignment == {TOPIC: ALL - frozenset(kept)}
+    driver.pass_time(SESSION_S + 1)
+    assert driver.group.is_empty
+
+
+def test_a_group_whose_first_state_can_never_be_stored_is_unused(driver: Driver) -> None:
+    driver.stores = False
+    driver.join("a")
+    driver.store(InvalidRequest("the id of the group is too long"))
+    assert refused(driver.answers[0], InvalidRequest)
+    assert driver.group.is_unused
+
+
+def test_who_waits_when_the_group_ends_is_sent_elsewhere(driver: Driver) -> None:
+    driver.stores = False
+    driver.join("a")
+    driver.group.close(NotGroupCoordinator("moved"))
+    driver.settle()
+    assert refused(driver.answers[0], NotGroupCoordinator)
+    assert driver.group.state is ConsumerGroupState.DEAD
+
+
+def test_the_next_coordinator_goes_on_with_whole_sessions(driver: Driver) -> None:
+    a, b = driver.share()
+    driver.pass_time(SESSION_S - 1)
+    heir = driver.restarted()
+    heir.pass_time(SESSION_S - 1)
+    assert heir.beat("a", a).error is None
+    assert heir.beat("b", b).error is None
+    assert heir.assigned("a") == driver.assigned("a")
+    assert not heir.stored
+
+
+def test_the_next_coordinator_waits_for_what_is_being_given_up(driver: Driver) -> None:
+    driver.join("a", rebalance_timeout_ms=10_000)
+    driver.join("b")
+    driver.beat("a", 1)
+    driver.pass_time(9)
+    heir = driver.restarted()
+    heir.pass_time(9)
+    assert heir.beat("b", 2).assignment is None
+    heir.pass_time(2)
+    assert heir.member_ids == ["b"]
+
+
+# -- offsets
+
+
+def test_members_commit_in_their_epoch(driver: Driver) -> None:
+    driver.join("a")
+    check = driver.group.check_commit
+    assert check(1, "a", None, driver.now) is None
+    assert isinstance(check(0, "a", None, driver.now), StaleMemberEpoch)
+    assert isinstance(check(2, "a", None, driver.now), StaleMemberEpoch)
+    assert isinstance(check(1, "b", None, driver.now), UnknownMember)
+    assert isinstance(check(-1, "", None, driver.now), UnknownMember)
+    old = check(1, "a", None, driver.now, knows_member_epochs=False)
+    assert isinstance(old, MemberEpochNotSpoken)
+    driver.beat("a", -1)
+    assert check(-1, "", None, driver.now) is None
+
+
+def test_members_fetch_offsets_in_their_epoch(driver: Driver) -> None:
+    driver.join("a")
+    assert driver.group.check_fetch("a", 1) is None
+    assert isinstance(driver.group.check_fetch("a", 0), StaleMemberEpoch)
+    assert isinstance(driver.group.check_fetch("b", 1), UnknownMember)
+
+
+# -- members that speak the classic protocol
+
+
+def with_both(driver: Driver) -> tuple[str, int]:
+    """Member a, and an eager classic one; its id and generation."""
+    driver.join("a")
+    joined = driver.join_classic()
+    assert (joined.error, joined.protocol_name, joined.leader) == (None, "range", "")
+    return joined.member_id, joined.generation_id
+
+
+def test_a_classic_member_is_assigned_by_the_coordinator(driver: Driver) -> None:
+    classic, generation = with_both(driver)
+    assert read_assignment(driver.sync(classic, generation).assignment) == {}
+    told = driver.beat("a", 1)
+    kept = (told.assignment or {})[TOPIC]
+    assert driver.group.heartbeat(generation, classic, None, driver.now) is None
+    driver.beat("a", 1, sorted(kept))
+    # What it waits for is free: it has to come for it.
+    error = driver.group.heartbeat(generation, classic, None, driver.now)
+    assert isinstance(error, RebalanceInProgress)
+    joined = driver.join_classic(classic)
+    synced = driver.sync(classic, joined.generation_id)
+    assert read_assignment(synced.assignment) == {"topic": ALL - kept}
+    assert driver.group.heartbeat(joined.generation_id, classic, None, driver.now) is None
+    assert driver.group.state is ConsumerGroupState.STABLE
+
+
+def test_a_cooperative_classic_member_gives_up_what_it_says_that_it_has(driver: Driver) -> None:
+    def cooperative(**owned: Sequence[int]) -> dict[str, Any]:
+        metadata = subscription_with_owned(["topic"], owned)
+        return {"protocols": [GroupProtocol("cooperative-sticky", metadata)]}
+
+    joined = driver.join_classic(**cooperative())
+    classic = joined.member_id
+    assert read_assignment(driver.sync(classic, 1).assignment) == {"topic": ALL}
+    driver.join("a")
+    error = driver.group.heartbeat(1, classic, None, driver.now)
+    assert isinstance(error, RebalanceInProgress)
+    joined = driver.join_classic(classic, **cooperative(topic=sorted(ALL)))
+    kept = read_assignment(driver.sync(classic, joined.generation_id).assignment)
+    assert kept is not None
+    assert len(kept["topic"]) == 2
+    assert driver.beat("a", 2).assignment is None
+    joined = driver.join_classic(classic, **cooperative(topic=sorted(kept["topic"])))
+    assert joined.generation_id == 2
+    assert driver.beat("a", 2).assignment == {TOPIC: ALL - kept["topic"]}
+
+
+def test_a_classic_member_that_does_not_come_when_told_to_is_removed(driver: Driver) -> None:
+    classic, generation = with_both(driver)
+    driver.sync(classic, generation)
+    driver.join("b")
+    for _ in range(8):
+        driver.group.heartbeat(generation, classic, None, driver.now)
+        for member in "ab":
+            driver.beat(member, driver.epoch(member), sorted(driver.assigned(member)))
+        driver.pass_time(8)
+    assert driver.member_ids == ["a", "b"]
+
+
+def test_a_classic_member_that_never_asks_for_its_assignment_is_removed(driver: Driver) -> None:
+    joined = driver.join_classic(session_timeout_ms=100_000, rebalance_timeout_ms=5_000)
+    assert driver.member_ids == [joined.member_id]
+    driver.pass_time(6)
+    assert driver.member_ids == []
+
+
+def test_a_classic_member_that_falls_silent_is_removed_after_its_own_session(
+    driver: Driver,
+) -> None:
+    classic, generation = with_both(driver)
+    driver.sync(classic, generation)
+    driver.pass_time(11)
+    assert driver.member_ids == ["a"]
+
+
+def test_what_classic_members_get_wrong_is_refused(driver: Driver) -> None:
+    classic, generation = with_both(driver)
+    heartbeat = driver.group.heartbeat
+    assert isinstance(heartbeat(9, classic, None, driver.now), IllegalGeneration)
+    assert isinstance(heartbeat(1, "a", None, driver.now), UnknownMember)
+    assert isinstance(heartbeat(1, "nobody", None, driver.now), UnknownMember)
+    assert isinstance(heartbeat(1, classic, "i", driver.now), UnknownMember)
+    assert isinstance(driver.sync(classic, 9).error, IllegalGeneration)
+    wrong = driver.sync(classic, generation, protocol_name="other")
+    assert isinstance(wrong.error, InconsistentGroupProtocol)
+    assert isinstance(driver.join_classic("nobody").error, UnknownMember)
+    for protocols in (
+        {"protocol_type": "connect"},
+        {"protocols": []},
+        {"protocols": [GroupProtocol("range", b"?")]},
+        {"protocols": [GroupProtocol("other", subscription("topic"))]},
+    ):
+        assert isinstance(driver.join_classic(**protocols).error, InconsistentGroupProtocol)
+    assert refused(driver.beat(classic, generation), UnknownMember)
+
+
+def test_classic_members_leave_and_administrators_remove_static_ones(driver: Driver) -> None:
+    classic, _ = with_both(driver)
+    leave = driver.group.leave
+    assert isinstance(leave("a", None, driver.now), UnknownMember)
+    assert leave(classic, None, driver.now) is None
+    driver.join("s", instance_id="i")
+    assert isinstance(leave("x", "i", driver.now), FencedInstanceId)
+    assert isinstance(leave("", "j", driver.now), UnknownMember)
+    assert leave("", "i", driver.now) is None
+    assert driver.member_ids == ["a"]
+
+
+def test_a_static_member_goes_from_the_classic_protocol_to_the_other_one_and_back(
+    driver: Driver,
+) -> None:
+    driver.join("b", "other")
+    old = driver.join_classic(instance_id="i")
+    assert read_assignment(
+        driver.sync(old.member_id, old.generation_id, instance_id="i").assignment
+    ) == {"topic": ALL}
+    new = driver.join("new", instance_id="i")
+    assert new.assignment == {TOPIC: ALL}
+    error = driver.group.heartbeat(old.generation_id, old.member_id, "i", driver.now)
+    assert isinstance(error, FencedInstanceId)
+    back = driver.join_classic(instance_id="i")
+    assert refused(driver.beat("new", new.member_epoch, instance_id="i"), FencedInstanceId)
+    assert read_assignment(
+        driver.sync(back.member_id, back.generation_id, instance_id="i").assignment
+    ) == {"topic": ALL}
+
+
+def test_classic_members_commit_in_their_generation(driver: Driver) -> None:
+    classic, generation = with_both(driver)
+    check = driver.group.check_commit
+    assert check(generation, classic, None, driver.now, knows_member_epochs=False) is None
+    assert isinstance(check(generation + 1, classic, None, driver.now), IllegalGeneration)
+
+
+def test_a_group_of_classic_members_alone_says_so_when_that_is_stored(driver: Driver) -> None:
+    with_both(driver)
+    assert not driver.group.is_all_classic
+    driver.stores = False
+    driver.beat("a", -1)
+    assert not driver.group.is_all_classic
+    driver.store()
+    assert driver.group.is_all_classic

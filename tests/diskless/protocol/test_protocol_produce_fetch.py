@@ -1,0 +1,358 @@
+"""The hand-written Produce and Fetch codecs, held to kio's, whole and cut, and to bad bytes."""
+
+import io
+import struct
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from tests.support.kio_entities import entities, promoted, smallest
+
+from diskless.fetch.fetch_rows import FetchAnswer, FetchTopic
+from diskless.ports import FetchPartition, FetchResult
+from diskless.protocol import fetch, produce
+from diskless.protocol.wire import ITEMS_MAX, NO_UUID, ProtocolError, Reader, unsigned_varint
+from wal.chunks.buffer import BufferPool, FragmentChain
+from wal.errors import DisklessError
+
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(4, 19)
+
+few_examples = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def _written(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def _chain(pool: BufferPool, data: bytes, piece_bytes: int) -> FragmentChain:
+    """`data` in fragments that each hold `piece_bytes` of it."""
+    fragments, views = [], []
+    for start in range(0, len(data), piece_bytes):
+        piece = data[start : start + piece_bytes]
+        fragment = pool.get(len(piece))
+        fragment.view[: len(piece)] = piece
+        fragments.append(fragment)
+        views.append(fragment.view[: len(piece)])
+    return FragmentChain(fragments, views)
+
+
+def _topic_of(topic: Any, version: int) -> str | UUID:
+    return (topic.topic_id or NO_UUID) if version >= 13 else topic.name
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@few_examples
+@given(data=st.data())
+def test_a_produce_request_is_cut_into_slices_of_its_fragments(version, data):
+    entity = data.draw(entities(load_request_schema(0, version)))
+    trailing = data.draw(st.binary(max_size=3))
+    pool = BufferPool(1 << 20)
+    frame = _chain(pool, _written(entity) + trailing, data.draw(st.integers(1, 400)))
+    before = pool.statistics()
+    asked = produce.decode_request(version, frame, Reader(frame.views()))
+    assert pool.statistics() == before, "nothing may be allocated for a request's records"
+    frame.release()
+
+    assert asked.transactional_id == entity.transactional_id
+    assert asked.acks == entity.acks
+    assert asked.timeout_ms == entity.timeout // timedelta(milliseconds=1)
+    assert asked.topics == [
+        (_topic_of(topic, version), len(topic.partition_data)) for topic in entity.topic_data
+    ]
+    expected = [
+        (_topic_of(topic, version), part.index, part.records)
+        for topic in entity.topic_data
+        for part in topic.partition_data
+    ]
+    found = [
+        (
+            b.topic_name if b.topic_id is None else b.topic_id,
+            b.partition,
+            None if b.records is None else b"".join(b.records.views()),
+        )
+        for b in asked.batches
+    ]
+    assert found == expected
+    produce.release(asked.batches)
+    assert pool.statistics().in_use_bytes == 0
+
+
+@few_examples
+@given(data=st.data())
+def test_a_produce_request_of_the_future_is_read_without_its_new_fields(data):
+    entity = data.draw(entities(load_request_schema(0, 9)))
+    pool = BufferPool(1 << 20)
+    frame = _chain(pool, _written(promoted(entity)), 64)
+    asked = produce.decode_request(9, frame, Reader(frame.views()))
+    assert [batch.topic_name for batch in asked.batches] == [
+        topic.name for topic in entity.topic_data for _ in topic.partition_data
+    ]
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_a_produce_request_cut_anywhere_is_an_error_and_gives_its_slices_back(version):
+    schema = load_request_schema(0, version)
+    body = _written(promoted(smallest(schema)) if version >= 9 else smallest(schema))
+    pool = BufferPool(1 << 20)
+    for end in range(len(body)):
+        frame = _chain(pool, body[:end], 7)
+        with pytest.raises(ProtocolError):
+            produce.decode_request(version, frame, Reader(frame.views()))
+        frame.release()
+    assert pool.statistics().in_use_bytes == 0
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@few_examples
+@given(data=st.data())
+def test_a_produce_response_is_written_as_kio_reads_it(version, data):
+    rows = data.draw(
+        st.lists(
+            st.builds(
+                produce.ProducedRow,
+                st.integers(0, 2**31 - 1),
+                st.sampled_from([0, 2, 3, 56, 87, -1]),
+                st.integers(-1, 2**63 - 1),
+                st.sampled_from([-1, 1_700_000_000_123]),
+                st.integers(-1, 2**63 - 1),
+                st.none() | st.text(max_size=300),
+                st.just(()),
+            ),
+            max_size=6,
+        )
+    )
+    rows = [
+        row._replace(refused_records=data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=3)))
+        if row.error_message is not None
+        else row
+        for row in rows
+    ]
+    cut = data.draw(st.integers(0, len(rows)))
+    names: tuple[str | UUID, str | UUID] = ("first", "second-ü")
+    if version >= 13:
+        names = (UUID(int=1), UUID(int=2**127))
+    topics = list(zip(names, (cut, len(rows) - cut), strict=True))
+    body = produce.encode_response(version, topics, rows)
+    read, size = entity_reader(load_response_schema(0, version))(body, 0)
+    assert size == len(body)
+    assert read.throttle_time == timedelta(0)
+    assert [
+        (_topic_of(topic, version), len(topic.partition_responses)) for topic in read.responses
+    ] == topics
+    parts = [part for topic in read.responses for part in topic.partition_responses]
+    for row, part in zip(rows, parts, strict=True):
+        assert (part.index, part.error_code, part.base_offset) == row[:3]
+        if row.log_append_time_ms == -1:
+            assert part.log_append_time is None
+        else:
+            at = datetime.fromtimestamp(row.log_append_time_ms / 1000, UTC)
+            assert abs(part.log_append_time - at) < timedelta(milliseconds=1)
+        if version >= 5:
+            assert part.log_start_offset == row.log_start_offset
+        if version >= 8:
+            assert [
+                (error.batch_index, error.batch_index_error_message) for error in part.record_errors
+            ] == [(position, None) for position in row.refused_records]
+            assert part.error_message == row.error_message
+
+
+def _asked(version: int, entity: Any) -> list[FetchPartition]:
+    return [
+        FetchPartition(
+            (topic.topic_id or NO_UUID) if version >= 13 else None,
+            "" if version >= 13 else topic.topic,
+            part.partition,
+            part.fetch_offset,
+            part.partition_max_bytes,
+            getattr(part, "current_leader_epoch", -1),
+        )
+        for topic in entity.topics
+        for part in topic.partitions
+    ]
+
+
+def _fetch_topic(version: int, topic: Any) -> FetchTopic:
+    if version >= 13:
+        return FetchTopic(topic.topic_id or NO_UUID, "")
+    return FetchTopic(None, topic.topic)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@few_examples
+@given(data=st.data())
+def test_a_fetch_request_is_read_as_kio_wrote_it(version, data):
+    entity = data.draw(entities(load_request_schema(1, version)))
+    from_the_future = version >= 12 and data.draw(st.booleans())
+    body = _written(promoted(entity) if from_the_future else entity)
+    asked = fetch.decode_request(version, body + data.draw(st.binary(max_size=3)))
+    assert list(asked.partitions) == _asked(version, entity)
+    assert asked.topics == [
+        (_fetch_topic(version, topic), len(topic.partitions)) for topic in entity.topics
+    ]
+    assert list(asked.forgotten) == [
+        (_fetch_topic(version, topic), list(topic.partitions))
+        for topic in getattr(entity, "forgotten_topics_data", ())
+    ]
+    assert asked.max_wait_ms == entity.max_wait // timedelta(milliseconds=1)
+    assert (asked.min_bytes, asked.max_bytes) == (entity.min_bytes, entity.max_bytes)
+    assert asked.isolation == entity.isolation_level
+    assert asked.session_id == getattr(entity, "session_id", 0)
+    assert asked.session_epoch == getattr(entity, "session_epoch", -1)
+    assert asked.rack == getattr(entity, "rack_id", "")
+
+
+def _many_rows(version: int, counts: list[int]) -> bytes:
+    """A request for the first so many partitions of each of some topics."""
+    schema = load_request_schema(1, version)
+    kind = schema.__dataclass_fields__["topics"].type.__args__[0]
+    part = kind.__dataclass_fields__["partitions"].type.__args__[0]
+    topics = tuple(
+        kind(
+            topic_id=UUID(int=number),
+            partitions=tuple(
+                part(partition=index, fetch_offset=index * 3, partition_max_bytes=number)
+                for index in range(count)
+            ),
+        )
+        for number, count in enumerate(counts, 1)
+    )
+    return _written(replace(smallest(schema), topics=topics))
+
+
+@pytest.mark.parametrize("version", [13, 18])
+@pytest.mark.parametrize("count", [1, 126, 127, 128, 16_382, 16_383])
+def test_a_fetch_request_of_many_partitions_is_read_whatever_their_number(version, count):
+    asked = fetch.decode_request(version, _many_rows(version, [count, 0, 3]))
+    expected = [
+        (UUID(int=number), index, index * 3, number)
+        for number, rows in ((1, count), (2, 0), (3, 3))
+        for index in range(rows)
+    ]
+    assert [(row.topic_id, *row[2:5]) for row in asked.partitions] == expected
+    assert [count for _, count in asked.topics] == [count, 0, 3]
+
+
+@pytest.mark.parametrize("counts", [[ITEMS_MAX], [60_000, 50_000]])
+def test_a_fetch_request_of_too_many_partitions_is_refused(counts):
+    row = struct.pack(">iiqiqiB", 0, 0, 0, 0, 0, 0, 0)
+    topics = b"".join(
+        bytes(16) + unsigned_varint(count + 1) + row * count + b"\0" for count in counts
+    )
+    body = bytes(13 + 8) + unsigned_varint(len(counts) + 1) + topics + b"\1\1\0"
+    with pytest.raises(ProtocolError, match="more than"):
+        fetch.decode_request(18, body)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_fetch_request_cut_anywhere_is_an_error(version):
+    schema = load_request_schema(1, version)
+    bodies = [_written(smallest(schema))]
+    if version >= 12:
+        bodies.append(_written(promoted(smallest(schema))))
+    for body in bodies:
+        for end in range(len(body)):
+            with pytest.raises(ProtocolError):
+                fetch.decode_request(version, body[:end])
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 18])
+@few_examples
+@given(garbage=st.binary(max_size=150))
+def test_garbage_is_a_fetch_or_produce_request_or_a_protocol_error(version, garbage):
+    try:
+        fetch.decode_request(version, garbage)
+    except ProtocolError:
+        pass
+    pool = BufferPool(1 << 20)
+    frame = _chain(pool, garbage, 10)
+    try:
+        asked = produce.decode_request(min(version, 11), frame, Reader(frame.views()))
+        produce.release(asked.batches)
+    except ProtocolError:
+        pass
+    frame.release()
+    assert pool.statistics().in_use_bytes == 0
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@few_examples
+@given(data=st.data())
+def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
+    buffers = st.lists(st.binary(min_size=1, max_size=40).map(memoryview), max_size=3)
+    rows = data.draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, 2**31 - 1),
+                st.sampled_from([0, 0, 1, 3, 100]),
+                st.integers(-1, 2**63 - 1),
+                st.integers(-1, 2**63 - 1),
+                buffers,
+            ),
+            max_size=6,
+        )
+    )
+    rows = [(*row[:4], [] if row[1] else row[4]) for row in rows]
+    cut = data.draw(st.integers(0, len(rows)))
+    if version >= 13:
+        names = [FetchTopic(data.draw(st.uuids()), "") for _ in range(2)]
+    else:
+        names = [FetchTopic(None, "one"), FetchTopic(None, "two-ü")]
+    topics = [(names[0], cut), (names[1], len(rows) - cut)]
+    read_committed = data.draw(st.booleans())
+    session_id = data.draw(st.integers(0, 2**31 - 1))
+    answer = FetchAnswer.of(
+        [
+            FetchResult(DisklessError() if error else None, high_watermark, start, records)
+            for _, error, high_watermark, start, records in rows
+        ]
+    )
+    out = fetch.encode_response(
+        version,
+        topics,
+        np.array([row[0] for row in rows], np.int64),
+        answer,
+        np.array([row[1] for row in rows], np.int64),
+        read_committed=read_committed,
+        session_id=session_id,
+    )
+    handed_in = [buffer for row in rows for buffer in row[4]]
+    kept = [buffer for buffer in out if isinstance(buffer, memoryview)]
+    assert len(kept) == len(handed_in)
+    assert all(one is other for one, other in zip(kept, handed_in, strict=True))
+
+    body = b"".join(out)
+    read, size = entity_reader(load_response_schema(1, version))(body, 0)
+    assert size == len(body)
+    for (name, count), topic in zip(topics, read.responses, strict=True):
+        assert _fetch_topic(version, topic) == name
+        assert len(topic.partitions) == count
+    parts = [part for topic in read.responses for part in topic.partitions]
+    for (partition, error, high_watermark, start, records), part in zip(rows, parts, strict=True):
+        assert (part.partition_index, part.error_code) == (partition, error)
+        assert part.high_watermark == part.last_stable_offset == (-1 if error else high_watermark)
+        assert part.records == b"".join(records)
+        assert part.aborted_transactions == (() if read_committed else None)
+        if version >= 5:
+            assert part.log_start_offset == (-1 if error else start)
+        if version >= 11:
+            assert part.preferred_read_replica == -1
+    if version >= 7:
+        assert (read.error_code, read.session_id) == (0, session_id)
+
+
+def test_a_refused_fetch_session_names_its_error_on_top():
+    (body,) = fetch.encode_refusal(12, 70)
+    read, _ = entity_reader(load_response_schema(1, 12))(body, 0)
+    assert (read.error_code, read.session_id, read.responses) == (70, 0, ())

@@ -1,0 +1,624 @@
+"""The batch reader over a real chunk, a real object cache and a store in memory.
+
+Objects here are batches back to back: the reader believes the coordinator about what lies where, so
+it needs no header or footer.
+"""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
+from metadata.operations import Extent, SegmentExtent, WalExtent
+from tests.support.batch_builder import Row, build_batch
+from wal.chunks.buffer import BufferPool, chain_of
+from wal.chunks.chunk import PendingBatch
+from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.wal_object import WalObjectBody
+from wal.chunks.wal_settings import WalSettings
+from wal.clock import ManualClock
+from wal.coordinates import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    ByteOffset,
+    ObjectKey,
+    Offset,
+    TopicIdPartition,
+)
+from wal.errors import (
+    CorruptObject,
+    CorruptSegment,
+    DisklessError,
+    ObjectNotFound,
+    ObjectStoreUnavailable,
+)
+from wal.fd_cache import FdCache
+from wal.records.record_batch import iterate_headers, parse_header, verify_crc
+from wal.stores.memory_store import MemoryStore
+from wal.stores.object_cache import ObjectCache, ObjectCacheSettings
+from wal.stores.object_store import BytesBody
+
+PARTITION = TopicIdPartition(UUID(int=1), 0)
+OTHER = TopicIdPartition(UUID(int=1), 1)
+NOW_MS = 1_704_067_200_000
+COLD_AFTER_MS = 60_000
+MUCH = 1 << 30
+
+
+class FaultyStore(MemoryStore):
+    """A memory store whose reads fail or lie as told."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=ManualClock())
+        self.read_error: DisklessError | None = None
+        self.flips_left = 0
+        """How many of the next reads have a bit flipped in their last byte."""
+
+    async def get_range(self, key: ObjectKey, start: int, length: int) -> bytes:
+        if self.read_error is not None:
+            raise self.read_error
+        data = await super().get_range(key, start, length)
+        if self.flips_left:
+            self.flips_left -= 1
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        return data
+
+    def damage(self, key: ObjectKey, position: int) -> None:
+        """Flip a bit of what is stored, for ever."""
+        stored = self._bucket.objects[key]
+        data = bytearray(stored.data)
+        data[position] ^= 4
+        self._bucket.objects[key] = stored._replace(data=bytes(data))
+
+
+class Encoded(NamedTuple):
+    """A batch as a segment gives it."""
+
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
+class FakeSegments:
+    """Segments as lists of encoded batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[Encoded] = []
+        self.error: DisklessError | None = None
+        self.asked: list[int] = []
+
+    async def read(self, extent: SegmentExtent, offset: int, max_bytes: int) -> Sequence[Encoded]:
+        self.asked.append(max_bytes)
+        if self.error is not None:
+            raise self.error
+        assert extent.base_offset <= offset <= extent.last_offset
+        found: list[Encoded] = []
+        for batch in self.batches:
+            if batch.last_offset >= offset and (not found or max_bytes > 0):
+                found.append(batch)
+                max_bytes -= len(batch.data)
+        return found
+
+
+class Setting(NamedTuple):
+    reader: BatchReader
+    store: FaultyStore
+    cache: ObjectCache
+    segments: FakeSegments
+    directory: ChunkDirectory
+    clock: ManualClock
+
+    async def read(
+        self,
+        *extents: Extent,
+        offset: int = 0,
+        max_bytes: int = MUCH,
+        partition: TopicIdPartition = PARTITION,
+    ) -> ReadResult:
+        request = ReadRequest(partition, offset, max_bytes, extents)
+        (result,) = await self.reader.read([request], max_bytes=max_bytes)
+        return result
+
+    def chunk_of(self, *batches: bytes) -> SealedChunk:
+        """Batches in a sealed chunk of this broker, all of one partition."""
+        pool = BufferPool(1 << 20)
+        writer = self.directory.open_chunk()
+        writer.append(
+            [
+                PendingBatch(PARTITION, parse_header(data), 0, 0, chain_of(pool, data), None)
+                for data in batches
+            ]
+        )
+        chunk = self.directory.seal(writer, [None] * len(batches))
+        assert chunk is not None
+        return chunk
+
+    async def put(self, *batches: bytes, key: str = "wal/00/object") -> ObjectKey:
+        await self.store.put(ObjectKey(key), BytesBody(*batches))
+        return ObjectKey(key)
+
+
+@asynccontextmanager
+async def in_place(tmp_path: Path) -> AsyncIterator[Setting]:
+    clock = ManualClock(NOW_MS)
+    store = FaultyStore()
+    directory = ChunkDirectory(
+        tmp_path / "chunks",
+        settings=WalSettings(),
+        clock=clock,
+        rng=random.Random(1),
+        fd_cache=FdCache(8),
+        broker_id=0,
+    )
+    directory.recover()
+    segments = FakeSegments()
+    with ThreadPoolExecutor(1) as executor:
+        async with ObjectCache(store, settings=ObjectCacheSettings(block_bytes=4096)) as cache:
+            reader = BatchReader(
+                directory=directory,
+                cache=cache,
+                segments=segments,
+                executor=executor,
+                clock=clock,
+                cold_after_ms=COLD_AFTER_MS,
+            )
+            yield Setting(reader, store, cache, segments, directory, clock)
+    directory.close()
+
+
+@pytest.fixture
+async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    async with in_place(tmp_path) as setting:
+        yield setting
+
+
+def batch(*values: bytes) -> bytes:
+    return build_batch([Row(NOW_MS, None, value) for value in values or (b"x" * 50,)])
+
+
+def extent_of(
+    key: ObjectKey,
+    batches: Sequence[bytes],
+    *,
+    base_offset: int = 0,
+    start: int = 0,
+    object_bytes: int | None = None,
+    timestamp_type: int = CREATE_TIME,
+    age_ms: int = 0,
+) -> WalExtent:
+    """One coalesced row over `batches`, which begin at byte `start` of the object."""
+    length = sum(map(len, batches))
+    records = sum(parse_header(data).record_count for data in batches)
+    return WalExtent(
+        object_key=key,
+        byte_offset=ByteOffset(start),
+        length_bytes=length,
+        base_offset=Offset(base_offset),
+        last_offset=Offset(base_offset + records - 1),
+        log_append_time_ms=NOW_MS - age_ms,
+        max_timestamp_ms=NOW_MS,
+        timestamp_type=timestamp_type,
+        object_bytes=start + length if object_bytes is None else object_bytes,
+    )
+
+
+def offsets_of(result: ReadResult) -> list[tuple[int, int]]:
+    """(base, last offset) of every batch, each with its CRC and leader epoch checked."""
+    data = b"".join(result.records)
+    assert len(data) == result.size_bytes
+    found = []
+    for position, header in iterate_headers(data):
+        verify_crc(data[position : position + header.length_bytes])
+        assert header.partition_leader_epoch == 0
+        found.append((header.base_offset, header.last_offset))
+    return found
+
+
+# Stamping
+
+
+async def test_batches_get_their_offsets_and_nothing_else_changes(setting: Setting) -> None:
+    sent = [batch(b"a", b"b"), batch(b"c"), batch(b"d", b"e", b"f")]
+    extent = extent_of(await setting.put(*sent), sent, base_offset=100)
+    result = await setting.read(extent, offset=100)
+    assert result.error is None
+    assert offsets_of(result) == [(100, 101), (102, 102), (103, 105)]
+    served = b"".join(result.records)
+    position = 0
+    for data in sent:
+        # After base offset, length and leader epoch.
+        assert served[position + 16 : position + len(data)] == data[16:]
+        position += len(data)
+
+
+async def test_cached_and_stored_bytes_are_never_written_to(setting: Setting) -> None:
+    sent = [batch(b"a"), batch(b"b")]
+    key = await setting.put(*sent)
+    extent = extent_of(key, sent, base_offset=7, timestamp_type=LOG_APPEND_TIME)
+    first = await setting.read(extent, offset=7)
+    again = await setting.read(extent, offset=7)
+    assert b"".join(first.records) == b"".join(again.records)
+    # The same bytes under other offsets: had the cached ones been stamped, this would show.
+    elsewhere = extent_of(key, sent, base_offset=50)
+    assert offsets_of(await setting.read(elsewhere, offset=50)) == [(50, 50), (51, 51)]
+    assert parse_header(b"".join((await setting.read(elsewhere)).records)).attributes == 0
+    assert await setting.store.get(key) == b"".join(sent)
+    assert setting.store.statistics().gets == 2  # the cache's one, and the line above
+
+
+async def test_append_time_is_stamped_where_the_topic_has_it(setting: Setting) -> None:
+    sent = [build_batch([Row(5, b"k", b"v"), Row(9, b"k", b"w")])]
+    extent = extent_of(await setting.put(*sent), sent, timestamp_type=LOG_APPEND_TIME, age_ms=1_234)
+    result = await setting.read(extent)
+    assert offsets_of(result) == [(0, 1)]
+    header = parse_header(b"".join(result.records))
+    assert (header.timestamp_type, header.max_timestamp_ms) == (LOG_APPEND_TIME, NOW_MS - 1_234)
+
+
+# Which batches
+
+
+async def test_reading_begins_with_the_batch_that_holds_the_offset(setting: Setting) -> None:
+    sent = [batch(b"a", b"b"), batch(b"c", b"d"), batch(b"e", b"f")]
+    extent = extent_of(await setting.put(*sent), sent)
+    for offset, expected in [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4), (5, 4)]:
+        assert offsets_of(await setting.read(extent, offset=offset))[0][0] == expected
+
+
+async def test_a_limit_cuts_between_batches_but_the_first_one_always_comes(
+    setting: Setting,
+) -> None:
+    sent = [batch(), batch(), batch()]
+    size = len(sent[0])
+    extent = extent_of(await setting.put(*sent), sent)
+    for limit, count in [(0, 1), (1, 1), (size, 1), (2 * size - 1, 1), (2 * size, 2), (MUCH, 3)]:
+        assert len(offsets_of(await setting.read(extent, max_bytes=limit))) == count, limit
+
+
+async def test_partitions_share_the_limit_in_the_order_of_the_request(setting: Setting) -> None:
+    sent = [batch(), batch()]
+    size = len(sent[0])
+    extent = extent_of(await setting.put(*sent), sent)
+
+    async def counts(limits: Sequence[int], total: int) -> list[int]:
+        requests = [ReadRequest(PARTITION, 0, limit, [extent]) for limit in limits]
+        results = await setting.reader.read(requests, max_bytes=total)
+        assert all(result.error is None for result in results)
+        return [len(offsets_of(result)) for result in results]
+
+    assert await counts([MUCH, MUCH, MUCH], MUCH) == [2, 2, 2]
+    assert await counts([MUCH, MUCH, MUCH], 3 * size) == [2, 1, 0]
+    assert await counts([size, MUCH, MUCH], 3 * size) == [1, 2, 0]
+    assert await counts([0, 0, 0], MUCH) == [1, 0, 0]
+    assert await counts([MUCH, MUCH, MUCH], 0) == [1, 0, 0]
+
+
+async def test_where_the_first_partition_gives_nothing_the_next_gives_its_batch(
+    setting: Setting,
+) -> None:
+    sent = [batch()]
+    good = extent_of(await setting.put(*sent), sent)
+    missing = extent_of(ObjectKey("wal/00/missing"), sent)
+    results = await setting.reader.read(
+        [ReadRequest(OTHER, 0, 0, [missing]), ReadRequest(PARTITION, 0, 0, [good])], max_bytes=0
+    )
+    assert isinstance(results[0].error, ObjectNotFound)
+    assert len(offsets_of(results[1])) == 1
+
+
+async def test_extents_of_several_objects_join_in_offset_order(setting: Setting) -> None:
+    extents: list[WalExtent] = []
+    for number in range(5):
+        sent = [batch(b"%d" % number)]
+        key = await setting.put(*sent, key=f"wal/00/{9 - number}")
+        extents.append(extent_of(key, sent, base_offset=number))
+    result = await setting.read(*extents)
+    assert offsets_of(result) == [(n, n) for n in range(5)]
+
+
+async def test_what_lies_beyond_the_limit_is_not_read(setting: Setting) -> None:
+    extents = []
+    for number in range(6):
+        sent = [batch(b"x" * 100)]
+        extents.append(extent_of(await setting.put(*sent, key=f"wal/00/{number}"), sent))
+    size = extents[0].length_bytes
+    requests = [ReadRequest(PARTITION, 0, MUCH, [extent]) for extent in extents]
+    results = await setting.reader.read(requests, max_bytes=2 * size + 1)
+    assert [result.size_bytes for result in results] == [size, size, 0, 0, 0, 0]
+    assert setting.cache.statistics().misses == 3, "the third one did not fit whole"
+    assert all(result.error is None for result in results)
+
+
+async def test_segments_share_the_limit_in_the_order_of_the_request(setting: Setting) -> None:
+    segment = a_segment(setting, 0, 9)
+    size = len(setting.segments.batches[0].data)
+    requests = [ReadRequest(PARTITION, 0, 4 * size, [segment]) for _ in range(4)]
+    results = await setting.reader.read(requests, max_bytes=6 * size)
+    assert [len(offsets_of(result)) for result in results] == [4, 2, 0, 0]
+    assert setting.segments.asked == [4 * size, 2 * size], "what is decoded is memory as well"
+    setting.segments.asked.clear()
+    results = await setting.reader.read(requests, max_bytes=0)
+    assert [len(offsets_of(result)) for result in results] == [1, 0, 0, 0]
+    assert setting.segments.asked == [0]
+
+
+async def test_what_a_segment_did_not_fill_goes_to_those_behind_it(setting: Setting) -> None:
+    segment = a_segment(setting, 0, 1)
+    size = len(setting.segments.batches[0].data)
+    sent = [batch(b"x" * 100)] * 3
+    extent = extent_of(await setting.put(*sent), sent, base_offset=2)
+    results = await setting.reader.read(
+        [
+            ReadRequest(PARTITION, 0, 4 * size, [segment, extent]),
+            ReadRequest(OTHER, 2, MUCH, [extent]),
+        ],
+        max_bytes=MUCH,
+    )
+    assert offsets_of(results[0])[:2] == [(0, 0), (1, 1)]
+    assert results[0].size_bytes <= 4 * size
+    assert len(offsets_of(results[1])) == 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+async def test_any_reading_equals_the_plain_model(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    sizes = data.draw(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60)), min_size=1))
+    batches = [batch(*[b"x" * size] * count) for count, size in sizes]
+    cuts = data.draw(st.lists(st.integers(1, len(batches)), max_size=4).map(sorted))
+    offset_limit = sum(count for count, _ in sizes)
+    offset = data.draw(st.integers(0, offset_limit - 1))
+    limit = data.draw(st.integers(0, 3_000))
+    total = data.draw(st.integers(0, 3_000))
+
+    expected: list[tuple[int, int]] = []
+    at = taken = 0
+    for (count, _), content in zip(sizes, batches, strict=True):
+        if at + count > offset:
+            if expected and taken + len(content) > min(limit, total):
+                break
+            expected.append((at, at + count - 1))
+            taken += len(content)
+        at += count
+
+    async with in_place(tmp_path_factory.mktemp("model")) as setting:
+        extents: list[WalExtent] = []
+        base = 0
+        for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(batches)], strict=True)):
+            part = batches[start:end]
+            if not part:
+                continue
+            extent = extent_of(await setting.put(*part, key=f"wal/{number}"), part,
+                               base_offset=base)  # fmt: skip
+            base = extent.last_offset + 1
+            if extent.last_offset >= offset:
+                extents.append(extent)
+        (result,) = await setting.reader.read(
+            [ReadRequest(PARTITION, offset, limit, extents)], max_bytes=total
+        )
+    assert result.error is None
+    assert offsets_of(result) == expected
+
+
+# Damage
+
+
+async def test_what_lies_before_the_damage_is_served_and_the_damage_is_an_error(
+    setting: Setting,
+) -> None:
+    sent = [batch(), batch(), batch()]
+    key = await setting.put(*sent)
+    extent = extent_of(key, sent)
+    setting.store.damage(key, 2 * len(sent[0]) - 5)
+    before = await setting.read(extent)
+    assert offsets_of(before) == [(0, 0)]
+    assert isinstance(before.error, CorruptObject)
+    at = await setting.read(extent, offset=1)
+    assert (at.size_bytes, type(at.error)) == (0, CorruptObject)
+    assert str(key) in str(at.error)
+
+
+@pytest.mark.parametrize("position", range(61))
+async def test_a_flipped_bit_anywhere_in_a_header_never_gives_wrong_offsets(
+    setting: Setting, position: int
+) -> None:
+    """Also where the damaged batch is only walked over to find the offsets of the next ones."""
+    sent = [batch(b"a", b"b"), batch(b"c", b"d"), batch(b"e", b"f")]
+    key = await setting.put(*sent)
+    extent = extent_of(key, sent)
+    right = b"".join((await setting.read(extent)).records)
+    await setting.cache.invalidate(key)
+    setting.store.damage(key, position)
+    for offset in range(6):
+        result = await setting.read(extent, offset=offset)
+        served = b"".join(result.records)
+        assert served in (b"", right, right[len(sent[0]) :], right[2 * len(sent[0]) :])
+        if position >= 16 or 8 <= position < 12:  # the others are written anew anyway
+            assert isinstance(result.error, CorruptObject)
+            assert served == b""
+
+
+async def test_damage_in_one_partition_is_nothing_to_the_others(setting: Setting) -> None:
+    first, second = [batch(b"1")], [batch(b"2")]
+    key = await setting.put(*first, *second)
+    both = len(first[0]) + len(second[0])
+    setting.store.damage(key, len(first[0]) - 1)
+    results = await setting.reader.read(
+        [
+            ReadRequest(PARTITION, 0, MUCH, [extent_of(key, first, object_bytes=both)]),
+            ReadRequest(OTHER, 0, MUCH, [extent_of(key, second, start=len(first[0]))]),
+        ],
+        max_bytes=MUCH,
+    )
+    assert isinstance(results[0].error, CorruptObject)
+    assert results[1].error is None
+    assert offsets_of(results[1]) == [(0, 0)]
+
+
+async def test_damage_on_the_way_heals_by_asking_once_more(setting: Setting) -> None:
+    sent = [batch()]
+    extent = extent_of(await setting.put(*sent), sent)
+    setting.store.flips_left = 1
+    result = await setting.read(extent)
+    assert result.error is None
+    assert offsets_of(result) == [(0, 0)]
+    assert setting.store.statistics().gets == 2
+    assert await setting.reader.read_extent(extent) == sent[0]
+
+
+async def test_an_extent_whose_batches_do_not_fit_its_offsets_is_damage(setting: Setting) -> None:
+    sent = [batch(b"a", b"b")]
+    extent = extent_of(await setting.put(*sent), sent)
+    result = await setting.read(extent._replace(last_offset=Offset(5)))
+    assert isinstance(result.error, CorruptObject)
+
+
+async def test_a_store_that_is_away_is_an_error_and_then_forgotten(setting: Setting) -> None:
+    sent = [batch()]
+    extent = extent_of(await setting.put(*sent), sent)
+    setting.store.read_error = ObjectStoreUnavailable("away")
+    assert isinstance((await setting.read(extent)).error, ObjectStoreUnavailable)
+    setting.store.read_error = None
+    assert (await setting.read(extent)).error is None
+
+
+async def test_a_look_at_records_heals_or_names_the_damaged_object(setting: Setting) -> None:
+    sent = [batch(), batch()]
+    key = await setting.put(*sent)
+    extent = extent_of(key, sent)
+    setting.store.flips_left = 1
+    assert await setting.reader.read_extent(extent) == b"".join(sent)
+    setting.store.damage(key, 80)
+    await setting.cache.invalidate(key)
+    with pytest.raises(CorruptObject, match="wal/00/object"):
+        await setting.reader.read_extent(extent)
+    setting.store.read_error = ObjectStoreUnavailable("away")
+    with pytest.raises(ObjectStoreUnavailable):
+        await setting.reader.read_extent(extent)
+
+
+# Own chunks
+
+
+async def own_chunk(setting: Setting) -> tuple[SealedChunk, WalExtent]:
+    """Two batches in a chunk that was uploaded too."""
+    sent = [batch(b"a"), batch(b"b")]
+    chunk = setting.chunk_of(*sent)
+    await setting.store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
+    extent = extent_of(
+        chunk.object_key,
+        sent,
+        start=chunk.plan.extents[0].byte_offset,
+        object_bytes=chunk.plan.object_bytes,
+    )
+    setting.directory.mark_committed(chunk)
+    return chunk, extent
+
+
+def harm_file(chunk: SealedChunk, harm: str) -> None:
+    path = Path(chunk.data_path)
+    content = bytearray(path.read_bytes())
+    if harm == "missing":
+        path.unlink()
+    elif harm == "short":
+        path.write_bytes(content[:-1])
+    else:
+        content[-chunk.data_bytes + 30] ^= 1  # in the header of the first batch
+        path.write_bytes(content)
+
+
+async def test_the_brokers_own_chunk_is_read_without_asking_the_store(setting: Setting) -> None:
+    _, extent = await own_chunk(setting)
+    assert offsets_of(await setting.read(extent)) == [(0, 0), (1, 1)]
+    assert setting.store.statistics().gets == 0
+    assert setting.reader.statistics().chunk_bytes == extent.length_bytes
+
+
+@pytest.mark.parametrize("harm", ["missing", "short", "flipped"])
+async def test_a_chunk_that_is_no_good_is_replaced_by_its_object(
+    setting: Setting, harm: str
+) -> None:
+    chunk, extent = await own_chunk(setting)
+    harm_file(chunk, harm)
+    result = await setting.read(extent)
+    assert result.error is None
+    assert offsets_of(result) == [(0, 0), (1, 1)]
+    assert setting.store.statistics().gets > 0
+    assert len(await setting.reader.read_extent(extent)) == extent.length_bytes
+
+
+async def test_a_damaged_chunk_while_the_store_is_away_is_no_damage_of_the_log(
+    setting: Setting,
+) -> None:
+    chunk, extent = await own_chunk(setting)
+    harm_file(chunk, "flipped")
+    setting.store.read_error = ObjectStoreUnavailable("away")
+    assert isinstance((await setting.read(extent)).error, ObjectStoreUnavailable)
+    setting.store.read_error = None
+    assert (await setting.read(extent)).error is None
+
+
+async def test_a_range_the_chunk_does_not_have_is_asked_of_the_store(setting: Setting) -> None:
+    _, extent = await own_chunk(setting)
+    beyond = extent._replace(byte_offset=ByteOffset(extent.object_bytes))
+    result = await setting.read(beyond)
+    assert result.size_bytes == 0
+    assert isinstance(result.error, CorruptObject)
+
+
+# Old data
+
+
+async def test_old_data_is_read_past_the_cache(setting: Setting) -> None:
+    sent = [batch()]
+    key = await setting.put(*sent)
+    old = extent_of(key, sent, age_ms=COLD_AFTER_MS + 1)
+    await setting.read(old)
+    assert setting.cache.statistics().cold_reads == 1
+    assert setting.cache.statistics().memory_bytes == 0
+    young = extent_of(key, sent, age_ms=COLD_AFTER_MS)
+    await setting.read(young)
+    assert setting.cache.statistics().cold_reads == 1
+    assert setting.cache.statistics().memory_bytes > 0
+
+
+def a_segment(setting: Setting, base: int, last: int) -> SegmentExtent:
+    setting.segments.batches = [
+        Encoded(offset, offset, build_batch([Row()], base_offset=offset, leader_epoch=0))
+        for offset in range(base, last + 1)
+    ]
+    return SegmentExtent(ObjectKey("segments/s"), 5_000, Offset(base), Offset(last), NOW_MS)
+
+
+async def test_segments_and_objects_are_read_as_one(setting: Setting) -> None:
+    sent = [batch(b"a"), batch(b"b")]
+    segment = a_segment(setting, 0, 4)
+    extent = extent_of(await setting.put(*sent), sent, base_offset=5)
+    result = await setting.read(segment, extent, offset=2)
+    assert offsets_of(result) == [(n, n) for n in range(2, 7)]
+    size = len(setting.segments.batches[0].data)
+    limited = await setting.read(segment, extent, offset=2, max_bytes=2 * size + 1)
+    assert offsets_of(limited) == [(2, 2), (3, 3)]
+    assert offsets_of(await setting.read(segment, offset=3, max_bytes=0)) == [(3, 3)]
+
+
+async def test_a_damaged_segment_is_an_error_of_its_partition(setting: Setting) -> None:
+    sent = [batch()]
+    segment = a_segment(setting, 0, 4)
+    extent = extent_of(await setting.put(*sent), sent)
+    setting.segments.error = CorruptSegment("segments/s: row group 0")
+    results = await setting.reader.read(
+        [ReadRequest(PARTITION, 0, MUCH, [segment]), ReadRequest(OTHER, 0, MUCH, [extent])],
+        max_bytes=MUCH,
+    )
+    assert (results[0].error, results[0].size_bytes) == (setting.segments.error, 0)
+    assert results[1].error is None

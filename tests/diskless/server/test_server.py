@@ -1,0 +1,871 @@
+"""The TCP server with real sockets: order, limits, bad clients, stopping; on both event loops."""
+
+import asyncio
+import functools
+import inspect
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+from tests.support.kafka_fakes import Broker, running_broker
+from tests.support.kafka_raw_client import (
+    RawClient,
+    a_batch,
+    fetch_frame,
+    frame,
+    produce_frame,
+    request_body,
+)
+
+from diskless.ports import ClientInfo
+from diskless.server.registry import Api, ApiRegistry, MustClose, Request
+from diskless.server.server import KafkaServer, ServerSettings
+from wal.clock import ManualClock
+from wal.errors import InvalidRecord, InvalidSettings, ObjectStoreUnavailable
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+API_VERSIONS_0 = frame(18, 0, 1, b"")
+
+UNSERVED_KEY = 26
+"""EndTxn: an API key that no part of the broker takes."""
+
+
+def on_both_loops(test: Test) -> Any:
+    """Run a coroutine test on asyncio's loop and on uvloop's, each closed afterwards."""
+    factories = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+    @pytest.mark.parametrize("loop", list(factories))
+    @functools.wraps(test)
+    def run(loop: str, **arguments: Any) -> None:
+        with asyncio.Runner(loop_factory=factories[loop]) as runner:
+            runner.run(test(**arguments))
+
+    own = list(inspect.signature(test).parameters.values())
+    loop_parameter = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = inspect.Signature([*own, loop_parameter])  # type: ignore[attr-defined]
+    return run
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until `condition` holds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
+            await asyncio.sleep(0)
+
+
+async def connect(broker: Broker) -> RawClient:
+    return await RawClient.connect(broker.server.address)
+
+
+# --- order
+
+
+@on_both_loops
+async def test_answers_leave_in_request_order_whichever_is_ready_first():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        client = await connect(broker)
+        await client.send(*(produce_frame(i, [a_batch(fill=i)]) for i in range(1, 6)))
+        await until(lambda: len(broker.manager.held) == 5)
+        await client.send(frame(18, 0, 6, b""))
+        await until(lambda: broker.metrics.received["ApiVersions"] == 1)
+        for _ in range(5):
+            broker.manager.release_held(-1)
+        assert [(await client.receive())[0] for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+        await client.close()
+
+
+@on_both_loops
+async def test_batches_of_a_connection_are_handed_on_in_order_without_waiting():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        client = await connect(broker)
+        batches = [a_batch(1_000 + 137 * i, fill=i) for i in range(200)]
+        await client.send(*(produce_frame(i, [batch]) for i, batch in enumerate(batches)))
+        await until(lambda: len(broker.manager.appended) == 200)
+        assert broker.manager.appended == batches
+        while broker.manager.held:
+            broker.manager.release_held()
+        assert [(await client.receive())[0] for _ in range(200)] == list(range(200))
+        assert broker.server.statistics().request_bytes_held == 0
+        assert broker.pool.statistics().in_use_bytes == 0
+        await client.close()
+
+
+@on_both_loops
+async def test_a_parked_fetch_ends_early_when_a_later_answer_is_ready():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        client = await connect(broker)
+        await client.send(fetch_frame(1, max_wait_ms=3_600_000))
+        await until(lambda: broker.manager.fetches_running == 1)
+        await client.send(frame(18, 0, 2, b""))
+        assert (await client.receive())[0] == 1
+        assert (await client.receive())[0] == 2
+        await client.close()
+
+
+@on_both_loops
+async def test_a_fetch_that_comes_to_its_turn_before_a_ready_answer_does_not_park():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        client = await connect(broker)
+        # min_bytes that are never there: only the early end lets it go.
+        await client.send(
+            produce_frame(1, [a_batch()]),
+            fetch_frame(2, max_wait_ms=3_600_000, min_bytes=1 << 19),
+            frame(18, 0, 3, b""),
+        )
+        await until(lambda: broker.metrics.received["ApiVersions"] == 1)
+        assert broker.manager.fetches_running == 0
+        broker.manager.release_held()
+        assert [(await client.receive())[0] for _ in range(3)] == [1, 2, 3]
+        await client.close()
+
+
+@on_both_loops
+async def test_acks_0_is_not_answered_and_the_next_answer_follows():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        client = await connect(broker)
+        await client.send(produce_frame(1, [a_batch()], acks=0), frame(18, 0, 2, b""))
+        assert (await client.receive())[0] == 2
+        assert len(broker.manager.appended) == 1
+        await client.close()
+
+
+@on_both_loops
+async def test_a_refused_batch_under_acks_0_closes_the_connection():
+    async with running_broker() as broker:
+        broker.manager.append_error = InvalidRecord("no")
+        client = await connect(broker)
+        await client.send(produce_frame(1, [a_batch()], acks=0))
+        assert await client.is_closed_by_server()
+        assert broker.metrics.cut == {"no answer possible": 1}
+        await client.close()
+
+
+# --- bad bytes
+
+
+def _announcing(length: int, key: int = 0, version: int = 9) -> bytes:
+    return struct.pack(">ihh", length, key, version)
+
+
+BAD_STARTS = {
+    "negative length": _announcing(-1),
+    "length zero": _announcing(0),
+    "shorter than a header": _announcing(9),
+    "just over the limit": _announcing((100 << 20) + 1),
+    "two gibibytes": _announcing(2**31 - 1),
+    "TLS client hello": bytes.fromhex("16030100c8010000c403031f"),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "unknown key": _announcing(100, key=9_999),
+    "negative key": _announcing(100, key=-1),
+    "version too old": _announcing(100, key=0, version=2),
+    "version too new": _announcing(100, key=0, version=999),
+    "negative version": _announcing(100, key=18, version=-1),
+    "control request of 50 MiB": _announcing(50 << 20, key=3, version=9),
+    "body of garbage": frame(3, 9, 1, b"\xff" * 40),
+    "array bomb": frame(3, 9, 1, b"\xff\xff\xff\xff\x0f"),
+    "varint of 35 bits": frame(3, 9, 1, b"\x9b\xdf\xe7\xb8\x60" + b"x" * 40),
+    "header only": frame(3, 9, 1, b""),
+    "produce with a lying length": frame(
+        0, 9, 1, b"\x00\xff\xff\0\0\0\1\2\2t\2\0\0\0\0\xff\xff\x7f"
+    ),
+    "client id beyond the frame": struct.pack(">ihhih", 10, 3, 1, 1, 30_000),
+    "tags beyond the frame": struct.pack(">ihhih", 15, 3, 9, 1, -1) + b"\xff\xff\xff\xff\x0f",
+}
+
+
+@pytest.mark.parametrize("name", list(BAD_STARTS))
+@on_both_loops
+async def test_bad_bytes_close_their_connection_and_no_other(name):
+    async with running_broker() as broker:
+        good = await connect(broker)
+        bad = await connect(broker)
+        await until(lambda: broker.metrics.open == 2)
+        await bad.send(BAD_STARTS[name])
+        assert await bad.is_closed_by_server()
+        await until(lambda: broker.metrics.open == 1)
+        assert broker.metrics.cut == {"bad request": 1}
+        assert broker.server.statistics().request_bytes_held == 0
+        assert broker.pool.statistics().in_use_bytes == 0
+        await good.call(18, 0)
+        await bad.close()
+        await good.close()
+
+
+@on_both_loops
+async def test_a_large_announcement_allocates_nothing():
+    async with running_broker() as broker:
+        client = await connect(broker)
+        await client.send(_announcing(100 << 20, key=0, version=9))
+        await until(lambda: broker.server.statistics().request_bytes_held > 0)
+        assert broker.pool.statistics().in_use_bytes <= 128 << 10
+        await client.close()
+
+
+@on_both_loops
+async def test_a_frame_in_single_bytes_is_a_frame():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        client = await connect(broker)
+        for byte in produce_frame(7, [a_batch(70)]):
+            await client.send(bytes([byte]))
+            await asyncio.sleep(0)
+        assert (await client.receive())[0] == 7
+        assert broker.manager.appended == [a_batch(70)]
+        await client.close()
+
+
+@on_both_loops
+async def test_apiversions_above_ours_is_answered_in_version_0_with_our_range():
+    async with running_broker() as broker:
+        client = await connect(broker)
+        header = struct.pack(">hhi", 18, 99, 5) + b"whatever a later version puts here"
+        await client.send(struct.pack(">i", len(header)) + header)
+        correlation_id, rest = await client.receive()
+        assert correlation_id == 5
+        assert rest == struct.pack(">hihhh", 35, 1, 18, 0, 4)
+        software = {"client_software_name": "raw", "client_software_version": "1.0"}
+        assert len((await client.call(18, 4, 6, **software)).api_keys) >= 11
+        await client.close()
+
+
+# --- handlers that fail
+
+
+def _with(handler: Any) -> ApiRegistry:
+    return ApiRegistry(
+        [
+            Api(
+                key=UNSERVED_KEY,
+                name="Broken",
+                min_version=0,
+                max_version=0,
+                flexible_from=None,
+                handler=handler,
+            )
+        ]
+    )
+
+
+def _breaks_at_once(request: Request) -> Any:
+    raise RuntimeError("a bug")
+
+
+async def _breaks_later(request: Request) -> Any:
+    await asyncio.sleep(0)
+    raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize("handler", [_breaks_at_once, _breaks_later])
+@on_both_loops
+async def test_a_bug_in_a_handler_closes_its_connection_only(handler):
+    async with running_broker(apis=_with(handler)) as broker:
+        good = await connect(broker)
+        client = await connect(broker)
+        await client.send(frame(UNSERVED_KEY, 0, 1, b""))
+        assert await client.is_closed_by_server()
+        assert broker.metrics.cut == {"handler failed": 1}
+        await good.call(18, 0)
+        await until(lambda: broker.server.statistics().request_bytes_held == 0)
+        await client.close()
+        await good.close()
+
+
+@on_both_loops
+async def test_an_error_of_the_whole_call_is_told_for_every_partition():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.raises = ObjectStoreUnavailable("out")
+        client = await connect(broker)
+        await client.send(produce_frame(1, [a_batch()], version=3), fetch_frame(2, version=4))
+        _, produced = await client.receive()
+        assert produced == struct.pack(">ih1siihqqi", 1, 1, b"t", 1, 0, 56, -1, -1, 0)
+        _, fetched = await client.receive()
+        assert fetched == struct.pack(">iih1siihqqii", 0, 1, 1, b"t", 1, 0, 56, -1, -1, -1, 0)
+        await client.close()
+
+
+@on_both_loops
+async def test_a_raw_api_maps_bytes_to_bytes_and_is_not_advertised():
+    async def reverse(body: bytes, client: ClientInfo) -> bytes:
+        return body[::-1]
+
+    registry = ApiRegistry()
+    registry.add_raw(10_000, "Reverse", reverse)
+    async with running_broker(apis=registry) as broker:
+        client = await connect(broker)
+        body = b"stressed"
+        header = struct.pack(">hhih", 10_000, 0, 9, -1)
+        await client.send(struct.pack(">i", len(header) + len(body)) + header + body)
+        assert await client.receive() == (9, b"desserts")
+        keys = {item.api_key for item in (await client.call(18, 2)).api_keys}
+        assert 10_000 not in keys
+        await client.close()
+
+
+@on_both_loops
+async def test_a_raw_api_can_refuse_by_closing():
+    async def refuse(body: bytes, client: ClientInfo) -> bytes:
+        raise MustClose("these bytes say nothing")
+
+    registry = ApiRegistry()
+    registry.add_raw(10_000, "Refuse", refuse)
+    async with running_broker(apis=registry) as broker:
+        client = await connect(broker)
+        header = struct.pack(">hhih", 10_000, 0, 9, -1)
+        await client.send(struct.pack(">i", len(header)) + header)
+        assert await client.is_closed_by_server()
+        assert broker.metrics.cut == {"no answer possible": 1}
+        await client.close()
+
+
+def test_two_apis_may_not_share_a_key():
+    async def handle(body: bytes, client: ClientInfo) -> bytes:
+        return body
+
+    registry = ApiRegistry()
+    registry.add_raw(10_000, "First", handle)
+    with pytest.raises(ValueError, match="First"):
+        registry.add_raw(10_000, "Second", handle)
+
+
+# --- clients that go away
+
+
+@on_both_loops
+async def test_a_client_that_goes_cancels_a_fetch_that_waits_for_a_future():
+    asked: list[asyncio.Future[Any]] = []
+
+    def fetch(requests: Any, **_: Any) -> asyncio.Future[Any]:
+        asked.append(asyncio.get_running_loop().create_future())
+        return asked[0]
+
+    async with running_broker() as broker:
+        broker.manager.fetch = fetch  # type: ignore[method-assign,assignment]
+        client = await connect(broker)
+        await client.send(fetch_frame(1, max_wait_ms=3_600_000))
+        await until(lambda: bool(asked))
+        await client.close()
+        await until(lambda: broker.metrics.open == 0)
+        assert asked[0].cancelled()
+        await until(lambda: broker.server.statistics().request_bytes_held == 0)
+
+
+@on_both_loops
+async def test_a_client_that_goes_cancels_its_fetch_but_not_its_append():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        client = await connect(broker)
+        await client.send(fetch_frame(1, max_wait_ms=3_600_000, min_bytes=1 << 19))
+        await until(lambda: broker.manager.fetches_running == 1)
+        await client.send(produce_frame(2, [a_batch()]))
+        await until(lambda: len(broker.manager.held) == 1)
+        await client.close()
+        await until(lambda: broker.manager.fetches_running == 0)
+        assert broker.manager.fetches_cancelled == 1
+        await until(lambda: broker.metrics.open == 0)
+        assert not broker.manager.held[0].done()
+        assert broker.server.statistics().request_bytes_held > 0
+        broker.manager.release_held()
+        await until(lambda: broker.server.statistics().request_bytes_held == 0)
+        assert broker.pool.statistics().in_use_bytes == 0
+
+
+@on_both_loops
+async def test_a_client_that_goes_right_after_asking_leaves_nothing_behind():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        for number in range(20):
+            client = await connect(broker)
+            await client.send(fetch_frame(number, max_wait_ms=3_600_000), b"\0\0\1")
+            client.writer.transport.abort()
+        await until(lambda: broker.metrics.open == 0 and broker.manager.fetches_running == 0)
+        await until(lambda: broker.server.statistics().request_bytes_held == 0)
+        assert broker.pool.statistics().in_use_bytes == 0
+
+
+# --- slow clients
+
+
+@on_both_loops
+async def test_a_request_that_trickles_in_is_cut_off_at_its_deadline():
+    clock = ManualClock()
+    async with running_broker(clock=clock) as broker:
+        slow = await connect(broker)
+        await until(lambda: broker.metrics.open == 1)
+        (connection,) = broker.server._connections
+        started = frame(3, 9, 1, b"\x00\x01\x00\x00\x00")
+        sent = 0
+        while not broker.metrics.cut:
+            await slow.send(started[sent : sent + 1])
+            sent += 1
+            await until(lambda sent=sent: connection._builder.received_bytes == sent)
+            clock.advance(2)
+            broker.server.sweep()
+        assert await slow.is_closed_by_server()
+        assert broker.metrics.cut == {"slow request": 1}
+        assert clock.monotonic() == 32
+        await slow.close()
+
+
+@on_both_loops
+async def test_a_steady_stream_of_requests_never_meets_the_deadline_of_one():
+    clock = ManualClock()
+    async with running_broker(clock=clock) as broker:
+        client = await connect(broker)
+        # Every write ends in the middle of the next request.
+        stream = b"".join(frame(18, 0, i, b"") for i in range(60))
+        size = len(API_VERSIONS_0)
+        await client.send(stream[: size // 2])
+        for i in range(59):
+            await client.send(stream[size // 2 + i * size : size // 2 + (i + 1) * size])
+            assert (await client.receive())[0] == i
+            clock.advance(5)
+            broker.server.sweep()
+        assert not broker.metrics.cut
+        await client.close()
+
+
+@on_both_loops
+async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not():
+    clock = ManualClock()
+    async with running_broker(clock=clock) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        idle = await connect(broker)
+        await idle.call(18, 0)
+        waiting = await connect(broker)
+        await waiting.send(produce_frame(1, [a_batch()]))
+        await until(lambda: len(broker.manager.held) == 1)
+        clock.advance(601)
+        broker.server.sweep()
+        assert await idle.is_closed_by_server()
+        broker.manager.release_held()
+        assert (await waiting.receive())[0] == 1
+        assert not broker.metrics.cut
+        await idle.close()
+        await waiting.close()
+
+
+@on_both_loops
+async def test_a_consumer_that_does_not_read_holds_one_answer_and_loses_none():
+    megabyte = bytes(1 << 20)
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.fetch_records = [megabyte]
+        greedy = await connect(broker)
+        greedy.writer.transport.pause_reading()
+        await greedy.send(*(fetch_frame(i) for i in range(100)))
+        await until(lambda: broker.server.statistics().unsent_bytes > 0)
+        other = await connect(broker)
+        for _ in range(20):
+            await other.call(18, 0)
+        # What the sockets of both ends hold is the kernel's; beyond that there is one answer.
+        assert broker.server.statistics().unsent_bytes <= 2 * len(megabyte)
+        started = broker.metrics.answered["Fetch"]
+        assert started < 50
+        greedy.writer.transport.resume_reading()
+        assert [(await greedy.receive())[0] for _ in range(100)] == list(range(100))
+        await until(lambda: broker.server.statistics().unsent_bytes == 0)
+        await greedy.close()
+        await other.close()
+
+
+@on_both_loops
+async def test_a_client_that_asks_and_asks_and_never_reads_is_not_read_any_more():
+    async with running_broker() as broker:
+        for number in range(100):
+            broker.topics.add(f"topic-{number}", partitions=20)
+        client = await connect(broker)
+        client.writer.transport.pause_reading()
+        await until(lambda: broker.metrics.open == 1)
+        (connection,) = broker.server._connections
+        everything = frame(3, 1, 1, struct.pack(">i", -1))
+        sent = 0
+        async with asyncio.timeout(60):
+            while connection._is_reading:
+                client.writer.write(everything * 20)
+                sent += 20
+                await asyncio.sleep(0)
+        client.writer.write(everything * 20)
+        sent += 20
+        answered = broker.metrics.answered["Metadata"]
+        assert answered < sent
+        assert broker.server.statistics().request_bytes_held < 2 << 20
+        client.writer.transport.abort()
+        await until(lambda: broker.metrics.open == 0)
+        assert broker.server.statistics().request_bytes_held == 0
+
+
+@on_both_loops
+async def test_answers_that_are_never_read_are_given_up_after_the_idle_time():
+    clock = ManualClock()
+    async with running_broker(clock=clock) as broker:
+        broker.topics.add("t")
+        broker.manager.fetch_records = [bytes(1 << 20)]
+        client = await connect(broker)
+        client.writer.transport.pause_reading()
+        await client.send(*(fetch_frame(i) for i in range(100)))
+        await until(lambda: broker.server.statistics().unsent_bytes > 0)
+        clock.advance(601)
+        broker.server.sweep()
+        await until(lambda: broker.metrics.open == 0)
+        assert broker.metrics.cut == {"slow reader": 1}
+        assert broker.server.statistics().unsent_bytes == 0
+        client.writer.transport.abort()
+
+
+@on_both_loops
+async def test_fetches_that_start_together_share_the_room_for_answers():
+    mib = 1 << 20
+    async with running_broker(fetched_max_bytes=4 * mib) as broker:
+        broker.topics.add("t")
+        manager = broker.manager
+        manager.fetch_records = [bytes(3 * mib)]
+        manager.fetch_gate.clear()
+        clients = [await connect(broker) for _ in range(4)]
+        for number, client in enumerate(clients):
+            await client.send(fetch_frame(number, max_bytes=3 * mib))
+            await until(lambda number=number: len(manager.fetches_granted) == number + 1)
+        little = 64 << 10
+        assert manager.fetches_granted == [
+            (3 * mib, granted) for granted in (3 * mib, mib, little, little)
+        ]
+        assert broker.server.statistics().reserved_bytes == 4 * mib + 2 * little
+        manager.fetch_records = [bytes(5)]
+        manager.fetch_gate.set()
+        for client in clients:
+            await client.receive()
+        assert broker.server.statistics().reserved_bytes == 0
+        await clients[0].send(fetch_frame(9, max_bytes=3 * mib))
+        await clients[0].receive()
+        assert manager.fetches_granted[-1] == (5, 5)
+        for client in clients:
+            await client.close()
+
+
+@on_both_loops
+async def test_an_answer_that_is_not_read_leaves_less_to_others_until_it_is():
+    mib = 1 << 20
+    async with running_broker(fetched_max_bytes=8 * mib) as broker:
+        broker.topics.add("t")
+        manager = broker.manager
+        manager.fetch_records = [bytes(8 * mib)]
+        greedy, other = await connect(broker), await connect(broker)
+        greedy.writer.transport.pause_reading()
+        await greedy.send(fetch_frame(1, max_bytes=8 * mib))
+        await until(lambda: broker.server.statistics().unsent_bytes > mib)
+        assert broker.server.statistics().reserved_bytes == 0, "counted once, where it is now"
+        unsent = broker.server.statistics().unsent_bytes
+        await other.send(fetch_frame(2, max_bytes=8 * mib))
+        await other.receive()
+        assert manager.fetches_granted[-1] == (8 * mib, max(8 * mib - unsent, 64 << 10))
+        greedy.writer.transport.resume_reading()
+        await greedy.receive()
+        await until(lambda: broker.server.statistics().unsent_bytes == 0)
+        await other.send(fetch_frame(3, max_bytes=8 * mib))
+        await other.receive()
+        assert manager.fetches_granted[-1] == (8 * mib, 8 * mib)
+        await greedy.close()
+        await other.close()
+
+
+@on_both_loops
+async def test_a_client_that_goes_gives_back_what_was_reserved_for_it():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.fetch_records = [bytes(1 << 20)]
+        broker.manager.fetch_gate.clear()
+        client = await connect(broker)
+        await client.send(fetch_frame(1), fetch_frame(2))
+        await until(lambda: broker.server.statistics().reserved_bytes == 1 << 20)
+        client.writer.transport.abort()
+        await until(lambda: broker.server.statistics().reserved_bytes == 0)
+        assert broker.server.statistics().request_bytes_held == 0
+
+
+# --- limits
+
+
+@on_both_loops
+async def test_no_more_requests_are_read_than_one_connection_may_have_unanswered():
+    async with running_broker(queued_max_requests=4) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        client = await connect(broker)
+        await client.send(*(produce_frame(i, [a_batch()]) for i in range(50)))
+        await until(lambda: len(broker.manager.held) == 4)
+        await (other := await connect(broker)).call(18, 0)
+        assert len(broker.manager.appended) == 4
+        for number in range(50):
+            await until(lambda: len(broker.manager.held) > 0)
+            assert len(broker.manager.held) <= 4
+            broker.manager.release_held()
+            assert (await client.receive())[0] == number
+        await client.close()
+        await other.close()
+
+
+@on_both_loops
+async def test_past_the_budget_of_request_memory_nobody_is_read_until_some_is_written():
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = broker.manager.keeps_memory = True
+        first = await connect(broker)
+        second = await connect(broker)
+        frames = [produce_frame(i, [a_batch(300_000)]) for i in range(20)]
+        sending = asyncio.ensure_future(first.send(*frames[:10]))
+        other = asyncio.ensure_future(second.send(*frames[10:]))
+        answered = 0
+        while answered < 20:
+            await until(lambda: bool(broker.manager.held))
+            held = broker.server.statistics().request_bytes_held
+            assert held <= (1 << 20) + 2 * (128 << 10) + 300_100
+            broker.manager.release_held()
+            answered += 1
+        await asyncio.gather(sending, other)
+        assert [(await first.receive())[0] for _ in range(10)] == list(range(10))
+        assert [(await second.receive())[0] for _ in range(10)] == list(range(10, 20))
+        assert broker.server.statistics().request_bytes_held == 0
+        await first.close()
+        await second.close()
+
+
+@on_both_loops
+async def test_what_is_written_makes_room_long_before_it_is_answered():
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        client = await connect(broker)
+        await client.send(*(produce_frame(i, [a_batch(300_000)]) for i in range(20)))
+        await until(lambda: len(broker.manager.held) == 20)
+        assert broker.server.statistics().request_bytes_held < 20 * 4096
+        for number in range(20):
+            broker.manager.release_held()
+            assert (await client.receive())[0] == number
+        assert broker.server.statistics().request_bytes_held == 0
+        await client.close()
+
+
+@on_both_loops
+async def test_unanswered_requests_are_memory_although_their_bytes_are_written():
+    """Small ones keep more than their bytes: an outage shall not pile them up without end."""
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        clients = [await connect(broker) for _ in range(3)]
+        frames = [produce_frame(i, [a_batch(), a_batch()]) for i in range(200)]
+        for client in clients:
+            await client.send(*frames)
+        await until(lambda: broker.server.statistics().connections_waiting > 0)
+        assert 200 <= len(broker.manager.held) < 600
+        answered = 0
+        while answered < 600:
+            await until(lambda: bool(broker.manager.held))
+            assert broker.server.statistics().request_bytes_held < 3 << 19
+            broker.manager.release_held()
+            answered += 1
+        for client in clients:
+            assert [(await client.receive())[0] for _ in range(200)] == list(range(200))
+        assert broker.server.statistics().request_bytes_held == 0
+        for client in clients:
+            await client.close()
+
+
+@on_both_loops
+async def test_buffers_that_idle_connections_were_left_with_go_back():
+    async with running_broker() as broker:
+        client = await connect(broker)
+        await client.call(18, 0)
+        (connection,) = broker.server._connections
+        assert len(connection.get_buffer(-1)) > 0  # and then the socket had nothing
+        assert broker.server.statistics().request_bytes_held > 0
+        broker.server.sweep()
+        assert broker.server.statistics().request_bytes_held == 0
+        await client.call(18, 0)
+        await client.close()
+
+
+@on_both_loops
+async def test_frames_that_fill_the_budget_together_are_completed_one_by_one():
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        clients = [await connect(broker) for _ in range(5)]
+        frames = [produce_frame(i, [a_batch(2 << 20, fill=i)]) for i in range(5)]
+        # All halves first: more than the budget, and not one complete request.
+        halves = [
+            asyncio.ensure_future(client.send(data[: 1 << 20]))
+            for client, data in zip(clients, frames, strict=True)
+        ]
+        await until(lambda: broker.server.statistics().request_bytes_held >= 1 << 20)
+        rest = [
+            asyncio.ensure_future(client.send(data[1 << 20 :]))
+            for client, data in zip(clients, frames, strict=True)
+        ]
+        answers = await asyncio.gather(*(client.receive() for client in clients))
+        assert [number for number, _ in answers] == [0, 1, 2, 3, 4]
+        await asyncio.gather(*halves, *rest)
+        assert broker.server.statistics().request_bytes_held == 0
+        for client in clients:
+            await client.close()
+
+
+@on_both_loops
+async def test_a_sender_that_stalls_with_the_budget_in_hand_is_cut_off_and_the_next_goes_on():
+    clock = ManualClock()
+    async with running_broker(clock=clock, queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        stalled = await connect(broker)
+        data = produce_frame(1, [a_batch(3 << 20)])
+        await stalled.send(data[: 3 << 19])
+        await until(lambda: broker.server.statistics().request_bytes_held >= 3 << 19)
+        patient = await connect(broker)
+        await patient.send(API_VERSIONS_0[:6])
+        await until(lambda: broker.server.statistics().connections_waiting == 1)
+        await patient.send(API_VERSIONS_0[6:])
+        clock.advance(30 * 5)
+        broker.server.sweep()
+        assert await stalled.is_closed_by_server()
+        assert broker.metrics.cut == {"slow request": 1}
+        assert (await patient.receive())[0] == 1
+        await stalled.close()
+        await patient.close()
+
+
+@on_both_loops
+async def test_hundreds_that_wait_for_the_budget_go_on_when_it_is_free_again():
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = broker.manager.keeps_memory = True
+        large = await connect(broker)
+        await large.send(produce_frame(1, [a_batch(2 << 20)]))
+        await until(lambda: bool(broker.manager.held))
+        clients = [await connect(broker) for _ in range(300)]
+        for client in clients:
+            await client.send(API_VERSIONS_0[:5])
+        await until(lambda: broker.server.statistics().connections_waiting >= 300)
+        for client in clients:
+            await client.send(API_VERSIONS_0[5:])
+        broker.manager.release_held()
+        assert [(await client.receive())[0] for client in clients] == [1] * 300
+        assert (await large.receive())[0] == 1
+        assert broker.server.statistics().request_bytes_held == 0
+        for client in (large, *clients):
+            await client.close()
+
+
+@on_both_loops
+async def test_one_connection_too_many_is_closed_and_a_free_place_is_used_again():
+    async with running_broker(max_connections=2) as broker:
+        first, second = await connect(broker), await connect(broker)
+        await second.call(18, 0)
+        third = await connect(broker)
+        assert await third.is_closed_by_server()
+        assert broker.metrics.refused == {"max.connections": 1}
+        await first.close()
+        await until(lambda: broker.metrics.open == 1)
+        fourth = await connect(broker)
+        await fourth.call(18, 0)
+        for client in (second, third, fourth):
+            await client.close()
+
+
+@on_both_loops
+async def test_one_address_may_not_take_all_connections():
+    async with running_broker(max_connections_per_ip=1) as broker:
+        first = await connect(broker)
+        await first.call(18, 0)
+        second = await connect(broker)
+        assert await second.is_closed_by_server()
+        assert broker.metrics.refused == {"max.connections.per.ip": 1}
+        await first.close()
+        await second.close()
+
+
+@on_both_loops
+async def test_an_address_in_use_is_a_setting_that_cannot_be():
+    async with running_broker() as broker:
+        host, port = broker.server.address
+        second = KafkaServer(
+            host=host,
+            port=port,
+            apis=broker.apis,
+            settings=ServerSettings(),
+            pool=broker.pool,
+            clock=ManualClock(),
+            metrics=broker.metrics,
+        )
+        with pytest.raises(InvalidSettings, match=f"{host}:{port}"):
+            await second.__aenter__()
+
+
+# --- stopping
+
+
+@on_both_loops
+async def test_stopping_answers_what_was_asked_and_ends_parked_fetches():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        consumer, producer = await connect(broker), await connect(broker)
+        await consumer.send(fetch_frame(1, max_wait_ms=3_600_000, min_bytes=1 << 19))
+        await producer.send(produce_frame(2, [a_batch()]))
+        await until(lambda: bool(broker.manager.held) and broker.manager.fetches_running == 1)
+        asyncio.get_running_loop().call_later(0.05, broker.manager.release_held)
+    assert (await consumer.receive())[0] == 1
+    assert (await producer.receive())[0] == 2
+    assert await consumer.is_closed_by_server()
+    assert await producer.is_closed_by_server()
+    assert broker.manager.fetches_cancelled == 0
+    assert broker.server.statistics().connections == 0
+    await consumer.close()
+    await producer.close()
+
+
+@on_both_loops
+async def test_stopping_cuts_off_at_its_deadline_what_does_not_end():
+    started = asyncio.Event()
+
+    async def hang(body: bytes, client: ClientInfo) -> bytes:
+        started.set()
+        await asyncio.Event().wait()
+        return body
+
+    registry = ApiRegistry()
+    registry.add_raw(10_000, "Hang", hang)
+    async with running_broker(apis=registry, stop_timeout_ms=50) as broker:
+        client = await connect(broker)
+        header = struct.pack(">hhih", 10_000, 0, 9, -1)
+        await client.send(struct.pack(">i", len(header)) + header)
+        await started.wait()
+    assert await client.is_closed_by_server()
+    assert broker.server.statistics().request_bytes_held == 0
+    await client.close()
+
+
+@on_both_loops
+async def test_requests_are_answered_while_another_waits_for_its_commit():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        broker.manager.hold = True
+        producer, other = await connect(broker), await connect(broker)
+        await producer.send(produce_frame(1, [a_batch()]))
+        await until(lambda: bool(broker.manager.held))
+        body = request_body(3, 1, topics=None)
+        await other.send(frame(3, 1, 2, body))
+        assert (await other.receive())[0] == 2
+        broker.manager.release_held()
+        assert (await producer.receive())[0] == 1
+        await producer.close()
+        await other.close()

@@ -1,0 +1,636 @@
+"""The client over a socket: every operation, and every way in which a connection can go wrong."""
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from metadata.clients import wire_client
+from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.clients.wire_client import WireClient, connect_tcp
+from metadata.messages.commit_file import COMMIT_FILE
+from metadata.operations import (
+    CommitFile,
+    DeletedRecords,
+    DeleteRecords,
+    ListedOffset,
+    ListOffsets,
+    RegisteredBroker,
+)
+from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
+from tests.support.wire_server import Received, WireServer
+from wal.clock import Clock, ManualClock
+from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.errors import (
+    CommitFailed,
+    CommitOutcomeUnknown,
+    DisklessError,
+    InvalidRequest,
+    NotCoordinator,
+    ObjectExpired,
+    Overloaded,
+    Rejected,
+)
+
+PARTITION = TopicIdPartition(UUID(int=1), 0)
+READ = [ListOffsets(PARTITION, -1)]
+FILE = CommitFile(
+    object_key=ObjectKey("wal/00/X"), file_size_bytes=1, uploader_broker_id=1, batches=[]
+)
+SOON_MS = 50
+"""Long enough to connect to this machine, short enough to wait for."""
+
+Script = Callable[[Received], Awaitable[None]]
+
+
+async def nothing(received: Received) -> None:
+    """Never answers."""
+
+
+async def at_once(received: Received) -> None:
+    """Answers with success, and with the timestamp that was asked about as the offset."""
+    answers: Sequence[Any] = []
+    if received.operation.name == "DisklessListOffsets":
+        answers = [ListedOffset(request.timestamp) for request in received.asked]
+    elif received.operation.name == "DisklessDeleteRecords":
+        answers = [DeletedRecords(request.before_offset) for request in received.asked]
+    received.writer.write(received.response(answers))
+
+
+def client_of(server: WireServer, clock: Clock | None = None, **limits: Any) -> WireClient:
+    return WireClient(
+        "127.0.0.1", server.port, clock=clock or ManualClock(), rng=random.Random(1), **limits
+    )
+
+
+@asynccontextmanager
+async def connected(
+    script: Script, clock: Clock | None = None, **limits: Any
+) -> AsyncIterator[tuple[WireClient, WireServer]]:
+    async with WireServer(script) as server, client_of(server, clock, **limits) as client:
+        yield client, server
+
+
+async def offset_of(client: WireClient, number: int = 7, timeout_ms: int = 60_000) -> int:
+    """Ask a question whose right answer is `number`."""
+    (answer,) = await client.list_offsets([ListOffsets(PARTITION, number)], timeout_ms=timeout_ms)
+    return answer.offset
+
+
+# --- the operations -------------------------------------------------------------------------------
+
+
+async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
+    """The method behind an operation, called with what the operation carries."""
+    timeout: Any = {"timeout_ms": 4_321}
+    match name:
+        case "DisklessCreatePartitions":
+            return await client.create_partitions(asked, **timeout)
+        case "DisklessDeleteTopics":
+            return await client.delete_topics(asked, **timeout)
+        case "DisklessCommitFile":
+            return await client.commit_file(asked.file, **timeout)
+        case "DisklessDeleteRecords":
+            return await client.delete_records(asked, **timeout)
+        case "DisklessListOffsets":
+            return await client.list_offsets(asked, **timeout)
+        case "DisklessFindBatches":
+            return await client.find_batches(
+                asked.requests,
+                max_bytes=asked.max_bytes,
+                at_least_one=asked.at_least_one,
+                batches_per_partition_max=asked.batches_per_partition_max,
+                **timeout,
+            )
+        case "DisklessDescribeFiles":
+            return await client.describe_files(asked.keys, coordinator=asked.coordinator, **timeout)
+        case "CoordinatorCreateTopics":
+            return await client.create_topics(asked, **timeout)
+        case "CoordinatorAllocateProducerIds":
+            return [await client.allocate_producer_ids(**timeout)]
+        case "CoordinatorTombstoneFiles":
+            return await client.tombstone_files(*asked, **timeout)
+        case "CoordinatorHandOverFiles":
+            return await client.hand_over_files(*asked, **timeout)
+        case "CoordinatorCreatePartitionsAt":
+            return await client.create_partitions_at(*asked, **timeout)
+        case "CoordinatorDeleteTopicsAt":
+            return await client.delete_topics_at(*asked, **timeout)
+        case "CoordinatorRegisterBroker":
+            await client.register_broker(asked, **timeout)
+            return [None]
+        case "CoordinatorPlanSegmentsHere":
+            return [await client.plan_segments(include_partial=asked, **timeout)]
+        case "CoordinatorCommitSegmentsHere":
+            return await client.commit_segments(asked, **timeout)
+        case "CoordinatorAlterTopicConfigs":
+            return await client.alter_topic_configs(asked, **timeout)
+        case _:
+            assert name == "CoordinatorAlterClientQuotas"
+            return await client.alter_client_quotas(asked, **timeout)
+
+
+@pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)
+@given(data=st.data())
+@settings(max_examples=5)
+def test_every_operation_arrives_and_is_answered(samples: Samples, data: st.DataObject) -> None:
+    request = data.draw(samples.requests)
+    answers = draw_answers(data, samples, request)
+
+    async def script(received: Received) -> None:
+        received.writer.write(received.response(answers))
+
+    async def run() -> None:
+        async with connected(script) as (client, server):
+            try:
+                got = await call(client, samples.operation.name, request)
+            except DisklessError as error:
+                # Operations with one answer raise what is wrong with it.
+                got = [error]
+            (received,) = server.received
+            assert received.operation is samples.operation
+            assert (received.asked, received.timeout_ms) == (request, 4_321)
+            assert received.client_id == "diskless-broker"
+            if samples.operation.name == "DisklessFindBatches":
+                got = [answer._replace(error=None) for answer in got]
+                assert got == [answer._replace(error=None) for answer in answers]
+            else:
+                assert list(map(told, got)) == list(map(told, answers))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "error", [NotCoordinator("moved"), CommitFailed("disk"), ObjectExpired("old"), Rejected("no")]
+)
+async def test_what_concerns_the_whole_call_is_raised(error: DisklessError) -> None:
+    async def script(received: Received) -> None:
+        received.writer.write(received.failure(error))
+
+    async with connected(script) as (client, _):
+        broker = RegisteredBroker(1, "h", 2, "r", UUID(int=3))
+        for asking in (
+            client.commit_file(FILE),
+            client.list_offsets(READ),
+            client.register_broker(broker),
+            client.allocate_producer_ids(),
+            client.plan_segments(),
+        ):
+            with pytest.raises(type(error), match=str(error)) as raised:
+                await asking
+            assert type(raised.value) is type(error)
+
+
+async def test_values_that_fit_no_request_are_refused_before_anything_is_sent() -> None:
+    async with connected(at_once, request_bytes_max=500) as (client, server):
+        with pytest.raises(InvalidRequest):
+            await client.list_offsets([ListOffsets(PARTITION, 2**63)])
+        with pytest.raises(InvalidRequest, match="takes 500"):
+            await client.list_offsets(READ * 100)
+        assert server.connections == 0
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+async def test_requests_are_written_in_the_order_of_the_calls_whoever_connects() -> None:
+    connecting = asyncio.Event()
+
+    async def slowly(*arguments: Any) -> Any:
+        await connecting.wait()
+        return await connect_tcp(*arguments)
+
+    async with connected(at_once, connect=slowly) as (client, server):
+        async with asyncio.TaskGroup() as calls:
+            tasks = [calls.create_task(offset_of(client, number)) for number in range(20)]
+            await asyncio.sleep(0)
+            connecting.set()
+        assert [task.result() for task in tasks] == list(range(20))
+        assert [received.asked[0].timestamp for received in server.received] == list(range(20))
+        assert server.connections == 1
+
+
+async def test_a_call_that_gives_up_while_connecting_does_not_hinder_the_next() -> None:
+    connecting = asyncio.Event()
+
+    async def slowly(*arguments: Any) -> Any:
+        await connecting.wait()
+        return await connect_tcp(*arguments)
+
+    async with connected(at_once, connect=slowly) as (client, _):
+        first = asyncio.create_task(offset_of(client, 1))
+        second = asyncio.create_task(offset_of(client, 2))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        connecting.set()
+        assert await second == 2
+
+
+# --- no connection --------------------------------------------------------------------------------
+
+
+async def test_a_refused_connection_means_that_nothing_happened_and_is_not_tried_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    attempts = 0
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        return await connect_tcp(*arguments)
+
+    clock = ManualClock()
+    client = WireClient("127.0.0.1", port, clock=clock, rng=random.Random(1), connect=counted)
+    async with client:
+        with pytest.raises(CommitFailed, match="no connection"):
+            await client.commit_file(FILE)
+        with pytest.raises(CommitFailed, match="next attempt"):
+            await client.commit_file(FILE)
+        assert attempts == 1
+        pauses = []
+        for _ in range(9):
+            before = clock.monotonic()
+            while attempts == len(pauses) + 1:
+                clock.advance(0.01)
+                with pytest.raises(CommitFailed):
+                    await client.list_offsets(READ)
+            pauses.append(clock.monotonic() - before)
+        assert pauses[0] <= wire_client.RETRY_FIRST_S + 0.02
+        assert max(pauses) <= wire_client.RETRY_MAX_S + 0.02
+        assert pauses[-1] >= wire_client.RETRY_MAX_S / 2
+        # Somebody is there at last.
+        async with WireServer(at_once, port=port):
+            clock.advance(wire_client.RETRY_MAX_S)
+            assert await offset_of(client) == 7
+
+
+async def test_time_that_is_up_before_there_is_a_connection_means_that_nothing_happened() -> None:
+    async def never(*arguments: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async with connected(at_once, connect=never) as (client, _):
+        with pytest.raises(CommitFailed, match="did not answer"):
+            await client.commit_file(FILE, timeout_ms=1)
+
+
+async def test_a_peer_that_hangs_up_on_everything_is_left_alone_for_a_while() -> None:
+    async def hang_up(received: Received) -> None:
+        received.hang_up()
+
+    clock = ManualClock()
+    async with connected(hang_up, clock) as (client, server):
+        with pytest.raises(CommitOutcomeUnknown):
+            await client.commit_file(FILE)
+        with pytest.raises(CommitFailed, match="next attempt"):
+            await client.commit_file(FILE)
+        assert server.connections == 1
+        clock.advance(wire_client.RETRY_FIRST_S)
+        with pytest.raises(CommitFailed, match="lost"):
+            await client.list_offsets(READ)
+        assert server.connections == 2
+
+
+async def test_a_peer_that_hung_up_after_it_answered_is_reached_at_once() -> None:
+    async with connected(at_once) as (client, server):
+        for number in range(3):
+            assert await offset_of(client, number) == number
+            server.received[-1].writer.close()
+            await client._connection.ended  # type: ignore[union-attr]
+        assert server.connections == 3
+
+
+# --- a connection that is lost, or no good --------------------------------------------------------
+
+
+async def _half(received: Received) -> None:
+    frame = received.response(_answers(received))
+    received.writer.write(frame[: len(frame) // 2])
+    await received.writer.drain()
+    received.hang_up()
+
+
+def _answers(received: Received) -> Sequence[Any]:
+    return [ListedOffset(1)] if received.operation is not COMMIT_FILE else []
+
+
+async def _other_number(received: Received) -> None:
+    body = received.operation.encode_response(received.asked, _answers(received))
+    received.writer.write(received.frame(body, correlation_id=received.correlation_id + 1))
+
+
+async def _garbage(received: Received) -> None:
+    received.writer.write(received.frame(b"\xff" * 30))
+
+
+async def _bad_header(received: Received) -> None:
+    received.writer.write(
+        (9).to_bytes(4, "big") + received.correlation_id.to_bytes(4, "big") + b"\xff" * 5
+    )
+
+
+async def _too_many_answers(received: Received) -> None:
+    body = received.operation.encode_response(received.asked, _answers(received))
+    received.writer.write(received.frame(body + b"\x00"))
+
+
+async def _oversized(received: Received) -> None:
+    received.writer.write((wire_client.RESPONSE_BYTES_MAX + 1).to_bytes(4, "big"))
+
+
+async def _negative(received: Received) -> None:
+    received.writer.write(b"\xff\xff\xff\xff")
+
+
+async def _close(received: Received) -> None:
+    received.writer.close()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [_half, _other_number, _garbage, _bad_header, _too_many_answers, _oversized, _negative, _close],
+    ids=lambda script: script.__name__.strip("_"),
+)
+async def test_an_answer_that_cannot_be_believed_leaves_the_outcome_open(script: Script) -> None:
+    is_bad = True
+
+    async def first_bad(received: Received) -> None:
+        await (script if is_bad else at_once)(received)
+
+    clock = ManualClock()
+    async with connected(first_bad, clock) as (client, server):
+        with pytest.raises(CommitOutcomeUnknown):
+            await client.commit_file(FILE)
+        clock.advance(wire_client.RETRY_MAX_S)
+        with pytest.raises(CommitFailed):
+            await client.list_offsets(READ)
+        clock.advance(wire_client.RETRY_MAX_S)
+        is_bad = False
+        assert await offset_of(client) == 7
+        assert server.connections == 3
+
+
+async def test_all_who_wait_are_told_when_the_connection_is_lost() -> None:
+    async with connected(nothing) as (client, server):
+        commits = [asyncio.create_task(client.commit_file(FILE)) for _ in range(2)]
+        read = asyncio.create_task(client.list_offsets(READ))
+        await server.until_received(3)
+        server.hang_up()
+        for commit in commits:
+            with pytest.raises(CommitOutcomeUnknown, match="lost"):
+                await commit
+        with pytest.raises(CommitFailed, match="lost"):
+            await read
+
+
+async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    async def twice(received: Received) -> None:
+        frame = received.response([ListedOffset(7)])
+        received.writer.write(frame + frame)
+
+    async with connected(twice) as (client, server):
+        assert await offset_of(client) == 7
+        await client._connection.ended  # type: ignore[union-attr]
+        assert await offset_of(client) == 7
+        assert server.connections == 2
+
+
+async def test_an_answer_may_come_in_pieces_and_several_in_one() -> None:
+    frames = []
+
+    async def at_the_fifth(received: Received) -> None:
+        frames.append(received.response([ListedOffset(received.asked[0].timestamp)]))
+        if len(frames) < 5:
+            return
+        data = b"".join(frames)
+        for start in range(0, len(data), 7):
+            received.writer.write(data[start : start + 7])
+            await received.writer.drain()
+            await asyncio.sleep(0)
+
+    async with connected(at_the_fifth) as (client, _):
+        offsets = await asyncio.gather(*[offset_of(client, number) for number in range(5)])
+        assert offsets == list(range(5))
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+async def test_a_change_that_is_not_answered_in_time_may_have_happened() -> None:
+    async with connected(nothing) as (client, _):
+        with pytest.raises(CommitOutcomeUnknown, match="within 50 ms"):
+            await client.commit_file(FILE, timeout_ms=SOON_MS)
+        with pytest.raises(CommitFailed, match="within 50 ms"):
+            await client.list_offsets(READ, timeout_ms=SOON_MS)
+
+
+async def test_a_late_answer_goes_to_nobody_else() -> None:
+    held: list[Received] = []
+
+    async def hold_the_first(received: Received) -> None:
+        held.append(received)
+        if len(held) > 1:
+            for one in held:
+                await at_once(one)
+
+    async with connected(hold_the_first) as (client, server):
+        with pytest.raises(CommitFailed):
+            await offset_of(client, 1, timeout_ms=SOON_MS)
+        assert await offset_of(client, 2) == 2
+        assert server.connections == 1
+
+
+async def test_a_cancelled_call_leaves_nothing_behind() -> None:
+    held: list[Received] = []
+
+    async def hold_the_first(received: Received) -> None:
+        held.append(received)
+        if len(held) > 1:
+            for one in held:
+                await at_once(one)
+
+    async with connected(hold_the_first) as (client, server):
+        given_up = asyncio.create_task(offset_of(client, 1))
+        await server.until_received(1)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert await offset_of(client, 2) == 2
+
+
+async def test_a_peer_that_answers_nothing_any_more_is_given_up() -> None:
+    is_dead = True
+
+    async def dead_at_first(received: Received) -> None:
+        if not is_dead:
+            await at_once(received)
+
+    clock = ManualClock()
+    async with connected(dead_at_first, clock) as (client, server):
+        waiting = asyncio.create_task(client.commit_file(FILE))
+        await asyncio.sleep(0)
+        with pytest.raises(CommitFailed, match="within"):
+            await client.list_offsets(READ, timeout_ms=SOON_MS)
+        # Not yet: the peer may be busy with the commit.
+        clock.advance(60.0)
+        with pytest.raises(CommitFailed, match="within"):
+            await client.list_offsets(READ, timeout_ms=SOON_MS)
+        assert not waiting.done()
+        clock.advance(wire_client.OVERDUE_S + 0.1)
+        with pytest.raises(CommitFailed, match="next attempt"):
+            await client.list_offsets(READ)
+        with pytest.raises(CommitOutcomeUnknown, match="does not answer any more"):
+            await waiting
+        is_dead = False
+        clock.advance(wire_client.RETRY_MAX_S)
+        assert await offset_of(client) == 7
+        assert server.connections == 2
+
+
+# --- limits, the end ------------------------------------------------------------------------------
+
+
+async def test_what_is_under_way_is_bounded() -> None:
+    async with connected(nothing, in_flight_max=3) as (client, server):
+        waiting = [asyncio.create_task(client.commit_file(FILE)) for _ in range(3)]
+        await server.until_received(3)
+        with pytest.raises(Overloaded):
+            await client.commit_file(FILE)
+        # Giving up does not make room: the peer still owes the answers.
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await client.commit_file(FILE)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_peer_that_does_not_read_holds_a_bounded_amount(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire_client, "UNSENT_BYTES_MAX", 1 << 20)
+    reading = asyncio.Event()
+
+    async def stuck(received: Received) -> None:
+        await reading.wait()
+
+    many = [DeleteRecords(PARTITION, 5)] * 20_000
+    async with connected(stuck) as (client, _):
+        waiting = []
+        overloaded = 0
+        for _ in range(100):
+            waiting.append(asyncio.create_task(client.delete_records(many)))
+            await asyncio.sleep(0)
+            if client._connection is not None:
+                assert client._connection.unsent_bytes <= 1 << 20
+        for task in waiting:
+            if task.done() and isinstance(task.exception(), Overloaded):
+                overloaded += 1
+            task.cancel()
+        assert overloaded > 0
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_leaving_fails_what_waits_and_everything_after() -> None:
+    async with WireServer(nothing) as server:
+        async with client_of(server) as client:
+            waiting = asyncio.create_task(client.commit_file(FILE))
+            await server.until_received(1)
+        with pytest.raises(CommitOutcomeUnknown, match="closed"):
+            await waiting
+        with pytest.raises(CommitFailed, match="closed"):
+            await client.commit_file(FILE)
+        assert server.connections == 1
+
+
+async def test_leaving_while_connecting_opens_nothing() -> None:
+    connecting = asyncio.Event()
+
+    async def slowly(*arguments: Any) -> Any:
+        await connecting.wait()
+        return await connect_tcp(*arguments)
+
+    async with WireServer(at_once) as server:
+        async with client_of(server, connect=slowly) as client:
+            waiting = asyncio.create_task(client.commit_file(FILE))
+            await asyncio.sleep(0)
+        connecting.set()
+        with pytest.raises(CommitFailed, match="closed"):
+            await waiting
+        assert server.received == []
+
+
+# --- everything at once ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_happens_an_answer_is_the_answer_to_its_question(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], seed: int
+) -> None:
+    """Calls come and are given up; the peer is slow, answers in pieces, and is lost at times."""
+    rng = random.Random(seed)
+    clock = ManualClock()
+
+    async def moody(received: Received) -> None:
+        mood = rng.random()
+        if mood < 0.05:
+            received.hang_up()
+            return
+        offsets = [ListedOffset(request.timestamp) for request in received.asked]
+        frame = received.response(offsets)
+        cut = rng.randrange(len(frame))
+        if mood < 0.1:
+            received.writer.write(frame[:cut])
+            await received.writer.drain()
+            received.hang_up()
+        elif mood < 0.5:
+            received.writer.write(frame[:cut])
+            for _ in range(rng.randrange(5)):
+                await asyncio.sleep(0)
+            received.writer.write(frame[cut:])
+        else:
+            received.writer.write(frame)
+
+    async def ask(client: WireClient, number: int) -> str:
+        try:
+            assert await offset_of(client, number) == number
+        except (CommitFailed, Overloaded):
+            clock.advance(wire_client.RETRY_MAX_S)
+            return "failed"
+        return "answered"
+
+    async def run() -> None:
+        async with connected(moody, clock, in_flight_max=30) as (client, server):
+            tasks = []
+            for number in range(120):
+                tasks.append(asyncio.create_task(ask(client, number)))
+                if rng.random() < 0.3:
+                    await asyncio.sleep(0)
+                if rng.random() < 0.1:
+                    rng.choice(tasks).cancel()
+                if rng.random() < 0.2:
+                    await asyncio.wait([rng.choice(tasks)])
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            for outcome in outcomes:
+                assert outcome in ("answered", "failed") or isinstance(
+                    outcome, asyncio.CancelledError
+                ), outcome
+            # What arrived did so in the order of the calls.
+            numbers = [received.asked[0].timestamp for received in server.received]
+            assert len(set(numbers)) == len(numbers)
+            clock.advance(wire_client.RETRY_MAX_S)
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(run())

@@ -1,0 +1,1038 @@
+"""The object metadata log: the contract on three stores, and what a shared store can do to it."""
+
+import asyncio
+import gc
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from tests.support.log_contract import FIRST, LEADER, NOW_MS, MetadataLogContract, lead, read_all, read_records
+
+from metadata.log.log_object import (
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAGIC,
+    OBJECT_HEADER,
+    OBJECT_HEADER_CRC,
+    decode_object,
+    encode_object,
+)
+from metadata.log.object_log import (
+    APPENDS_UNDER_WAY_MAX,
+    LEASE_MARGIN,
+    ObjectLogSettings,
+    ObjectMetadataLog,
+)
+from metadata.log.object_log_reader import READ_OBJECTS_MAX
+from tests.support.faulty_s3 import Fault, FaultyS3
+from tests.support.stepped_store import Fate, SteppedStore, Steps
+from wal.clock import ManualClock, SystemClock
+from wal.coordinates import ObjectKey
+from wal.crc import crc32c
+from wal.errors import (
+    CommitFailed,
+    CommitOutcomeUnknown,
+    CorruptLog,
+    InvalidSettings,
+    NotCoordinator,
+    ObjectExists,
+    OutOfBounds,
+    Overloaded,
+    StorageFailed,
+)
+from wal.records.record_batch import iterate_headers, verify_crc
+from wal.settings import explain, section_from
+from wal.stores.file_store import FileStore
+from wal.stores.memory_store import MemoryStore
+from wal.stores.object_store import BytesBody, ObjectBody, ObjectStat, ObjectStore
+from wal.stores.s3_settings import S3Settings
+from wal.stores.s3_store import S3Store
+
+SETTINGS = ObjectLogSettings(batch_max_bytes=32 << 10)
+
+
+@pytest.fixture(params=["memory", "file", "s3-on-moto"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[ObjectStore]:
+    clock, rng = SystemClock(), random.Random()
+    opened: ObjectStore
+    if request.param == "memory":
+        opened = MemoryStore(clock=clock)
+    elif request.param == "file":
+        tmp_path: Path = request.getfixturevalue("tmp_path")
+        opened = FileStore(tmp_path / "store", clock=clock, rng=rng, sync=False)
+    else:
+        opened = S3Store(
+            request.getfixturevalue("moto_bucket"),
+            "a prefix/of ours",
+            endpoint_url=request.getfixturevalue("moto_endpoint"),
+            clock=clock,
+            rng=rng,
+            settings=S3Settings(list_page=3),
+        )
+    async with opened:
+        yield opened
+
+
+class ObjectStorage:
+    """A log in one object store."""
+
+    batch_max_bytes = SETTINGS.batch_max_bytes
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    async def open(self) -> ObjectMetadataLog:
+        return await ObjectMetadataLog.open(
+            self._store, 3, clock=SystemClock(), rng=random.Random(), settings=SETTINGS
+        )
+
+
+class TestObjectLogContract(MetadataLogContract):
+    @pytest.fixture
+    def storage(self, store: ObjectStore) -> ObjectStorage:
+        return ObjectStorage(store)
+
+
+# --- a bucket, and logs on it --------------------------------------------------------------------
+
+LEASE_S = SETTINGS.lease_ms / 1000
+PREFIX = "meta/3/log/"
+
+
+def key_at(offset: int) -> ObjectKey:
+    return ObjectKey(f"{PREFIX}{offset:020d}")
+
+
+class Bucket:
+    """One bucket in memory, one clock, and any number of logs on it, each behind its own steps."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(clock=self.clock)
+        self.slept: list[float] = []
+        self._logs: list[ObjectMetadataLog] = []
+
+    async def log(self, settings: ObjectLogSettings = SETTINGS) -> tuple[ObjectMetadataLog, Steps]:
+        steps = Steps()
+        log = await ObjectMetadataLog.open(
+            SteppedStore(self.store, steps),
+            3,
+            clock=self.clock,
+            rng=random.Random(len(self._logs)),
+            settings=settings,
+            sleep=self._sleep,
+        )
+        self._logs.append(log)
+        return log, steps
+
+    async def leader(self, name: bytes = LEADER) -> tuple[ObjectMetadataLog, Steps]:
+        log, steps = await self.log()
+        await lead(log, name)
+        return log, steps
+
+    async def records(self) -> list[list[bytes]]:
+        """What somebody reads who comes now."""
+        log, _ = await self.log()
+        return await read_records(log)
+
+    async def keys(self) -> list[str]:
+        return [stat.key async for stat in self.store.list("")]
+
+    async def data(self, offset: int) -> bytes:
+        return await self.store.get(key_at(offset))
+
+    async def replace(self, offset: int, data: bytes) -> None:
+        await self.store.delete([key_at(offset)])
+        await self.store.put(key_at(offset), BytesBody(data))
+
+    async def close(self) -> None:
+        for log in self._logs:
+            await log.close()
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.clock.advance(seconds)
+
+
+@pytest.fixture
+async def bucket() -> AsyncIterator[Bucket]:
+    opened = Bucket()
+    yield opened
+    await opened.close()
+
+
+# --- one object per append -----------------------------------------------------------------------
+
+
+async def test_an_append_is_one_object_named_by_its_first_offset(bucket: Bucket) -> None:
+    log, steps = await bucket.leader()
+    await log.append([[b"a", b"b"], [b"c"], [b"d"]], NOW_MS)
+    await log.append([[b"e"]], NOW_MS)
+    assert await bucket.keys() == [key_at(0), key_at(1), key_at(5)]
+    assert steps.count("put") == 3
+
+
+async def test_the_stored_bytes_are_kafka_batches(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    await log.append([[b"a", b"b"], [b"c"]], NOW_MS)
+    body = (await bucket.data(1))[HEADER_BYTES:]
+    headers = list(iterate_headers(body))
+    assert [(header.base_offset, header.record_count) for _, header in headers] == [(1, 2), (3, 1)]
+    for position, header in headers:
+        verify_crc(body[position : position + header.length_bytes])
+    assert b"".join(await log.read_encoded(1, 1 << 20)) == body
+
+
+async def test_partitions_do_not_see_each_other_nor_names_that_are_not_theirs(
+    bucket: Bucket,
+) -> None:
+    log, _ = await bucket.leader()
+    for key in (f"{PREFIX}7", f"{PREFIX}{'9' * 20}", f"{key_at(1)}.bak", "meta/31/log/" + "0" * 20):
+        await bucket.store.put(ObjectKey(key), BytesBody(b"foreign"))
+    assert await log.refresh() == 1
+    assert await log.append([[b"a"]], NOW_MS) == 1
+    assert await bucket.records() == [FIRST, [b"a"]]
+    assert await log.prune(2) == 1
+    assert len(await bucket.keys()) == 5
+
+
+async def test_too_much_under_way_is_refused(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = await bucket.leader()
+    appends = [
+        asyncio.ensure_future(log.append([[b"%d" % number]], NOW_MS))
+        for number in range(APPENDS_UNDER_WAY_MAX + 1)
+    ]
+    outcomes = await asyncio.gather(*appends, return_exceptions=True)
+    assert outcomes[:-1] == list(range(1, APPENDS_UNDER_WAY_MAX + 1))
+    assert isinstance(outcomes[-1], Overloaded)
+    monkeypatch.setattr("metadata.log.object_log.APPEND_BYTES_MAX", 100)
+    with pytest.raises(Overloaded):
+        await log.append([[bytes(60)], [bytes(60)]], NOW_MS)
+    assert await log.append([[b"again"]], NOW_MS) == APPENDS_UNDER_WAY_MAX + 1
+
+
+async def test_an_append_of_nothing_is_a_mistake_and_changes_nothing(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    nothing: list[list[list[bytes]]] = [[], [[]]]
+    for batches in nothing:
+        with pytest.raises(ValueError, match="at least one"):
+            await log.append(batches, NOW_MS)
+    assert await log.append([[b"a"]], NOW_MS) == 1
+
+
+def test_the_limits_are_settings_with_bounds() -> None:
+    key = "diskless.coordinator.lease.ms"
+    assert section_from(ObjectLogSettings, {key: "2000"}).lease_ms == 2000
+    with pytest.raises(InvalidSettings, match=key):
+        section_from(ObjectLogSettings, {key: "1"})
+    assert all(why for _, _, why in explain(ObjectLogSettings))
+
+
+# --- a put whose answer is lost ------------------------------------------------------------------
+
+
+async def test_a_log_that_has_not_led_appends_and_prunes_nothing(bucket: Bucket) -> None:
+    await bucket.leader()
+    log, steps = await bucket.log()
+    assert log.lease_expires_at is None
+    with pytest.raises(NotCoordinator, match="has not led"):
+        await log.append([[b"a"]], NOW_MS)
+    with pytest.raises(NotCoordinator, match="has not led"):
+        await log.prune(1)
+    assert steps.count("put") == steps.count("delete") == 0
+
+
+@pytest.mark.parametrize("fates", [[Fate.LOST], [Fate.LOST] * 3, [Fate.LATE, Fate.AWAY, Fate.OK]])
+async def test_a_lost_answer_is_found_out_by_putting_the_same_again(
+    bucket: Bucket, fates: list[Fate]
+) -> None:
+    log, steps = await bucket.leader()
+    steps.puts.extend(fates)
+    assert await log.append([[b"a"]], NOW_MS) == 1
+    assert not steps.puts
+    for zombie in steps.zombies:
+        await zombie.land()
+    assert await log.append([[b"b"]], NOW_MS) == 2
+    assert await bucket.records() == [FIRST, [b"a"], [b"b"]]
+
+
+async def test_an_object_that_the_store_calls_foreign_is_compared(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+
+    class Suspicious(MemoryStore):
+        async def put(self, key: ObjectKey, body: ObjectBody) -> None:
+            await super().put(key, body)
+            raise ObjectExists(key)
+
+    suspicious = Suspicious(clock=bucket.clock)
+    log = await ObjectMetadataLog.open(suspicious, 3, clock=bucket.clock, rng=random.Random(1))
+    assert await lead(log) == 0
+    assert await log.append([[b"a"]], NOW_MS) == 1
+    assert await read_records(log) == [FIRST, [b"a"]]
+    await log.close()
+
+
+async def test_a_put_that_did_not_happen_fails_and_the_leader_goes_on(bucket: Bucket) -> None:
+    log, steps = await bucket.leader()
+    steps.puts.extend([Fate.AWAY, Fate.AWAY])
+    for _ in range(2):
+        with pytest.raises(CommitFailed):
+            await log.append([[b"lost"]], NOW_MS)
+    assert log.is_leading
+    assert await log.append([[b"other"]], NOW_MS) == 1
+    assert await bucket.records() == [FIRST, [b"other"]]
+
+
+@pytest.mark.parametrize("lands", ["before the next leader", "after it", "never"])
+async def test_an_append_of_unknown_outcome_ends_the_term_and_the_next_leader_decides_it(
+    bucket: Bucket, lands: str
+) -> None:
+    log, steps = await bucket.leader()
+    steps.puts.extend([Fate.LATE] * SETTINGS.attempts_max)
+    with pytest.raises(CommitOutcomeUnknown, match="attempts"):
+        await log.append([[b"a"]], NOW_MS)
+    assert len(bucket.slept) == SETTINGS.attempts_max - 1
+    assert log.lease_expires_at is None
+    with pytest.raises(NotCoordinator, match="CommitOutcomeUnknown"):
+        await log.append([[b"b"]], NOW_MS)
+    with pytest.raises(NotCoordinator):
+        await log.prune(1)
+
+    zombie = steps.zombies[0]
+    if lands == "before the next leader":
+        assert await zombie.land()
+        with pytest.raises(NotCoordinator):
+            await log.lead([b"again"], NOW_MS, at_offset=1)
+        assert await log.peek()
+        assert await log.refresh() == 2
+        assert not await log.peek()
+        expected = [FIRST, [b"a"], [b"again"]]
+    else:
+        expected = [FIRST, [b"again"]]
+    assert await log.lead([b"again"], NOW_MS, at_offset=log.end_offset) == len(expected) - 1
+    if lands == "after it":
+        for zombie in steps.zombies:
+            assert not await zombie.land()
+    assert await log.append([[b"c"]], NOW_MS) == len(expected)
+    assert await bucket.records() == [*expected, [b"c"]]
+
+
+async def test_leading_may_have_an_unknown_outcome_too(bucket: Bucket) -> None:
+    log, steps = await bucket.log()
+    steps.puts.extend([Fate.LATE] * SETTINGS.attempts_max)
+    with pytest.raises(CommitOutcomeUnknown):
+        await lead(log)
+    with pytest.raises(NotCoordinator):
+        await log.append([[b"a"]], NOW_MS)
+    assert await steps.zombies[0].land()
+    assert await lead(log, b"second attempt") == 1
+    assert await log.append([[b"a"]], NOW_MS) == 2
+    assert await bucket.records() == [FIRST, [b"second attempt"], [b"a"]]
+
+    steps.puts.append(Fate.AWAY)
+    with pytest.raises(CommitFailed):
+        await lead(log)
+    with pytest.raises(NotCoordinator):
+        await log.append([[b"b"]], NOW_MS)
+
+
+async def test_a_cancelled_append_is_finished_before_the_log_is_closed(bucket: Bucket) -> None:
+    log, steps = await bucket.leader()
+    steps.held = True
+    append = asyncio.ensure_future(log.append([[b"a"]], NOW_MS))
+    await settle()
+    append.cancel()
+    closing = asyncio.ensure_future(log.close())
+    await settle()
+    assert append.cancelled()
+    assert not closing.done()
+    steps.waiting[0].decide(Fate.OK)
+    await closing
+    assert await bucket.records() == [FIRST, [b"a"]]
+
+
+async def test_a_cancelled_append_that_fails_later_is_not_an_unhandled_error(
+    bucket: Bucket,
+) -> None:
+    log, steps = await bucket.leader()
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    steps.held = True
+    append = asyncio.create_task(log.append([[b"a"]], NOW_MS))
+    await settle()
+    append.cancel()
+    await settle()
+    steps.waiting[0].decide(Fate.AWAY)
+    await log.close()
+    del append
+    gc.collect()
+    assert unhandled == []
+
+
+async def test_a_put_that_is_torn_down_leaves_a_log_that_does_not_lead(bucket: Bucket) -> None:
+    log, steps = await bucket.leader()
+    steps.held = True
+    append = asyncio.ensure_future(log.append([[b"a"]], NOW_MS))
+    await settle()
+    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "metadata-log-3"]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await append
+    assert not log.is_leading
+
+
+# --- two leaders ---------------------------------------------------------------------------------
+
+
+async def test_a_deposed_leader_acknowledges_nothing_and_can_come_back(bucket: Bucket) -> None:
+    old, _ = await bucket.leader(b"old")
+    await old.append([[b"a"]], NOW_MS)
+    new, _ = await bucket.leader(b"new")
+    bucket.clock.advance(2 * LEASE_S)
+    with pytest.raises(NotCoordinator, match="another writer"):
+        await old.append([[b"lost"]], NOW_MS)
+    assert old.lease_expires_at is None
+    for call in (old.append([[b"lost"]], NOW_MS), old.prune(1), lead_at(old, 2)):
+        with pytest.raises(NotCoordinator):
+            await call
+    await new.append([[b"b"]], NOW_MS)
+    assert await old.refresh() == 4
+    assert await old.lead([b"old again"], NOW_MS, at_offset=4) == 4
+    assert await old.append([[b"c"]], NOW_MS) == 5
+    with pytest.raises(NotCoordinator):
+        await new.append([[b"lost"]], NOW_MS)
+    expected = [[b"old"], [b"a"], [b"new"], [b"b"], [b"old again"], [b"c"]]
+    assert await bucket.records() == expected
+    await new.refresh()
+    assert await read_records(new) == expected
+
+
+async def lead_at(log: ObjectMetadataLog, offset: int) -> int:
+    return await log.lead([b"leads"], NOW_MS, at_offset=offset)
+
+
+async def test_a_leader_that_sees_another_in_the_log_knows_that_it_was_deposed(
+    bucket: Bucket,
+) -> None:
+    old, steps = await bucket.leader(b"old")
+    await bucket.leader(b"new")
+    puts = steps.count("put")
+    assert await old.refresh() == 2
+    assert old.lease_expires_at is None
+    with pytest.raises(NotCoordinator, match="another writer"):
+        await old.append([[b"lost"]], NOW_MS)
+    assert steps.count("put") == puts
+
+
+async def test_of_candidates_that_lead_at_once_one_does(bucket: Bucket) -> None:
+    logs = [(await bucket.log())[0] for _ in range(5)]
+    outcomes = await asyncio.gather(
+        *(log.lead([b"%d" % number], NOW_MS, at_offset=0) for number, log in enumerate(logs)),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes].count(NotCoordinator) == 4
+    (winner,) = [number for number, outcome in enumerate(outcomes) if outcome == 0]
+    assert [log.is_leading for log in logs].count(True) == 1
+    assert await bucket.records() == [[b"%d" % winner]]
+
+
+# --- the lease -----------------------------------------------------------------------------------
+
+
+async def test_the_lease_runs_from_the_start_of_the_last_successful_append(bucket: Bucket) -> None:
+    log, steps = await bucket.leader()
+    assert log.lease_expires_at == LEASE_S
+    bucket.clock.advance(3)
+
+    async def slow(kind: str, key: str) -> None:
+        bucket.clock.advance(1)
+
+    steps.before_answer = slow
+    await log.append([[b"a"]], NOW_MS)
+    assert bucket.clock.monotonic() == 4
+    assert log.lease_expires_at == 3 + LEASE_S
+    steps.puts.append(Fate.AWAY)
+    with pytest.raises(CommitFailed):
+        await log.append([[b"b"]], NOW_MS)
+    assert log.lease_expires_at == 3 + LEASE_S
+
+
+async def test_a_put_that_ends_within_the_lease_costs_no_listing_and_a_late_one_one(
+    bucket: Bucket,
+) -> None:
+    log, steps = await bucket.leader()
+    lists = steps.count("list")
+    await log.append([[b"a"]], NOW_MS)
+    assert steps.count("list") == lists
+    bucket.clock.advance(LEASE_S)
+    await log.append([[b"b"]], NOW_MS)
+    assert steps.count("list") == lists + 1
+    assert log.lease_expires_at == 2 * LEASE_S
+
+
+async def test_a_leader_whose_late_put_cannot_be_checked_stops_leading(bucket: Bucket) -> None:
+    log, steps = await bucket.leader()
+    bucket.clock.advance(LEASE_S)
+    steps.others.extend([Fate.AWAY])
+    assert await log.append([[b"a"]], NOW_MS) == 1
+    bucket.clock.advance(2 * LEASE_S)
+    steps.others.extend([Fate.AWAY] * SETTINGS.attempts_max)
+    with pytest.raises(CommitOutcomeUnknown):
+        await log.append([[b"b"]], NOW_MS)
+    assert log.lease_expires_at is None
+    await log.refresh()
+    assert await read_records(log) == [FIRST, [b"a"], [b"b"]]
+
+
+async def test_an_append_that_was_in_the_log_before_another_led_is_of_unknown_outcome(
+    bucket: Bucket,
+) -> None:
+    old, steps = await bucket.leader(b"old")
+
+    async def depose_meanwhile(kind: str, key: str) -> None:
+        if kind == "put":
+            steps.before_answer = None
+            bucket.clock.advance(2 * LEASE_S)
+            await bucket.leader(b"new")
+
+    steps.before_answer = depose_meanwhile
+    with pytest.raises(CommitOutcomeUnknown, match="deposed"):
+        await old.append([[b"a"]], NOW_MS)
+    with pytest.raises(NotCoordinator):
+        await old.append([[b"b"]], NOW_MS)
+    assert await bucket.records() == [[b"old"], [b"a"], [b"new"]]
+
+
+# --- pruned offsets ------------------------------------------------------------------------------
+
+
+async def pruned_by_the_next_leader(bucket: Bucket) -> ObjectMetadataLog:
+    """Another log leads behind offset 2, and prunes its beginning; returns that log."""
+    new, _ = await bucket.leader(b"new")
+    for number in range(5):
+        await new.append([[b"%d" % number, b"and more"]], NOW_MS)
+    bucket.clock.advance(LEASE_MARGIN * LEASE_S)
+    await new.append([[b"late"]], NOW_MS)
+    assert await new.prune(9) == 9
+    return new
+
+
+async def test_a_leader_prunes_nothing_while_the_lease_of_another_may_last(bucket: Bucket) -> None:
+    old, _ = await bucket.leader(b"old")
+    await old.append([[b"a"]], NOW_MS)
+    new, _ = await bucket.leader(b"new")
+    await new.append([[b"b"]], NOW_MS)
+    for _ in range(2):
+        assert await new.prune(3) == 0
+        bucket.clock.advance(LEASE_S)
+    assert bucket.clock.monotonic() > (old.lease_expires_at or 0)
+    assert await new.prune(3) == 3
+    assert await bucket.keys() == [key_at(3)]
+
+
+async def test_a_deposed_leader_does_not_trust_a_put_at_a_pruned_offset(bucket: Bucket) -> None:
+    old, _ = await bucket.leader(b"old")
+    await old.append([[b"a"]], NOW_MS)
+    follower, _ = await bucket.log()
+    new = await pruned_by_the_next_leader(bucket)
+    expected = await bucket.records()
+
+    # As long as the one object that was there: its chain of offsets would fit the next one's.
+    with pytest.raises(CommitOutcomeUnknown, match="deposed"):
+        await old.append([[b"lost"]], NOW_MS)
+    with pytest.raises(NotCoordinator):
+        await old.append([[b"lost"]], NOW_MS)
+    assert key_at(2) in await bucket.keys()
+
+    # Whoever comes, whoever was there, and the one who left it: nobody reads it.
+    newcomer, _ = await bucket.log()
+    for log in (newcomer, follower, old):
+        await log.refresh()
+        with pytest.raises(OutOfBounds):
+            await log.read(2, 100)
+        assert log.start_offset == 9
+        assert await read_records(log) == expected
+    await new.append([[b"more"]], NOW_MS)
+    assert await new.prune(new.end_offset) == 14
+    assert await bucket.keys() == [key_at(14)]
+
+
+@pytest.mark.parametrize("records", [1, 2, 7])
+async def test_a_stray_object_of_any_length_is_never_read(bucket: Bucket, records: int) -> None:
+    old, steps = await bucket.leader(b"old")
+    await old.append([[b"a"]], NOW_MS)
+    steps.puts.extend([Fate.LATE] * SETTINGS.attempts_max)
+    with pytest.raises(CommitOutcomeUnknown):
+        await old.append([[b"stray"] * records], NOW_MS)
+    new, _ = await bucket.leader(b"new")
+    await new.append([[b"b"]], NOW_MS)
+    bucket.clock.advance(LEASE_MARGIN * LEASE_S)
+    late_follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
+    assert await new.prune(3) == 3
+    assert await steps.zombies[0].land()
+    assert key_at(2) in await bucket.keys()
+    assert await bucket.records() == [[b"b"]]
+    # This one knows that there was an object at offset 2, and not yet what it holds.
+    with pytest.raises(OutOfBounds):
+        await late_follower.read(2, 100)
+    assert await read_records(late_follower) == [[b"b"]]
+
+
+async def test_a_candidate_does_not_lead_at_a_pruned_offset(bucket: Bucket) -> None:
+    old, _ = await bucket.leader(b"old")
+    await old.append([[b"a"]], NOW_MS)
+    candidate, _ = await bucket.log()
+    await pruned_by_the_next_leader(bucket)
+    with pytest.raises(NotCoordinator):
+        await candidate.lead([b"late"], NOW_MS, at_offset=2)
+    assert not candidate.is_leading
+    assert await candidate.refresh() == 14
+    assert await lead(candidate) == 14
+
+
+async def test_an_own_object_that_was_pruned_between_two_attempts_is_of_unknown_outcome(
+    bucket: Bucket,
+) -> None:
+    old, steps = await bucket.leader(b"old")
+    rival, rival_steps = await bucket.log()
+    rival_steps.puts.extend([Fate.LATE] * SETTINGS.attempts_max)
+    with pytest.raises(CommitOutcomeUnknown):
+        await lead(rival, b"rival")
+
+    async def pruned_meanwhile(kind: str, key: str) -> None:
+        if kind == "put":
+            steps.before_answer = None
+            new, _ = await bucket.leader(b"new")
+            bucket.clock.advance(LEASE_MARGIN * LEASE_S)
+            await new.append([[b"b"]], NOW_MS)
+            await new.prune(3)
+            assert await rival_steps.zombies[0].land()
+
+    steps.before_answer = pruned_meanwhile
+    steps.puts.append(Fate.LOST)
+    # Its first attempt became part of the log; what it meets now is the rival's stray.
+    with pytest.raises(CommitOutcomeUnknown, match="gone on without"):
+        await old.append([[b"a"]], NOW_MS)
+    assert await bucket.records() == [[b"b"]]
+
+
+async def test_a_follower_of_a_pruned_log_is_told_so(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    for number in range(20):
+        await log.append([[b"%d" % number]], NOW_MS)
+    follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
+    behind, _ = await bucket.log()
+    await log.prune(15)
+    with pytest.raises(OutOfBounds, match=r"15 \.\. 21"):
+        await follower.read(3, 1 << 20)
+    assert follower.start_offset == 15
+    assert await read_records(follower) == await read_records(log)
+    # Everything that this one knows is gone.
+    for number in range(20, 30):
+        await log.append([[b"%d" % number]], NOW_MS)
+    await log.prune(28)
+    assert await behind.refresh() == 31
+    assert behind.start_offset == 28
+    assert await read_records(behind) == await read_records(log)
+    assert [batch.base_offset for batch in await behind.read(29, 1 << 20)] == [29, 30]
+
+
+async def test_pruning_deletes_the_lowest_first_and_goes_on_where_it_failed(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metadata.log.object_log.PRUNE_BATCH", 4)
+    log, steps = await bucket.leader()
+    for number in range(20):
+        await log.append([[b"%d" % number]], NOW_MS)
+    steps.others.extend([Fate.OK, Fate.OK, Fate.OK, Fate.AWAY])  # list, delete, list, delete
+    with pytest.raises(StorageFailed, match="and 3 more"):
+        await log.prune(18)
+    assert log.start_offset == 4
+    steps.others.extend([Fate.OK, Fate.LOST])
+    with pytest.raises(StorageFailed):
+        await log.prune(18)
+    assert (await bucket.keys())[0] == key_at(8)
+    assert await log.prune(18) == 18
+    assert await bucket.keys() == [key_at(offset) for offset in range(18, 21)]
+
+
+async def test_an_object_that_will_not_go_stays_out_of_the_log_and_is_tried_again(
+    bucket: Bucket,
+) -> None:
+    class Sticky(MemoryStore):
+        stuck: ClassVar[set[ObjectKey]] = {key_at(2), key_at(5)}
+
+        async def delete(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:
+            return await super().delete([key for key in keys if key not in self.stuck])
+
+    store = Sticky(clock=bucket.clock)
+    log = await ObjectMetadataLog.open(store, 3, clock=bucket.clock, rng=random.Random(1))
+    await lead(log)
+    for number in range(9):
+        await log.append([[b"%d" % number]], NOW_MS)
+    with pytest.raises(StorageFailed, match=f"2 of 7 objects are not deleted: {key_at(2)}"):
+        await log.prune(7)
+    assert log.start_offset == 7
+    other = await ObjectMetadataLog.open(store, 3, clock=bucket.clock, rng=random.Random(2))
+    assert other.start_offset == 7
+    assert await read_records(other) == await read_records(log)
+    Sticky.stuck = set()
+    assert await log.prune(8) == 8
+    assert [stat.key async for stat in store.list("")] == [key_at(8), key_at(9)]
+
+
+async def test_appends_go_on_while_the_log_is_pruned(bucket: Bucket) -> None:
+    log, steps = await bucket.leader()
+    await log.append([[b"a"]], NOW_MS)
+    steps.held = True
+    pruning = asyncio.ensure_future(log.prune(1))
+    await settle()
+    appending = asyncio.ensure_future(log.append([[b"b"]], NOW_MS))
+    await settle()
+    by_kind = {waiting.kind: waiting for waiting in steps.waiting}
+    by_kind["put"].decide(Fate.OK)
+    assert await appending == 2
+    steps.held = False
+    by_kind["list"].decide(Fate.OK)
+    assert await pruning == 1
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+async def test_a_listing_that_misses_an_object_makes_no_gap(bucket: Bucket) -> None:
+    class Racing(MemoryStore):
+        missed: ClassVar[list[str]] = []
+
+        async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
+            missed, self.missed[:] = list(self.missed), []
+            async for stat in super().list(prefix, start_after):
+                if stat.key not in missed:
+                    yield stat
+
+    store = Racing(clock=bucket.clock)
+    log = await ObjectMetadataLog.open(store, 3, clock=bucket.clock, rng=random.Random(1))
+    follower = await ObjectMetadataLog.open(store, 3, clock=bucket.clock, rng=random.Random(2))
+    await lead(log)
+    await follower.refresh()
+    for number in range(9):
+        await log.append([[b"%d" % number]], NOW_MS)
+    expected = await read_records(log)
+    for missed in ([key_at(1)], [key_at(4)], [key_at(0)], [key_at(3), key_at(4), key_at(7)]):
+        Racing.missed[:] = missed
+        newcomer = await ObjectMetadataLog.open(store, 3, clock=bucket.clock, rng=random.Random(3))
+        assert (await newcomer.read(1, 1))[0].base_offset == 1
+        assert await read_records(newcomer) in (expected, expected[1:])
+    Racing.missed[:] = [key_at(1)]
+    assert await follower.refresh() == 10
+    assert await read_records(follower) == expected
+
+
+async def test_a_hole_is_where_the_log_begins(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    for number in range(9):
+        await log.append([[b"%d" % number]], NOW_MS)
+    follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
+    await bucket.store.delete([key_at(4)])
+    for reader in (follower, (await bucket.log())[0]):
+        with pytest.raises(OutOfBounds):
+            await reader.read(0, 1 << 20)
+        assert reader.start_offset == 5
+        assert [batch.base_offset for batch in await reader.read(5, 1 << 20)] == list(range(5, 10))
+
+
+async def test_a_log_whose_end_is_gone_is_not_believed(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    for number in range(3):
+        await log.append([[b"%d" % number]], NOW_MS)
+    follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
+    await bucket.store.delete([key_at(3)])
+    with pytest.raises(CorruptLog, match="ended at 4 before"):
+        await follower.read(3, 100)
+    await bucket.store.delete([key_at(offset) for offset in range(3)])
+    with pytest.raises(CorruptLog, match="ended at 4 before"):
+        await follower.read(2, 100)
+
+
+async def test_an_object_that_follows_nothing_is_not_believed(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    await log.append([[b"a", b"b"]], NOW_MS)
+    for offset, previous in ((2, bytes(16)), (3, b"someone else's id")):
+        made = encode_object(
+            3, offset, [[b"x"]], NOW_MS, put_id=bytes(16), previous_put_id=previous[:16]
+        )
+        await bucket.store.put(key_at(offset), BytesBody(made.data))
+        with pytest.raises(CorruptLog, match="does not follow"):
+            await log.refresh()
+        await bucket.store.delete([key_at(offset)])
+
+
+async def test_what_was_just_read_or_written_costs_no_request(bucket: Bucket) -> None:
+    log, steps = await bucket.leader()
+    follower, follower_steps = await bucket.log()
+    await log.append([[b"a"]], NOW_MS)
+    await follower.refresh()
+    made = len(steps.made), len(follower_steps.made)
+    assert await read_records(log) == await read_records(follower)
+    assert (len(steps.made), len(follower_steps.made)) == made
+
+
+async def test_the_cache_has_a_limit(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    for number in range(10):
+        await log.append([[b"%d" % number, bytes(1000)]], NOW_MS)
+    follower, steps = await bucket.log(ObjectLogSettings(cache_bytes=3000))
+    assert len(await read_all(follower)) == 11
+    steps.made.clear()
+    await follower.read(19, 1)
+    assert steps.count("get") == 0
+    await follower.read(1, 1)
+    assert steps.count("get") == 1
+
+
+async def test_a_replay_fetches_objects_side_by_side(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    for number in range(2 * READ_OBJECTS_MAX):
+        await log.append([[b"%d" % number]], NOW_MS)
+    follower, steps = await bucket.log(ObjectLogSettings(cache_bytes=0))
+    steps.held = True
+    reading = asyncio.ensure_future(follower.read(0, 1 << 20))
+    await settle()
+    # And the header behind them, which vouches for the last.
+    assert len(steps.waiting) == READ_OBJECTS_MAX + 1
+    for waiting in list(steps.waiting):
+        waiting.decide(Fate.OK)
+    assert len(await reading) == READ_OBJECTS_MAX
+
+
+async def test_a_store_that_is_away_fails_reads_and_not_the_log(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    await log.append([[b"a"]], NOW_MS)
+    follower, steps = await bucket.log(ObjectLogSettings(cache_bytes=0))
+    for call in (follower.refresh, lambda: follower.read(0, 1)):
+        steps.others.append(Fate.AWAY)
+        with pytest.raises(StorageFailed):
+            await call()
+    assert await follower.refresh() == 2
+    assert await follower.verify() == 2
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+async def damaged_log(bucket: Bucket) -> list[list[bytes]]:
+    log, _ = await bucket.leader()
+    for number in range(4):
+        await log.append([[b"%d" % number, b"value"], [b"another"]], NOW_MS)
+    return await read_records(log)
+
+
+async def assert_damage_is_found(bucket: Bucket, offset: int, data: bytes) -> None:
+    """Whether the damage is there before the log is opened or comes later."""
+    follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
+    intact = await bucket.data(offset)
+    await bucket.replace(offset, data)
+    with pytest.raises(CorruptLog, match=key_at(offset)):
+        await follower.verify()
+    with pytest.raises(CorruptLog, match=key_at(offset)):
+        await (await bucket.log())[0].verify()
+    await bucket.replace(offset, intact)
+    assert await follower.verify() == 13
+
+
+@pytest.mark.parametrize("offset", [0, 4, 10])
+async def test_a_flipped_bit_anywhere_is_found(bucket: Bucket, offset: int) -> None:
+    await damaged_log(bucket)
+    intact = await bucket.data(offset)
+    rng = random.Random(offset)
+    for position in range(len(intact)):
+        data = bytearray(intact)
+        data[position] ^= 1 << rng.randrange(8)
+        await assert_damage_is_found(bucket, offset, bytes(data))
+
+
+@pytest.mark.parametrize("offset", [0, 4, 10])
+async def test_an_object_that_is_torn_or_too_long_is_found(bucket: Bucket, offset: int) -> None:
+    await damaged_log(bucket)
+    intact = await bucket.data(offset)
+    for length in range(len(intact)):
+        await assert_damage_is_found(bucket, offset, intact[:length])
+    await assert_damage_is_found(bucket, offset, intact + b"\0")
+    await assert_damage_is_found(bucket, offset, intact + intact)
+
+
+async def test_an_object_under_the_key_of_another_is_found(bucket: Bucket) -> None:
+    await damaged_log(bucket)
+    await assert_damage_is_found(bucket, 4, await bucket.data(7))
+    other = await ObjectMetadataLog.open(bucket.store, 30, clock=bucket.clock, rng=random.Random(1))
+    await lead(other)
+    stored = await bucket.store.get(ObjectKey("meta/30/log/" + "0" * 20))
+    await assert_damage_is_found(bucket, 0, stored)
+
+
+async def test_batches_that_do_not_fit_their_header_are_found(bucket: Bucket) -> None:
+    """The CRCs are right: whoever wrote it was wrong."""
+    await damaged_log(bucket)
+    intact = decode_object(3, key_at(4), await bucket.data(4))
+    body = intact.data[HEADER_BYTES:]
+    first = body[: intact.batches[0].end - HEADER_BYTES]
+    no_metadata = bytearray(body)
+    no_metadata[len(first) - 1] = 2  # the record says that it has a header
+    no_metadata[17:21] = crc32c(memoryview(no_metadata)[21 : len(first)]).to_bytes(4, "big")
+    for wrong in (
+        {"next_offset": 8},
+        {"next_offset": 4},
+        {"batch_count": 1},
+        {"batch_count": 0},
+        {"body": first},
+        {"body": body + first},
+        {"body": b""},
+        {"body": body[len(first) :] + first},
+        {"body": body + bytes(61)},
+        {"body": bytes(no_metadata)},
+        {"magic": b"DLSMETAX"},
+        {"version": 2},
+    ):
+        changed_body = bytes(wrong.pop("body", body))
+        magic, version = wrong.pop("magic", MAGIC), wrong.pop("version", FORMAT_VERSION)
+        header = intact.header._replace(
+            body_bytes=len(changed_body), body_crc=crc32c(changed_body), **wrong
+        )
+        front = OBJECT_HEADER.pack(magic, version, HEADER_BYTES, 3, *header)
+        data = front + OBJECT_HEADER_CRC.pack(crc32c(front)) + changed_body
+        await assert_damage_is_found(bucket, 4, data)
+
+
+async def test_a_damaged_object_in_the_way_of_an_append_is_an_unknown_outcome(
+    bucket: Bucket,
+) -> None:
+    log, _ = await bucket.leader()
+    await bucket.store.put(key_at(1), BytesBody(b"what is this"))
+    with pytest.raises(CommitOutcomeUnknown, match=key_at(1)):
+        await log.append([[b"a"]], NOW_MS)
+    assert not log.is_leading
+    with pytest.raises(CorruptLog, match=key_at(1)):
+        await log.refresh()
+
+
+# --- S3 that loses, refuses and slows down -------------------------------------------------------
+
+FAST_S3 = S3Settings(retry_first_delay_ms=1, retry_delay_max_ms=5, attempts_max=3)
+
+
+@pytest.fixture
+async def s3_logs(
+    faulty_s3: FaultyS3, moto_bucket: str
+) -> AsyncIterator[tuple[ObjectMetadataLog, ObjectMetadataLog]]:
+    """Two logs on one bucket, both through the faulty proxy."""
+    clock = SystemClock()
+
+    def store() -> S3Store:
+        return S3Store(
+            moto_bucket,
+            endpoint_url=faulty_s3.url,
+            clock=clock,
+            rng=random.Random(),
+            settings=FAST_S3,
+        )
+
+    settings = ObjectLogSettings(retry_first_delay_ms=1, retry_delay_max_ms=5, attempts_max=3)
+    async with store() as first_store, store() as second_store:
+        logs = [
+            await ObjectMetadataLog.open(
+                opened, 3, clock=clock, rng=random.Random(), settings=settings
+            )
+            for opened in (first_store, second_store)
+        ]
+        yield logs[0], logs[1]
+        for log in logs:
+            await log.close()
+
+
+async def test_s3_loses_answers_of_appends_and_each_is_there_once(
+    s3_logs: tuple[ObjectMetadataLog, ObjectMetadataLog], faulty_s3: FaultyS3
+) -> None:
+    log, follower = s3_logs
+    faulty_s3.add(Fault("lose_response", method="PUT", key_prefix=PREFIX, nth=1, count=1))
+    faulty_s3.add(Fault("lose_response", method="PUT", key_prefix=PREFIX, nth=3, count=4))
+    await lead(log)
+    for number in range(4):
+        assert await log.append([[b"%d" % number]], NOW_MS) == 1 + number
+    assert faulty_s3.hits("lose_response") == 5
+    await follower.refresh()
+    assert await read_records(follower) == [FIRST, *([b"%d" % number] for number in range(4))]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(409, "ConditionalRequestConflict"), (503, "SlowDown"), (500, "InternalError")],
+)
+async def test_s3_refuses_appends_for_a_while(
+    s3_logs: tuple[ObjectMetadataLog, ObjectMetadataLog],
+    faulty_s3: FaultyS3,
+    status: int,
+    code: str,
+) -> None:
+    log, follower = s3_logs
+    await lead(log)
+    faulty_s3.add(
+        Fault("status", method="PUT", key_prefix=PREFIX, count=2, status=status, code=code)
+    )
+    assert await log.append([[b"a"]], NOW_MS) == 1
+    faulty_s3.add(
+        Fault("status", method="PUT", key_prefix=PREFIX, count=None, status=status, code=code)
+    )
+    with pytest.raises((CommitFailed, CommitOutcomeUnknown)):
+        await log.append([[b"b"]], NOW_MS)
+    faulty_s3.clear()
+    if not log.is_leading:
+        assert await lead(log) == 2
+    end = await log.append([[b"c"]], NOW_MS) + 1
+    assert await follower.refresh() == end
+    records = await read_records(follower)
+    assert records[:2] == [FIRST, [b"a"]]
+    assert records[-1] == [b"c"]
+    assert [b"b"] not in records
+
+
+async def test_s3_answers_a_deposed_leader_with_412(
+    s3_logs: tuple[ObjectMetadataLog, ObjectMetadataLog], faulty_s3: FaultyS3
+) -> None:
+    old, new = s3_logs
+    await lead(old)
+    await lead(new)
+    await new.append([[b"b"]], NOW_MS)
+    faulty_s3.add(Fault("lose_response", method="PUT", key_prefix=PREFIX))
+    with pytest.raises(NotCoordinator):
+        await old.append([[b"lost"]], NOW_MS)
+    assert await old.refresh() == 3
+    assert await read_records(old) == [FIRST, FIRST, [b"b"]]
+
+
+async def test_s3_is_away_for_so_long_that_nobody_knows(
+    s3_logs: tuple[ObjectMetadataLog, ObjectMetadataLog], faulty_s3: FaultyS3
+) -> None:
+    log, follower = s3_logs
+    await lead(log)
+    faulty_s3.add(Fault("lose_response", method="PUT", key_prefix=PREFIX, count=1))
+    faulty_s3.add(Fault("drop", count=None))
+    with pytest.raises(CommitOutcomeUnknown):
+        await log.append([[b"a"]], NOW_MS)
+    with pytest.raises(StorageFailed):
+        await log.refresh()
+    faulty_s3.clear()
+    with pytest.raises(NotCoordinator):
+        await log.append([[b"b"]], NOW_MS)
+    assert await lead(log) == 2
+    await follower.refresh()
+    assert await read_records(follower) == [FIRST, [b"a"], FIRST]
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)

@@ -1,0 +1,329 @@
+"""Control records: bytes written out by hand, round trips, and what they do to the state."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from metadata.apply.apply_control import TOMBSTONES_PER_RECORD_MAX
+from metadata.log.log import MetadataRecordBatch
+from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
+from metadata.records.control import (
+    BrokerRegisteredRecord,
+    BrokerUnregisteredRecord,
+    ClientQuotasRecord,
+    ControlRecord,
+    FileHandedOverRecord,
+    FilesTombstonedRecord,
+    LeaderChangeRecord,
+    NoOpRecord,
+    PartitionsAssignedRecord,
+    ProducersExpiredRecord,
+    RowsSweptRecord,
+)
+from metadata.records.records import (
+    MetadataRecord,
+    PartitionCreatedRecord,
+    decode_record,
+    encode_record,
+)
+from metadata.replica.state_recovery import apply_batches
+from metadata.rules.files import FILES_PER_CALL_MAX
+from metadata.state.image import CommittedImage
+from metadata.state.schema import FILES
+from metadata.state.state import StateDatabase, load_image
+from metadata.state.state_check import scan_state_hash
+from tests.support.coordinator_samples import QUOTA_ENTITIES
+from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.errors import CorruptLog, CorruptState
+
+TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
+TOPIC_HEX = "00112233445566778899aabbccddeeff"
+LIFE = UUID(int=7)
+LIFE_HEX = "00000000000000000000000000000007"
+KEY = ObjectKey("wal/00/K")
+KEY_HEX = "09" + b"wal/00/K".hex()
+
+GOLDEN: list[tuple[ControlRecord, str]] = [
+    (
+        LeaderChangeRecord(leader_epoch=3, broker_id=2, host="h", port=9092, incarnation=LIFE),
+        "01 ed07 00 00000003 00000002 0268 00002384" + LIFE_HEX + "00",
+    ),
+    (
+        PartitionsAssignedRecord(topic_id=TOPIC, name="t", first_partition=1, coordinators=(1, 2)),
+        "01 ee07 00" + TOPIC_HEX + "0274 00000001 03 00000001 00000002 00",
+    ),
+    (
+        FileHandedOverRecord(object_key=KEY, object_format=1, file_size=500, owner_ids=(1, 0)),
+        "01 ef07 00" + KEY_HEX + "01 00000000000001f4 03 00000001 00000000 00",
+    ),
+    (FilesTombstonedRecord(object_keys=(KEY,)), "01 f007 00 02" + KEY_HEX + "00"),
+    (ProducersExpiredRecord(before_ms=9, limit=5), "01 f107 00 0000000000000009 00000005 00"),
+    (NoOpRecord(leader_epoch=4), "01 f207 00 00000004 00"),
+    (
+        BrokerRegisteredRecord(broker_id=2, host="h", port=9092, rack="r", incarnation=LIFE),
+        "01 f307 00 00000002 0268 00002384 0272" + LIFE_HEX + "00",
+    ),
+    (BrokerUnregisteredRecord(broker_id=2), "01 f407 00 00000002 00"),
+    (RowsSweptRecord(limit=500), "01 f507 00 000001f4 00"),
+    (
+        ClientQuotasRecord(entity=(("ip", "a"), ("user", None)), quotas={"r": 2.5, "k": 1.0}),
+        "01 f607 00 03 03 6970 00 02 61 00  05 75736572 01 01 00"
+        "03 02 6b 3ff0000000000000 00  02 72 4004000000000000 00  00",
+    ),
+]
+
+
+@pytest.mark.parametrize(("record", "data"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_a_control_record_is_these_bytes(record: ControlRecord, data: str) -> None:
+    assert encode_record(record).hex() == data.replace(" ", "")
+    assert decode_record(bytes.fromhex(data)) == record
+
+
+def test_every_control_record_has_golden_bytes() -> None:
+    assert {type(record) for record, _ in GOLDEN} == set(ControlRecord.__args__)
+
+
+int32 = st.integers(-(1 << 31), (1 << 31) - 1)
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+names = st.text(st.characters(codec="utf-8"), max_size=20)
+ids = st.lists(int32, max_size=4).map(tuple)
+records = st.one_of(
+    st.builds(
+        LeaderChangeRecord,
+        leader_epoch=int32,
+        broker_id=int32,
+        host=names,
+        port=int32,
+        incarnation=st.uuids(),
+    ),
+    st.builds(
+        PartitionsAssignedRecord,
+        topic_id=st.uuids(),
+        name=names,
+        first_partition=int32,
+        coordinators=ids,
+    ),
+    st.builds(
+        FileHandedOverRecord,
+        object_key=names,
+        object_format=st.integers(-128, 127),
+        file_size=int64,
+        owner_ids=ids,
+    ),
+    st.builds(FilesTombstonedRecord, object_keys=st.lists(names, max_size=4).map(tuple)),
+    st.builds(ProducersExpiredRecord, before_ms=int64, limit=int32),
+    st.builds(NoOpRecord, leader_epoch=int32),
+    st.builds(
+        BrokerRegisteredRecord,
+        broker_id=int32,
+        host=names,
+        port=int32,
+        rack=names,
+        incarnation=st.uuids(),
+    ),
+    st.builds(BrokerUnregisteredRecord, broker_id=int32),
+    st.builds(RowsSweptRecord, limit=int32),
+    st.builds(
+        ClientQuotasRecord,
+        entity=QUOTA_ENTITIES,
+        quotas=st.dictionaries(names, st.floats(allow_nan=False), max_size=3),
+    ),
+)
+
+
+@given(records)
+def test_every_control_record_comes_back_as_it_was(record: ControlRecord) -> None:
+    assert decode_record(encode_record(record)) == record
+
+
+@given(records, st.data())
+def test_a_cut_control_record_is_corrupt(record: ControlRecord, data: st.DataObject) -> None:
+    encoded = encode_record(record)
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(CorruptLog):
+        decode_record(encoded[:cut])
+
+
+# --- what they do to the state -------------------------------------------------------------------
+
+
+class Replayed:
+    """A state that records are applied to, one batch each."""
+
+    def __init__(self, state: StateDatabase, coordinator_id: int) -> None:
+        self.state = state
+        self.image = CommittedImage(producers_max=10, coordinator_id=coordinator_id)
+
+    async def apply(self, *new: MetadataRecord, timestamp_ms: int = 1_000) -> None:
+        batch = MetadataRecordBatch(
+            self.image.next_offset, timestamp_ms, [encode_record(record) for record in new]
+        )
+        self.image.merge(await self.state.write(lambda c: apply_batches(self.image, [batch], c)))
+
+    async def check(self) -> None:
+        """The rows say what memory says, and their hash is the one that was kept."""
+        loaded = CommittedImage(producers_max=10, coordinator_id=self.image.coordinator_id)
+        await self.state.read(lambda c: load_image(c, loaded))
+        assert loaded.topics == self.image.topics
+        assert loaded.leader == self.image.leader
+        assert loaded.brokers == self.image.brokers
+        assert loaded.quotas == self.image.quotas
+        assert await self.state.read(scan_state_hash) == self.image.state_hash
+
+
+async def replayed(path: Path, coordinator_id: int = 0) -> Replayed:
+    state = StateDatabase(path / "state.sqlite", readers=1)
+    await state.open_or_create()
+    return Replayed(state, coordinator_id)
+
+
+def leader(epoch: int, broker_id: int = 1) -> LeaderChangeRecord:
+    return LeaderChangeRecord(
+        leader_epoch=epoch, broker_id=broker_id, host="h", port=1, incarnation=LIFE
+    )
+
+
+async def test_leader_epochs_only_grow(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    async with replica.state:
+        await replica.apply(leader(1))
+        await replica.apply(leader(2, broker_id=5))
+        assert replica.image.leader == Leader(2, 5, "h", 1, LIFE)
+        await replica.check()
+        with pytest.raises(CorruptState, match="leader epoch 2"):
+            await replica.apply(leader(2))
+
+
+async def test_the_catalogue_knows_where_every_partition_lives(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    async with replica.state:
+        await replica.apply(
+            PartitionsAssignedRecord(
+                topic_id=TOPIC, name="t", first_partition=0, coordinators=(2, 1)
+            ),
+            PartitionCreatedRecord(topic_id=TOPIC, name="t", partition=2),
+            PartitionsAssignedRecord(
+                topic_id=TOPIC, name="t", first_partition=3, coordinators=(2,)
+            ),
+        )
+        topic = replica.image.topics_by_name["t"]
+        assert topic.partition_count == 4
+        assert [topic.coordinator_of(partition) for partition in range(4)] == [2, 1, 0, 2]
+        assert list(replica.image.partitions) == [TopicIdPartition(TOPIC, 2)]
+        await replica.check()
+
+
+async def test_another_coordinator_has_only_its_partitions(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path, coordinator_id=2)
+    async with replica.state:
+        for partition in (0, 3):
+            await replica.apply(
+                PartitionCreatedRecord(topic_id=TOPIC, name="t", partition=partition)
+            )
+        assert {partition for _, partition in replica.image.partitions} == {0, 3}
+        await replica.check()
+
+
+async def test_a_partition_is_not_created_twice(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path, coordinator_id=2)
+    async with replica.state:
+        await replica.apply(PartitionCreatedRecord(topic_id=TOPIC, name="t", partition=3))
+        with pytest.raises(CorruptState, match="partition 3 after 4"):
+            await replica.apply(PartitionCreatedRecord(topic_id=TOPIC, name="t", partition=3))
+
+
+async def test_a_file_that_was_handed_over_is_ours_and_drained(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path, coordinator_id=1)
+    handed = FileHandedOverRecord(object_key=KEY, object_format=1, file_size=500, owner_ids=(0, 1))
+    async with replica.state:
+        await replica.apply(handed, timestamp_ms=5_000)
+        await replica.apply(handed, timestamp_ms=6_000)
+        (row,) = await replica.state.read(lambda c: c.execute(select(FILES.table)).all())
+        assert (row.is_owner, row.live_rows, row.deletable_since_ms) == (1, 0, 5_000)
+        await replica.check()
+
+
+async def test_tombstones_are_files_that_wait_for_their_deletion(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    keys = [ObjectKey(f"wal/00/{number}") for number in range(3)]
+    async with replica.state:
+        await replica.apply(FilesTombstonedRecord(object_keys=keys[:2]), timestamp_ms=5_000)
+        await replica.apply(FilesTombstonedRecord(object_keys=keys[2:]))
+        rows = await replica.state.read(lambda c: c.execute(select(FILES.table)).all())
+        assert sorted(row.object_key for row in rows) == keys
+        assert {row.object_format for row in rows} == {TOMBSTONE}
+        await replica.check()
+
+
+async def test_a_record_has_no_more_tombstones_than_it_has_surrogate_keys(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    keys = tuple(ObjectKey(f"wal/{at}") for at in range(TOMBSTONES_PER_RECORD_MAX + 1))
+    async with replica.state:
+        with pytest.raises(CorruptState, match="tombstones in one record"):
+            await replica.apply(FilesTombstonedRecord(object_keys=keys))
+    assert FILES_PER_CALL_MAX <= TOMBSTONES_PER_RECORD_MAX
+
+
+async def test_a_known_key_is_not_tombstoned(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    async with replica.state:
+        await replica.apply(FilesTombstonedRecord(object_keys=(KEY,)))
+        with pytest.raises(CorruptState):
+            await replica.apply(FilesTombstonedRecord(object_keys=(KEY,)))
+
+
+async def test_brokers_come_and_go(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    register = BrokerRegisteredRecord(broker_id=4, host="a", port=1, rack="r", incarnation=LIFE)
+    async with replica.state:
+        await replica.apply(register)
+        await replica.apply(
+            BrokerRegisteredRecord(broker_id=4, host="b", port=2, rack="", incarnation=LIFE)
+        )
+        assert replica.image.brokers == {4: RegisteredBroker(4, "b", 2, "", LIFE)}
+        await replica.check()
+        await replica.apply(BrokerUnregisteredRecord(broker_id=4))
+        assert replica.image.brokers == {}
+        await replica.check()
+        with pytest.raises(CorruptState, match="not registered"):
+            await replica.apply(BrokerUnregisteredRecord(broker_id=4))
+
+
+async def test_an_entity_has_the_quotas_of_its_last_record(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    one, other = (("user", "u"),), (("client-id", "c"), ("user", None))
+    async with replica.state:
+        await replica.apply(
+            ClientQuotasRecord(entity=one, quotas={"a": 1.0, "b": 2.0**62}),
+            ClientQuotasRecord(entity=other, quotas={"a": 0.5}),
+        )
+        first = replica.image.quotas
+        assert first == {one: {"a": 1.0, "b": 2.0**62}, other: {"a": 0.5}}
+        await replica.check()
+        await replica.apply(ClientQuotasRecord(entity=one, quotas={"c": 1e300}))
+        assert replica.image.quotas == {one: {"c": 1e300}, other: {"a": 0.5}}
+        await replica.check()
+        await replica.apply(ClientQuotasRecord(entity=one, quotas={}))
+        assert replica.image.quotas == {other: {"a": 0.5}}
+        assert len(first) == 2, "who looks at the quotas shall not see them change under its hands"
+        await replica.check()
+        with pytest.raises(CorruptState, match="had none"):
+            await replica.apply(ClientQuotasRecord(entity=one, quotas={}))
+
+
+@pytest.mark.parametrize(
+    ("entity", "problem"),
+    [
+        ("03 03 6970 00 02 61 00  03 6970 01 01 00", "after 'ip'"),
+        ("02 03 6970 01 02 61 00", "a default ip with the name 'a'"),
+        ("02 03 6970 02 01 00", "a default ip"),
+        ("0a" + "".join(f"02 {at:02x} 01 01 00" for at in range(0x61, 0x6A)), "of 9 parts"),
+    ],
+)
+def test_an_entity_that_no_encoder_writes_is_corrupt(entity: str, problem: str) -> None:
+    with pytest.raises(CorruptLog, match=problem):
+        decode_record(bytes.fromhex(f"01 f607 00 {entity} 01 00"))

@@ -1,0 +1,466 @@
+"""FileCommitted records: both versions, column by column, and what no decoder may swallow."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.records.columns import column, difference, pack_column, read_column, total
+from metadata.records.file_committed import (
+    COMMITTED_AT_TAG,
+    REFUSED_TAGS,
+    CommittedBatch,
+    CommittedBatches,
+    FileCommittedRecord,
+    RefusedBatch,
+)
+from metadata.records.records import decode_record, encode_record
+from tests.support.file_committed_v0 import encode_file_committed_0
+from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.errors import CorruptLog
+from wal.wire.fields import FieldReader, tag_section, uvarint
+
+TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
+PARTITION = TopicIdPartition(TOPIC, 3)
+
+Encode = Callable[[FileCommittedRecord], bytes]
+both_versions = pytest.mark.parametrize(
+    "encode", [encode_file_committed_0, encode_record], ids=["version 0", "version 1"]
+)
+
+
+def batch(
+    partition: TopicIdPartition, position: int, base_offset: int, last_offset: int
+) -> CommittedBatch:
+    return CommittedBatch(
+        partition=partition,
+        position=position,
+        magic=2,
+        byte_offset=ByteOffset(100),
+        byte_size=200,
+        base_offset=Offset(base_offset),
+        last_offset=Offset(last_offset),
+        log_append_time_ms=1000,
+        max_timestamp_ms=999,
+        timestamp_type=1,
+        producer_id=7,
+        producer_epoch=1,
+        base_sequence=4,
+        last_sequence=4 + last_offset - base_offset,
+    )
+
+
+def file_of(*batches: CommittedBatch, **fields: Any) -> FileCommittedRecord:
+    values: dict[str, Any] = {
+        "object_key": ObjectKey("k"),
+        "object_format": 1,
+        "file_size": 1,
+        "uploader_broker_id": 0,
+        "owner_ids": (0,),
+        "committed_at_ms": 0,
+        "batches": batches,
+    }
+    return FileCommittedRecord(**{**values, **fields})
+
+
+FILE_COMMITTED = FileCommittedRecord(
+    object_key=ObjectKey("wal/0f/K"),
+    object_format=1,
+    file_size=300,
+    uploader_broker_id=5,
+    owner_ids=(0, 2),
+    committed_at_ms=1001,
+    batches=(batch(PARTITION, 1, 10, 12), batch(TopicIdPartition(TOPIC, 4), 0, 0, 0)),
+    refused=(
+        RefusedBatch(position=2, error_code=45),
+        RefusedBatch(
+            position=3, error_code=0, base_offset=9, log_append_time_ms=900, log_start_offset=2
+        ),
+    ),
+    request_digest=bytes(range(16)),
+)
+VERSION_0 = bytes.fromhex(
+    "01 66 00"  # frame version 1, api key 102, version 0
+    "09 77616c2f30662f4b"  # "wal/0f/K"
+    "01"  # object format
+    "000000000000012c"  # file size
+    "00000005"  # uploader
+    "03 00000000 00000002"  # two owners
+    "02"  # one topic
+    "00112233445566778899aabbccddeeff"
+    "03"  # two partitions
+    "00000003"
+    "02"  # one batch
+    "02 00000064 000000c8"  # magic, byte offset, byte size
+    "000000000000000a 000000000000000c"  # assigned offsets
+    "00000000000003e8 00000000000003e7 01"  # append time, max timestamp, type
+    "0000000000000007 0001 00000004 00000006"  # producer
+    "00"  # tags of the batch
+    "00"  # tags of the partition
+    "00000004"
+    "02"
+    "02 00000064 000000c8"
+    "0000000000000000 0000000000000000"
+    "00000000000003e8 00000000000003e7 01"
+    "0000000000000007 0001 00000004 00000004"
+    "00"
+    "00"
+    "00"  # tags of the topic
+    "04"  # four tagged fields
+    "e807 08 00000000000003e9"  # 1000 CommittedAt
+    "e907 09 03 00000001 00000000"  # 1001 Positions
+    "ea07 3f 03"  # 1002 Refused, 63 bytes: two of 31
+    "00000002 002d ffffffffffffffff ffffffffffffffff ffffffffffffffff 00"
+    "00000003 0000 0000000000000009 0000000000000384 0000000000000002 00"
+    "eb07 10 000102030405060708090a0b0c0d0e0f"  # 1003 RequestDigest
+)
+# A column: count + 1, width, smallest in zigzag, entries.
+VERSION_1 = bytes.fromhex(
+    "01 66 01"
+    "09 77616c2f30662f4b"
+    "01 000000000000012c 00000005"
+    "03 00000000 00000002"
+    "00000000000003e9"  # CommittedAt
+    "000102030405060708090a0b0c0d0e0f"  # RequestDigest
+    "02 00112233445566778899aabbccddeeff 02 00"  # one topic, two runs, no tags
+    "03 01 06 00 01"  # PartitionIndex 3, 4
+    "03 00 02"  # BatchCount 1, 1
+    "03 01 00 0a 00"  # FirstOffset 10, 0
+    "00000064"  # FirstByte
+    "03 01 9003 00 00"  # ByteSize 200, 200: a leading column has entries
+    "03 01 8f03 c8 00"  # ByteGap 0, -200
+    "03 01 00 02 00"  # RecordSpan 2, 0
+    "03 00 00"  # OffsetGap
+    "03 00 01"  # AppendTime -1, -1
+    "03 00 03"  # MaxTimestamp -2, -2
+    "03 00 04"  # Magic
+    "03 00 02"  # TimestampType
+    "03 00 0e"  # ProducerId
+    "03 00 02"  # ProducerEpoch
+    "03 00 08"  # BaseSequence
+    "03 00 00"  # SequenceGap
+    "06"  # six tagged fields
+    "e907 05 03 01 01 02 00"  # 1001 Positions: 1 - 0, 0 - 1
+    "ec07 05 03 01 04 00 01"  # 1004 RefusedPosition 2, 3
+    "ed07 05 03 01 00 2d 00"  # 1005 ErrorCode 45, 0
+    "ee07 05 03 01 01 00 0a"  # 1006 DuplicateOffset -1, 9
+    "ef07 07 03 02 01 0000 8503"  # 1007 DuplicateAppendTime -1, 900
+    "f007 05 03 01 01 00 03"  # 1008 LogStartOffset -1, 2
+)
+
+
+def test_version_0_is_read_for_ever() -> None:
+    assert decode_record(VERSION_0) == FILE_COMMITTED
+    assert encode_file_committed_0(FILE_COMMITTED) == VERSION_0
+
+
+def test_version_1_is_exactly_these_bytes() -> None:
+    assert encode_record(FILE_COMMITTED) == VERSION_1
+    assert decode_record(VERSION_1) == FILE_COMMITTED
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+int8 = st.integers(-(1 << 7), (1 << 7) - 1)
+int16 = st.integers(-(1 << 15), (1 << 15) - 1)
+int32 = st.integers(-(1 << 31), (1 << 31) - 1)
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(st.lists(int64, max_size=50) | st.lists(int8, max_size=50), st.booleans())
+def test_a_column_comes_back_as_it_was(numbers: list[int], is_leading: bool) -> None:
+    data = pack_column(column(numbers), is_leading=is_leading)
+    reader = FieldReader(data, "test")
+    found = read_column(reader, None if is_leading else len(numbers))
+    reader.finish()
+    assert found.tolist() == numbers
+
+
+@given(st.lists(st.tuples(int64, int64), min_size=1, max_size=20))
+def test_differences_of_any_numbers_can_be_undone(pairs: list[tuple[int, int]]) -> None:
+    ones, others = (column(numbers) for numbers in zip(*pairs, strict=True))
+    assert total(difference(ones, others), others).tolist() == ones.tolist()
+    assert total(difference(ones, pairs[0][1]), pairs[0][1]).tolist() == ones.tolist()
+
+
+def test_equal_numbers_take_no_bytes_each_and_close_numbers_few() -> None:
+    assert pack_column(column([70] * 1000)) == bytes.fromhex("e907 00 8c01")
+    assert len(pack_column(column(range(1 << 40, (1 << 40) + 256)))) == 2 + 1 + 6 + 256
+
+
+@pytest.mark.parametrize(
+    ("data", "count", "problem"),
+    [
+        (uvarint(0xFFFFFFFF) + b"\x00\x00", None, "without bytes"),
+        (uvarint(0xFFFFFFFF) + b"\x01\x00", None, "bytes expected"),
+        (uvarint(0xFFFFFFFF) + b"\x00\x00", 3, "beside those of 3"),
+        (b"\x03\x09\x00" + bytes(18), 2, "2 entries of 9 bytes"),
+        (b"\x00\x00\x00", 0, "-1 entries"),
+        (b"\x02\x00" + b"\xff" * 9 + b"\x7f", 1, "more than 64 bits"),
+        (b"\x02\x00" + b"\x80" * 10, 1, "more than 64 bits"),
+    ],
+)
+def test_a_column_that_cannot_be_is_refused_before_anything_is_allocated(
+    data: bytes, count: int | None, problem: str
+) -> None:
+    with pytest.raises(CorruptLog, match=problem):
+        read_column(FieldReader(data, "test"), count)
+
+
+@given(st.binary(max_size=60), st.none() | st.integers(0, 9))
+def test_garbage_is_a_column_or_corrupt(data: bytes, count: int | None) -> None:
+    reader = FieldReader(data, "test")
+    try:
+        found = read_column(reader, count)
+    except CorruptLog:
+        return
+    assert count in (None, len(found))
+
+
+def test_a_number_beyond_64_bits_is_no_column() -> None:
+    with pytest.raises(ValueError, match="64 bits"):
+        column([1 << 63])
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+committed_batches = st.builds(
+    CommittedBatch,
+    partition=st.builds(
+        TopicIdPartition,
+        st.sampled_from([UUID(int=number) for number in range(3)]),
+        st.integers(0, 3) | int32,
+    ),
+    position=int32,
+    magic=int8,
+    byte_offset=int32,
+    byte_size=int32,
+    base_offset=int64,
+    last_offset=int64,
+    log_append_time_ms=int64,
+    max_timestamp_ms=int64,
+    timestamp_type=int8,
+    producer_id=int64,
+    producer_epoch=int16,
+    base_sequence=int32,
+    last_sequence=int32,
+)
+refused_batches = st.builds(RefusedBatch, int32, int16, int64, int64, int64)
+files = st.builds(
+    FileCommittedRecord,
+    object_key=st.text(st.characters(codec="utf-8"), max_size=30),
+    object_format=int8,
+    file_size=int64,
+    uploader_broker_id=int32,
+    owner_ids=st.lists(int32, max_size=3).map(tuple),
+    committed_at_ms=int64,
+    batches=st.lists(committed_batches, max_size=8).map(tuple),
+    refused=st.lists(refused_batches, max_size=3).map(tuple),
+    request_digest=st.binary(min_size=16, max_size=16),
+)
+
+
+@both_versions
+@given(record=files)
+def test_every_file_comes_back_as_it_was(encode: Encode, record: FileCommittedRecord) -> None:
+    assert decode_record(encode(record)) == record
+
+
+@given(files)
+def test_what_was_decoded_is_encoded_to_the_same_bytes(record: FileCommittedRecord) -> None:
+    data = encode_record(record)
+    decoded = decode_record(data)
+    assert encode_record(decoded) == data
+
+
+@both_versions
+@given(record=files)
+def test_a_file_cut_anywhere_is_refused(encode: Encode, record: FileCommittedRecord) -> None:
+    encoded = encode(record)
+    for length in range(len(encoded)):
+        with pytest.raises(CorruptLog):
+            decode_record(encoded[:length])
+
+
+@both_versions
+@given(record=files, data=st.data())
+def test_a_damaged_file_is_refused_with_nothing_but_corrupt_log(
+    encode: Encode, record: FileCommittedRecord, data: Any
+) -> None:
+    encoded = bytearray(encode(record))
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(0, len(encoded) - 1))
+        encoded[position] = data.draw(st.integers(0, 255))
+    try:
+        decode_record(bytes(encoded))
+    except CorruptLog:
+        return
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@given(data=st.binary(max_size=300))
+def test_garbage_is_refused_with_nothing_but_corrupt_log(version: int, data: bytes) -> None:
+    try:
+        decode_record(uvarint(1) + uvarint(102) + uvarint(version) + data)
+    except CorruptLog:
+        return
+
+
+@given(st.lists(committed_batches, max_size=9))
+def test_batches_as_columns_are_the_same_sequence(batches: list[CommittedBatch]) -> None:
+    columns = CommittedBatches.of(batches)
+    assert columns == batches
+    assert len(columns) == len(batches)
+    assert columns[1:4] == batches[1:4]
+    assert columns != [*batches, *batches, batch(PARTITION, 0, 0, 0)]
+    assert CommittedBatches.of(columns) is columns
+    assert columns.run_lengths.sum() == len(batches)
+    starts = columns.run_starts.tolist()
+    assert [batches[start].partition for start in starts] == columns.partitions
+
+
+def test_batches_are_not_equal_to_what_is_no_sequence() -> None:
+    assert CommittedBatches.of([]) != 3
+
+
+def many_batches(count: int, runs: int, *, producers: int) -> FileCommittedRecord:
+    """Like the file of a busy broker: batches of 10 records, back to back."""
+    rng = np.random.default_rng(1)
+    partition_of = np.arange(count) * runs // count
+    sizes = rng.integers(300, 20_000, count)
+    ends = np.cumsum(sizes) + 16
+    now_ms = 1_700_000_000_000
+    next_offset = {run: int(rng.integers(1 << 30)) for run in range(runs)}
+    batches = []
+    for number, run in enumerate(partition_of.tolist()):
+        base = next_offset[run]
+        next_offset[run] = base + 10
+        sequence = int(rng.integers(1 << 28)) if producers else -1
+        batches.append(
+            CommittedBatch(
+                TopicIdPartition(UUID(int=run // 4), run % 4),
+                number,
+                2,
+                ByteOffset(int(ends[number] - sizes[number])),
+                int(sizes[number]),
+                Offset(base),
+                Offset(base + 9),
+                now_ms,
+                now_ms - int(rng.integers(500)),
+                0,
+                1000 + int(rng.integers(producers)) if producers else -1,
+                0 if producers else -1,
+                sequence,
+                sequence + 9 if producers else -1,
+            )
+        )
+    return file_of(*batches, object_key=ObjectKey("wal/0f/" + "K" * 26), committed_at_ms=now_ms)
+
+
+@pytest.mark.parametrize(("producers", "bytes_max"), [(0, 15), (8, 20), (60_000, 24)])
+def test_a_batch_takes_few_bytes_of_the_log(producers: int, bytes_max: int) -> None:
+    """1,600 batches over 632 partitions of 158 topics; version 0 takes 61 bytes and more."""
+    record = many_batches(1_600, 632, producers=producers)
+    data = encode_record(record)
+    assert len(data) <= bytes_max * 1_600
+    assert decode_record(data) == record
+
+
+# --- what a newer release may write, and what nobody may -----------------------------------------
+
+
+def test_unknown_tagged_fields_are_skipped_in_every_structure_of_version_0() -> None:
+    data = VERSION_0
+    tags = tag_section({3: b"x" * 200})
+    first_batch_at = data.index(struct.pack(">bii", 2, 100, 200))
+    first_tags = first_batch_at + 60
+    second_tags = data.index(struct.pack(">bii", 2, 100, 200), first_tags) + 60
+    # Of the first batch and its partition, of the second one, and of the topic.
+    assert data[first_tags : first_tags + 2] == data[second_tags : second_tags + 2] == b"\0\0"
+    assert data[second_tags + 2] == 0
+    extended = b"".join(
+        (
+            data[:first_tags],
+            tags,
+            tags,
+            data[first_tags + 2 : second_tags],
+            tags,
+            tags,
+            tags,
+            data[second_tags + 3 :],
+        )
+    )
+    assert decode_record(extended) == FILE_COMMITTED
+
+
+def test_unknown_tagged_fields_are_skipped_in_version_1() -> None:
+    topic = TOPIC.bytes + b"\x02"
+    extended = VERSION_1.replace(topic + b"\x00", topic + tag_section({3: b"x" * 200}))
+    assert len(extended) > len(VERSION_1)
+    assert decode_record(extended) == FILE_COMMITTED
+    bare = encode_record(file_of())
+    assert bare[-1] == 0
+    assert decode_record(bare[:-1] + tag_section({5: b"", 5000: b"new"})) == file_of()
+
+
+def test_version_0_without_its_time_of_commit_is_refused() -> None:
+    data = encode_file_committed_0(file_of(committed_at_ms=1 << 40))
+    at = data.index(b"\x02" + uvarint(COMMITTED_AT_TAG))
+    with pytest.raises(CorruptLog, match="time of commit"):
+        decode_record(data[:at] + b"\x00")
+
+
+def test_version_1_with_half_of_its_refusals_is_refused() -> None:
+    bare = encode_record(file_of())
+    fields = {tag: pack_column(column([1]), is_leading=True) for tag in REFUSED_TAGS}
+    complete = decode_record(bare[:-1] + tag_section(fields))
+    assert complete == file_of(refused=(RefusedBatch(1, 1, 1, 1, 1),))
+    for missing in REFUSED_TAGS:
+        some = {tag: content for tag, content in fields.items() if tag != missing}
+        with pytest.raises(CorruptLog, match=r"without those before it|only 4 fields"):
+            decode_record(bare[:-1] + tag_section(some))
+
+
+@pytest.mark.parametrize(
+    ("find", "replace", "problem"),
+    [
+        ("00112233445566778899aabbccddeeff 02", "00112233445566778899aabbccddeeff 03", "runs"),
+        ("03 00 02 03 01 00 0a 00", "03 00 04 03 01 00 0a 00", "no runs of 2 batches"),
+        ("03 00 02 03 01 00 0a 00", "03 00 00 03 01 00 0a 00", "no runs of 2 batches"),
+        ("03 01 06 00 01", "03 01 ffffffffffffffffff01 00 01", "no runs of 2 batches"),
+        ("03 00 04 03 00 02", "03 00 8002 03 00 02", "magic of a batch has more than 8 bits"),
+    ],
+)
+def test_version_1_that_contradicts_itself_is_refused(
+    find: str, replace: str, problem: str
+) -> None:
+    assert VERSION_1.count(bytes.fromhex(find)) == 1
+    with pytest.raises(CorruptLog, match=problem):
+        decode_record(VERSION_1.replace(bytes.fromhex(find), bytes.fromhex(replace)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"byte_offset": 1 << 31},
+        {"magic": 128},
+        {"producer_epoch": 1 << 15},
+        {"base_offset": 1 << 63},
+        {"partition": TopicIdPartition(TOPIC, 1 << 31)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_number_that_does_not_fit_is_refused_by_name(change: dict[str, Any]) -> None:
+    record = file_of(batch(PARTITION, 0, 0, 0)._replace(**change))
+    with pytest.raises(ValueError, match="FileCommittedRecord"):
+        encode_record(record)
+
+
+def test_a_digest_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="16 bytes"):
+        encode_record(file_of(request_digest=b"short"))

@@ -1,0 +1,289 @@
+"""SQLite is a cache: deleted, stale, foreign or damaged, it heals by replay or is reported."""
+
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from metadata.log.log import MetadataRecordBatch
+from metadata.operations import AlterClientQuotas, FindBatches, ListOffsets
+from metadata.replica.verify import verify_metadata
+from metadata.state.schema import (
+    ASSIGNMENTS,
+    BROKERS,
+    CONSUMER_GROUPS,
+    GROUP_OFFSETS,
+    LEADERSHIP,
+    STATE_TABLES,
+    SWEPT,
+)
+from tests.support.coordinator_bench import (
+    CoordinatorBench,
+    MemoryMetadataLog,
+    batch,
+    rolled,
+    running_coordinator,
+)
+from wal.clock import ManualClock
+from wal.coordinates import TopicIdPartition
+from wal.errors import CorruptLog, CorruptState
+
+STATE = "state.sqlite"
+
+
+async def filled(bench: CoordinatorBench) -> TopicIdPartition:
+    """Something in every table."""
+    partition = await bench.partition()
+    await bench.topic("configured", 2, segment_bytes="1000")
+    for number in range(6):
+        await bench.commit(
+            batch(partition, 10, producer=4, sequence=10 * number), batch(partition, 5)
+        )
+    plans = await bench.coordinator.plan_segments(include_partial=True)
+    await bench.coordinator.commit_segments([rolled(plans[0])])
+    for number in range(6, 9):
+        await bench.commit(batch(partition, 10, producer=4, sequence=10 * number))
+    await bench.coordinator.plan_segments(include_partial=True)
+    await bench.commit(batch(partition, 1, producer=4, sequence=90))
+    await bench.coordinator.allocate_producer_ids()
+    quotas = AlterClientQuotas(entity=(("user", "ann"),), changes={"producer_byte_rate": 5.5})
+    assert await bench.coordinator.alter_client_quotas([quotas]) == [None]
+    return partition
+
+
+def set_aside(directory: Path) -> int:
+    """How many states were set aside there."""
+    return sum(1 for path in directory.iterdir() if path.name.startswith(f"{STATE}.bad-"))
+
+
+async def test_every_table_is_filled_by_the_example(tmp_path: Path) -> None:
+    async with running_coordinator(tmp_path, MemoryMetadataLog()) as bench:
+        await filled(bench)
+    database = sqlite3.connect(tmp_path / STATE)
+    others = {ASSIGNMENTS, LEADERSHIP, BROKERS, SWEPT, CONSUMER_GROUPS, GROUP_OFFSETS}
+    for table in set(STATE_TABLES) - others:
+        assert database.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0], table.name
+    database.close()
+
+
+async def test_replay_without_sqlite_gives_the_same_state_hash(tmp_path: Path) -> None:
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        partition = await filled(bench)
+        state_hash = bench.coordinator.replica.state_hash
+        found = await bench.find(partition, 0)
+    (tmp_path / STATE).unlink()
+    async with running_coordinator(tmp_path, log) as bench:
+        assert bench.coordinator.replica.state_hash == state_hash
+        assert await bench.find(partition, 0) == found
+
+
+async def test_a_stale_state_catches_up(tmp_path: Path) -> None:
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        partition = await filled(bench)
+    stale = (tmp_path / STATE).read_bytes()
+    async with running_coordinator(tmp_path, log) as bench:
+        await bench.commit(batch(partition, 3))
+        state_hash = bench.coordinator.replica.state_hash
+    (tmp_path / STATE).write_bytes(stale)
+    async with running_coordinator(tmp_path, log) as bench:
+        assert bench.coordinator.replica.state_hash == state_hash
+    assert set_aside(tmp_path) == 0
+
+
+async def test_a_sound_state_ahead_of_its_log_is_refused(tmp_path: Path) -> None:
+    """The log lost its tail: what it held was acknowledged, and its offsets were given out."""
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        await filled(bench)
+        state_hash = bench.coordinator.replica.state_hash
+    for kept in (0, 3, len(log.batches) - 1):
+        shorter = MemoryMetadataLog()
+        shorter.batches = log.batches[:kept]
+        with pytest.raises(ExceptionGroup) as refused:
+            async with running_coordinator(tmp_path, shorter):
+                pass
+        assert refused.group_contains(CorruptState, match="lost records that were acknowledged")
+    async with running_coordinator(tmp_path, log) as bench:
+        assert bench.coordinator.replica.state_hash == state_hash
+    assert set_aside(tmp_path) == 0
+
+
+async def test_a_state_of_another_log_is_set_aside(tmp_path: Path) -> None:
+    """Whether that log is shorter or longer, and whether or not it began at the same time."""
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        await filled(bench)
+    later = ManualClock()
+    later.advance(1)
+    for number, (clock, topics) in enumerate([(later, 2), (later, 40), (ManualClock(), 40)]):
+        other = MemoryMetadataLog()
+        async with running_coordinator(
+            tmp_path / f"other-{number}", other, seed=9 + number, clock=clock
+        ) as bench:
+            for name in range(topics):
+                await bench.topic(str(name))
+            state_hash = bench.coordinator.replica.state_hash
+        async with running_coordinator(tmp_path, other, seed=9) as bench:
+            assert bench.coordinator.replica.state_hash == state_hash
+        assert set_aside(tmp_path) == number + 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM applied",
+        "UPDATE applied SET state_version = 0",
+        "UPDATE applied SET next_offset = next_offset - 1",
+        "UPDATE batches SET byte_offset = byte_offset + 1",
+        "DELETE FROM producer_states",
+        "UPDATE partitions SET high_watermark = high_watermark + 1",
+        "DROP TABLE segments",
+        "UPDATE topics SET name = 'other' WHERE name = 'flights'",
+    ],
+)
+async def test_a_state_that_does_not_fit_is_set_aside_and_rebuilt(
+    tmp_path: Path, damage: str
+) -> None:
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        await filled(bench)
+        state_hash = bench.coordinator.replica.state_hash
+    database = sqlite3.connect(tmp_path / STATE)
+    database.execute(damage)
+    database.commit()
+    database.close()
+    async with running_coordinator(tmp_path, log) as bench:
+        assert bench.coordinator.replica.state_hash == state_hash
+    assert (tmp_path / f"{STATE}.bad-1").exists()
+
+
+async def test_a_truncated_or_empty_file_is_rebuilt(tmp_path: Path) -> None:
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        await filled(bench)
+        state_hash = bench.coordinator.replica.state_hash
+    whole = (tmp_path / STATE).read_bytes()
+    for length in (0, 10, 5000, len(whole) - 4096):
+        (tmp_path / STATE).write_bytes(whole[:length])
+        async with running_coordinator(tmp_path, log) as bench:
+            assert bench.coordinator.replica.state_hash == state_hash, length
+
+
+@pytest.mark.parametrize("seed", range(15))
+async def test_a_flipped_bit_heals_or_makes_no_difference(tmp_path: Path, seed: int) -> None:
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        partition = await filled(bench)
+        state_hash = bench.coordinator.replica.state_hash
+        found = await bench.find(partition, 0)
+    damaged = bytearray((tmp_path / STATE).read_bytes())
+    rng = random.Random(seed)
+    position = rng.randrange(len(damaged))
+    damaged[position] ^= 1 << rng.randrange(8)
+    (tmp_path / STATE).write_bytes(damaged)
+    async with running_coordinator(tmp_path, log) as bench:
+        assert bench.coordinator.replica.state_hash == state_hash
+        assert await bench.find(partition, 0) == found
+        await bench.commit(batch(partition, 2))
+        state_hash = bench.coordinator.replica.state_hash
+    (tmp_path / STATE).unlink()
+    async with running_coordinator(tmp_path, log) as bench:
+        assert bench.coordinator.replica.state_hash == state_hash
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE batches SET byte_offset = byte_offset + 1 WHERE partition = ?",
+        "UPDATE partitions SET log_start_offset = 1 WHERE id = ?",
+        "DELETE FROM batches WHERE partition = ?",
+    ],
+)
+async def test_a_row_damaged_while_it_serves_is_an_error_of_its_partition(
+    tmp_path: Path, damage: str
+) -> None:
+    async with running_coordinator(tmp_path, MemoryMetadataLog()) as bench:
+        partition = await bench.partition()
+        other = await bench.partition("weather")
+        await bench.commit(batch(partition, 3), batch(other, 3))
+        database = sqlite3.connect(tmp_path / STATE)
+        identity = bench.coordinator.replica.partition_id(partition)
+        database.execute(damage, (identity,))
+        database.commit()
+        database.close()
+        answers = await bench.coordinator.find_batches(
+            [FindBatches(partition, 0, 1000), FindBatches(other, 0, 1000)], max_bytes=10_000
+        )
+        assert isinstance(answers[0].error, CorruptState)
+        assert not answers[0].extents
+        (listed,) = await bench.coordinator.list_offsets([ListOffsets(partition, 0)])
+        assert isinstance(listed.error, CorruptState) or listed.extent is None
+        assert answers[1].error is None
+        assert len(answers[1].extents) == 1
+
+
+async def test_a_log_that_contradicts_itself_is_not_healed(tmp_path: Path) -> None:
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        await filled(bench)
+    (tmp_path / STATE).unlink()
+    twice = log.batches[-2]
+    log.batches.append(
+        MetadataRecordBatch(log.end_offset, twice.timestamp_ms, log.batches[5].records)
+    )
+    with pytest.RaisesGroup(CorruptState):
+        async with running_coordinator(tmp_path, log):
+            pass
+    log.batches[-1] = MetadataRecordBatch(
+        log.batches[-1].base_offset, twice.timestamp_ms, (b"garbage",)
+    )
+    with pytest.RaisesGroup(CorruptLog):
+        async with running_coordinator(tmp_path, log):
+            pass
+
+
+class TestVerify:
+    async def test_nothing_is_wrong_with_a_sound_state(self, tmp_path: Path) -> None:
+        log = MemoryMetadataLog()
+        async with running_coordinator(tmp_path, log) as bench:
+            await filled(bench)
+        report = await verify_metadata(tmp_path, log)
+        assert report.violations == []
+        assert report.records == log.end_offset
+        assert report.partitions == 3
+        assert {live.object_format for live in report.live_objects} == {1, 2}
+
+    async def test_a_missing_and_a_damaged_state_are_reported(self, tmp_path: Path) -> None:
+        log = MemoryMetadataLog()
+        async with running_coordinator(tmp_path, log) as bench:
+            await filled(bench)
+        database = sqlite3.connect(tmp_path / STATE)
+        database.execute("UPDATE files SET live_rows = live_rows + 1")
+        database.commit()
+        database.close()
+        (violation,) = (await verify_metadata(tmp_path, log)).violations
+        assert "checksum" in violation.problem
+        (tmp_path / STATE).unlink()
+        (violation,) = (await verify_metadata(tmp_path, log)).violations
+        assert "missing" in violation.problem
+
+    async def test_a_state_of_another_log_is_reported(self, tmp_path: Path) -> None:
+        log, other = MemoryMetadataLog(), MemoryMetadataLog()
+        for seed, directory in ((1, tmp_path / "a"), (2, tmp_path / "b")):
+            async with running_coordinator(
+                directory, log if seed == 1 else other, seed=seed
+            ) as bench:
+                await filled(bench)
+        (violation,) = (await verify_metadata(tmp_path / "a", other)).violations
+        assert "state hash" in violation.problem
+
+    async def test_a_log_with_damaged_records_is_reported(self, tmp_path: Path) -> None:
+        log = MemoryMetadataLog()
+        async with running_coordinator(tmp_path, log) as bench:
+            await filled(bench)
+        log.batches[4] = log.batches[4]._replace(records=(b"garbage",))
+        subjects = {found.subject for found in (await verify_metadata(tmp_path, log)).violations}
+        assert "metadata log" in subjects

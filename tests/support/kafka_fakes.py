@@ -1,0 +1,631 @@
+"""In-memory stand-ins for what the API handlers call, good enough for stock clients."""
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import UUID
+
+from diskless.api.catalogue import kafka_apis
+from diskless.authorization import AclOperation, AllowEverything, Authorizer, ResourceType
+from diskless.fetch.fetch_sessions import FetchSessions
+from diskless.groups.errors import NotGroupCoordinator
+from diskless.ports import (
+    ActiveProducer,
+    AppendBatch,
+    AppendResult,
+    BrokerConfigEntry,
+    BrokerEndpoint,
+    ClientInfo,
+    CommitOffsets,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    EarlyEnd,
+    FetchedOffsets,
+    FetchOffsets,
+    FetchPartition,
+    FetchResult,
+    GroupCoordinator,
+    GroupHeartbeat,
+    JoinedGroup,
+    JoinGroup,
+    LeavingMember,
+    ListedGroup,
+    ListOffsetsPartition,
+    ListOffsetsResult,
+    SyncedGroup,
+    SyncGroup,
+)
+from diskless.quotas.quota_settings import QuotaSettings
+from diskless.quotas.quotas import QuotaEnforcer
+from diskless.server.registry import ApiRegistry
+from diskless.server.server import KafkaServer, ServerSettings
+from metadata.operations import (
+    AlterClientQuotas,
+    CreatePartitions,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    QuotaEntity,
+    TopicDescription,
+)
+from wal.chunks.buffer import BufferPool, FragmentChain
+from wal.clock import Clock, ManualClock, SystemClock
+from wal.coordinates import TopicIdPartition
+from wal.errors import (
+    DisklessError,
+    InvalidRecord,
+    OffsetOutOfRange,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopicId,
+)
+from wal.records.record_batch import assign_offsets, parse_header
+
+HIGH_WATERMARK: Final = 7
+
+
+@dataclass
+class FakeTopics:
+    """`TopicAdmin` and `ProducerIds` in two dictionaries."""
+
+    auto_create_enabled: bool = True
+    default_partition_count: int = 1
+    max_partition_count: int = 1_000
+    known: dict[str, TopicDescription] = field(default_factory=dict)
+    randomness: random.Random = field(default_factory=lambda: random.Random(7))
+    failure: DisklessError | None = None
+    next_producer_id: int = 1_000
+    deletions: list[DeleteRecords] = field(default_factory=list)
+    """All that were asked for; each partition's high watermark counts as HIGH_WATERMARK."""
+
+    def topics(self) -> Mapping[str, TopicDescription]:
+        return self.known
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+        return next((t for t in self.known.values() if t.topic_id == topic_id), None)
+
+    def add(
+        self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
+    ) -> TopicDescription:
+        topic = TopicDescription(
+            topic_id=UUID(int=self.randomness.getrandbits(128)),
+            name=name,
+            partition_count=partitions,
+            configs=configs or {},
+        )
+        self.known[name] = topic
+        return topic
+
+    async def create_topics(
+        self, topics: Sequence[CreateTopic]
+    ) -> Sequence[TopicDescription | DisklessError]:
+        if self.failure is not None:
+            raise self.failure
+        return [
+            TopicExists(topic.name)
+            if topic.name in self.known
+            else self.add(topic.name, topic.partition_count, dict(topic.configs))
+            for topic in topics
+        ]
+
+    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
+        results: list[DisklessError | None] = []
+        for topic_id in topic_ids:
+            topic = self.topic_by_id(topic_id)
+            if topic is None:
+                results.append(UnknownTopicId(str(topic_id)))
+            else:
+                del self.known[topic.name]
+                results.append(None)
+        return results
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]:
+        if self.failure is not None:
+            raise self.failure
+        for topic in topics:
+            self.known[topic.name] = replace(
+                self.known[topic.name], partition_count=topic.partition_count
+            )
+        return [None] * len(topics)
+
+    async def alter_configs(
+        self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        if self.failure is not None:
+            raise self.failure
+        topic = self.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopicId(str(topic_id))
+        self.known[topic.name] = replace(topic, configs=dict(change(topic.configs)))
+
+    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+        if self.failure is not None:
+            raise self.failure
+        self.deletions += requests
+        return [
+            DeletedRecords(5, OffsetOutOfRange(str(offset)))
+            if offset > HIGH_WATERMARK
+            else DeletedRecords(HIGH_WATERMARK if offset == -1 else offset)
+            for _, offset in requests
+        ]
+
+    async def allocate_producer_id(self) -> int:
+        if self.failure is not None:
+            raise self.failure
+        self.next_producer_id += 1
+        return self.next_producer_id
+
+
+@dataclass
+class FakeLog:
+    """One partition: batches with their offsets assigned."""
+
+    batches: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """(base offset, next offset, bytes)"""
+    next_offset: int = 0
+
+
+class FakeReplicaManager:
+    """Commits at once, unless `hold` is set; keeps the records of each append in arrival order."""
+
+    def __init__(self, topics: FakeTopics) -> None:
+        self._topics = topics
+        self.logs: dict[tuple[str, int], FakeLog] = {}
+        self.appended: list[bytes] = []
+        self.hold = False
+        self.held: list[asyncio.Future[Sequence[AppendResult]]] = []
+        self.keeps_memory = False
+        """Whether a held append also holds its records, as a full write queue does."""
+        self.kept: deque[FragmentChain] = deque()
+        self.raises: Exception | None = None
+        self.append_error: DisklessError | None = None
+        self.clients: list[ClientInfo] = []
+        self.fetches_running = 0
+        self.fetches_cancelled = 0
+        self.fetch_records: Sequence[bytes] | None = None
+        """When set, every Fetch gives these, once `fetch_gate` is open."""
+        self.fetch_gate = asyncio.Event()
+        self.fetch_gate.set()
+        self.fetches_granted: list[tuple[int, int]] = []
+        """What each of them wanted to read, and how much of it was granted."""
+        self._arrived = asyncio.Event()
+
+    def append(
+        self,
+        batches: Sequence[AppendBatch],
+        *,
+        acks: int,
+        timeout_ms: int,
+        produce_version: int,
+        client: ClientInfo,
+    ) -> asyncio.Future[Sequence[AppendResult]]:
+        self.clients.append(client)
+        if self.raises is not None:
+            for batch in batches:
+                if batch.records is not None:
+                    batch.records.release()
+            raise self.raises
+        results = [self._append_one(batch) for batch in batches]
+        future: asyncio.Future[Sequence[AppendResult]] = asyncio.get_running_loop().create_future()
+        if self.hold:
+            self.held.append(future)
+            future.results = results  # type: ignore[attr-defined]
+        else:
+            future.set_result(results)
+        self._wake_fetches()
+        return future
+
+    def release_held(self, index: int = 0) -> None:
+        future = self.held.pop(index)
+        if self.kept:
+            self.kept.popleft().release()
+        future.set_result(future.results)  # type: ignore[attr-defined]
+
+    def _append_one(self, batch: AppendBatch) -> AppendResult:
+        records = batch.records
+        if self.append_error is not None:
+            if records is not None:
+                records.release()
+            return AppendResult(error=self.append_error)
+        if records is None:
+            return AppendResult(error=InvalidRecord("null"))
+        data = b"".join(records.views())
+        if self.hold and self.keeps_memory:
+            self.kept.append(records)
+        else:
+            records.release()
+        self.appended.append(data)
+        if batch.topic_id is not None:
+            topic = self._topics.topic_by_id(batch.topic_id)
+            if topic is None:
+                return AppendResult(error=UnknownTopicId(f"no {batch.topic_id}"))
+        else:
+            topic = self._topics.known.get(batch.topic_name)
+        if topic is None or not 0 <= batch.partition < topic.partition_count:
+            return AppendResult(error=UnknownPartition(f"no {batch.topic_name}"))
+        log = self.logs.setdefault((topic.name, batch.partition), FakeLog())
+        count = parse_header(data).record_count
+        base = log.next_offset
+        stored = bytearray(data)
+        assign_offsets(stored, 0, base)
+        log.next_offset += count
+        log.batches.append((base, log.next_offset, bytes(stored)))
+        return AppendResult(None, base, -1, 0)
+
+    async def fetch(
+        self,
+        requests: Sequence[FetchPartition],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: int,
+        client: ClientInfo,
+        wake: EarlyEnd,
+        reserve: Callable[[int], int],
+    ) -> Sequence[FetchResult]:
+        if self.raises is not None:
+            raise self.raises
+        if self.fetch_records is not None:
+            wanted = min(max_bytes, sum(map(len, self.fetch_records)) * len(requests))
+            self.fetches_granted.append((wanted, reserve(wanted)))
+            await self.fetch_gate.wait()
+            return [FetchResult(None, 5, 0, self.fetch_records) for _ in requests]
+        self.fetches_running += 1
+        ended = asyncio.Event()
+        wake.listen(ended.set)
+        try:
+            async with asyncio.timeout(max_wait_ms / 1000):
+                while not ended.is_set():
+                    results = [self._fetch_one(request, max_bytes) for request in requests]
+                    ready = sum(len(part) for result in results for part in result.records)
+                    if ready >= min_bytes or any(r.error for r in results):
+                        return results
+                    self._arrived.clear()
+                    waits = [
+                        asyncio.ensure_future(event.wait()) for event in (ended, self._arrived)
+                    ]
+                    try:
+                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        for waiting in waits:
+                            waiting.cancel()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            self.fetches_cancelled += 1
+            raise
+        finally:
+            wake.listen(None)
+            self.fetches_running -= 1
+        return [self._fetch_one(request, max_bytes) for request in requests]
+
+    async def bounds(self, requests: Sequence[FetchPartition]) -> Sequence[FetchResult]:
+        return [self._fetch_one(request, 0)._replace(records=()) for request in requests]
+
+    def _wake_fetches(self) -> None:
+        self._arrived.set()
+
+    def _fetch_one(self, request: FetchPartition, max_bytes: int) -> FetchResult:
+        name = request.topic_name
+        if request.topic_id is not None:
+            topic = self._topics.topic_by_id(request.topic_id)
+            if topic is None:
+                return FetchResult(error=UnknownTopicId("no such id"))
+            name = topic.name
+        if name not in self._topics.known:
+            return FetchResult(error=UnknownPartition("no such topic"))
+        log = self.logs.get((name, request.partition), FakeLog())
+        if not 0 <= request.offset <= log.next_offset:
+            return FetchResult(error=OffsetOutOfRange(str(request.offset)))
+        records: list[bytes] = []
+        for _, end, data in log.batches:
+            if end <= request.offset:
+                continue
+            if records and sum(map(len, records)) + len(data) > max_bytes:
+                break
+            records.append(data)
+        return FetchResult(None, log.next_offset, 0, records)
+
+    async def list_offsets(
+        self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo
+    ) -> Sequence[ListOffsetsResult]:
+        if isinstance(self.raises, DisklessError):
+            raise self.raises
+        results = []
+        for request in requests:
+            log = self.logs.get((request.topic_name, request.partition), FakeLog())
+            if request.topic_name not in self._topics.known:
+                results.append(ListOffsetsResult(error=UnknownPartition("no such topic")))
+            elif request.timestamp == -1:
+                results.append(ListOffsetsResult(None, log.next_offset))
+            elif request.timestamp == -2:
+                results.append(ListOffsetsResult(None, 0))
+            else:
+                results.append(ListOffsetsResult())
+        return results
+
+
+@dataclass
+class FakeCluster:
+    """One broker, wherever the server came to listen."""
+
+    endpoint: BrokerEndpoint
+    cluster_id: str = "a-cluster"
+    gateways: Sequence[int] = ()
+    readers: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By other racks: the broker that serves readers of each partition there."""
+
+    @property
+    def node_id(self) -> int:
+        return self.endpoint.node_id
+
+    @property
+    def controller_id(self) -> int:
+        return self.endpoint.node_id
+
+    def brokers(self) -> Sequence[BrokerEndpoint]:
+        return [self.endpoint]
+
+    def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
+        return self.endpoint.node_id
+
+    def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
+        return (self.endpoint.node_id, *(readers[partition] for readers in self.readers.values()))
+
+    def is_another_rack(self, rack: str) -> bool:
+        return rack in self.readers
+
+    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
+        return self.readers[rack][partition]
+
+    def preferred_produce_brokers(
+        self, topic_id: UUID, partition: int, client: ClientInfo
+    ) -> Sequence[int]:
+        return self.gateways
+
+
+@dataclass
+class FakeStored:
+    """`StoredPartitions` in two dictionaries."""
+
+    sizes: dict[TopicIdPartition, int] = field(default_factory=dict)
+    active: dict[TopicIdPartition, Sequence[ActiveProducer]] = field(default_factory=dict)
+    store_url: str = "memory://fake"
+
+    def size_bytes(self, partition: TopicIdPartition) -> int | None:
+        return self.sizes.get(partition)
+
+    async def producers(
+        self, partition: TopicIdPartition, *, limit: int
+    ) -> Sequence[ActiveProducer]:
+        return self.active.get(partition, ())[:limit]
+
+
+class FakeGroups:
+    """`GroupCoordinator` of a broker that coordinates no group and sends everybody elsewhere."""
+
+    def __init__(self, coordinator: BrokerEndpoint | DisklessError) -> None:
+        self.coordinator = coordinator
+        self.error = NotGroupCoordinator("another broker does")
+
+    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
+        return self.coordinator
+
+    async def join(self, request: JoinGroup, client: ClientInfo) -> JoinedGroup:
+        return JoinedGroup(error=self.error)
+
+    async def sync(self, request: SyncGroup) -> SyncedGroup:
+        return SyncedGroup(error=self.error)
+
+    def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None:
+        return self.error
+
+    async def leave(
+        self, group_id: str, members: Sequence[LeavingMember]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        return self.error
+
+    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
+        return [self.error] * len(request.offsets)
+
+    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+        return FetchedOffsets(error=self.error)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        return self.error
+
+    async def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, client: ClientInfo
+    ) -> ConsumerHeartbeatAnswer:
+        return ConsumerHeartbeatAnswer(error=self.error)
+
+    async def describe(self, group_id: str) -> DescribedGroup:
+        return DescribedGroup(group_id, error=self.error)
+
+    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        return DescribedConsumerGroup(group_id, error=self.error)
+
+    def list_groups(
+        self, *, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> DisklessError | Sequence[ListedGroup]:
+        return []
+
+    async def delete_group(self, group_id: str) -> DisklessError | None:
+        return self.error
+
+
+@dataclass
+class FakeConfigs:
+    more: Sequence[BrokerConfigEntry] = ()
+
+    def entries(self) -> Sequence[BrokerConfigEntry]:
+        return [
+            BrokerConfigEntry("num.partitions", "3", "1", "how many", int),
+            BrokerConfigEntry("auto.create.topics.enable", "true", "true", "whether", bool),
+            *self.more,
+        ]
+
+
+class DenyEverything:
+    """An `Authorizer` that lets nobody do anything."""
+
+    def denied(
+        self,
+        client: ClientInfo,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Iterable[str],
+    ) -> Collection[str]:
+        return {*names}
+
+    def denied_everywhere(
+        self, client: ClientInfo, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        return True
+
+
+class FakeMetrics:
+    """`ServerMetrics` in counters."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.refused: Counter[str] = Counter()
+        self.cut: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+
+    def connection_opened(self) -> None:
+        self.open += 1
+
+    def connection_closed(self) -> None:
+        self.open -= 1
+
+    def connection_refused(self, reason: str) -> None:
+        self.refused[reason] += 1
+
+    def connection_cut(self, reason: str) -> None:
+        self.cut[reason] += 1
+
+    def request_received(self, api: str, size_bytes: int) -> None:
+        self.received[api] += 1
+
+    def request_answered(self, api: str, size_bytes: int, seconds: float) -> None:
+        self.answered[api] += 1
+
+
+class FakeQuotas:
+    """Quotas in a dictionary."""
+
+    def __init__(self) -> None:
+        self.known: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self.error: DisklessError | None = None
+        self.altered: list[AlterClientQuotas] = []
+
+    def set(self, entity: QuotaEntity, **quotas: float) -> None:
+        known = {**self.known, entity: quotas}
+        self.known = {name: values for name, values in known.items() if values}
+
+    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        return self.known
+
+    async def alter_client_quotas(
+        self, requests: Sequence[AlterClientQuotas]
+    ) -> Sequence[DisklessError | None]:
+        if self.error is not None:
+            raise self.error
+        self.altered += requests
+        for request in requests:
+            after = {**self.known.get(request.entity, {}), **request.changes}
+            self.set(request.entity, **{key: v for key, v in after.items() if v is not None})
+        return [None] * len(requests)
+
+
+@dataclass
+class Broker:
+    """A server over fakes."""
+
+    server: KafkaServer
+    apis: ApiRegistry
+    topics: FakeTopics
+    manager: FakeReplicaManager
+    cluster: FakeCluster
+    pool: BufferPool
+    metrics: FakeMetrics
+    stored: FakeStored
+    groups: FakeGroups
+    quotas: FakeQuotas
+
+    @property
+    def bootstrap(self) -> str:
+        host, port = self.server.address
+        return f"{host}:{port}"
+
+
+@asynccontextmanager
+async def running_broker(
+    *,
+    clock: Clock | None = None,
+    apis: ApiRegistry | None = None,
+    configs: Sequence[BrokerConfigEntry] = (),
+    coordinated: GroupCoordinator | None = None,
+    quota_settings: QuotaSettings | None = None,
+    authorizer: Authorizer | None = None,
+    **settings: Any,
+) -> AsyncIterator[Broker]:
+    """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows.
+
+    `coordinated` are its consumer groups; without them it sends their members elsewhere.
+    """
+    topics = FakeTopics()
+    stored = FakeStored()
+    manager = FakeReplicaManager(topics)
+    cluster = FakeCluster(BrokerEndpoint(0, "127.0.0.1", 0, "rack-a"))
+    groups = FakeGroups(cluster.endpoint)
+    quotas = FakeQuotas()
+    clock = clock or SystemClock()
+    registry = kafka_apis(
+        manager=manager,
+        cluster=cluster,
+        groups=coordinated or groups,
+        topics=topics,
+        producer_ids=topics,
+        broker_configs=FakeConfigs(configs),
+        stored=stored,
+        quotas=QuotaEnforcer(
+            quotas.client_quotas, settings=quota_settings or QuotaSettings(), clock=clock
+        ),
+        quota_admin=quotas,
+        fetch_sessions=FetchSessions(slots=10, clock=ManualClock(), rng=random.Random(1)),
+        authorizer=authorizer or AllowEverything(),
+    )
+    for api in apis or ():
+        registry.add(api)
+    pool = BufferPool(64 << 20)
+    metrics = FakeMetrics()
+    server = KafkaServer(
+        host="127.0.0.1",
+        port=0,
+        apis=registry,
+        settings=ServerSettings(**{"stop_timeout_ms": 2_000, **settings}),
+        pool=pool,
+        clock=clock,
+        metrics=metrics,
+    )
+    async with server:
+        host, port = server.address
+        cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
+        groups.coordinator = cluster.endpoint
+        yield Broker(
+            server, registry, topics, manager, cluster, pool, metrics, stored, groups, quotas
+        )

@@ -1,0 +1,218 @@
+"""What the tests of chunks, write loop and uploader share: small batches, and disks that fail."""
+
+import errno
+import random
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from tests.support.batch_builder import seal
+
+from wal.chunks.buffer import BufferPool, chain_of
+from wal.chunks.chunk import ChunkIdentity, ChunkPaths, ChunkWriter, PendingBatch
+from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.wal_settings import WalSettings
+from wal.clock import ManualClock
+from wal.coordinates import TopicIdPartition
+from wal.crc import Buffer
+from wal.disk import SYSTEM_DISK, Disk, SystemDisk
+from wal.errors import DisklessError
+from wal.fd_cache import FdCache
+from wal.records.record_batch import parse_header
+from wal.stores.object_store import ObjectBody
+
+TOPIC_A = UUID(int=0xA)
+TOPIC_B = UUID(int=0xB)
+A0 = TopicIdPartition(TOPIC_A, 0)
+A1 = TopicIdPartition(TOPIC_A, 1)
+B0 = TopicIdPartition(TOPIC_B, 0)
+
+# No timer of a test ends a chunk unless the test asks for it.
+SETTINGS = WalSettings(commit_interval_ms=60_000, retry_backoff_ms=1, retry_backoff_max_ms=2)
+
+
+def batch_bytes(
+    payload: bytes = b"records", *, record_count: int = 1, producer_id: int = -1, sequence: int = -1
+) -> bytes:
+    """A RecordBatch with a right CRC; its records are not meant to be opened."""
+    return seal(
+        payload,
+        record_count=record_count,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=sequence,
+    )
+
+
+def pending(
+    pool: BufferPool,
+    partition: TopicIdPartition = A0,
+    data: bytes | None = None,
+    *,
+    token: object = None,
+    request_id: int = 0,
+    timestamp_type: int = 0,
+) -> PendingBatch:
+    data = batch_bytes() if data is None else data
+    return PendingBatch(
+        partition=partition,
+        header=parse_header(data),
+        timestamp_type=timestamp_type,
+        request_id=request_id,
+        payload=chain_of(pool, data),
+        token=token,
+    )
+
+
+def open_writer(path: Path, *, number: int = 0, seed: int = 1, disk: Disk = SYSTEM_DISK,
+                data_max_bytes: int = 1 << 20, overflow_bytes: int = 1 << 20,
+                sync: bool = False) -> ChunkWriter:  # fmt: skip
+    return ChunkWriter(
+        ChunkPaths.of(path, number),
+        ChunkIdentity.mint(ManualClock(), random.Random(seed), broker_id=7),
+        data_max_bytes=data_max_bytes,
+        overflow_bytes=overflow_bytes,
+        sync=sync,
+        disk=disk,
+    )
+
+
+def write_chunk(
+    path: Path, batches: Sequence[tuple[TopicIdPartition, bytes]], *, number: int = 0, seed: int = 1
+) -> ChunkWriter:
+    """A closed chunk with one append per batch."""
+    pool = BufferPool(1 << 20)
+    writer = open_writer(path, number=number, seed=seed)
+    for partition, data in batches:
+        item = pending(pool, partition, data)
+        writer.append([item])
+        item.payload.release()
+    writer.close()
+    return writer
+
+
+def open_directory(
+    path: Path,
+    *,
+    settings: WalSettings = SETTINGS,
+    disk: Disk = SYSTEM_DISK,
+    seed: int = 1,
+) -> ChunkDirectory:
+    return ChunkDirectory(
+        path,
+        settings=settings,
+        clock=ManualClock(),
+        rng=random.Random(seed),
+        fd_cache=FdCache(64),
+        broker_id=7,
+        disk=disk,
+    )
+
+
+def object_bytes(body: ObjectBody) -> bytes:
+    """A body read to its end, as a store would."""
+    return b"".join(bytes(fragment) for fragment in body.fragments())
+
+
+def sealed(
+    directory: ChunkDirectory,
+    batches: Iterable[tuple[TopicIdPartition, bytes]],
+    tokens: Sequence[object] | None = None,
+) -> SealedChunk:
+    """A sealed chunk of a directory that was recovered."""
+    pool = BufferPool(1 << 20)
+    writer = directory.open_chunk()
+    items = [pending(pool, partition, data) for partition, data in batches]
+    writer.append(items)
+    for item in items:
+        item.payload.release()
+    chunk = directory.seal(writer, [None] * len(items) if tokens is None else tokens)
+    assert chunk is not None
+    return chunk
+
+
+class FaultyDisk(SystemDisk):
+    """A disk on which `fail` decides, per call, whether it works: it may raise OSError.
+
+    `space` is how many bytes may still be written; None is enough for everything. What does not
+    fit is refused as a file system does it: a short write first, then ENOSPC.
+    """
+
+    def __init__(self, fail: Callable[[str, str], None] = lambda call, path: None) -> None:
+        self.fail = fail
+        self.space: int | None = None
+        self.calls: list[tuple[str, str]] = []
+        self._paths: dict[int, str] = {}
+
+    def _enter(self, call: str, path: str) -> None:
+        self.calls.append((call, Path(path).suffix))
+        self.fail(call, path)
+
+    def open(self, path: str, flags: int) -> int:
+        self._enter("open", path)
+        fd = super().open(path, flags)
+        self._paths[fd] = path
+        return fd
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        self._enter("pwritev", self._paths[fd])
+        if self.space is not None:
+            if self.space == 0:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            data = b"".join(buffers)[: self.space]
+            self.space -= len(data)
+            return super().pwritev(fd, [data], offset)
+        return super().pwritev(fd, buffers, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        self._enter("fdatasync", self._paths[fd])
+
+    def ftruncate(self, fd: int, length_bytes: int) -> None:
+        self._enter("ftruncate", self._paths[fd])
+        super().ftruncate(fd, length_bytes)
+
+    def rename(self, source: str, target: str) -> None:
+        self._enter("rename", source)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._enter("unlink", path)
+        super().unlink(path)
+
+
+class Outcomes:
+    """A committer, and the ends of everything a write loop may tell: each token's outcomes.
+
+    `commit` runs `before_commit` first, which may wait or raise.
+    """
+
+    def __init__(self) -> None:
+        self.of_token: dict[object, list[str]] = {}
+        self.committed: list[SealedChunk] = []
+        self.abandoned: list[tuple[SealedChunk, DisklessError]] = []
+        self.before_commit: Callable[[SealedChunk], None] = lambda chunk: None
+
+    def _tell(self, token: object, outcome: str) -> None:
+        if token is not None:
+            self.of_token.setdefault(token, []).append(outcome)
+
+    def failed(self, batches: Sequence[PendingBatch], error: DisklessError) -> None:
+        for batch in batches:
+            self._tell(batch.token, type(error).__name__)
+
+    async def commit(self, chunk: SealedChunk) -> None:
+        self.before_commit(chunk)
+        for token in chunk.tokens_in(chunk.plan):
+            self._tell(token, "committed")
+        self.committed.append(chunk)
+
+    async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
+        for token in chunk.tokens:
+            self._tell(token, type(error).__name__)
+        self.abandoned.append((chunk, error))
+
+    async def abandon_batches(
+        self, chunk: SealedChunk, positions: Sequence[int], error: DisklessError
+    ) -> None:
+        for position in positions:
+            self._tell(chunk.tokens[position], type(error).__name__)

@@ -1,0 +1,549 @@
+"""The uploader: order of commits, retries, back pressure, damage, and one outcome per token."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.write_path import (
+    A0,
+    A1,
+    SETTINGS,
+    Outcomes,
+    batch_bytes,
+    object_bytes,
+    open_directory,
+    sealed,
+)
+
+from wal.chunks.chunk_directory import QUARANTINE, SealedChunk
+from wal.chunks.uploader import Uploader
+from wal.chunks.wal_object import WalObjectBody, WalObjectReader
+from wal.chunks.wal_settings import WalSettings
+from wal.clock import ManualClock
+from wal.coordinates import ObjectKey
+from wal.errors import (
+    CommitFailed,
+    CommitOutcomeUnknown,
+    CorruptObject,
+    DisklessError,
+    NotCoordinator,
+    ObjectExists,
+    ObjectExpired,
+    ObjectStoreUnavailable,
+    PolicyViolation,
+    StorageFailed,
+    UploadOutcomeUnknown,
+)
+from wal.failpoint import FailpointError, arm
+from wal.stores.memory_store import MemoryStore
+from wal.stores.object_store import BytesBody, ObjectBody
+
+BATCH = batch_bytes(b"x" * 439)
+
+
+class TestStore(MemoryStore):
+    """A store whose puts can be made to wait or to fail, before or after they took effect."""
+
+    __test__ = False
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.attempts: dict[ObjectKey, int] = {}
+        self.started: list[ObjectKey] = []
+        self.running = 0
+        self.running_max = 0
+        self.before: Callable[[ObjectKey, int], Awaitable[None]] | None = None
+        self.after: Callable[[ObjectKey, int], None] | None = None
+
+    async def put(self, key: ObjectKey, body: ObjectBody) -> None:
+        attempt = self.attempts[key] = self.attempts.get(key, 0) + 1
+        self.started.append(key)
+        self.running += 1
+        self.running_max = max(self.running_max, self.running)
+        try:
+            if self.before is not None:
+                await self.before(key, attempt)
+            await super().put(key, body)
+            if self.after is not None:
+                self.after(key, attempt)
+        finally:
+            self.running -= 1
+
+
+class Rig:
+    def __init__(self, path: Path, settings: WalSettings = SETTINGS) -> None:
+        self.clock = ManualClock()
+        self.path = path
+        self.store = TestStore(self.clock)
+        self.directory = open_directory(path, settings=settings)
+        self.recovered = self.directory.recover()
+        self.outcomes = Outcomes()
+        self.uploader = Uploader(
+            self.store,
+            self.directory,
+            settings=settings,
+            clock=self.clock,
+            rng=random.Random(1),
+            committer=self.outcomes,
+        )
+        self._next_token = 0
+
+    def chunk(self, count: int = 2, batches: list[bytes] | None = None) -> SealedChunk:
+        contents = [BATCH] * count if batches is None else batches
+        tokens = list(range(self._next_token, self._next_token + len(contents)))
+        self._next_token += len(contents)
+        placed = [((A0, A1)[number % 2], data) for number, data in enumerate(contents)]
+        return sealed(self.directory, placed, tokens)
+
+    def check_each_token_once(self) -> None:
+        assert set(self.outcomes.of_token) == set(range(self._next_token))
+        for token, outcomes in self.outcomes.of_token.items():
+            assert len(outcomes) == 1, f"token {token}: {outcomes}"
+
+    def files(self, folder: str = "") -> set[str]:
+        return {name[:12] for name in os.listdir(self.path / folder) if name.startswith("chunk-")}
+
+
+@asynccontextmanager
+async def running(rig: Rig) -> AsyncIterator[Rig]:
+    task = asyncio.create_task(rig.uploader.run())
+    try:
+        yield rig
+        assert not task.done(), "the uploader died"
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        rig.directory.close()
+    rig.check_each_token_once()
+
+
+async def test_a_chunk_is_stored_committed_and_kept_as_cache(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        chunk = rig.chunk()
+        plan = chunk.plan
+        expected = object_bytes(WalObjectBody(chunk, plan))
+        await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(10)
+        assert await rig.store.get(chunk.object_key) == expected
+        assert (await WalObjectReader(rig.store).verify(chunk.object_key)).extents == plan.extents
+        assert rig.directory.locate(chunk.object_key) is chunk
+        assert chunk.is_committed
+        assert rig.uploader.statistics()[:2] == (1, len(expected))
+    again = open_directory(tmp_path)
+    assert again.recover() == []
+    again.close()
+
+
+async def test_commits_keep_seal_order_although_uploads_finish_in_reverse(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        chunks = [rig.chunk() for _ in range(5)]
+        done: dict[ObjectKey, asyncio.Event] = {
+            chunk.object_key: asyncio.Event() for chunk in chunks
+        }
+        finished: list[ObjectKey] = []
+
+        async def wait(key: ObjectKey, attempt: int) -> None:
+            await done[key].wait()
+
+        rig.store.before = wait
+        rig.store.after = lambda key, attempt: finished.append(key)
+        for chunk in chunks:
+            await rig.uploader.submit(chunk)
+        for chunk in reversed(chunks):
+            assert rig.outcomes.committed == []
+            done[chunk.object_key].set()
+            async with asyncio.timeout(10):
+                while chunk.object_key not in finished:  # noqa: ASYNC110 - a put is a few steps
+                    await asyncio.sleep(0)
+        assert await rig.uploader.drain(10)
+        assert finished == [chunk.object_key for chunk in reversed(chunks)]
+        assert rig.outcomes.committed == chunks
+
+
+async def test_uploads_run_in_parallel_up_to_their_limit(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, upload_concurrency=3)
+    async with running(Rig(tmp_path, settings)) as rig:
+        barrier = asyncio.Barrier(3)
+
+        async def meet(key: ObjectKey, attempt: int) -> None:
+            await barrier.wait()
+
+        rig.store.before = meet
+        for _ in range(6):
+            await rig.uploader.submit(rig.chunk())
+        assert await rig.uploader.drain(10)
+        assert rig.store.running_max == 3
+
+
+@pytest.mark.parametrize("error", [ObjectStoreUnavailable, UploadOutcomeUnknown, StorageFailed])
+async def test_an_upload_that_fails_is_tried_again_under_the_same_key(
+    tmp_path: Path, error: type[DisklessError]
+) -> None:
+    async with running(Rig(tmp_path)) as rig:
+
+        async def fail(key: ObjectKey, attempt: int) -> None:
+            if attempt <= 4:
+                raise error("not now")
+
+        rig.store.before = fail
+        chunk = rig.chunk()
+        await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(10)
+        assert rig.store.attempts == {chunk.object_key: 5}
+        assert rig.uploader.statistics().upload_retries == 4
+
+
+async def test_a_put_whose_answer_was_lost_is_not_stored_twice(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+
+        def lose(key: ObjectKey, attempt: int) -> None:
+            if attempt == 1:
+                raise UploadOutcomeUnknown("no answer")
+
+        rig.store.after = lose
+        chunk = rig.chunk()
+        await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(10)
+        assert [stat.key async for stat in rig.store.list("")] == [chunk.object_key]
+        assert rig.outcomes.committed == [chunk]
+
+
+async def test_later_chunks_upload_while_the_first_is_retried_and_wait_for_its_commit(
+    tmp_path: Path,
+) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        first, second = rig.chunk(), rig.chunk()
+        stored = asyncio.Event()
+
+        async def fail(key: ObjectKey, attempt: int) -> None:
+            if key == first.object_key and not stored.is_set():
+                raise ObjectStoreUnavailable("not now")
+
+        rig.store.before = fail
+        rig.store.after = lambda key, attempt: stored.set() if key == second.object_key else None
+        await rig.uploader.submit(first)
+        await rig.uploader.submit(second)
+        assert await rig.uploader.drain(10)
+        assert rig.outcomes.committed == [first, second]
+
+
+@pytest.mark.parametrize("error", [NotCoordinator, CommitFailed, CommitOutcomeUnknown])
+async def test_a_commit_that_fails_is_repeated_in_its_place(
+    tmp_path: Path, error: type[DisklessError]
+) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        asked: list[SealedChunk] = []
+
+        def refuse(chunk: SealedChunk) -> None:
+            asked.append(chunk)
+            if len(asked) <= 3:
+                raise error("not now")
+
+        rig.outcomes.before_commit = refuse
+        chunks = [rig.chunk(), rig.chunk()]
+        for chunk in chunks:
+            await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(10)
+        assert asked == [chunks[0]] * 4 + [chunks[1]]
+        assert rig.uploader.statistics().commit_retries == 3
+
+
+@pytest.mark.parametrize("error", [ObjectExpired, PolicyViolation])
+async def test_a_refused_commit_gives_the_chunk_up_and_goes_on(
+    tmp_path: Path, error: type[DisklessError]
+) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        chunks = [rig.chunk(), rig.chunk()]
+
+        def refuse(chunk: SealedChunk) -> None:
+            if chunk is chunks[0]:
+                raise error("never")
+
+        rig.outcomes.before_commit = refuse
+        for chunk in chunks:
+            await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(10)
+        assert [(chunk, type(why)) for chunk, why in rig.outcomes.abandoned] == [(chunks[0], error)]
+        assert rig.outcomes.committed == [chunks[1]]
+        # It must not be committed at the next start either.
+        assert rig.files() == {"chunk-000001"}
+
+
+async def test_a_foreign_object_under_the_key_gives_the_chunk_up(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        chunks = [rig.chunk(), rig.chunk()]
+        await rig.store.put(chunks[0].object_key, BytesBody(b"not ours"))
+        for chunk in chunks:
+            await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(10)
+        ((abandoned, error),) = rig.outcomes.abandoned
+        # Its producers may send again: nothing of it was committed.
+        assert (abandoned, type(error)) == (chunks[0], StorageFailed)
+        assert isinstance(error.__cause__, ObjectExists)
+        assert rig.outcomes.committed == [chunks[1]]
+        assert await rig.store.get(chunks[0].object_key) == b"not ours"
+        assert rig.files(QUARANTINE) == {"chunk-000000"}
+
+
+async def test_a_store_that_refuses_the_body_gives_the_chunk_up(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+
+        async def refuse(key: ObjectKey, attempt: int) -> None:
+            raise CorruptObject("the length differs")
+
+        rig.store.before = refuse
+        await rig.uploader.submit(rig.chunk())
+        assert await rig.uploader.drain(10)
+        assert len(rig.outcomes.abandoned) == 1
+
+
+def rot(chunk: SealedChunk, position: int, byte: int = 30) -> None:
+    """Flip a bit of one batch in the chunk's .data."""
+    with open(chunk.data_path, "r+b") as data:
+        data.seek(chunk.entries[position].data_offset + byte)
+        old = data.read(1)[0]
+        data.seek(-1, os.SEEK_CUR)
+        data.write(bytes([old ^ 4]))
+
+
+async def test_a_rotten_batch_fails_alone(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        chunk = rig.chunk(4)
+        rot(chunk, 1)
+        await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(10)
+        assert rig.outcomes.of_token == {
+            0: ["committed"],
+            1: ["CorruptChunk"],
+            2: ["committed"],
+            3: ["committed"],
+        }
+        index = await WalObjectReader(rig.store).verify(chunk.object_key)
+        assert len(index.extents) == 3
+        # A restart would plan another object from these files, so they are not kept.
+        assert rig.files() == set()
+        assert rig.uploader.statistics().batches_abandoned == 1
+        assert "at byte" in str(rig.directory.damage[0])
+
+
+async def test_what_the_same_producer_sent_behind_a_rotten_batch_fails_with_it(
+    tmp_path: Path,
+) -> None:
+    """Committed without its predecessor it would be a gap in the producer's sequence."""
+    async with running(Rig(tmp_path)) as rig:
+        contents = [
+            batch_bytes(producer_id=9, sequence=0),  # A0, rots
+            batch_bytes(producer_id=9, sequence=0),  # A1
+            batch_bytes(producer_id=9, sequence=1),  # A0
+            batch_bytes(producer_id=8, sequence=0),  # A1
+            batch_bytes(producer_id=8, sequence=0),  # A0
+        ]
+        chunk = rig.chunk(batches=contents)
+        rot(chunk, 0)
+        await rig.uploader.submit(chunk)
+        assert await rig.uploader.drain(10)
+        failed = {t for t, told in rig.outcomes.of_token.items() if told == ["CorruptChunk"]}
+        assert failed == {0, 2}
+
+
+@pytest.mark.parametrize("loss", ["rot", "unlink", "truncate"])
+async def test_a_chunk_without_a_good_batch_is_abandoned(tmp_path: Path, loss: str) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        chunk, next_chunk = rig.chunk(2), rig.chunk(1)
+        if loss == "unlink":
+            os.unlink(chunk.data_path)
+        elif loss == "truncate":
+            os.truncate(chunk.data_path, 0)
+        else:
+            rot(chunk, 0)
+            rot(chunk, 1)
+        await rig.uploader.submit(chunk)
+        await rig.uploader.submit(next_chunk)
+        assert await rig.uploader.drain(10)
+        assert [type(error).__name__ for _, error in rig.outcomes.abandoned] == ["CorruptChunk"]
+        assert rig.outcomes.committed == [next_chunk]
+        assert [stat.key async for stat in rig.store.list("")] == [next_chunk.object_key]
+        assert rig.files(QUARANTINE) == {"chunk-000000"}
+
+
+async def test_the_queue_is_bounded_and_always_takes_one_chunk(tmp_path: Path) -> None:
+    probe = Rig(tmp_path / "probe")
+    charge = probe.chunk().charged_bytes
+    probe.directory.close()
+    settings = replace(SETTINGS, buffer_max_bytes=2 * charge)
+    async with running(Rig(tmp_path / "rig", settings)) as rig:
+        outage = asyncio.Event()
+
+        async def wait(key: ObjectKey, attempt: int) -> None:
+            await outage.wait()
+
+        rig.store.before = wait
+        await rig.uploader.submit(rig.chunk())
+        await rig.uploader.submit(rig.chunk())
+        third = asyncio.create_task(rig.uploader.submit(rig.chunk()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not third.done()
+        rig.clock.advance(30)
+        assert rig.uploader.statistics().waiting_bytes == 2 * charge
+        assert rig.uploader.statistics().oldest_waiting_s == 30
+        outage.set()
+        await third
+        assert await rig.uploader.drain(10)
+        # Larger than the whole queue, but there is nothing else in it.
+        large = rig.chunk(20)
+        assert large.charged_bytes > settings.buffer_max_bytes
+        await rig.uploader.submit(large)
+        assert await rig.uploader.drain(10)
+
+
+async def test_a_cancelled_submit_queued_nothing(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path, replace(SETTINGS, buffer_max_bytes=1))) as rig:
+        outage = asyncio.Event()
+
+        async def wait(key: ObjectKey, attempt: int) -> None:
+            await outage.wait()
+
+        rig.store.before = wait
+        await rig.uploader.submit(rig.chunk())
+        blocked = rig.chunk(1)
+        submit = asyncio.create_task(rig.uploader.submit(blocked))
+        await asyncio.sleep(0)
+        submit.cancel()
+        await asyncio.wait([submit])
+        assert rig.uploader.statistics().waiting_chunks == 1
+        outage.set()
+        assert await rig.uploader.drain(10)
+        assert blocked not in rig.outcomes.committed
+        # Nobody else answers for it now.
+        await rig.outcomes.abandon(blocked, StorageFailed("not queued"))
+
+
+async def test_drain_gives_up_at_its_deadline_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        never = asyncio.Event()
+
+        async def wait(key: ObjectKey, attempt: int) -> None:
+            await never.wait()
+
+        rig.store.before = wait
+        chunk = rig.chunk()
+        await rig.uploader.submit(chunk)
+        assert not await rig.uploader.drain(0.001)
+    assert rig.outcomes.of_token == {0: ["CommitOutcomeUnknown"], 1: ["CommitOutcomeUnknown"]}
+    again = open_directory(tmp_path)
+    assert [found.object_key for found in again.recover()] == [chunk.object_key]
+    again.close()
+
+
+async def test_after_its_end_the_uploader_takes_nothing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, replace(SETTINGS, buffer_max_bytes=1))
+    never = asyncio.Event()
+
+    async def wait(key: ObjectKey, attempt: int) -> None:
+        await never.wait()
+
+    rig.store.before = wait
+    task = asyncio.create_task(rig.uploader.run())
+    await rig.uploader.submit(rig.chunk())
+    blocked = asyncio.create_task(rig.uploader.submit(rig.chunk()))
+    drained = asyncio.create_task(rig.uploader.drain(10))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task, blocked, drained])
+    assert isinstance(blocked.exception(), StorageFailed)
+    assert not drained.result()
+    with pytest.raises(StorageFailed):
+        await rig.uploader.submit(rig.chunk())
+    assert rig.outcomes.of_token == {0: ["CommitOutcomeUnknown"], 1: ["CommitOutcomeUnknown"]}
+    rig.directory.close()
+
+
+async def test_cancelling_at_any_step_gives_each_token_one_outcome(tmp_path: Path) -> None:
+    for steps in range(1, 70):
+        path = tmp_path / str(steps)
+        rig = Rig(path)
+
+        async def flaky(key: ObjectKey, attempt: int) -> None:
+            await asyncio.sleep(0)
+            if attempt == 1 and key.endswith(("0", "2", "4", "6", "8")):
+                raise ObjectStoreUnavailable("not now")
+
+        rig.store.before = flaky
+        task = asyncio.create_task(rig.uploader.run())
+        for _ in range(3):
+            await rig.uploader.submit(rig.chunk())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        rig.check_each_token_once()
+        committed = {chunk.object_key for chunk in rig.outcomes.committed}
+        rig.directory.close()
+        # What was not committed is there at the next start; what was, at most once more.
+        again = open_directory(path)
+        waiting = {chunk.object_key for chunk in again.recover()}
+        cached = again.statistics().cached_chunks
+        again.close()
+        assert len(waiting | committed) == 3
+        assert len(waiting) + cached == 3
+
+
+@pytest.mark.parametrize("point", ["upload.before_put", "upload.after_put"])
+async def test_an_uploader_that_dies_leaves_its_chunks_to_the_next_start(
+    tmp_path: Path, point: str
+) -> None:
+    rig = Rig(tmp_path)
+    chunk = rig.chunk()
+    arm(f"{point}=raise")
+    try:
+        await rig.uploader.submit(chunk)
+        with pytest.raises(ExceptionGroup) as raised:
+            await rig.uploader.run()
+    finally:
+        arm("")
+    assert raised.group_contains(FailpointError)
+    rig.check_each_token_once()
+    rig.directory.close()
+    again = Rig(tmp_path)
+    again.store = rig.store
+    (recovered,) = again.recovered
+    uploader = Uploader(
+        rig.store,
+        again.directory,
+        settings=SETTINGS,
+        clock=ManualClock(),
+        rng=random.Random(1),
+        committer=again.outcomes,
+    )
+    task = asyncio.create_task(uploader.run())
+    await uploader.submit(recovered)
+    assert await uploader.drain(10)
+    task.cancel()
+    await asyncio.wait([task])
+    # The same key with the same bytes: the second put is the first one.
+    assert recovered.object_key == chunk.object_key
+    assert again.outcomes.committed == [recovered]
+    assert len([stat async for stat in rig.store.list("")]) == 1
+    again.directory.close()
+
+
+async def test_a_committer_that_breaks_stops_the_uploader(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+
+    def broken(chunk: SealedChunk) -> None:
+        raise RuntimeError("a bug")
+
+    rig.outcomes.before_commit = broken
+    await rig.uploader.submit(rig.chunk())
+    with pytest.raises(ExceptionGroup) as raised:
+        await rig.uploader.run()
+    assert raised.group_contains(RuntimeError)
+    rig.check_each_token_once()
+    rig.directory.close()

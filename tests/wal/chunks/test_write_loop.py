@@ -1,0 +1,458 @@
+"""The write loop: order, rotation, back pressure, and exactly one outcome per batch."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.write_path import A0, A1, SETTINGS, FaultyDisk, Outcomes, batch_bytes, open_directory, pending
+
+from wal.chunks.buffer import BufferPool
+from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES, ChunkDirectory, SealedChunk
+from wal.chunks.wal_settings import WalSettings
+from wal.chunks.write_loop import PendingBatch, WriteLoop
+from wal.clock import SystemClock
+from wal.errors import AppendTooLarge, CorruptBatch, DisklessError, Overloaded, StorageFailed
+from wal.failpoint import FailpointError, arm
+from wal.records.record_batch import parse_header
+
+BATCH = batch_bytes(b"x" * 439)
+assert len(BATCH) == 500
+
+
+class Rig:
+    """A write loop over real files; `gate` is the uploader that may have no room."""
+
+    def __init__(
+        self, path: Path, *, settings: WalSettings = SETTINGS, disk: FaultyDisk | None = None
+    ) -> None:
+        self.disk = FaultyDisk() if disk is None else disk
+        self.directory: ChunkDirectory = open_directory(path, settings=settings, disk=self.disk)
+        self.directory.recover()
+        self.pool = BufferPool(1 << 22)
+        self.outcomes = Outcomes()
+        self.sealed: list[SealedChunk] = []
+        self.changed = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.appended: list[object] = []
+        self.loop = WriteLoop(
+            self.directory,
+            settings=settings,
+            clock=SystemClock(),
+            on_sealed=self._take,
+            on_failed=self.outcomes.failed,
+            on_appended=self._appended,
+        )
+        self._next_token = 0
+        self.tokens: list[int] = []
+
+    async def _take(self, chunk: SealedChunk) -> None:
+        await self.gate.wait()
+        self.sealed.append(chunk)
+        for token in chunk.tokens:
+            self.outcomes.of_token.setdefault(token, []).append("sealed")
+        self.changed.set()
+
+    def _appended(self, batches: Sequence[PendingBatch]) -> None:
+        self.appended += [batch.token for batch in batches]
+        self.changed.set()
+
+    def batches(self, count: int, data: bytes = BATCH) -> list[PendingBatch]:
+        made = []
+        for _ in range(count):
+            self.tokens.append(self._next_token)
+            partition = (A0, A1)[self._next_token % 2]
+            made.append(pending(self.pool, partition, data, token=self._next_token))
+            self._next_token += 1
+        return made
+
+    async def wait_sealed(self, count: int) -> None:
+        await self._wait_until(lambda: len(self.sealed) >= count)
+
+    async def wait_appended(self, count: int) -> None:
+        await self._wait_until(lambda: len(self.appended) >= count)
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def sealed_tokens(self) -> list[list[object]]:
+        return [list(chunk.tokens) for chunk in self.sealed]
+
+    def check_each_token_once(self) -> None:
+        assert set(self.outcomes.of_token) == set(self.tokens)
+        for token, outcomes in self.outcomes.of_token.items():
+            assert len(outcomes) == 1, f"token {token}: {outcomes}"
+        assert self.pool.statistics().in_use_bytes == 0
+
+
+@asynccontextmanager
+async def running(rig: Rig) -> AsyncIterator[Rig]:
+    """Runs the loop, closes it at the end, and checks what must hold after any run."""
+    task = asyncio.create_task(rig.loop.run())
+    try:
+        yield rig
+        rig.loop.close()
+        async with asyncio.timeout(10):
+            await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        rig.directory.close()
+    rig.check_each_token_once()
+
+
+async def test_batches_keep_the_order_of_the_calls(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        for size in (1, 3, 2, 1):
+            rig.loop.append_nowait(rig.batches(size))
+            await asyncio.sleep(0)
+        await rig.loop.flush()
+        assert rig.sealed_tokens() == [[0, 1, 2, 3, 4, 5, 6]]
+        assert rig.appended == [0, 1, 2, 3, 4, 5, 6]
+    scanned = [entry.length_bytes for entry in rig.sealed[0].entries]
+    assert scanned == [500] * 7
+
+
+async def test_buffers_are_released_by_the_append_not_by_the_upload(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        rig.gate.clear()
+        rig.loop.append_nowait(rig.batches(5))
+        flush = asyncio.create_task(rig.loop.flush())
+        await rig.wait_appended(5)
+        assert rig.pool.statistics().in_use_bytes == 0
+        rig.gate.set()
+        await flush
+
+
+async def test_a_chunk_ends_when_its_bytes_are_full(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, chunk_max_bytes=1000)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        for _ in range(5):
+            rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_sealed(2)
+        assert rig.sealed_tokens() == [[0, 1], [2, 3]]
+    assert rig.sealed_tokens() == [[0, 1], [2, 3], [4]]
+
+
+async def test_a_chunk_ends_when_it_has_enough_batches(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, chunk_max_batches=3)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        for size in (2, 2, 1, 3):
+            rig.loop.append_nowait(rig.batches(size))
+        await rig.wait_sealed(3)
+        assert rig.sealed_tokens() == [[0, 1], [2, 3, 4], [5, 6, 7]]
+
+
+async def test_a_chunk_ends_with_the_commit_interval_although_nothing_else_comes(
+    tmp_path: Path,
+) -> None:
+    settings = replace(SETTINGS, commit_interval_ms=5)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_sealed(1)
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_sealed(2)
+
+
+async def test_an_idle_loop_makes_no_chunk(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, commit_interval_ms=1)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        await rig.loop.flush()
+        rig.loop.append_nowait([])
+        await rig.loop.flush()
+        assert rig.sealed == []
+    assert [name for name in os.listdir(tmp_path) if name != "lock"] == []
+
+
+async def test_the_batches_of_one_call_share_a_chunk_however_large(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, chunk_max_bytes=1000)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        rig.loop.append_nowait(rig.batches(1))
+        rig.loop.append_nowait(rig.batches(7))
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.loop.flush()
+        assert rig.sealed_tokens() == [[0], [1, 2, 3, 4, 5, 6, 7], [8]]
+
+
+async def test_a_call_beyond_the_overflow_is_refused_and_stays_with_its_caller(
+    tmp_path: Path,
+) -> None:
+    settings = replace(SETTINGS, chunk_max_bytes=1000, chunk_overflow_bytes=999)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        rig.loop.append_nowait(rig.batches(3))
+        refused = rig.batches(4)
+        with pytest.raises(AppendTooLarge):
+            rig.loop.append_nowait(refused)
+        for batch in refused:
+            assert bytes(batch.payload.views()[0]) == BATCH
+            batch.payload.release()
+            rig.tokens.remove(batch.token)
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"), [(BATCH + b"!", AppendTooLarge), (BATCH[:-1], CorruptBatch)]
+)
+async def test_a_payload_that_is_not_what_its_header_says_is_refused(
+    tmp_path: Path, payload: bytes, error: type[DisklessError]
+) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        item = pending(rig.pool, A0, payload)._replace(header=parse_header(BATCH))
+        with pytest.raises(error):
+            rig.loop.append_nowait([item])
+        item.payload.release()
+
+
+async def test_a_full_queue_refuses_until_it_is_drained(tmp_path: Path) -> None:
+    charge = len(BATCH) + BATCH_OVERHEAD_BYTES
+    settings = replace(SETTINGS, append_queue_max_bytes=8 * charge, chunk_max_batches=1)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        # Nothing is drained as long as this test does not wait.
+        for _ in range(8):
+            rig.loop.append_nowait(rig.batches(1))
+        refused = rig.batches(1)
+        with pytest.raises(Overloaded):
+            rig.loop.append_nowait(refused)
+        refused[0].payload.release()
+        rig.tokens.pop()
+        assert rig.loop.statistics().overloaded == 1
+        assert rig.loop.statistics().queued_bytes == 8 * charge
+        await rig.loop.flush()
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.loop.flush()
+
+
+async def test_a_call_of_more_batches_than_a_commit_may_hold_is_refused(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, chunk_max_batches=3)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        refused = rig.batches(4)
+        with pytest.raises(AppendTooLarge):
+            rig.loop.append_nowait(refused)
+        for batch in refused:
+            batch.payload.release()
+        rig.tokens.clear()
+        rig.loop.append_nowait(rig.batches(3))
+        await rig.loop.flush()
+
+
+async def test_a_call_larger_than_the_queue_is_taken_when_the_queue_is_empty(
+    tmp_path: Path,
+) -> None:
+    settings = replace(SETTINGS, append_queue_max_bytes=1)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        rig.loop.append_nowait(rig.batches(3))
+        await rig.loop.flush()
+
+
+async def test_appends_are_accepted_while_the_uploader_is_full(tmp_path: Path) -> None:
+    charge = len(BATCH) + BATCH_OVERHEAD_BYTES
+    settings = replace(SETTINGS, append_queue_max_bytes=4 * charge, chunk_max_batches=1)
+    async with running(Rig(tmp_path, settings=settings)) as rig:
+        rig.gate.clear()
+        accepted = 0
+        async with asyncio.timeout(10):
+            while True:
+                batch = rig.batches(1)
+                try:
+                    rig.loop.append_nowait(batch)
+                except Overloaded:
+                    batch[0].payload.release()
+                    rig.tokens.pop()
+                    if len(rig.appended) == 1:
+                        break
+                else:
+                    accepted += 1
+                await asyncio.sleep(0)
+        # One batch is in the chunk that the uploader does not take, the others are queued.
+        assert accepted == 5
+        assert rig.pool.statistics().in_use_bytes > 0
+        rig.gate.set()
+        await rig.loop.flush()
+        assert rig.sealed_tokens() == [[token] for token in rig.tokens]
+
+
+async def test_a_flush_waits_for_what_was_queued_before_it(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        rig.loop.append_nowait(rig.batches(2))
+        first = asyncio.create_task(rig.loop.flush())
+        await asyncio.sleep(0)
+        rig.loop.append_nowait(rig.batches(1))
+        second = asyncio.create_task(rig.loop.flush())
+        await first
+        assert {0, 1} <= {token for tokens in rig.sealed_tokens() for token in tokens}
+        await second
+        assert {0, 1, 2} == {token for tokens in rig.sealed_tokens() for token in tokens}
+
+
+async def test_a_flush_ends_although_appends_never_do(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        flush = asyncio.create_task(rig.loop.flush())
+
+        def append_again(batches: Sequence[PendingBatch]) -> None:
+            if not flush.done():
+                rig.loop.append_nowait(rig.batches(1))
+
+        rig.loop._on_appended = append_again
+        rig.loop.append_nowait(rig.batches(1))
+        async with asyncio.timeout(10):
+            await flush
+        assert rig.sealed
+
+
+async def test_closing_seals_what_is_queued_and_takes_no_more(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.loop.append_nowait(rig.batches(3))
+    async with running(rig):
+        rig.loop.close()
+        late = pending(rig.pool)
+        with pytest.raises(StorageFailed):
+            rig.loop.append_nowait([late])
+        late.payload.release()
+    assert rig.sealed_tokens() == [[0, 1, 2]]
+    with pytest.raises(StorageFailed):
+        await rig.loop.flush()
+
+
+async def test_a_full_disk_fails_batches_once_and_heals_when_space_returns(
+    tmp_path: Path,
+) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        rig.loop.append_nowait(rig.batches(2))
+        await rig.loop.flush()
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_appended(3)
+        rig.disk.space = 100
+        rig.loop.append_nowait(rig.batches(2))
+        await rig.loop.flush()
+        # No new chunk can be opened either.
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.loop.flush()
+        rig.disk.space = None
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.loop.flush()
+        assert rig.sealed_tokens() == [[0, 1], [2], [6]]
+        for token in (3, 4, 5):
+            assert rig.outcomes.of_token[token] == ["StorageFailed"]
+        assert rig.loop.statistics().batches_failed == 3
+    again = open_directory(tmp_path)
+    assert [len(chunk.entries) for chunk in again.recover()] == [2, 1, 1]
+    again.close()
+
+
+async def test_an_fsync_error_fails_the_batches_it_was_for_and_nothing_before(
+    tmp_path: Path,
+) -> None:
+    async with running(Rig(tmp_path, settings=replace(SETTINGS, chunk_sync=True))) as rig:
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_appended(1)
+
+        def fail(call: str, path: str) -> None:
+            if call == "fdatasync":
+                rig.disk.fail = lambda call, path: None
+                raise OSError(errno.EIO, "input/output error")
+
+        rig.disk.fail = fail
+        rig.loop.append_nowait(rig.batches(1))
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.loop.flush()
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.loop.flush()
+        assert rig.sealed_tokens() == [[0], [3]]
+        assert rig.outcomes.of_token[1] == rig.outcomes.of_token[2] == ["StorageFailed"]
+
+
+async def test_cancelling_at_any_step_gives_every_batch_one_outcome_and_leaks_nothing(
+    tmp_path: Path,
+) -> None:
+    settings = replace(SETTINGS, chunk_max_batches=2)
+    for steps in range(1, 60):
+        path = tmp_path / str(steps)
+        rig = Rig(path, settings=settings)
+        task = asyncio.create_task(rig.loop.run())
+        for size in (1, 2, 1, 1):
+            rig.loop.append_nowait(rig.batches(size))
+        flush = asyncio.create_task(rig.loop.flush())
+        if steps % 3 == 0:
+            rig.gate.clear()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task, flush])
+        assert task.cancelled()
+        assert flush.exception() is None or isinstance(flush.exception(), StorageFailed)
+        rig.check_each_token_once()
+        with pytest.raises(StorageFailed):
+            rig.loop.append_nowait([])
+        # Whatever may have happened is there at the next start; what definitely failed is not.
+        maybe = sum(
+            outcome in (["sealed"], ["CommitOutcomeUnknown"])
+            for outcome in rig.outcomes.of_token.values()
+        )
+        rig.directory.close()
+        again = open_directory(path)
+        recovered = sum(len(chunk.entries) for chunk in again.recover())
+        again.close()
+        assert recovered == maybe
+
+
+async def test_cancelling_during_a_write_waits_for_the_thread_before_buffers_go_back(
+    tmp_path: Path,
+) -> None:
+    entered = threading.Event()
+    proceed = threading.Event()
+    seen: list[bytes] = []
+
+    class SlowDisk(FaultyDisk):
+        def pwritev(self, fd: int, buffers: "list[memoryview]", offset: int) -> int:  # type: ignore[override]
+            if not entered.is_set() and len(buffers) == 2:
+                entered.set()
+                assert proceed.wait(10)
+                seen.append(b"".join(buffers))
+            return super().pwritev(fd, buffers, offset)
+
+    rig = Rig(tmp_path, disk=SlowDisk())
+    task = asyncio.create_task(rig.loop.run())
+    rig.loop.append_nowait(rig.batches(2))
+    assert await asyncio.to_thread(entered.wait, 10)
+    task.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+        task.cancel()
+    assert not task.done()
+    in_use = rig.pool.statistics().in_use_bytes
+    assert in_use > 0
+    # Another connection receives now; it must not get the buffers that are being written.
+    intruder = rig.pool.get(500)
+    intruder.view[:] = b"!" * len(intruder.view)
+    proceed.set()
+    await asyncio.wait([task])
+    intruder.release()
+    assert seen == [BATCH + BATCH]
+    rig.check_each_token_once()
+    assert rig.outcomes.of_token == {0: ["CommitOutcomeUnknown"], 1: ["CommitOutcomeUnknown"]}
+    rig.directory.close()
+
+
+@pytest.mark.parametrize("point", ["chunk.after_append", "chunk.after_seal"])
+async def test_a_loop_that_dies_at_a_failpoint_gives_every_batch_one_outcome(
+    tmp_path: Path, point: str
+) -> None:
+    rig = Rig(tmp_path, settings=replace(SETTINGS, chunk_max_batches=2))
+    arm(f"{point}=raise")
+    try:
+        for _ in range(5):
+            rig.loop.append_nowait(rig.batches(1))
+        with pytest.raises(FailpointError):
+            await rig.loop.run()
+    finally:
+        arm("")
+    rig.check_each_token_once()
+    rig.directory.close()

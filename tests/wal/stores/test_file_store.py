@@ -1,0 +1,320 @@
+"""What the directory store promises beyond the contract: durability, crashes, other processes."""
+
+import asyncio
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from wal.clock import ManualClock, SystemClock
+from wal.coordinates import ObjectKey
+from wal.errors import (
+    ObjectNotFound,
+    ObjectStoreUnavailable,
+    Rejected,
+    UploadOutcomeUnknown,
+)
+from wal.stores.file_store import BlockingFileStore, FileStore, FileStoreSettings
+from wal.stores.object_store import STAGING_DIRECTORY, Buffer, BytesBody
+
+KEY = ObjectKey("wal/3f/01HZZZZZZZZZZZZZZZZZZZZZZZ")
+
+
+def blocking_store(root: Path, sync: bool = True) -> BlockingFileStore:
+    return BlockingFileStore(root, clock=SystemClock(), rng=random.Random(), sync=sync)
+
+
+def drafts(root: Path) -> list[str]:
+    return [path.name for path in (root / STAGING_DIRECTORY).glob("*/*")]
+
+
+def fail_nth(
+    monkeypatch: pytest.MonkeyPatch, name: str, nth: int = 1, error: int = errno.EIO
+) -> list[int]:
+    """Make the nth call of `os.<name>` fail once; returns a list with the calls so far."""
+    real: Callable[..., object] = getattr(os, name)
+    calls = [0]
+
+    def failing(*arguments: object, **options: object) -> object:
+        calls[0] += 1
+        if calls[0] == nth:
+            raise OSError(error, os.strerror(error))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, failing)
+    return calls
+
+
+class GatedBody:
+    """Gives its second fragment only when a test opens the gate."""
+
+    length_bytes = 200_000
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.gate = threading.Event()
+        self.ended = threading.Event()
+
+    def fragments(self) -> Iterable[Buffer]:
+        return self._read()
+
+    def _read(self) -> Iterator[Buffer]:
+        try:
+            yield bytes(100_000)
+            self.started.set()
+            assert self.gate.wait(10)
+            yield bytes(100_000)
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("name", ["writev", "fdatasync", "link", "mkdir"])
+def test_a_put_that_failed_before_it_had_a_name_stored_nothing_and_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: int
+) -> None:
+    with blocking_store(tmp_path) as store:
+        fail_nth(monkeypatch, name, error=error)
+        with pytest.raises(ObjectStoreUnavailable):
+            store.put(KEY, BytesBody(b"content"))
+        with pytest.raises(ObjectNotFound):
+            store.get(KEY)
+        assert drafts(tmp_path) == []
+        store.put(KEY, BytesBody(b"content"))
+        assert store.get(KEY) == b"content"
+
+
+def test_an_fsync_that_failed_is_not_trusted_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with blocking_store(tmp_path) as store:
+        store.put(ObjectKey("wal/3f/before"), BytesBody(b"makes the directories"))
+        fail_nth(monkeypatch, "fsync")
+        with pytest.raises(UploadOutcomeUnknown):
+            store.put(KEY, BytesBody(b"content"))
+        unsure = (tmp_path / KEY).stat().st_ino
+        store.put(KEY, BytesBody(b"content"))
+        # A new file with a sync of its own, not the old one after a second fsync "succeeded".
+        assert (tmp_path / KEY).stat().st_ino != unsure
+        assert store.get(KEY) == b"content"
+
+
+def test_file_directory_and_every_new_parent_are_synced_before_a_put_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}").removeprefix(str(tmp_path)))
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    monkeypatch.setattr(os, "fsync", note)
+    with blocking_store(tmp_path) as store:
+        store.put(KEY, BytesBody(b"content"))
+        assert synced[:2] == ["", "/wal"]
+        assert synced[2].startswith(f"/{STAGING_DIRECTORY}/")
+        assert synced[3:] == ["/wal/3f"]
+        synced.clear()
+        store.put(ObjectKey("wal/3f/second"), BytesBody(b"content"))
+        assert synced[1:] == ["/wal/3f"]
+        synced.clear()
+        store.delete([KEY])
+        assert synced == ["/wal/3f"]
+    synced.clear()
+    with blocking_store(tmp_path, sync=False) as careless:
+        careless.put(ObjectKey("wal/40/third"), BytesBody(b"content"))
+    assert synced == []
+
+
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.writev
+    rng = random.Random(3)
+
+    def short(fd: int, buffers: list[memoryview]) -> int:
+        joined = b"".join(buffers)
+        return real(fd, [joined[: rng.randint(1, 7000)]])
+
+    monkeypatch.setattr(os, "writev", short)
+    fragments = [rng.randbytes(rng.choice([0, 1, 100, 5000, 20_000])) for _ in range(50)]
+    with blocking_store(tmp_path) as store:
+        store.put(KEY, BytesBody(*fragments))
+        assert store.get(KEY) == b"".join(fragments)
+
+
+def test_a_file_that_is_shorter_than_what_was_written_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.writev
+
+    def lying(fd: int, buffers: list[memoryview]) -> int:
+        joined = b"".join(buffers)
+        real(fd, [joined[:-1]])
+        return len(joined)
+
+    with blocking_store(tmp_path) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "writev", lying)
+            with pytest.raises(ObjectStoreUnavailable, match="wrote 1000 bytes, it has 999"):
+                store.put(KEY, BytesBody(bytes(1000)))
+        store.put(KEY, BytesBody(bytes(1000)))
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_live_one_writes_is_not(
+    tmp_path: Path,
+) -> None:
+    crash = (
+        "import os, random, signal, sys\n"
+        "from wal.clock import SystemClock\n"
+        "from wal.stores.file_store import BlockingFileStore\n"
+        "class Body:\n"
+        "    length_bytes = 200_000\n"
+        "    def fragments(self):\n"
+        "        yield bytes(100_000)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with BlockingFileStore(sys.argv[1], clock=SystemClock(), rng=random.Random()) as s:\n"
+        "    s.put('wal/00/killed', Body())\n"
+    )
+    died = subprocess.run([sys.executable, "-c", crash, str(tmp_path)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert drafts(tmp_path) == ["0"]
+    body = GatedBody()
+    with blocking_store(tmp_path) as alive:
+        putting = threading.Thread(target=alive.put, args=(KEY, body))
+        putting.start()
+        assert body.started.wait(10)
+        with blocking_store(tmp_path) as newcomer:
+            assert len(drafts(tmp_path)) == 1
+            with pytest.raises(ObjectNotFound):
+                newcomer.head(ObjectKey("wal/00/killed"))
+            assert list(newcomer.list("")) == []
+            body.gate.set()
+            putting.join()
+            assert newcomer.head(KEY).length_bytes == GatedBody.length_bytes
+    assert list((tmp_path / STAGING_DIRECTORY).iterdir()) == []
+
+
+def test_a_directory_that_was_removed_under_the_store_is_made_again(tmp_path: Path) -> None:
+    with blocking_store(tmp_path) as store:
+        store.put(KEY, BytesBody(b"content"))
+        (tmp_path / KEY).unlink()
+        (tmp_path / "wal/3f").rmdir()
+        store.put(KEY, BytesBody(b"content"))
+        assert store.get(KEY) == b"content"
+
+
+def test_a_directory_tree_cannot_hold_what_it_cannot_name(tmp_path: Path) -> None:
+    with blocking_store(tmp_path) as store:
+        store.put(ObjectKey("a/b"), BytesBody(b"x"))
+        for key in ("a", "a/b/c", "a/b/c/d", "x/" + "y" * 256):
+            with pytest.raises(Rejected):
+                store.put(ObjectKey(key), BytesBody(b"x"))
+        with pytest.raises(Rejected):
+            store.put(ObjectKey(f"{STAGING_DIRECTORY}/x"), BytesBody(b"x"))
+        assert [stat.key for stat in store.list("")] == ["a/b"]
+
+
+def test_a_put_past_its_deadline_is_given_up(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    class SlowBody:
+        length_bytes = 200_000
+
+        def fragments(self) -> Iterable[Buffer]:
+            yield bytes(100_000)
+            clock.advance(31)
+            yield bytes(100_000)
+
+    store = BlockingFileStore(tmp_path, clock=clock, rng=random.Random(1))
+    with store, pytest.raises(ObjectStoreUnavailable, match="not written within 30000 ms"):
+        store.put(KEY, SlowBody())
+    assert not (tmp_path / KEY).exists()
+
+
+def test_a_reader_needs_no_write_permission(tmp_path: Path) -> None:
+    with blocking_store(tmp_path) as store:
+        store.put(KEY, BytesBody(b"content"))
+    (tmp_path / STAGING_DIRECTORY).rmdir()
+    with blocking_store(tmp_path) as reader:
+        assert reader.get(KEY) == b"content"
+        assert [stat.key for stat in reader.list("")] == [KEY]
+    assert os.listdir(tmp_path) == ["wal"]
+
+
+def test_unlinked_objects_give_their_space_back(tmp_path: Path) -> None:
+    with blocking_store(tmp_path) as store:
+        store.put(KEY, BytesBody(b"content"))
+        store.get_range(KEY, 0, 1)
+        store.delete([KEY])
+        open_files = [
+            os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()
+        ]
+        assert not any(str(tmp_path / "wal") in name for name in open_files)
+
+
+def test_a_delete_that_may_not_survive_a_power_cut_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with blocking_store(tmp_path) as store:
+        for key in ("a/1", "b/1"):
+            store.put(ObjectKey(key), BytesBody(b"x"))
+        calls = fail_nth(monkeypatch, "fsync")
+        gone = store.delete([ObjectKey("a/1"), ObjectKey("b/1")])
+        assert (gone, calls) == (("b/1",), [2])
+        # Absent by now, but confirmed only with a sync of its own.
+        assert store.delete([ObjectKey("a/1")]) == ("a/1",)
+        assert calls == [3]
+
+
+async def test_a_cancelled_put_stores_nothing_and_lets_go_of_its_body_first(
+    tmp_path: Path,
+) -> None:
+    body = GatedBody()
+    async with FileStore(tmp_path, clock=SystemClock(), rng=random.Random()) as store:
+        putting = asyncio.create_task(store.put(KEY, body))
+        await asyncio.to_thread(body.started.wait, 10)
+        putting.cancel()
+        await asyncio.sleep(0)
+        assert not putting.done()
+        putting.cancel()
+        await asyncio.sleep(0)
+        assert not putting.done()
+        body.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        assert body.ended.is_set()
+        with pytest.raises(ObjectNotFound):
+            await store.get(KEY)
+
+
+async def test_slow_puts_do_not_hold_up_reads(tmp_path: Path) -> None:
+    settings = FileStoreSettings(put_threads=2, read_threads=1)
+    bodies = [GatedBody() for _ in range(2)]
+    async with FileStore(
+        tmp_path, clock=SystemClock(), rng=random.Random(), settings=settings
+    ) as store:
+        await store.put(KEY, BytesBody(b"content"))
+        putting = [
+            asyncio.create_task(store.put(ObjectKey(f"slow/{number}"), body))
+            for number, body in enumerate(bodies)
+        ]
+        for body in bodies:
+            await asyncio.to_thread(body.started.wait, 10)
+        assert await store.get(KEY) == b"content"
+        for body in bodies:
+            body.gate.set()
+        await asyncio.gather(*putting)
+
+
+async def test_an_unusable_root_is_reported_at_start(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    with pytest.raises(ObjectStoreUnavailable):
+        async with FileStore(blocked / "store", clock=SystemClock(), rng=random.Random()):
+            pass

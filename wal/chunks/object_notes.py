@@ -1,0 +1,384 @@
+"""What a WAL object tells beside its batches, so that metadata can be rebuilt from a bucket.
+
+The index of an object says which batches it holds. It cannot say what their topics are called, nor
+at which offsets they were committed: the object is stored before it is committed. So each object
+carries *notes*, taken when its chunk is sealed:
+
+- for each topic in it: name, number of partitions, and the configuration that was set;
+- for each object of the same broker that was committed or given up since the broker's previous
+  notes: the answer. So an object's offsets stand in one that the same broker wrote a little later;
+- for each partition in it: its floor, the high watermark that this broker knew. What the object
+  holds was committed at or above it. And the log start offset.
+
+The last objects of a broker's life are noted nowhere; metadata/rebuild/plan.py says what can be
+known of them. Notes are hints for a rebuild alone: no broker reads them otherwise, and an object
+without any is as good as one with.
+
+    notes    uvarint count, topics; uvarint count, commits; uvarint count, floors
+    topic    topic id 16s; string name; uvarint partitions; uvarint count, (string, string) configs
+    commit   ULID 16s; u8 outcome: 0 committed, 1 never will be
+             if committed: time i64; uvarint count, runs; uvarint count, exceptions
+    run      uvarint base offset + 1, or 0 where no batch was appended, and then nothing more;
+             zigzag time - the commit's; uvarint base offset - log start offset
+    except.  uvarint position - the previous position; u8 kind: 0 duplicate, 1 refused
+    floor    uvarint high watermark + 1, or 0 where it is not known, and then nothing more;
+             uvarint high watermark - log start offset; by (topic id, partition) in the object
+
+Runs are the partitions of the noted object in its own order. The batches of a run that are no
+exceptions got consecutive offsets from its base offset on; positions count batches in the object's
+order. uvarint = 7 bits a byte, least significant first, at most 64 bits; string = uvarint length,
+UTF-8. No notes at all are no bytes.
+
+`CommitJournal` is where the broker's commit lane leaves the answers until the next seal. It is
+bounded, because a long recovery may commit much before anything is sealed: the oldest go first.
+
+Failure cases: CorruptObject for bytes that are no notes.
+"""
+
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from wal.coordinates import BatchExtent, TopicIdPartition
+from wal.errors import CorruptObject
+from wal.ulid import decode_ulid, encode_ulid
+
+NOTES_KEPT_MAX: Final = 256
+"""Commits that wait for an object to carry them; a broker has one or a few per upload lane."""
+
+COMMITTED: Final = 0
+GIVEN_UP: Final = 1
+
+DUPLICATE: Final = 0
+REFUSED: Final = 1
+
+_TIME: Final = struct.Struct(">q")
+_ID_BYTES: Final = 16
+_UVARINT_BYTES_MAX: Final = 10
+_RUN_BYTES_MIN: Final = 1
+
+
+class TopicFacts(NamedTuple):
+    """What a rebuild must know of a topic; `configs` by name."""
+
+    name: str
+    partition_count: int
+    configs: Sequence[tuple[str, str]] = ()
+
+
+TopicLookup = Callable[[UUID], TopicFacts | None]
+"""What is known of a topic; called from the write loop's thread."""
+
+
+class Floor(NamedTuple):
+    """Where a partition's log was when an object was sealed."""
+
+    high_watermark: int
+    log_start_offset: int = 0
+
+
+FloorLookup = Callable[[TopicIdPartition], Floor | None]
+"""What is known of a partition; called from the write loop's thread."""
+
+
+class BatchOutcome(NamedTuple):
+    """What the coordinator made of one batch. The offset counts for an appended one only."""
+
+    base_offset: int = -1
+    append_time_ms: int = -1
+    log_start_offset: int = 0
+    """Of the partition, at the time of the commit."""
+    exception: int | None = None
+    """DUPLICATE, REFUSED, or None: appended."""
+
+
+class NotedRun(NamedTuple):
+    """The batches of one partition in a noted object; -1 where none of them was appended."""
+
+    base_offset: int
+    append_time_ms: int
+    log_start_offset: int = 0
+
+
+_NO_RUN: Final = NotedRun(-1, 0)
+
+
+class CommitNote(NamedTuple):
+    """What became of one object."""
+
+    ulid: str
+    runs: Sequence[NotedRun] = ()
+    exceptions: Mapping[int, int] = {}
+    """Position in the object -> DUPLICATE or REFUSED."""
+    outcome: int = COMMITTED
+
+    def outcomes(self, extents: Sequence[BatchExtent]) -> Sequence[BatchOutcome]:
+        """What became of each of the object's batches. Raises: CorruptObject (not this object)."""
+        found: list[BatchOutcome] = []
+        runs = list(_runs(extents))
+        if self.outcome != COMMITTED:
+            return [BatchOutcome(exception=REFUSED)] * len(extents)
+        if len(runs) != len(self.runs):
+            raise CorruptObject(f"{self.ulid}: noted with {len(self.runs)} runs, has {len(runs)}")
+        for noted, batches in zip(self.runs, runs, strict=True):
+            offset = noted.base_offset
+            for batch in batches:
+                exception = self.exceptions.get(len(found))
+                if exception is not None:
+                    found.append(BatchOutcome(exception=exception))
+                    continue
+                if offset < 0:
+                    raise CorruptObject(f"{self.ulid}: batch {len(found)} is noted without offset")
+                found.append(BatchOutcome(offset, noted.append_time_ms, noted.log_start_offset))
+                offset += batch.record_count
+        return found
+
+
+class ObjectNotes(NamedTuple):
+    """All that an object notes."""
+
+    topics: Mapping[UUID, TopicFacts] = {}
+    commits: Sequence[CommitNote] = ()
+    floors: Sequence[Floor | None] = ()
+    """Per partition of the object in its order."""
+
+
+NO_NOTES: Final = ObjectNotes()
+
+
+def note_commit(
+    ulid: str, extents: Sequence[BatchExtent], outcomes: Sequence[BatchOutcome]
+) -> CommitNote | None:
+    """The note of a committed object; None when its offsets are not what notes can tell.
+
+    That would be an appended batch that does not follow the one before it in its partition, or lies
+    below the log's start, which no coordinator answers.
+    """
+    runs: list[NotedRun] = []
+    exceptions: dict[int, int] = {}
+    position = 0
+    for batches in _runs(extents):
+        run, expected = _NO_RUN, -1
+        for batch in batches:
+            outcome = outcomes[position]
+            if outcome.exception is not None:
+                exceptions[position] = outcome.exception
+            else:
+                if expected < 0:
+                    run = NotedRun(*outcome[:3])
+                    if not 0 <= run.log_start_offset <= run.base_offset:
+                        return None
+                elif outcome[:2] != (expected, run.append_time_ms):
+                    return None
+                expected = outcome.base_offset + batch.record_count
+            position += 1
+        runs.append(run)
+    return CommitNote(ulid, runs, exceptions)
+
+
+def _runs(extents: Sequence[BatchExtent]) -> Iterator[list[BatchExtent]]:
+    """The object's batches by partition; one partition's lie together."""
+    for _, batches in groupby(extents, _partition_of):
+        yield list(batches)
+
+
+def _partition_of(extent: BatchExtent) -> TopicIdPartition:
+    return extent.partition
+
+
+class CommitJournal:
+    """Notes of commits between the commit lane, which adds, and the next seal, which takes them.
+
+    Any thread may call it.
+    """
+
+    def __init__(self) -> None:
+        self._notes: deque[CommitNote] = deque(maxlen=NOTES_KEPT_MAX)
+        self._lock = threading.Lock()
+
+    def add(self, note: CommitNote) -> None:
+        with self._lock:
+            self._notes.append(note)
+
+    def take(self) -> list[CommitNote]:
+        """All notes, oldest first; they are gone from here."""
+        with self._lock:
+            notes = list(self._notes)
+            self._notes.clear()
+        return notes
+
+    def give_back(self, notes: Sequence[CommitNote]) -> None:
+        """Notes that were taken and that no object carries after all."""
+        with self._lock:
+            kept = NOTES_KEPT_MAX - len(self._notes)
+            self._notes.extendleft(reversed(notes[-kept:] if kept else ()))
+
+
+def encode_notes(notes: ObjectNotes) -> bytes:
+    """The bytes of `notes`; none when there is nothing to note."""
+    floors = notes.floors if any(floor is not None for floor in notes.floors) else ()
+    if not notes.topics and not notes.commits and not floors:
+        return b""
+    parts: list[bytes] = [_uvarint(len(notes.topics))]
+    for topic_id, facts in sorted(notes.topics.items()):
+        parts += (topic_id.bytes, _string(facts.name), _uvarint(facts.partition_count))
+        parts.append(_uvarint(len(facts.configs)))
+        for name, value in facts.configs:
+            parts += (_string(name), _string(value))
+    parts.append(_uvarint(len(notes.commits)))
+    for note in notes.commits:
+        parts += (decode_ulid(note.ulid).to_bytes(_ID_BYTES, "big"), bytes((note.outcome,)))
+        if note.outcome == COMMITTED:
+            parts += _committed(note)
+    parts.append(_uvarint(len(floors)))
+    for floor in floors:
+        if floor is None:
+            parts.append(b"\0")
+        else:
+            parts += (
+                _uvarint(floor.high_watermark + 1),
+                _uvarint(floor.high_watermark - floor.log_start_offset),
+            )
+    return b"".join(parts)
+
+
+def _committed(note: CommitNote) -> Iterator[bytes]:
+    first = next((run.append_time_ms for run in note.runs if run.base_offset >= 0), 0)
+    yield _TIME.pack(first)
+    yield _uvarint(len(note.runs))
+    for run in note.runs:
+        if run.base_offset < 0:
+            yield b"\0"
+            continue
+        delta = run.append_time_ms - first
+        yield _uvarint(run.base_offset + 1)
+        yield _uvarint(delta << 1 if delta >= 0 else (-delta << 1) - 1)
+        yield _uvarint(run.base_offset - run.log_start_offset)
+    yield _uvarint(len(note.exceptions))
+    previous = 0
+    for position, kind in sorted(note.exceptions.items()):
+        yield _uvarint(position - previous)
+        yield bytes((kind,))
+        previous = position
+
+
+def decode_notes(data: bytes, name: str) -> ObjectNotes:
+    """The inverse of `encode_notes`. Raises: CorruptObject naming `name`."""
+    if not data:
+        return NO_NOTES
+    reader = _Reader(data, name)
+    topics: dict[UUID, TopicFacts] = {}
+    for _ in range(reader.count(_ID_BYTES + 3)):
+        topic_id = UUID(bytes=reader.raw(_ID_BYTES))
+        topic_name = reader.string()
+        partition_count = reader.uvarint()
+        configs = [(reader.string(), reader.string()) for _ in range(reader.count(2))]
+        topics[topic_id] = TopicFacts(topic_name, partition_count, tuple(configs))
+    commits = [_decode_commit(reader) for _ in range(reader.count(_ID_BYTES + 1))]
+    floors = [_decode_floor(reader) for _ in range(reader.count(1))]
+    if reader.position != len(data):
+        raise reader.corrupt(f"{len(data) - reader.position} bytes too many")
+    return ObjectNotes(topics, tuple(commits), tuple(floors))
+
+
+def _decode_floor(reader: "_Reader") -> Floor | None:
+    high_watermark = reader.uvarint() - 1
+    if high_watermark < 0:
+        return None
+    return Floor(high_watermark, high_watermark - reader.uvarint())
+
+
+def _decode_commit(reader: "_Reader") -> CommitNote:
+    try:
+        ulid = encode_ulid(int.from_bytes(reader.raw(_ID_BYTES), "big"))
+    except ValueError as error:
+        raise reader.corrupt(str(error)) from error
+    outcome = reader.raw(1)[0]
+    if outcome == GIVEN_UP:
+        return CommitNote(ulid, outcome=GIVEN_UP)
+    if outcome != COMMITTED:
+        raise reader.corrupt(f"outcome {outcome}")
+    (first,) = _TIME.unpack(reader.raw(_TIME.size))
+    runs: list[NotedRun] = []
+    for _ in range(reader.count(_RUN_BYTES_MIN)):
+        base = reader.uvarint() - 1
+        if base < 0:
+            runs.append(_NO_RUN)
+            continue
+        zigzag = reader.uvarint()
+        delta = zigzag >> 1 ^ -(zigzag & 1)
+        runs.append(NotedRun(base, first + delta, base - reader.uvarint()))
+    exceptions: dict[int, int] = {}
+    position = 0
+    for _ in range(reader.count(2)):
+        position += reader.uvarint()
+        kind = reader.raw(1)[0]
+        if kind not in (DUPLICATE, REFUSED):
+            raise reader.corrupt(f"exception of kind {kind}")
+        exceptions[position] = kind
+    return CommitNote(ulid, tuple(runs), exceptions)
+
+
+class _Reader:
+    """Reads from the front of `data`; a count is compared with what is left before it is used."""
+
+    __slots__ = ("_data", "_name", "position")
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data = data
+        self._name = name
+        self.position = 0
+
+    def corrupt(self, problem: str) -> CorruptObject:
+        return CorruptObject(f"{self._name}: notes, byte {self.position}: {problem}")
+
+    def raw(self, length: int) -> bytes:
+        start = self.position
+        if length > len(self._data) - start:
+            raise self.corrupt(f"{length} bytes expected, {len(self._data) - start} left")
+        self.position = start + length
+        return self._data[start : self.position]
+
+    def uvarint(self) -> int:
+        value = 0
+        for number in range(_UVARINT_BYTES_MAX):
+            byte = self.raw(1)[0]
+            value |= (byte & 0x7F) << 7 * number
+            if byte < 0x80:
+                if value >> 64:
+                    break
+                return value
+        raise self.corrupt("a varint of more than 64 bits")
+
+    def count(self, element_bytes_min: int) -> int:
+        count = self.uvarint()
+        if count * element_bytes_min > len(self._data) - self.position:
+            raise self.corrupt(f"{count} elements in {len(self._data) - self.position} bytes")
+        return count
+
+    def string(self) -> str:
+        try:
+            return self.raw(self.uvarint()).decode()
+        except UnicodeDecodeError as error:
+            raise self.corrupt("text that is not UTF-8") from error
+
+
+def _uvarint(value: int) -> bytes:
+    if 0 <= value < 0x80:
+        return bytes((value,))
+    assert 0 <= value < 1 << 64
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _uvarint(len(encoded)) + encoded

@@ -1,0 +1,401 @@
+"""The uploader: sealed chunks into the object store, then to the coordinator, in seal order.
+
+The write loop hands chunks to `submit`, the broker runs `run()` in its TaskGroup. Uploads run in
+parallel (`wal.upload.concurrency`), because a PUT takes long; commits take one lane, in the order
+in which chunks were sealed, because that order is the producers' order. A chunk waits in the lane
+until its own upload is done, while later ones go on uploading.
+
+`submit` waits while the chunks that are not committed yet are too large together
+(`wal.chunks.buffer.max.bytes`, each batch charged a little more than its bytes). Bodies are read from the
+chunk files, so an outage of the store fills a local disk up to that limit, and no memory.
+
+What happens to a chunk:
+
+- The store is unavailable, or nobody knows whether a put arrived: again, for ever, with a growing,
+  jittered pause, under the same key. Producers have their own deadlines.
+- The store holds something else under the key, or refuses the object: never committed. The chunk is
+  abandoned and quarantined.
+- A batch in the chunk file fails its CRC: that batch is failed, and with it the later batches that
+  the same idempotent producer has on the same partition in this chunk (to accept those without it
+  would be a gap). The others are uploaded under the same key; should an attempt before the damage
+  have stored all of them after all, the put meets another object and the chunk is abandoned.
+- The coordinator says "not now", or nobody knows what it did: the same commit again, in place.
+- The coordinator refuses the object (too old, not allowed): abandoned and deleted.
+- Anything else is a bug or a broken state: `run` raises, and the broker stops.
+
+Every token of a chunk has exactly one outcome, all through the `Committer`: `commit` returned,
+`abandon`, or `abandon_batches`. When `run` ends with chunks left, their producers are told that the
+outcome is unknown: the next start uploads and commits them.
+
+Source: KIP-1164 and Mofka's write path; invariants W1, W2, W5 and W7 in docs/invariants.md.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from wal.chunks.chunk import ChunkEntry
+from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.wal_object import WalObjectBody, read_checked
+from wal.chunks.wal_settings import WalSettings
+from wal.clock import Clock
+from wal.errors import (
+    CommitOutcomeUnknown,
+    CorruptChunk,
+    DisklessError,
+    ObjectExpired,
+    OutcomeUnknown,
+    Rejected,
+    Retriable,
+    StorageFailed,
+)
+from wal.failpoint import FailpointError, failpoint
+from wal.stores.object_store import ObjectStore
+
+log = structlog.get_logger(__name__)
+
+# The pause doubles per attempt up to its cap; beyond 2**20 times the first it is capped anyway.
+_BACKOFF_DOUBLINGS_MAX: Final = 20
+
+
+class Committer(Protocol):
+    """Whoever turns an uploaded chunk into offsets and answers its producers.
+
+    While one of these runs, the chunk's tokens are its business; when it raises (also because it
+    was cancelled), it must not have answered any.
+    """
+
+    async def commit(self, chunk: SealedChunk) -> None:
+        """Commit the object that `chunk.plan` describes, and answer `chunk.tokens_in(plan)`.
+
+        Raises: Retriable or OutcomeUnknown (called again with the same chunk), ObjectExpired or
+        Rejected (`abandon` follows).
+        """
+        ...
+
+    async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
+        """The chunk will not be committed by this process: answer all of its tokens with `error`.
+
+        A token is None where its batch was abandoned before, or has nobody waiting.
+        """
+        ...
+
+    async def abandon_batches(
+        self, chunk: SealedChunk, positions: Sequence[int], error: DisklessError
+    ) -> None:
+        """The batches at these arrival positions are damaged: answer `chunk.tokens[position]`.
+
+        The others will be committed.
+        """
+        ...
+
+
+class UploaderStatistics(NamedTuple):
+    """Counters since the start, and what is waiting now."""
+
+    uploads: int
+    upload_bytes: int
+    upload_retries: int
+    commits: int
+    commit_retries: int
+    chunks_abandoned: int
+    batches_abandoned: int
+    """Damaged batches that were left out of their objects."""
+    waiting_chunks: int
+    waiting_bytes: int
+    oldest_waiting_s: float
+    """How long the first chunk in the lane has waited: the age of an outage."""
+
+
+class _Entry:
+    """One chunk on its way; `uploaded` gets None, or the error for which it must be abandoned."""
+
+    __slots__ = ("chunk", "is_settled", "submitted_at", "uploaded")
+
+    def __init__(self, chunk: SealedChunk, submitted_at: float) -> None:
+        self.chunk = chunk
+        self.submitted_at = submitted_at
+        self.is_settled = False
+        """Its producers were answered; what is left to do concerns its files."""
+        self.uploaded: asyncio.Future[DisklessError | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+
+class Uploader:
+    """Uploads and commits sealed chunks; see the module's text."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        directory: ChunkDirectory,
+        *,
+        settings: WalSettings,
+        clock: Clock,
+        rng: random.Random,
+        committer: Committer,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._committer = committer
+        # Every chunk that was submitted and is not settled is in the lane; those that no upload
+        # task took yet are also in the other queue. Both are bounded by `submit`.
+        self._lane: deque[_Entry] = deque()
+        self._to_upload: deque[_Entry] = deque()
+        self._waiting_bytes = 0
+        self._changed = asyncio.Condition()
+        self._is_closed = False
+        self._left_behind = 0
+        self._uploads = 0
+        self._upload_bytes = 0
+        self._upload_retries = 0
+        self._commits = 0
+        self._commit_retries = 0
+        self._chunks_abandoned = 0
+        self._batches_abandoned = 0
+
+    async def submit(self, chunk: SealedChunk) -> None:
+        """Queue a chunk behind all earlier ones; waits while the queue is full.
+
+        One chunk is always admitted, whatever its size. Call it from one task at a time: the order
+        of calls is the order of commits. Cancelled: the chunk was not queued.
+        Raises: StorageFailed when `run` has ended.
+        """
+        limit = self._settings.buffer_max_bytes
+        async with self._changed:
+            while (
+                not self._is_closed
+                and self._lane
+                and self._waiting_bytes + chunk.charged_bytes > limit
+            ):
+                await self._changed.wait()
+            if self._is_closed:
+                raise StorageFailed("the uploader has ended")
+            entry = _Entry(chunk, self._clock.monotonic())
+            self._lane.append(entry)
+            self._to_upload.append(entry)
+            self._waiting_bytes += chunk.charged_bytes
+            self._changed.notify_all()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait until everything submitted is settled; False when that took too long.
+
+        False also when `run` ended before. What is left is not lost: the next start recovers it.
+        """
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                while self._lane and not self._is_closed:
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return not self._lane and not self._left_behind
+
+    def statistics(self) -> UploaderStatistics:
+        return UploaderStatistics(
+            uploads=self._uploads,
+            upload_bytes=self._upload_bytes,
+            upload_retries=self._upload_retries,
+            commits=self._commits,
+            commit_retries=self._commit_retries,
+            chunks_abandoned=self._chunks_abandoned,
+            batches_abandoned=self._batches_abandoned,
+            waiting_chunks=len(self._lane),
+            waiting_bytes=self._waiting_bytes,
+            oldest_waiting_s=(
+                self._clock.monotonic() - self._lane[0].submitted_at if self._lane else 0.0
+            ),
+        )
+
+    async def run(self) -> None:
+        """Upload and commit until cancelled; returns only by cancellation or failure."""
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wal-upload")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(self._settings.upload_concurrency):
+                    tasks.create_task(self._upload_chunks(executor), name=f"upload-{number}")
+                tasks.create_task(self._commit_chunks(executor), name="commit")
+        finally:
+            self._is_closed = True
+            executor.shutdown(wait=True)
+            await self._abandon_rest()
+
+    async def _upload_chunks(self, executor: ThreadPoolExecutor) -> None:
+        while True:
+            async with self._changed:
+                while not self._to_upload:
+                    await self._changed.wait()
+                entry = self._to_upload.popleft()
+            entry.uploaded.set_result(await self._upload(entry.chunk, executor))
+
+    async def _upload(
+        self, chunk: SealedChunk, executor: ThreadPoolExecutor
+    ) -> DisklessError | None:
+        """Put the chunk's object; returns the error for which the chunk must be abandoned."""
+        loop = asyncio.get_running_loop()
+        # Laying out a chunk of many small batches takes milliseconds that the loop shall not lose.
+        plan = await loop.run_in_executor(executor, lambda: chunk.plan)
+        failpoint("upload.before_put")
+        attempt = 0
+        while True:
+            try:
+                await self._store.put(chunk.object_key, WalObjectBody(chunk, plan))
+            except CorruptChunk as error:
+                log.error("damaged batch in a chunk", path=chunk.data_path, error=str(error))
+                damaged = await loop.run_in_executor(executor, find_damaged, chunk)
+                if len(damaged) == chunk.batch_count:
+                    return error
+                if damaged:
+                    await self._exclude(chunk, damaged, error)
+                    plan = chunk.plan
+                    continue
+                # The second reading found nothing: it was not the file's content that failed.
+                self._upload_retries += 1
+                await self._back_off(attempt)
+            except (Retriable, OutcomeUnknown) as error:
+                log.warning(
+                    "upload failed, trying again",
+                    object_key=chunk.object_key,
+                    attempt=attempt,
+                    error=str(error),
+                )
+                self._upload_retries += 1
+                await self._back_off(attempt)
+            except FailpointError:
+                raise
+            except DisklessError as error:
+                # Nothing of this chunk is or will be committed, so its producers may try again.
+                refused = StorageFailed(f"{chunk.object_key} was not stored: {error}")
+                refused.__cause__ = error
+                log.error("upload refused", object_key=chunk.object_key, error=str(error))
+                return refused
+            else:
+                break
+            attempt += 1
+        failpoint("upload.after_put")
+        self._uploads += 1
+        self._upload_bytes += plan.object_bytes
+        return None
+
+    async def _exclude(
+        self, chunk: SealedChunk, positions: Sequence[int], error: CorruptChunk
+    ) -> None:
+        chunk.exclude(positions)
+        self._directory.damage.append(error)
+        self._batches_abandoned += len(positions)
+        await self._committer.abandon_batches(chunk, positions, error)
+        for position in positions:
+            chunk.tokens[position] = None
+
+    async def _commit_chunks(self, executor: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            async with self._changed:
+                while not self._lane:
+                    await self._changed.wait()
+                entry = self._lane[0]
+            chunk = entry.chunk
+            # Shielded, for cancelling this wait must not cancel what the upload task reports to.
+            not_stored = await asyncio.shield(entry.uploaded)
+            refused = not_stored if not_stored is not None else await self._commit(chunk)
+            if refused is not None:
+                self._chunks_abandoned += 1
+                await self._committer.abandon(chunk, refused)
+            entry.is_settled = True
+            if not_stored is not None:
+                damage = CorruptChunk(f"{chunk.data_path}: {not_stored}")
+                await loop.run_in_executor(executor, self._directory.quarantine, chunk, damage)
+            elif refused is not None:
+                await loop.run_in_executor(executor, self._directory.discard, chunk)
+            else:
+                await loop.run_in_executor(executor, self._directory.mark_committed, chunk)
+            async with self._changed:
+                self._lane.popleft()
+                self._waiting_bytes -= chunk.charged_bytes
+                self._changed.notify_all()
+
+    async def _commit(self, chunk: SealedChunk) -> DisklessError | None:
+        """Commit until there is an answer; returns the error for which it must be abandoned."""
+        attempt = 0
+        while True:
+            try:
+                await self._committer.commit(chunk)
+            except (ObjectExpired, Rejected) as error:
+                return error
+            except (Retriable, OutcomeUnknown) as error:
+                log.warning(
+                    "commit failed, trying again",
+                    object_key=chunk.object_key,
+                    attempt=attempt,
+                    error=str(error),
+                )
+                self._commit_retries += 1
+                await self._back_off(attempt)
+                attempt += 1
+            else:
+                self._commits += 1
+                return None
+
+    async def _back_off(self, attempt: int) -> None:
+        """Half of the pause is certain, half is random: many brokers do not come back together."""
+        settings = self._settings
+        pause_ms = min(
+            settings.retry_backoff_ms << min(attempt, _BACKOFF_DOUBLINGS_MAX),
+            settings.retry_backoff_max_ms,
+        )
+        await asyncio.sleep(pause_ms / 1000 * (0.5 + self._rng.random() / 2))
+
+    async def _abandon_rest(self) -> None:
+        error = CommitOutcomeUnknown("the broker stopped; its next start commits this batch")
+        self._to_upload.clear()
+        while self._lane:
+            entry = self._lane.popleft()
+            if not entry.is_settled:
+                self._left_behind += 1
+                await self._committer.abandon(entry.chunk, error)
+        self._waiting_bytes = 0
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def find_damaged(chunk: SealedChunk) -> Sequence[int]:
+    """Read all of a chunk and find what must be left out of its object; blocks.
+
+    Returns arrival positions, ascending: batches that fail their CRCs or cannot be read, and behind
+    each of them what the same idempotent producer has on the same partition.
+    None at all when the file cannot be opened now, for then nothing is known of it.
+    """
+    damaged: list[int] = []
+    broken: set[tuple[object, int]] = set()
+    try:
+        data = chunk.open_data()
+    except CorruptChunk:
+        return range(chunk.batch_count)
+    except StorageFailed as error:
+        log.warning("chunk not readable now", path=chunk.data_path, error=str(error))
+        return ()
+    with data:
+        for position, entry in enumerate(chunk.entries):
+            producer = (entry.partition, entry.producer_id)
+            if producer in broken:
+                damaged.append(position)
+                continue
+            try:
+                for _ in read_checked(data, chunk.data_path, [entry]):
+                    pass
+            except CorruptChunk:
+                damaged.append(position)
+                if _is_idempotent(entry):
+                    broken.add(producer)
+    return damaged
+
+
+def _is_idempotent(entry: ChunkEntry) -> bool:
+    return entry.producer_id >= 0

@@ -1,0 +1,507 @@
+"""One WAL object: batches of many partitions, with an index of them at its end.
+
+The uploader plans an object from a chunk's entries and puts a `WalObjectBody`, which reads the
+batches from the chunk's files; `WalObjectReader` reads the index back for `verify` and `wal dump`.
+Fetches do not come here: the coordinator knows every batch's place.
+
+    byte 0          header, 64 bytes
+    64              batches, sorted by (topic id, partition), in arrival order within a partition
+    footer offset   index entries, 72 bytes each, one per batch, in the order of the batches
+                    notes, of any length (wal/chunks/object_notes.py); version 1 has none
+    end - 32        trailer, 32 bytes
+
+Format version 2; all integers big-endian. A change of any table gets a new version in header and
+trailer. Objects live as long as their batches do, so every version ever written stays readable.
+
+    header                                   index entry
+     0  magic        8s  "DLSWALOB"           0  topic id       16s
+     8  version     u16  2                   16  partition      i32
+    10  length      u16  64                  20  byte offset    u64  in this object
+    12  broker id   i32                      28  length         u32
+    16  created at  u64  ms, chunk opened    32  record count   i32
+    24  zeros       8s                       36  batch CRC      u32  bytes 17-20 of the batch
+    32  ULID        26s                      40  max time       i64  ms
+    58  zeros       2s                       48  producer id    i64
+    60  CRC         u32  over bytes 0 .. 59  56  base sequence  i32
+                                             60  epoch          i16  of the producer
+    trailer                                  62  time type      u8   0 create, 1 log append
+     0  footer offset   u64                  63  zero           u8
+     8  entries         u32                  64  request id     i64
+    12  footer CRC      u32  over all entries and the notes
+    16  version         u16  2
+    18  zeros           2s
+    20  CRC             u32  over bytes 0 .. 19
+    24  magic           8s  "DLSWALIX"
+
+The object describes itself: topics, sequences, timestamps and the answers to earlier commits are
+there so that the metadata of a bucket can be rebuilt from its objects. One ranged read of the tail
+gives index and notes.
+
+The bytes of an object follow from its chunk alone, so a chunk recovered after a crash produces the
+same object under the same key, and the store recognises the second put as the first.
+
+A batch is checked against its CRCs on its way from the chunk to the store. What fails raises
+CorruptChunk and nothing is stored: rot on a local disk does not become data.
+
+Source: KIP-1164, "WAL files"; the format is ours.
+"""
+
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from wal.chunks.chunk import FORMAT_WITHOUT_NOTES, ChunkEntry, ChunkIdentity
+from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
+from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
+from wal.crc import Buffer, crc32c
+from wal.errors import CorruptBatch, CorruptChunk, CorruptObject
+from wal.records.record_batch import CRC_START, MAGIC_V2, parse_header, verify_crc
+from wal.stores.object_store import ObjectStore
+from wal.ulid import ULID_CHARS
+
+FORMAT_VERSION: Final = 2
+"""Those of a chunk and of its object are the same."""
+KNOWN_VERSIONS: Final = (FORMAT_WITHOUT_NOTES, FORMAT_VERSION)
+MAGIC: Final = b"DLSWALOB"
+TRAILER_MAGIC: Final = b"DLSWALIX"
+
+OBJECT_HEADER: Final = struct.Struct(">8sHHiQ8s26s2s")
+_CRC: Final = struct.Struct(">I")
+OBJECT_HEADER_BYTES: Final = 64
+assert OBJECT_HEADER.size + _CRC.size == OBJECT_HEADER_BYTES
+
+INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxq")
+assert INDEX_ENTRY.size == 72
+
+TRAILER: Final = struct.Struct(">QIIH2s")
+TRAILER_END: Final = struct.Struct(">I8s")
+TRAILER_BYTES: Final = TRAILER.size + TRAILER_END.size
+assert TRAILER_BYTES == 32
+
+READ_BYTES_MAX: Final = 1 << 20
+"""The buffer of one upload; also the largest fragment of a body."""
+_TAIL_GUESS_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalObjectPlan:
+    """What an object will consist of. The sequences are in the object's order and of one length."""
+
+    object_key: ObjectKey
+    header: bytes
+    extents: Sequence[BatchExtent]
+    entries: Sequence[ChunkEntry]
+    """Where each extent comes from."""
+    positions: Sequence[int]
+    """The arrival position of each extent in the chunk."""
+    footer: bytes
+    """Index entries, notes and trailer."""
+    object_bytes: int
+    """The length of the whole object."""
+
+
+def plan_wal_object(
+    identity: ChunkIdentity,
+    entries: Sequence[ChunkEntry],
+    *,
+    excluded: Collection[int] = (),
+    notes: bytes = b"",
+) -> WalObjectPlan:
+    """Lay out the object of a chunk: all its entries but those at the `excluded` positions."""
+    assert not notes or identity.format_version != FORMAT_WITHOUT_NOTES
+    by_partition: dict[TopicIdPartition, list[int]] = {}
+    for position, entry in enumerate(entries):
+        if position not in excluded:
+            by_partition.setdefault(entry.partition, []).append(position)
+    positions = [
+        position for partition in sorted(by_partition) for position in by_partition[partition]
+    ]
+    extents: list[BatchExtent] = []
+    index = bytearray()
+    byte_offset = OBJECT_HEADER_BYTES
+    for position in positions:
+        entry = entries[position]
+        extent = BatchExtent(
+            partition=entry.partition,
+            byte_offset=ByteOffset(byte_offset),
+            length_bytes=entry.length_bytes,
+            record_count=entry.record_count,
+            crc=entry.crc,
+            max_timestamp_ms=entry.max_timestamp_ms,
+            timestamp_type=entry.timestamp_type,
+            producer_id=entry.producer_id,
+            producer_epoch=entry.producer_epoch,
+            base_sequence=entry.base_sequence,
+            request_id=entry.request_id,
+        )
+        extents.append(extent)
+        index += _encode_entry(extent)
+        byte_offset += entry.length_bytes
+    index += notes
+    version = identity.format_version
+    trailer = TRAILER.pack(byte_offset, len(extents), crc32c(index), version, b"\0\0")
+    footer = bytes(index) + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
+    return WalObjectPlan(
+        object_key=identity.object_key,
+        header=_encode_header(identity),
+        extents=extents,
+        entries=[entries[position] for position in positions],
+        positions=positions,
+        footer=footer,
+        object_bytes=byte_offset + len(footer),
+    )
+
+
+class DataFile(Protocol):
+    """An open .data file, as the FD cache hands it out."""
+
+    def pread_into(self, buffer: memoryview, offset: int) -> int: ...
+
+
+class ChunkData(Protocol):
+    """The bytes a body is read from: a sealed chunk."""
+
+    @property
+    def data_path(self) -> str: ...
+
+    def open_data(self) -> AbstractContextManager[DataFile]:
+        """Raises: StorageFailed when the file cannot be opened now."""
+        ...
+
+
+class WalObjectBody:
+    """An `ObjectBody` that reads a chunk's .data in the object's order, checking every batch."""
+
+    def __init__(self, chunk: ChunkData, plan: WalObjectPlan) -> None:
+        self._chunk = chunk
+        self._plan = plan
+
+    @property
+    def length_bytes(self) -> int:
+        return self._plan.object_bytes
+
+    def fragments(self) -> Iterator[Buffer]:
+        """Header, batches in pieces of up to 1 MiB out of one buffer, footer; blocks on the disk.
+
+        Raises: CorruptChunk naming file and position, StorageFailed.
+        """
+        yield self._plan.header
+        with self._chunk.open_data() as data:
+            yield from read_checked(data, self._chunk.data_path, self._plan.entries)
+        yield self._plan.footer
+
+
+def read_checked(data: DataFile, path: str, entries: Sequence[ChunkEntry]) -> Iterator[memoryview]:
+    """The bytes of `entries` back to back, in pieces of one reused buffer.
+
+    Small batches are gathered, and checked before they are handed out. A batch larger than the
+    buffer comes in several pieces, and the check of its end raises before the last one.
+    Raises: CorruptChunk.
+    """
+    buffer = memoryview(bytearray(min(READ_BYTES_MAX, sum(e.length_bytes for e in entries))))
+    first = 0
+    while first < len(entries):
+        size = entries[first].length_bytes
+        if size > len(buffer):
+            yield from _read_large(data, path, entries[first], buffer)
+            first += 1
+            continue
+        last = first + 1
+        while last < len(entries) and size + entries[last].length_bytes <= len(buffer):
+            size += entries[last].length_bytes
+            last += 1
+        _read_small(data, path, entries[first:last], buffer)
+        yield buffer[:size]
+        first = last
+
+
+def _read_small(
+    data: DataFile, path: str, entries: Sequence[ChunkEntry], buffer: memoryview
+) -> None:
+    """Fill `buffer` with `entries`, one read per run of neighbours in the file, and check them."""
+    filled = run_start = 0
+    run_offset = entries[0].data_offset
+    for entry in entries:
+        if entry.data_offset != run_offset + filled - run_start:
+            _read_exactly(data, path, buffer[run_start:filled], run_offset)
+            run_start, run_offset = filled, entry.data_offset
+        filled += entry.length_bytes
+    _read_exactly(data, path, buffer[run_start:filled], run_offset)
+    start = 0
+    for entry in entries:
+        end = start + entry.length_bytes
+        crc_start = start + CRC_START
+        if (
+            crc32c(buffer[start:crc_start]) != entry.head_crc
+            or crc32c(buffer[crc_start:end]) != entry.crc
+        ):
+            raise _rotten(path, entry)
+        start = end
+
+
+def _read_large(
+    data: DataFile, path: str, entry: ChunkEntry, buffer: memoryview
+) -> Iterator[memoryview]:
+    crc = 0
+    done = 0
+    while done < entry.length_bytes:
+        piece = buffer[: min(len(buffer), entry.length_bytes - done)]
+        _read_exactly(data, path, piece, entry.data_offset + done)
+        if done == 0:
+            if crc32c(piece[:CRC_START]) != entry.head_crc:
+                raise _rotten(path, entry)
+            crc = crc32c(piece[CRC_START:])
+        else:
+            crc = crc32c(piece, crc)
+        done += len(piece)
+        if done == entry.length_bytes and crc != entry.crc:
+            raise _rotten(path, entry)
+        yield piece
+
+
+def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) -> None:
+    try:
+        count = data.pread_into(buffer, offset)
+    except OSError as error:
+        raise CorruptChunk(f"{path}: unreadable at byte {offset}: {error}") from error
+    if count != len(buffer):
+        raise CorruptChunk(f"{path}: ends before byte {offset + len(buffer)}")
+
+
+def _rotten(path: str, entry: ChunkEntry) -> CorruptChunk:
+    return CorruptChunk(f"{path}: the batch at byte {entry.data_offset} fails its CRC")
+
+
+class WalObjectHeader(NamedTuple):
+    """Who wrote an object, and when its chunk was opened."""
+
+    broker_id: int
+    created_at_ms: int
+    ulid: str
+
+
+class WalObjectIndex(NamedTuple):
+    """All that an object says of itself."""
+
+    header: WalObjectHeader
+    extents: Sequence[BatchExtent]
+    object_bytes: int
+    notes: ObjectNotes = NO_NOTES
+
+
+def read_header(data: Buffer, name: str) -> WalObjectHeader:
+    """The header at the start of an object. Raises: CorruptObject naming `name`."""
+    if len(data) < OBJECT_HEADER_BYTES:
+        raise CorruptObject(f"{name}: {len(data)} bytes cannot hold a WAL object's header")
+    content = memoryview(data)[: OBJECT_HEADER.size]
+    if crc32c(content) != _CRC.unpack_from(data, OBJECT_HEADER.size)[0]:
+        raise CorruptObject(f"{name}: header at byte 0 fails its CRC")
+    magic, version, length, broker_id, created_at_ms, _, ulid, _ = OBJECT_HEADER.unpack(content)
+    if magic != MAGIC or version not in KNOWN_VERSIONS or length != OBJECT_HEADER_BYTES:
+        raise CorruptObject(f"{name}: not a WAL object of format {FORMAT_VERSION}")
+    return WalObjectHeader(broker_id, created_at_ms, ulid.decode("ascii"))
+
+
+def footer_bytes(tail: Buffer, object_bytes: int, name: str) -> int:
+    """How many bytes at the end of the object are its footer; `tail` ends with the object.
+
+    Raises: CorruptObject.
+    """
+    if len(tail) < TRAILER_BYTES:
+        raise CorruptObject(f"{name}: {len(tail)} bytes cannot hold a WAL object's trailer")
+    start = len(tail) - TRAILER_BYTES
+    where = f"{name}: trailer at byte {object_bytes - TRAILER_BYTES}"
+    content = memoryview(tail)[start : start + TRAILER.size]
+    crc, magic = TRAILER_END.unpack_from(tail, start + TRAILER.size)
+    if magic != TRAILER_MAGIC or crc != crc32c(content):
+        raise CorruptObject(f"{where} fails its check")
+    footer_offset, count, _, version, _ = TRAILER.unpack(content)
+    if version not in KNOWN_VERSIONS:
+        raise CorruptObject(f"{where} has version {version}, not {FORMAT_VERSION}")
+    length = object_bytes - footer_offset
+    least = INDEX_ENTRY.size * count + TRAILER_BYTES
+    if (
+        footer_offset < OBJECT_HEADER_BYTES
+        or length < least
+        or (length != least and version == FORMAT_WITHOUT_NOTES)
+    ):
+        raise CorruptObject(
+            f"{where}: {count} entries from byte {footer_offset} do not fit {object_bytes} bytes"
+        )
+    return int(length)
+
+
+def read_footer(tail: Buffer, object_bytes: int, name: str) -> Sequence[BatchExtent]:
+    """The index, from at least the last `footer_bytes(...)` bytes of an object.
+
+    Entries are in the object's order and cover it from the header to the footer without a gap.
+    Raises: CorruptObject.
+    """
+    length = footer_bytes(tail, object_bytes, name)
+    if len(tail) < length:
+        raise CorruptObject(f"{name}: the footer has {length} bytes, only {len(tail)} are given")
+    view = memoryview(tail)[len(tail) - length :]
+    footer_offset, count, crc, _, _ = TRAILER.unpack_from(view, length - TRAILER_BYTES)
+    if crc32c(view[: length - TRAILER_BYTES]) != crc:
+        raise CorruptObject(f"{name}: footer at byte {footer_offset} fails its CRC")
+    index = view[: INDEX_ENTRY.size * count]
+    extents: list[BatchExtent] = []
+    topic_ids: dict[bytes, UUID] = {}
+    expected_offset = OBJECT_HEADER_BYTES
+    for fields in INDEX_ENTRY.iter_unpack(index):
+        extent = _decode_entry(fields, topic_ids)
+        if extent.byte_offset != expected_offset:
+            raise CorruptObject(f"{name}: no batch is named at byte {expected_offset}")
+        expected_offset += extent.length_bytes
+        extents.append(extent)
+    if expected_offset != footer_offset:
+        raise CorruptObject(f"{name}: batches end at byte {expected_offset}, not {footer_offset}")
+    return extents
+
+
+def read_notes(tail: Buffer, object_bytes: int, name: str) -> ObjectNotes:
+    """The notes, from a tail that `read_footer` found good. Raises: CorruptObject."""
+    length = footer_bytes(tail, object_bytes, name)
+    count = TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)[1]
+    start = len(tail) - length + INDEX_ENTRY.size * count
+    return decode_notes(bytes(memoryview(tail)[start : len(tail) - TRAILER_BYTES]), name)
+
+
+def check_object_batch(data: Buffer, extent: BatchExtent, name: str) -> None:
+    """Check the bytes of one batch against the index entry that names it. Raises: CorruptObject."""
+    where = f"{name}: the batch at byte {extent.byte_offset}"
+    try:
+        header = parse_header(data)
+        if (
+            header.length_bytes != extent.length_bytes
+            or len(data) != extent.length_bytes
+            or header.magic != MAGIC_V2
+            or header.crc != extent.crc
+            or header.base_offset != 0
+        ):
+            raise CorruptObject(f"{where} is not the one its index entry names")
+        verify_crc(data)
+    except CorruptBatch as error:
+        raise CorruptObject(f"{where}: {error}") from error
+
+
+class WalObjectReader:
+    """Reads whole objects back: for `verify`, dumps, and rebuilding metadata from a bucket."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    async def read_index(
+        self, key: ObjectKey, *, object_bytes: int | None = None
+    ) -> WalObjectIndex:
+        """Header, index and notes of one object, from one to three requests for its two ends.
+
+        `object_bytes`, from a listing, saves asking for it.
+        Raises: ObjectNotFound, CorruptObject, ObjectStoreUnavailable.
+        """
+        if object_bytes is None:
+            object_bytes = (await self._store.head(key)).length_bytes
+        if object_bytes < OBJECT_HEADER_BYTES + TRAILER_BYTES:
+            raise CorruptObject(f"{key}: {object_bytes} bytes cannot hold a WAL object")
+        start = max(object_bytes - _TAIL_GUESS_BYTES, 0)
+        tail = await self._store.get_range(key, start, object_bytes - start)
+        needed = footer_bytes(tail, object_bytes, key)
+        if needed > len(tail):
+            tail = await self._store.get_range(key, object_bytes - needed, needed)
+        head = tail if start == 0 else await self._store.get_range(key, 0, OBJECT_HEADER_BYTES)
+        header = read_header(head, key)
+        if not key.endswith(header.ulid):
+            raise CorruptObject(f"{key}: its header says {header.ulid}")
+        extents = read_footer(tail, object_bytes, key)
+        return WalObjectIndex(header, extents, object_bytes, read_notes(tail, object_bytes, key))
+
+    async def verify(self, key: ObjectKey) -> WalObjectIndex:
+        """Read the index and check every batch, a few MiB in memory at a time.
+
+        Raises: what `read_index` raises.
+        """
+        index = await self.read_index(key)
+        first = 0
+        while first < len(index.extents):
+            start = index.extents[first].byte_offset
+            size = 0
+            last = first
+            while last < len(index.extents) and (size == 0 or size < READ_BYTES_MAX):
+                size += index.extents[last].length_bytes
+                last += 1
+            data = memoryview(await self._store.get_range(key, start, size))
+            for extent in index.extents[first:last]:
+                position = extent.byte_offset - start
+                check_object_batch(data[position : position + extent.length_bytes], extent, key)
+            first = last
+        return index
+
+
+def _encode_header(identity: ChunkIdentity) -> bytes:
+    content = OBJECT_HEADER.pack(
+        MAGIC,
+        identity.format_version,
+        OBJECT_HEADER_BYTES,
+        identity.broker_id,
+        identity.opened_at_ms,
+        bytes(8),
+        identity.ulid.encode("ascii"),
+        b"\0\0",
+    )
+    return content + _CRC.pack(crc32c(content))
+
+
+def _encode_entry(extent: BatchExtent) -> bytes:
+    return INDEX_ENTRY.pack(
+        extent.partition.topic_id.bytes,
+        extent.partition.partition,
+        extent.byte_offset,
+        extent.length_bytes,
+        extent.record_count,
+        extent.crc,
+        extent.max_timestamp_ms,
+        extent.producer_id,
+        extent.base_sequence,
+        extent.producer_epoch,
+        extent.timestamp_type,
+        extent.request_id,
+    )
+
+
+def _decode_entry(fields: tuple[Any, ...], topic_ids: dict[bytes, UUID]) -> BatchExtent:
+    (
+        topic_id,
+        partition,
+        byte_offset,
+        length_bytes,
+        record_count,
+        crc,
+        max_timestamp_ms,
+        producer_id,
+        base_sequence,
+        producer_epoch,
+        timestamp_type,
+        request_id,
+    ) = fields
+    known = topic_ids.get(topic_id)
+    if known is None:
+        known = topic_ids[topic_id] = UUID(bytes=topic_id)
+    return BatchExtent(
+        partition=TopicIdPartition(known, partition),
+        byte_offset=ByteOffset(byte_offset),
+        length_bytes=length_bytes,
+        record_count=record_count,
+        crc=crc,
+        max_timestamp_ms=max_timestamp_ms,
+        timestamp_type=timestamp_type,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        request_id=request_id,
+    )
+
+
+assert ULID_CHARS == 26

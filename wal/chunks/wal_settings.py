@@ -1,0 +1,119 @@
+"""The `wal.*` section of the configuration: chunks, buffers, uploads, tail cache.
+
+`diskless.config` fills it; the write loop, the chunk directory, the buffer pool and the uploader
+take it as a plain value. The broker lowers `wal.commit.interval.ms` when its store is a directory.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from wal.settings import setting
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalSettings:
+    """Limits of the write path; bytes and milliseconds."""
+
+    chunk_max_bytes: int = setting(
+        "wal.chunks.chunk.max.bytes",
+        8 * MIB,
+        minimum=64 * KIB,
+        maximum=1 * GIB,
+        why="smaller: more PUTs per second; larger: more to upload again after a crash",
+    )
+    chunk_max_batches: int = setting(
+        "wal.chunks.chunk.max.batches",
+        16_384,
+        minimum=1,
+        maximum=1_000_000,
+        why="smaller: more PUTs when batches are tiny; larger: bigger commits and footers",
+    )
+    chunk_overflow_bytes: int = setting(
+        "wal.chunks.chunk.overflow.bytes",
+        128 * MIB,
+        minimum=1 * MIB,
+        maximum=2 * GIB,
+        why="below socket.request.max.bytes: legal requests are refused; larger: larger objects",
+    )
+    chunk_sync: bool = setting(
+        "wal.chunks.chunk.sync",
+        False,
+        why="true: an fdatasync per file and append, for a promise that the object store gives",
+    )
+    commit_interval_ms: int = setting(
+        "wal.commit.interval.ms",
+        250,
+        minimum=1,
+        maximum=60_000,
+        why="smaller: more PUTs per second; larger: every acknowledgement waits longer",
+    )
+    append_queue_max_bytes: int = setting(
+        "wal.append.queue.max.bytes",
+        256 * MIB,
+        minimum=1 * MIB,
+        maximum=64 * GIB,
+        why="a net below queued.max.request.bytes, which connections meet first and which must be "
+        "smaller; past it appends are refused (retriably)",
+    )
+    buffer_pool_max_bytes: int = setting(
+        "wal.chunks.buffer.pool.max.bytes",
+        64 * MIB,
+        minimum=1 * MIB,
+        maximum=16 * GIB,
+        why="smaller: buffers are allocated anew under load; larger: memory kept while idle",
+    )
+    buffer_max_bytes: int = setting(
+        "wal.chunks.buffer.max.bytes",
+        256 * MIB,
+        minimum=1 * MIB,
+        maximum=1024 * GIB,
+        why="smaller: a short store outage stops producers; larger: more disk and a longer backlog",
+    )
+    upload_concurrency: int = setting(
+        "wal.upload.concurrency",
+        8,
+        minimum=1,
+        maximum=256,
+        why="smaller: PUT latency limits throughput; larger: more sockets and more 1 MiB buffers",
+    )
+    retry_backoff_ms: int = setting(
+        "wal.stores.retry.backoff.ms",
+        100,
+        minimum=1,
+        maximum=60_000,
+        why="smaller: a failing store is asked more often; larger: one lost request costs more",
+    )
+    retry_backoff_max_ms: int = setting(
+        "wal.stores.retry.backoff.max.ms",
+        5_000,
+        minimum=1,
+        maximum=600_000,
+        why="smaller: a long outage is probed harder; larger: recovery after an outage is noticed"
+        " later",
+    )
+    cache_max_bytes: int = setting(
+        "wal.cache.max.bytes",
+        1 * GIB,
+        minimum=0,
+        maximum=64 * 1024 * GIB,
+        why="smaller: tail reads go to the object store earlier; larger: more local disk",
+    )
+    cache_memory_max_bytes: int = setting(
+        "wal.cache.memory.max.bytes",
+        32 * MIB,
+        minimum=0,
+        maximum=1024 * GIB,
+        why="what it takes to know where the batches of kept chunks lie; smaller: a broker whose "
+        "chunks are small keeps fewer of them than wal.cache.max.bytes allows",
+    )
+    quarantine_max_bytes: int = setting(
+        "wal.quarantine.max.bytes",
+        256 * MIB,
+        minimum=0,
+        maximum=64 * 1024 * GIB,
+        why="smaller: evidence of damaged chunks goes sooner; larger: more local disk",
+    )

@@ -1,0 +1,403 @@
+"""The write loop: the one task that appends produced batches to chunks.
+
+The produce path calls `append_nowait` with the batches of one request; the broker runs `run()` in
+its TaskGroup. Per turn the loop drains what is queued into one grouped append (four system calls,
+in its own thread), releases the buffers, and seals the chunk when it is full, has enough batches,
+or when the commit interval since its first batch is over. A sealed chunk is handed to `on_sealed`,
+the uploader's `submit`, which waits while the uploader has its fill: that is the back pressure.
+Appends are still accepted meanwhile; what the queue then holds are the fragments it was given, so
+who lends these out (the server, up to `queued.max.request.bytes`) stops long before the queue is
+full. Past `wal.append.queue.max.bytes` an append is refused, which no broker should ever see.
+
+Invariants:
+
+- Batches are appended in the order of the `append_nowait` calls, and the batches of one call land
+  in the same chunk: they become visible together, or fail together.
+- Every accepted batch has exactly one outcome. Its token is in one sealed chunk that `on_sealed`
+  took, or the batch was in one call of `on_failed`.
+- Payloads are the loop's from acceptance on, and released exactly once: after the write that used
+  them returned, also when the task is cancelled meanwhile (a thread cannot be cancelled, so its
+  end is awaited first). When `append_nowait` raises, they are still the caller's.
+- A chunk seals in time although nothing else is appended: the loop sleeps until the deadline.
+
+Failure cases: an append that the disk refuses fails its batches with StorageFailed and seals the
+chunk with what was in it before; the next append tries a new chunk, so a full disk heals by
+itself. When `run` is cancelled, queued batches fail with StorageFailed (they are in no chunk);
+those in the open chunk fail with CommitOutcomeUnknown, because a restart will recover that chunk
+and commit it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from wal.chunks.chunk import ChunkWriter, PendingBatch
+from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES, ChunkDirectory, SealedChunk
+from wal.chunks.wal_settings import WalSettings
+from wal.clock import Clock
+from wal.errors import (
+    AppendTooLarge,
+    CommitOutcomeUnknown,
+    CorruptBatch,
+    DisklessError,
+    Overloaded,
+    StorageFailed,
+)
+from wal.failpoint import failpoint
+
+__all__ = ["PendingBatch", "WriteLoop", "WriteLoopStatistics"]
+
+log = structlog.get_logger(__name__)
+
+OnSealed = Callable[[SealedChunk], Awaitable[None]]
+OnAppended = Callable[[Sequence[PendingBatch]], None]
+OnFailed = Callable[[Sequence[PendingBatch], DisklessError], None]
+
+
+class WriteLoopStatistics(NamedTuple):
+    """Counters since the start, and what is waiting now."""
+
+    appends: int
+    """Grouped writes."""
+    batches: int
+    bytes: int
+    chunks_sealed: int
+    batches_failed: int
+    queued_batches: int
+    queued_bytes: int
+    overloaded: int
+    """Calls of `append_nowait` refused because the queue was full."""
+
+
+class _Call(NamedTuple):
+    """The batches of one `append_nowait`."""
+
+    batches: Sequence[PendingBatch]
+    data_bytes: int
+    charged_bytes: int
+
+
+class WriteLoop:
+    """Appends to the open chunk; see the module's text."""
+
+    def __init__(
+        self,
+        directory: ChunkDirectory,
+        *,
+        settings: WalSettings,
+        clock: Clock,
+        on_sealed: OnSealed,
+        on_failed: OnFailed,
+        on_appended: OnAppended | None = None,
+    ) -> None:
+        """`on_failed` and `on_appended` are called on the event loop and must not raise."""
+        self._directory = directory
+        self._settings = settings
+        self._clock = clock
+        self._on_sealed = on_sealed
+        self._on_failed = on_failed
+        self._on_appended = on_appended
+        self._queue: deque[_Call] = deque()
+        self._queued_bytes = 0
+        self._queued_batches = 0
+        self._calls_queued = 0
+        self._calls_taken = 0
+        self._wake = asyncio.Event()
+        self._is_closing = False
+        self._is_closed = False
+        self._flushes: list[asyncio.Future[None]] = []
+        self._writer: ChunkWriter | None = None
+        self._writer_batches: list[PendingBatch] = []
+        self._deadline = 0.0
+        self._appends = 0
+        self._batches = 0
+        self._bytes = 0
+        self._chunks_sealed = 0
+        self._batches_failed = 0
+        self._overloaded = 0
+
+    # For the produce path
+
+    def append_nowait(self, batches: Sequence[PendingBatch]) -> None:
+        """Queue the batches of one request, which all land in one chunk; takes their payloads over.
+
+        Raises, leaving the payloads with the caller: Overloaded (the queue is full), AppendTooLarge
+        (more bytes or batches than a chunk may ever hold, or more bytes than its header announced),
+        CorruptBatch (less than its header announced), StorageFailed (the loop has ended).
+        """
+        if self._is_closing or self._is_closed:
+            raise StorageFailed("the broker is shutting down")
+        data_bytes = 0
+        for batch in batches:
+            length = batch.payload.length_bytes
+            announced = batch.header.length_bytes
+            if length > announced:
+                raise AppendTooLarge(f"{length} bytes for a batch of {announced}")
+            if length < announced:
+                raise CorruptBatch(f"{length} bytes for a batch of {announced}")
+            data_bytes += length
+        if not batches:
+            return
+        settings = self._settings
+        threshold = settings.chunk_max_bytes + settings.chunk_overflow_bytes
+        if data_bytes > threshold:
+            raise AppendTooLarge(f"{data_bytes} bytes in one append, {threshold} are allowed")
+        if len(batches) > settings.chunk_max_batches:
+            # A commit of them all might be more than the coordinator takes.
+            raise AppendTooLarge(
+                f"{len(batches)} batches in one append, {settings.chunk_max_batches} are allowed"
+            )
+        charged = data_bytes + BATCH_OVERHEAD_BYTES * len(batches)
+        limit = settings.append_queue_max_bytes
+        if self._queued_bytes and self._queued_bytes + charged > limit:
+            self._overloaded += 1
+            raise Overloaded(f"{self._queued_bytes} bytes wait to be written, {limit} may")
+        self._queue.append(_Call(batches, data_bytes, charged))
+        self._calls_queued += 1
+        self._queued_bytes += charged
+        self._queued_batches += len(batches)
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Return when everything queued before this call is in a chunk that `on_sealed` took.
+
+        Raises: StorageFailed when the loop ended before.
+        """
+        if self._is_closed:
+            raise StorageFailed("the write loop has ended")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flushes.append(future)
+        self._wake.set()
+        await future
+
+    def close(self) -> None:
+        """Accept nothing more; `run` seals what is left, hands it over and returns."""
+        self._is_closing = True
+        self._wake.set()
+
+    def statistics(self) -> WriteLoopStatistics:
+        return WriteLoopStatistics(
+            appends=self._appends,
+            batches=self._batches,
+            bytes=self._bytes,
+            chunks_sealed=self._chunks_sealed,
+            batches_failed=self._batches_failed,
+            queued_batches=self._queued_batches,
+            queued_bytes=self._queued_bytes,
+            overloaded=self._overloaded,
+        )
+
+    # The task
+
+    async def run(self) -> None:
+        """Append and seal until closed or cancelled; returns after `close`. Run it once."""
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wal-append")
+        try:
+            while True:
+                self._wake.clear()
+                # Taken before the queue is drained: what these flushes wait for is in it.
+                flushes, self._flushes = self._flushes, []
+                try:
+                    await self._drain(executor)
+                    if self._writer is not None and (
+                        flushes or self._is_closing or self._clock.monotonic() >= self._deadline
+                    ):
+                        await self._seal(executor)
+                except BaseException:
+                    self._flushes += flushes
+                    raise
+                for future in flushes:
+                    if not future.done():
+                        future.set_result(None)
+                if self._is_closing and not self._queue and not self._flushes:
+                    return
+                await self._sleep()
+        finally:
+            self._is_closed = True
+            self._abandon_all()
+            executor.shutdown(wait=True)
+
+    async def _sleep(self) -> None:
+        """Until there is something to do: an append, a flush, a close, or the chunk's deadline."""
+        if self._writer is None:
+            await self._wake.wait()
+            return
+        try:
+            async with asyncio.timeout(max(self._deadline - self._clock.monotonic(), 0)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass  # The deadline: the next turn seals the chunk.
+
+    async def _drain(self, executor: ThreadPoolExecutor) -> None:
+        """Append what is queued by now, sealing each chunk that gets full on the way.
+
+        What is queued meanwhile waits for the next turn, so that a flush ends under any load.
+        """
+        settings = self._settings
+        last_call = self._calls_queued
+        while self._calls_taken < last_call:
+            group, is_full = self._take_group()
+            if group:
+                await self._append(executor, group)
+            writer = self._writer
+            if writer is not None and (
+                is_full
+                or not writer.is_appendable
+                or writer.data_bytes >= settings.chunk_max_bytes
+                or len(writer.entries) >= settings.chunk_max_batches
+                or self._clock.monotonic() >= self._deadline
+            ):
+                await self._seal(executor)
+
+    def _take_group(self) -> tuple[list[PendingBatch], bool]:
+        """The calls that still fit into the open chunk, and whether the next one did not.
+
+        A call that is larger than a whole chunk gets a chunk of its own.
+        """
+        settings = self._settings
+        data_bytes = count = 0
+        if self._writer is not None:
+            data_bytes = self._writer.data_bytes
+            count = len(self._writer.entries)
+        group: list[PendingBatch] = []
+        charged = 0
+        is_full = False
+        while self._queue:
+            call = self._queue[0]
+            data_bytes += call.data_bytes
+            count += len(call.batches)
+            if (group or self._writer is not None) and (
+                data_bytes > settings.chunk_max_bytes or count > settings.chunk_max_batches
+            ):
+                is_full = True
+                break
+            self._queue.popleft()
+            self._calls_taken += 1
+            group += call.batches
+            charged += call.charged_bytes
+        self._queued_bytes -= charged
+        self._queued_batches -= len(group)
+        return group, is_full
+
+    async def _append(self, executor: ThreadPoolExecutor, group: list[PendingBatch]) -> None:
+        error: DisklessError | None = None
+        is_new = self._writer is None
+        started = self._clock.monotonic()
+        future = asyncio.get_running_loop().run_in_executor(
+            executor, _append_to, self._writer, self._directory, group
+        )
+        try:
+            self._writer = await _finish(future)
+            failpoint("chunk.after_append")
+        except (StorageFailed, AppendTooLarge) as refused:
+            error = refused
+        except BaseException:
+            # Cancelled, or a bug: the thread is done. If it did append, a restart recovers it.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._writer = future.result()
+                self._writer_batches += group
+                _release(group)
+            else:
+                self._fail(group, StorageFailed("the broker stopped while it wrote"))
+            raise
+        if error is not None:
+            log.error("append failed", error=str(error), batches=len(group))
+            self._fail(group, error)
+            return
+        _release(group)
+        if is_new:
+            self._deadline = started + self._settings.commit_interval_ms / 1000
+        self._writer_batches += group
+        self._appends += 1
+        self._batches += len(group)
+        self._bytes += sum([batch.header.length_bytes for batch in group])
+        if self._on_appended is not None:
+            self._on_appended(group)
+
+    async def _seal(self, executor: ThreadPoolExecutor) -> None:
+        writer, batches = self._writer, self._writer_batches
+        assert writer is not None
+        self._writer, self._writer_batches = None, []
+        tokens = [batch.token for batch in batches]
+        future = asyncio.get_running_loop().run_in_executor(
+            executor, self._directory.seal, writer, tokens
+        )
+        try:
+            chunk = await _finish(future)
+            if chunk is not None:
+                await self._on_sealed(chunk)
+        except BaseException:
+            self._on_failed(batches, _stopped())
+            raise
+        if chunk is not None:
+            self._chunks_sealed += 1
+            failpoint("chunk.after_seal")
+
+    def _fail(self, batches: Sequence[PendingBatch], error: DisklessError) -> None:
+        _release(batches)
+        self._batches_failed += len(batches)
+        self._on_failed(batches, error)
+
+    def _abandon_all(self) -> None:
+        """The loop ends: everything it still holds gets its outcome."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            batches, self._writer_batches = self._writer_batches, []
+            self._on_failed(batches, _stopped())
+        while self._queue:
+            call = self._queue.popleft()
+            self._fail(call.batches, StorageFailed("the broker stopped before it wrote this batch"))
+        self._queued_bytes = self._queued_batches = 0
+        for future in self._flushes:
+            if not future.done():
+                future.set_exception(StorageFailed("the write loop has ended"))
+        self._flushes = []
+
+
+def _append_to(
+    writer: ChunkWriter | None, directory: ChunkDirectory, group: Sequence[PendingBatch]
+) -> ChunkWriter:
+    """Runs in the loop's thread."""
+    is_new = writer is None
+    if writer is None:
+        writer = directory.open_chunk()
+    try:
+        writer.append(group)
+    except BaseException:
+        if is_new:
+            directory.seal(writer, ())  # Nothing is in it: this removes its files.
+        raise
+    return writer
+
+
+_Result = TypeVar("_Result")
+
+
+async def _finish(future: "asyncio.Future[_Result]") -> _Result:
+    """The result of work in a thread; when cancelled, still wait until the thread is done.
+
+    The thread uses buffers and files that whoever was cancelled is about to give back.
+    """
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError:
+                continue
+        raise
+
+
+def _release(batches: Sequence[PendingBatch]) -> None:
+    for batch in batches:
+        batch.payload.release()
+
+
+def _stopped() -> CommitOutcomeUnknown:
+    return CommitOutcomeUnknown("the broker stopped; its next start commits this batch")

@@ -1,0 +1,199 @@
+"""The 61-byte header of a RecordBatch v2: parse it, patch it, check its CRC.
+
+A RecordBatch stays the bytes its producer sent, from the socket to the consumer. The produce and
+fetch paths call this module to learn what they must know about those bytes and to change the few
+fields a broker owns; nothing here opens the records (wal/records/record_columns.py does) and nothing here
+decides whether a batch is welcome (wal/records/batch_validation.py does).
+
+    byte   0  base offset             i64  assigned at commit; 0 in a WAL object
+           8  length                  i32  bytes after this field = size of the batch - 12
+          12  partition leader epoch  i32
+          16  magic                   i8   2
+          17  CRC32C                  u32  over bytes 21 .. end
+          21  attributes              i16  0-2 codec, 3 timestamp type, 4 transactional, 5 control,
+                                           6 delete horizon
+          23  last offset delta       i32
+          27  base timestamp          i64
+          35  max timestamp           i64
+          43  producer id             i64
+          51  producer epoch          i16
+          53  base sequence           i32
+          57  record count            i32
+          61  records, compressed together by the codec
+
+Invariants: base offset and leader epoch lie before the CRC's range, so assigning them never touches
+it; the timestamp type and the max timestamp lie inside, so assigning those recomputes it. Patching
+is for private copies only: bytes that a cache or an upload shares are never written to.
+
+The module imports neither NumPy nor Arrow, so that a broker starts without them.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
+from wal.crc import Buffer, crc32c, crc32c_of
+from wal.errors import CorruptBatch
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+assert HEADER.size == 61
+
+HEADER_BYTES: Final = HEADER.size
+LENGTH_PREFIX_BYTES: Final = 12
+"""Base offset and length: the bytes that the length field does not count."""
+RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, timestamp delta, offset delta, key length, value length, header count."""
+CRC_START: Final = 21
+"""First byte under the CRC."""
+MAGIC_V2: Final = 2
+MAGIC_POSITION: Final = 16
+
+CODEC_MASK: Final = 0x07
+TIMESTAMP_TYPE_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_CRC: Final = struct.Struct(">I")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_LEADER_EPOCH_POSITION: Final = 12
+_CRC_POSITION: Final = 17
+_ATTRIBUTES_POSITION: Final = 21
+_MAX_TIMESTAMP_POSITION: Final = 35
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields; `length_bytes` is the size of the whole batch, its first 12 included."""
+
+    base_offset: int
+    length_bytes: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def codec(self) -> int:
+        """Codec id, 0-7; wal/records/compression.py knows 0-4."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """CREATE_TIME or LOG_APPEND_TIME (wal/coordinates.py)."""
+        return LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record (inclusive)."""
+        return self.base_offset + self.last_offset_delta
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header at `position`; `buffer` may end anywhere after the header.
+
+    The magic is not checked: the caller knows whether another one is refused or corrupt.
+    Raises: CorruptBatch when 61 bytes are not there, or the length field is less than a header.
+    """
+    try:
+        fields = HEADER.unpack_from(buffer, position)
+    except struct.error as error:
+        raise CorruptBatch(
+            f"{len(buffer) - position} bytes at byte {position} cannot hold a batch header"
+        ) from error
+    length_bytes = fields[1] + LENGTH_PREFIX_BYTES
+    if length_bytes < HEADER_BYTES:
+        raise CorruptBatch(f"batch at byte {position} gives its length as {length_bytes} bytes")
+    return BatchHeader(fields[0], length_bytes, *fields[2:])
+
+
+def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of the batches that lie back to back in `buffer`, in order.
+
+    Raises: CorruptBatch when a batch is not of magic 2 or runs past the end of the buffer.
+    """
+    position = 0
+    end = len(buffer)
+    while position < end:
+        header = parse_header(buffer, position)
+        if header.magic != MAGIC_V2:
+            raise CorruptBatch(f"batch at byte {position} has magic {header.magic}")
+        if header.length_bytes > end - position:
+            raise CorruptBatch(
+                f"batch at byte {position} announces {header.length_bytes} bytes,"
+                f" {end - position} are there"
+            )
+        yield position, header
+        position += header.length_bytes
+
+
+def header_bytes(fragments: Sequence[Buffer]) -> Buffer:
+    """A buffer that starts with the first 61 bytes of the chain (fewer if the chain is shorter).
+
+    Copies only when the header straddles fragments.
+    """
+    if fragments and len(fragments[0]) >= HEADER_BYTES:
+        return fragments[0]
+    start = bytearray()
+    for fragment in fragments:
+        start += memoryview(fragment)[: HEADER_BYTES - len(start)]
+        if len(start) == HEADER_BYTES:
+            break
+    return start
+
+
+def verify_crc(batch: Buffer | Sequence[Buffer]) -> None:
+    """Check the CRC of exactly one batch, given whole or as a fragment chain.
+
+    Raises: CorruptBatch.
+    """
+    fragments = (batch,) if isinstance(batch, bytes | bytearray | memoryview) else batch
+    expected = parse_header(header_bytes(fragments)).crc
+    actual = crc32c_of(fragments, skip=CRC_START)
+    if actual != expected:
+        raise CorruptBatch(f"batch carries CRC {expected:#010x}, its bytes have {actual:#010x}")
+
+
+def assign_offsets(
+    buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int = 0
+) -> None:
+    """Write base offset and leader epoch into the batch at `position`; its CRC stays valid.
+
+    Every batch served gets our leader epoch: a client adopts a larger one that a producer left
+    there, and then refuses our metadata for the partition.
+    """
+    _BASE_OFFSET.pack_into(buffer, position, base_offset)
+    _LEADER_EPOCH.pack_into(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
+
+
+def assign_log_append_time(
+    buffer: bytearray | memoryview, position: int, length_bytes: int, timestamp_ms: int
+) -> None:
+    """Give all records of the batch at `position` one timestamp, as LogAppendTime topics do.
+
+    Readers ignore the records' own deltas when the type bit is set, so only the header changes, and
+    with it the CRC. `length_bytes` is the size of the whole batch.
+    """
+    attributes = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_POSITION)[0]
+    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_POSITION, attributes | TIMESTAMP_TYPE_BIT)
+    _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    covered = memoryview(buffer)[position + CRC_START : position + length_bytes]
+    _CRC.pack_into(buffer, position + _CRC_POSITION, crc32c(covered))

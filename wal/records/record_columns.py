@@ -1,0 +1,642 @@
+"""RecordBatches to Arrow columns and back, without touching a record in Python.
+
+Tiering decodes the batches of a segment into the table that becomes Parquet; the segment reader
+encodes rows of it into RecordBatches for consumers; ListOffsets and the validation of compacted
+topics look into single batches. Per-batch Python is fine here (a batch is ~16 KiB to 1 MiB),
+per-record Python is not: fields are read and written for all records at once, and the keys and
+values themselves are only ever moved by Arrow's C++.
+
+Decoding: the batches are inflated and joined into one arena. `follow_chains` finds the records
+(see wal/records/varint_columns.py), then each field is one vectorised step. A column of byte strings is
+described as an Arrow array over the arena whose offsets alternate (value, gap, value, gap, ...);
+taking its even elements copies the values and leaves the rest.
+
+Encoding: the numbers around key, value and headers are packed into byte columns, and one
+element-wise join of prefix, key, middle, value, tail and headers yields every record, with all
+records of a batch adjacent. A batch is then its header and one slice.
+
+Invariants:
+- decode(encode(rows)) == rows, except for the codec bits: encoded batches are not compressed.
+- Null and empty keys, values and header values differ; header order and duplicates stay; header
+  keys are bytes, whatever their encoding.
+- Offsets rise within a batch and stay inside what its header announces.
+- Nothing is allocated from a number in the input before it is checked against the bytes present.
+
+Failure cases: CorruptBatch and RecordTooLarge, naming the base offset of the batch at fault.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
+from wal.crc import Buffer, crc32c
+from wal.errors import CorruptBatch, RecordTooLarge, UnsupportedCompression
+from wal.records.compression import inflate
+from wal.records.record_batch import (
+    CODEC_MASK,
+    CRC_START,
+    DELETE_HORIZON_BIT,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    parse_header,
+    verify_crc,
+)
+from wal.records.varint_columns import (
+    Arena,
+    Bools,
+    Int64s,
+    Links,
+    MalformedChain,
+    UInt64s,
+    follow_chains,
+    pack_varints,
+    read_varints,
+    varint_sizes,
+    zigzag,
+)
+
+INFLATED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Default cap on what one batch may inflate to."""
+
+SLICE_BYTES: Final = 8 * 1024 * 1024
+"""Batches are decoded and encoded in slices of about this size: bounds working memory, and keeps
+every byte column below the 2 GiB that Arrow's 32-bit offsets reach."""
+
+_INFLATED_BYTES_LIMIT: Final = 1024**3
+_BODY_BYTES_MIN: Final = 6
+_HEADER_BYTES_MIN: Final = 2
+
+_HEADER_TYPE: Final = pa.struct(
+    [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())]
+)
+_HEADERS_TYPE: Final = pa.list_(pa.field("element", _HEADER_TYPE, nullable=False))
+
+RECORD_SCHEMA: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),  # ms since the epoch, -1 = none
+        pa.field("timestamp_type", pa.int8(), nullable=False),  # CREATE_TIME or LOG_APPEND_TIME
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", _HEADERS_TYPE, nullable=False),
+        # The batch that the record came in, repeated for each of its records.
+        pa.field("batch_base_offset", pa.int64(), nullable=False),
+        pa.field("producer_id", pa.int64(), nullable=False),
+        pa.field("producer_epoch", pa.int16(), nullable=False),
+        pa.field("base_sequence", pa.int32(), nullable=False),
+        pa.field("leader_epoch", pa.int32(), nullable=False),
+        pa.field("attributes", pa.int16(), nullable=False),  # as the producer sent them
+    ]
+)
+
+_BATCH_COLUMNS: Final = (
+    "batch_base_offset",
+    "timestamp_type",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "leader_epoch",
+    "attributes",
+)
+
+
+class LocatedBatch(NamedTuple):
+    """One committed RecordBatch: its bytes as uploaded and what the coordinator assigned."""
+
+    data: Buffer
+    """The whole batch and nothing else; its base offset field is not read."""
+    base_offset: int
+    timestamp_type: int
+    """CREATE_TIME or LOG_APPEND_TIME."""
+    log_append_time_ms: int
+    """Every record's timestamp under LOG_APPEND_TIME; not read otherwise."""
+
+
+class EncodedBatch(NamedTuple):
+    """One RecordBatch ready to be served; its header holds the base offset and leader epoch."""
+
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
+class RecordPosition(NamedTuple):
+    """A record and its timestamp, as ListOffsets answers."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class RecordFacts(NamedTuple):
+    """What validation may have to know of the records of one batch."""
+
+    record_count: int
+    null_key_positions: Sequence[int]
+    """Of the records without key, ascending from 0."""
+    timestamp_min_ms: int
+    timestamp_max_ms: int
+
+
+def decode_batches(
+    batches: Sequence[LocatedBatch], *, inflated_bytes_max: int = INFLATED_BYTES_MAX
+) -> pa.Table:
+    """All records of `batches`, in the order given, as a table of RECORD_SCHEMA.
+
+    `inflated_bytes_max` caps one batch (at most 1 GiB). The table has one chunk per ~8 MiB of
+    records. Raises: CorruptBatch, RecordTooLarge.
+    """
+    tables = [_to_arrow(rows) for rows in _open_slices(batches, inflated_bytes_max)]
+    return pa.Table.from_batches(tables, schema=RECORD_SCHEMA)
+
+
+def encode_batches(table: pa.Table) -> list[EncodedBatch]:
+    """The RecordBatches that the rows of `table` came in, uncompressed, in row order.
+
+    Consecutive rows of equal `batch_base_offset` become one batch; rows missing from it (because
+    the reader asked for a part) leave it valid, with the offsets and the base sequence that it had.
+    Raises: CorruptBatch when rows contradict each other or the schema.
+    """
+    if not table.num_rows:
+        return []
+    if table.schema != RECORD_SCHEMA:
+        try:
+            table = table.select(RECORD_SCHEMA.names).cast(RECORD_SCHEMA)
+        except (KeyError, ValueError, pa.ArrowException) as error:
+            raise CorruptBatch(f"rows do not fit the record schema: {error}") from error
+    base_offsets = table.column("batch_base_offset").to_numpy()
+    first_rows = np.flatnonzero(np.diff(base_offsets, prepend=base_offsets[0] + 1))
+    encoded: list[EncodedBatch] = []
+    for start, end in _slices_of_batches(table, np.append(first_rows, table.num_rows)):
+        rows = table.slice(start, end - start).combine_chunks()
+        encoded.extend(_encode_slice(rows.to_batches()[0]))
+    return encoded
+
+
+def first_record_at_or_after(
+    batch: LocatedBatch, timestamp_ms: int, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
+) -> RecordPosition | None:
+    """The first record, by offset, whose timestamp is `timestamp_ms` or later.
+
+    Raises: CorruptBatch, RecordTooLarge.
+    """
+    for rows in _open_slices([batch], inflated_bytes_max):
+        at = np.flatnonzero(rows.timestamps >= timestamp_ms)
+        if len(at):
+            return RecordPosition(int(rows.offsets[at[0]]), int(rows.timestamps[at[0]]))
+    return None
+
+
+def max_timestamp_record(
+    batch: LocatedBatch, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
+) -> RecordPosition | None:
+    """The first record that carries the largest timestamp; None for a batch without records.
+
+    Raises: CorruptBatch, RecordTooLarge.
+    """
+    for rows in _open_slices([batch], inflated_bytes_max):
+        if len(rows.timestamps):
+            at = int(np.argmax(rows.timestamps))
+            return RecordPosition(int(rows.offsets[at]), int(rows.timestamps[at]))
+    return None
+
+
+def inspect_records(
+    batch: LocatedBatch, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
+) -> RecordFacts:
+    """Open one batch and look at its keys and timestamps.
+
+    The timestamps are the extremes of those that records carry, NO_TIMESTAMP when none does.
+    Raises: CorruptBatch, RecordTooLarge.
+    """
+    for rows in _open_slices([batch], inflated_bytes_max):
+        timestamps = rows.timestamps[rows.timestamps != NO_TIMESTAMP]
+        return RecordFacts(
+            len(rows.timestamps),
+            np.flatnonzero(rows.keys.lengths < 0).tolist(),
+            int(timestamps.min()) if len(timestamps) else NO_TIMESTAMP,
+            int(timestamps.max()) if len(timestamps) else NO_TIMESTAMP,
+        )
+    raise AssertionError("one batch gives one slice")
+
+
+# --- decode --------------------------------------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """The records of a slice of batches: numbers decoded, byte strings located in the arena."""
+
+    arena: Arena
+    headers_of_batches: list[BatchHeader]
+    batches: list[LocatedBatch]
+    batch_of_row: Int64s
+    offsets: Int64s
+    timestamps: Int64s
+    keys: Links
+    values: Links
+    header_counts: Int64s
+    header_starts: Int64s
+    ends: Int64s
+
+
+def _open_slices(batches: Sequence[LocatedBatch], inflated_bytes_max: int) -> Iterator[_Rows]:
+    if not 0 <= inflated_bytes_max <= _INFLATED_BYTES_LIMIT:
+        raise ValueError(f"inflated_bytes_max {inflated_bytes_max} is not in 0 .. 1 GiB")
+    located: list[LocatedBatch] = []
+    headers: list[BatchHeader] = []
+    payloads: list[Buffer] = []
+    size_bytes = 0
+    for batch in batches:
+        header, payload = _open_batch(batch, inflated_bytes_max)
+        located.append(batch)
+        headers.append(header)
+        payloads.append(payload)
+        size_bytes += len(payload)
+        if size_bytes >= SLICE_BYTES:
+            yield _locate_records(located, headers, payloads)
+            located, headers, payloads, size_bytes = [], [], [], 0
+    if located:
+        yield _locate_records(located, headers, payloads)
+
+
+def _open_batch(batch: LocatedBatch, inflated_bytes_max: int) -> tuple[BatchHeader, Buffer]:
+    """Check the header against the bytes and inflate the records."""
+    try:
+        header = parse_header(batch.data)
+        if header.magic != MAGIC_V2:
+            raise CorruptBatch(f"magic {header.magic}")
+        if header.length_bytes != len(batch.data):
+            raise CorruptBatch(f"announces {header.length_bytes} of {len(batch.data)} bytes")
+        verify_crc(batch.data)
+        payload = inflate(
+            header.codec, memoryview(batch.data)[HEADER_BYTES:], limit_bytes=inflated_bytes_max
+        )
+    except (CorruptBatch, UnsupportedCompression) as error:
+        raise CorruptBatch(f"batch at offset {batch.base_offset}: {error}") from error
+    except RecordTooLarge as error:
+        raise RecordTooLarge(f"batch at offset {batch.base_offset}: {error}") from error
+    least_bytes = header.record_count * RECORD_BYTES_MIN
+    if not 0 <= least_bytes <= len(payload) or (header.record_count == 0 and len(payload)):
+        raise CorruptBatch(
+            f"batch at offset {batch.base_offset}: {header.record_count} records"
+            f" in {len(payload)} bytes"
+        )
+    return header, payload
+
+
+def _locate_records(
+    batches: list[LocatedBatch], headers: list[BatchHeader], payloads: list[Buffer]
+) -> _Rows:
+    arena = Arena(payloads)
+    counts = np.array([header.record_count for header in headers], dtype=np.int64)
+    payload_ends = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
+    payload_starts = np.concatenate((np.zeros(1, dtype=np.int64), payload_ends[:-1]))
+    filled = np.flatnonzero(counts)
+    try:
+        records = follow_chains(
+            arena, payload_starts[filled], payload_ends[filled], counts[filled], zero_follows=True
+        )
+    except MalformedChain as error:
+        raise _corrupt(batches[int(filled[error.chain])], "records do not fill it") from None
+    batch_of_row = np.repeat(np.arange(len(batches)), counts)
+    ends = records.starts + records.lengths
+    bad = records.lengths < _BODY_BYTES_MIN
+
+    position = records.starts + 1  # attributes, of which none are defined
+    timestamp_deltas, sizes = read_varints(arena, position)
+    position, bad = _advance(position, sizes, ends, bad | (sizes == 0))
+    offset_deltas, sizes = read_varints(arena, position)
+    position, bad = _advance(position, sizes, ends, bad | (sizes == 0))
+    keys, position, bad = _locate_blobs(arena, position, ends, bad)
+    values, position, bad = _locate_blobs(arena, position, ends, bad)
+    header_counts, sizes = read_varints(arena, position)
+    position, bad = _advance(position, sizes, ends, bad | (sizes == 0))
+    bad |= (header_counts < 0) | (header_counts > (ends - position) // _HEADER_BYTES_MIN)
+    bad |= (header_counts == 0) & (position != ends)
+
+    is_first = np.diff(batch_of_row, prepend=-1) > 0
+    last_deltas = np.array([header.last_offset_delta for header in headers], dtype=np.int64)
+    bad |= np.where(
+        is_first, offset_deltas < 0, np.diff(offset_deltas, prepend=offset_deltas[:1]) <= 0
+    )
+    bad |= offset_deltas > last_deltas[batch_of_row]
+    if bad.any():
+        raise _corrupt(batches[int(batch_of_row[np.argmax(bad)])], "a record's fields do not fit")
+
+    base_offsets = np.array([batch.base_offset for batch in batches], dtype=np.int64)
+    return _Rows(
+        arena=arena,
+        headers_of_batches=headers,
+        batches=batches,
+        batch_of_row=batch_of_row,
+        offsets=base_offsets[batch_of_row] + offset_deltas,
+        timestamps=_timestamps(batches, headers, batch_of_row, timestamp_deltas),
+        keys=keys,
+        values=values,
+        header_counts=header_counts,
+        header_starts=position,
+        ends=ends,
+    )
+
+
+def _advance(position: Int64s, by: Int64s, ends: Int64s, bad: Bools) -> tuple[Int64s, Bools]:
+    """Positions moved on, those past their record's end marked bad and held back."""
+    position = position + by
+    bad |= position > ends
+    # A record that failed keeps being read, within the arena, until all are judged together.
+    return np.maximum(np.minimum(position, ends), 0), bad
+
+
+def _locate_blobs(
+    arena: Arena, position: Int64s, ends: Int64s, bad: Bools
+) -> tuple[Links, Int64s, Bools]:
+    lengths, sizes = read_varints(arena, position)
+    starts, bad = _advance(position, sizes, ends, bad | (sizes == 0) | (lengths < -1))
+    bad |= lengths > ends - starts
+    lengths[bad] = -1
+    position, bad = _advance(starts, np.maximum(lengths, 0), ends, bad)
+    return Links(starts, lengths), position, bad
+
+
+def _timestamps(
+    batches: list[LocatedBatch],
+    headers: list[BatchHeader],
+    batch_of_row: Int64s,
+    deltas: Int64s,
+) -> Int64s:
+    append_times = [_append_time(*pair) for pair in zip(batches, headers, strict=True)]
+    bases = [
+        header.base_timestamp_ms if append_time is None else append_time
+        for append_time, header in zip(append_times, headers, strict=True)
+    ]
+    keeps_deltas = np.array([append_time is None for append_time in append_times], dtype=np.int64)
+    # Kafka's clients add in 64 bits and let it wrap, and so does NumPy.
+    timestamps: Int64s = np.array(bases, dtype=np.int64)[batch_of_row]
+    timestamps += deltas * keeps_deltas[batch_of_row]
+    return timestamps
+
+
+def _append_time(batch: LocatedBatch, header: BatchHeader) -> int | None:
+    """The one timestamp of all records, or None when each has its own."""
+    if batch.timestamp_type == LOG_APPEND_TIME:
+        return batch.log_append_time_ms
+    return header.max_timestamp_ms if header.timestamp_type == LOG_APPEND_TIME else None
+
+
+def _to_arrow(rows: _Rows) -> pa.RecordBatch:
+    def repeated(values: list[int], dtype: npt.DTypeLike) -> pa.Array:
+        return pa.array(np.array(values, dtype=dtype)[rows.batch_of_row])
+
+    headers = rows.headers_of_batches
+    timestamp_types = [
+        CREATE_TIME if _append_time(batch, header) is None else LOG_APPEND_TIME
+        for batch, header in zip(rows.batches, headers, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(rows.offsets),
+            pa.array(rows.timestamps),
+            repeated(timestamp_types, np.int8),
+            _byte_column(rows.arena, rows.keys),
+            _byte_column(rows.arena, rows.values),
+            _headers_column(rows),
+            repeated([batch.base_offset for batch in rows.batches], np.int64),
+            repeated([header.producer_id for header in headers], np.int64),
+            repeated([header.producer_epoch for header in headers], np.int16),
+            repeated([header.base_sequence for header in headers], np.int32),
+            repeated([header.partition_leader_epoch for header in headers], np.int32),
+            repeated([header.attributes for header in headers], np.int16),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+
+
+def _byte_column(arena: Arena, blobs: Links) -> pa.Array:
+    """The blobs, which lie in ascending order, copied out of the arena; length -1 gives null."""
+    count = len(blobs.starts)
+    if not count:
+        return pa.array([], type=pa.binary())
+    # The arena stays far below 2 GiB (SLICE_BYTES plus one batch), so 32-bit offsets reach.
+    bounds = np.empty(2 * count, dtype=np.int32)
+    bounds[0::2] = blobs.starts
+    bounds[1::2] = blobs.starts + np.maximum(blobs.lengths, 0)
+    with_gaps = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(arena.data)]
+    )
+    is_null = blobs.lengths < 0
+    even = pa.array(
+        np.arange(0, 2 * count, 2, dtype=np.int32), mask=is_null if is_null.any() else None
+    )
+    return with_gaps.take(even)
+
+
+def _headers_column(rows: _Rows) -> pa.Array:
+    with_headers = np.flatnonzero(rows.header_counts)
+    try:
+        links = follow_chains(
+            rows.arena,
+            rows.header_starts[with_headers],
+            rows.ends[with_headers],
+            2 * rows.header_counts[with_headers],
+            zero_follows=False,
+        )
+    except MalformedChain as error:
+        row = with_headers[error.chain]
+        raise _corrupt(rows.batches[int(rows.batch_of_row[row])], "malformed headers") from None
+    keys = Links(links.starts[0::2], links.lengths[0::2])
+    values = Links(links.starts[1::2], links.lengths[1::2])
+    null_key = np.flatnonzero(keys.lengths < 0)
+    if len(null_key):
+        row = with_headers[
+            np.searchsorted(np.cumsum(rows.header_counts[with_headers]), null_key[0], side="right")
+        ]
+        raise _corrupt(rows.batches[int(rows.batch_of_row[row])], "a header without a key")
+    offsets = np.zeros(len(rows.header_counts) + 1, dtype=np.int32)
+    np.cumsum(rows.header_counts, out=offsets[1:])
+    pairs = pa.StructArray.from_arrays(
+        [_byte_column(rows.arena, keys), _byte_column(rows.arena, values)],
+        fields=list(_HEADER_TYPE),
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=_HEADERS_TYPE)
+
+
+def _corrupt(batch: LocatedBatch, what: str) -> CorruptBatch:
+    return CorruptBatch(f"batch at offset {batch.base_offset}: {what}")
+
+
+# --- encode --------------------------------------------------------------------------------------
+
+
+def _slices_of_batches(table: pa.Table, boundaries: Int64s) -> Iterator[tuple[int, int]]:
+    """Split [boundaries[0], boundaries[-1]) between batches into ranges of ~SLICE_BYTES."""
+    start, end = int(boundaries[0]), int(boundaries[-1])
+    if len(boundaries) <= 2 or table.slice(start, end - start).nbytes <= SLICE_BYTES:
+        yield start, end
+        return
+    middle = len(boundaries) // 2
+    yield from _slices_of_batches(table, boundaries[: middle + 1])
+    yield from _slices_of_batches(table, boundaries[middle:])
+
+
+def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
+    offsets = rows.column("offset").to_numpy()
+    timestamps = rows.column("timestamp").to_numpy()
+    base_offsets = rows.column("batch_base_offset").to_numpy()
+    is_first = np.diff(base_offsets, prepend=base_offsets[0] + 1) != 0
+    firsts = np.flatnonzero(is_first)
+    counts = np.diff(firsts, append=len(offsets))
+    offset_deltas = offsets - base_offsets
+    _check_rows(rows, is_first, offset_deltas)
+
+    record_bounds, records = _encode_records(
+        rows, timestamps - np.repeat(timestamps[firsts], counts), offset_deltas
+    )
+    bounds = record_bounds[np.append(firsts, len(offsets))].tolist()
+    batch_columns = [rows.column(name).to_numpy()[firsts].tolist() for name in _BATCH_COLUMNS]
+    for index, (
+        base_offset,
+        timestamp_type,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        leader_epoch,
+        attributes,
+        count,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+    ) in enumerate(
+        zip(
+            *batch_columns,
+            counts.tolist(),
+            offset_deltas[firsts + counts - 1].tolist(),
+            timestamps[firsts].tolist(),
+            np.maximum.reduceat(timestamps, firsts).tolist(),
+            strict=True,
+        )
+    ):
+        payload = records[bounds[index] : bounds[index + 1]]
+        attributes &= ~(CODEC_MASK | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT)
+        if timestamp_type == LOG_APPEND_TIME:
+            attributes |= TIMESTAMP_TYPE_BIT
+        fields = (
+            attributes,
+            last_offset_delta,
+            base_timestamp_ms,
+            max_timestamp_ms,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            count,
+        )
+        length = HEADER_BYTES + len(payload) - LENGTH_PREFIX_BYTES
+        uncovered = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
+        crc = crc32c(payload, crc32c(uncovered[CRC_START:]))
+        header = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, crc, *fields)
+        yield EncodedBatch(
+            base_offset, base_offset + last_offset_delta, b"".join((header, payload))
+        )
+
+
+def _check_rows(rows: pa.RecordBatch, is_first: Bools, offset_deltas: Int64s) -> None:
+    follows = ~is_first[1:]
+    bad = (offset_deltas < 0) | (offset_deltas > 2**31 - 1)
+    bad[1:] |= follows & (np.diff(offset_deltas) <= 0)
+    for name in _BATCH_COLUMNS[1:]:
+        bad[1:] |= follows & (np.diff(rows.column(name).to_numpy()) != 0)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise CorruptBatch(
+            f"batch at offset {rows.column('batch_base_offset')[at]}: the row of offset"
+            f" {rows.column('offset')[at]} does not belong to it"
+        )
+
+
+def _encode_records(
+    rows: pa.RecordBatch, timestamp_deltas: Int64s, offset_deltas: Int64s
+) -> tuple[Int64s, memoryview]:
+    """All records as bytes back to back, and the bounds of each."""
+    keys, values = rows.column("key"), rows.column("value")
+    key_lengths, value_lengths = _lengths(keys), _lengths(values)
+    header_counts, headers = _encode_headers(rows.column("headers"))
+    header_lengths = np.diff(np.frombuffer(headers.buffers()[1], dtype=np.int32)).astype(np.int64)
+
+    timestamp_raw = zigzag(timestamp_deltas)
+    offset_raw = zigzag(offset_deltas)
+    key_raw = zigzag(key_lengths)
+    value_raw = zigzag(value_lengths)
+    count_raw = zigzag(header_counts)
+    body_lengths = 1 + np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + header_lengths
+    for raw in (timestamp_raw, offset_raw, key_raw, value_raw, count_raw):
+        body_lengths += varint_sizes(raw)
+    length_raw = zigzag(body_lengths)
+    record_lengths = varint_sizes(length_raw) + body_lengths
+    bounds = np.zeros(len(record_lengths) + 1, dtype=np.int64)
+    np.cumsum(record_lengths, out=bounds[1:])
+    if bounds[-1] > 2**31 - 1:
+        raise CorruptBatch(
+            f"batch at offset {rows.column('batch_base_offset')[0]}: its rows encode to"
+            f" {bounds[-1]} bytes"
+        )
+    joined = pc.binary_join_element_wise(
+        _packed([length_raw, b"\x00", timestamp_raw, offset_raw, key_raw]),
+        keys,
+        _packed([value_raw]),
+        values,
+        _packed([count_raw]),
+        headers,
+        b"",
+        null_handling="replace",
+        null_replacement=b"",
+    )
+    return bounds, memoryview(joined.buffers()[2])
+
+
+def _lengths(column: pa.Array) -> Int64s:
+    """Length of each byte string, -1 for null."""
+    lengths: Int64s = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _packed(columns: Sequence[UInt64s | bytes]) -> pa.Array:
+    offsets, data = pack_varints(columns)
+    return pa.Array.from_buffers(
+        pa.binary(),
+        len(offsets) - 1,
+        [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)],
+    )
+
+
+def _encode_headers(column: pa.Array) -> tuple[Int64s, pa.Array]:
+    """Header count of each record, and its headers as one byte string."""
+    counts: Int64s = column.value_lengths().to_numpy().astype(np.int64)
+    rows = len(counts)
+    pairs = column.flatten()
+    if not len(pairs):
+        nothing = pa.py_buffer(np.zeros(rows + 1, dtype=np.int32))
+        return counts, pa.Array.from_buffers(pa.binary(), rows, [None, nothing, pa.py_buffer(b"")])
+    keys, values = pairs.field("key"), pairs.field("value")
+    joined = pc.binary_join_element_wise(
+        _packed([zigzag(_lengths(keys))]),
+        keys,
+        _packed([zigzag(_lengths(values))]),
+        values,
+        b"",
+        null_handling="replace",
+        null_replacement=b"",
+    )
+    # The headers of a record are adjacent: the same bytes with fewer offsets are its headers.
+    _, pair_offsets, data = joined.buffers()
+    first_pairs = np.zeros(rows + 1, dtype=np.int64)
+    np.cumsum(counts, out=first_pairs[1:])
+    bounds = np.frombuffer(pair_offsets, dtype=np.int32)[first_pairs]
+    return counts, pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(bounds), data])

@@ -1,0 +1,92 @@
+"""Object stores without an event loop, for Spark tasks: `open_blocking_store(url)`.
+
+The same promises as `wal.stores.object_store` for the operations a task needs, kept by the same code. A
+directory is what the broker's own store runs in its threads (`wal.stores.file_store.BlockingFileStore`).
+S3 is a client on boto3 (`wal.stores.blocking_s3_store`) below the operations that the broker's store runs
+too (`wal.stores.s3_operations`). `memory://` is another process's memory here, so it is refused.
+
+boto3 takes a tenth of a second to import, so only an `s3://` URL does it.
+"""
+
+import random
+from types import TracebackType
+from typing import Protocol, Self
+
+from wal.clock import Clock, SystemClock
+from wal.coordinates import ObjectKey
+from wal.errors import InvalidSettings
+from wal.stores.file_store import BlockingFileStore
+from wal.stores.object_store import ObjectBody, ObjectStat
+from wal.stores.s3_settings import S3Settings
+from wal.stores.store_url import parse_store_url
+
+
+class BlockingStore(Protocol):
+    """An object store for threads; safe to share between them. Whoever enters it closes it."""
+
+    @property
+    def url(self) -> str: ...
+
+    def put(self, key: ObjectKey, body: ObjectBody) -> None:
+        """See `ObjectStore.put`."""
+        ...
+
+    def get(self, key: ObjectKey) -> bytes:
+        """See `ObjectStore.get`."""
+        ...
+
+    def get_range(self, key: ObjectKey, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        ...
+
+    def head(self, key: ObjectKey) -> ObjectStat:
+        """See `ObjectStore.head`."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+def open_blocking_store(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    sync: bool = True,
+    s3_settings: S3Settings | None = None,
+) -> BlockingStore:
+    """The store that `url` names; enter it with `with` before use.
+
+    A Spark task gets a URL and nothing else from its driver, so it takes the system's clock and
+    randomness here unless told otherwise. `endpoint_url`, `region` and `sync` as in
+    `wal.stores.store_url.open_store`.
+    Raises InvalidSettings saying what is allowed.
+    """
+    clock = clock or SystemClock()
+    rng = rng or random.SystemRandom()
+    location = parse_store_url(url)
+    if location.scheme == "file":
+        return BlockingFileStore(location.place, clock=clock, rng=rng, sync=sync)
+    if location.scheme == "memory":
+        raise InvalidSettings(
+            f"object store {url!r}: a Spark task cannot reach the broker's memory"
+        )
+    from wal.stores.blocking_s3_store import BlockingS3Store
+
+    return BlockingS3Store(
+        location.place,
+        location.prefix,
+        endpoint_url=location.endpoint_url or endpoint_url,
+        region=location.region or region,
+        clock=clock,
+        rng=rng,
+        settings=s3_settings,
+    )

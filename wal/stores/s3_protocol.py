@@ -1,0 +1,387 @@
+"""What the S3 stores know of S3: its requests, and what an answer means.
+
+Plain functions of single requests and answers; `wal.stores.s3_operations` puts them together, and the two
+clients, `wal.stores.s3_store` (aioboto3) and `wal.stores.blocking_s3_store` (boto3), send and wait.
+
+How a put stays exact although answers get lost:
+
+- `If-None-Match: *` makes S3 refuse (412) when the key exists; a race is decided by S3, sometimes
+  by a 409 that asks for another attempt.
+- Every put carries a random put-id in the object's metadata. After a 412 the stored put-id is
+  looked at: ours means that an earlier attempt of this very put arrived and only its answer was
+  lost. Otherwise the stored bytes are compared: equal ones are a success too (`wal.stores.object_store`).
+- Our CRC32C of the body, computed before the first attempt, goes along as the object's checksum.
+  S3 refuses a body that does not have it, so what a 200 confirms is what we meant to store.
+
+What a failed attempt means (`Failure`) matters only for puts, where "may have been stored" and
+"certainly was not" lead to different errors once the retries are used up. Whatever is not known to
+be harmless counts as possibly stored: a 500, a timeout, a reset connection, a proxy's 503.
+
+botocore's own retries are off: they would hide from us which attempts may have been applied.
+"""
+
+import base64
+import enum
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode
+
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+    SSLError,
+)
+from botocore.handlers import add_expect_header, set_list_objects_encoding_type_url
+from botocore.parsers import ResponseParserError
+from crc32c import crc32c
+
+from wal.coordinates import ObjectKey
+from wal.errors import CorruptObject
+from wal.stores.object_store import ObjectBody
+from wal.stores.s3_settings import S3Settings
+
+PUT_ID_METADATA: Final = "diskless-put-id"
+DELETE_KEYS_MAX: Final = 1000
+"""S3's limit of keys in one DeleteObjects request."""
+
+PIECE_BYTES: Final = 256 * 1024
+"""A body goes to the socket in pieces of this size."""
+
+COMPARE_BYTES: Final = 8 * 1024 * 1024
+"""A stored object is compared with a body in ranges of this size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Location:
+    """A prefix of a bucket, and where to reach it. Make it with `of`."""
+
+    bucket: str
+    prefix: str
+    """Before each key: empty, or with a slash at its end only."""
+    endpoint_url: str | None
+    region: str | None
+
+    @classmethod
+    def of(cls, bucket: str, prefix: str, endpoint_url: str | None, region: str | None) -> Self:
+        below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        return cls(bucket=bucket, prefix=below, endpoint_url=endpoint_url, region=region)
+
+    @property
+    def url(self) -> str:
+        """The URL that opens the same store again."""
+        options = {"endpoint_url": self.endpoint_url, "region": self.region}
+        query = urlencode({name: value for name, value in options.items() if value})
+        path = quote(self.prefix.rstrip("/"))
+        return f"s3://{self.bucket}/{path}{'?' if query else ''}{query}"
+
+    def name_of(self, key: str) -> str:
+        """What the bucket calls the object `key`, or the keys that start so."""
+        return self.prefix + key
+
+    def key_of(self, entry: Mapping[str, Any]) -> ObjectKey:
+        """The key of an object that an answer tells of."""
+        return ObjectKey(str(entry["Key"])[len(self.prefix) :])
+
+
+class Failure(enum.Enum):
+    """What a failed request means for whoever made it."""
+
+    NOT_FOUND = "no such object"
+    EXISTS = "a conditional put met an object"
+    OUT_OF_RANGE = "the object is shorter than the range asked for"
+    NOT_APPLIED = "certainly had no effect; may work later"
+    MAYBE_APPLIED = "may have had its effect, or may still have it; may work later"
+    REFUSED = "certainly had no effect and will not work later"
+
+
+# Answers by which S3 itself says that nothing happened and that trying again makes sense.
+_NOT_APPLIED_CODES: Final = frozenset(
+    {
+        "BadDigest",
+        "ConditionalRequestConflict",
+        "IncompleteBody",
+        "InvalidDigest",
+        "OperationAborted",
+        "RequestTimeout",
+        "RequestTimeTooSkewed",
+        "ServiceUnavailable",
+        "SlowDown",
+        "ThrottlingException",
+        "TooManyRequests",
+        "XAmzContentChecksumMismatch",
+        "XAmzContentSHA256Mismatch",
+    }
+)
+# Before a connection stood, or before a request could be signed.
+_NEVER_SENT: Final = (
+    ConnectTimeoutError,
+    ProxyConnectionError,
+    SSLError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    NoRegionError,
+)
+TRANSPORT_ERRORS: Final = (
+    ClientError,
+    ConnectionClosedError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    ReadTimeoutError,
+    ResponseParserError,
+    ResponseStreamingError,
+    *_NEVER_SENT,
+)
+"""What a client call may raise; anything else is a bug and is not translated."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What `error`, raised by a client call or by our own timeout around it, means."""
+    if isinstance(error, ClientError):
+        return _failure_of_answer(error.response)
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError, NoRegionError)):
+        return Failure.REFUSED
+    if isinstance(error, _NEVER_SENT):
+        return Failure.NOT_APPLIED
+    return Failure.MAYBE_APPLIED
+
+
+def _failure_of_answer(response: Mapping[str, Any]) -> Failure:
+    code = str(response.get("Error", {}).get("Code", ""))
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code == "NoSuchBucket":
+        return Failure.REFUSED
+    if status == 404:
+        return Failure.NOT_FOUND
+    if status == 412:
+        return Failure.EXISTS
+    if status == 416:
+        return Failure.OUT_OF_RANGE
+    if code in _NOT_APPLIED_CODES or status in (409, 429):
+        return Failure.NOT_APPLIED
+    if status >= 500 and status != 501:
+        return Failure.MAYBE_APPLIED
+    return Failure.REFUSED
+
+
+def client_configuration(settings: S3Settings, *, endpoint_url: str | None) -> dict[str, Any]:
+    """Arguments of botocore's `Config` for an endpoint (None: AWS itself)."""
+    s3: dict[str, object] = {}
+    if endpoint_url is not None and "amazonaws.com" not in endpoint_url:
+        # MinIO, LocalStack and moto have no DNS name per bucket.
+        s3["addressing_style"] = "path"
+    if endpoint_url is None or endpoint_url.startswith("https:"):
+        # TLS and our CRC32C protect the body; hashing it once more for the signature costs more
+        # than half of the CPU time of an 8 MiB put. Without TLS it stays signed.
+        s3["payload_signing_enabled"] = False
+    return {
+        "connect_timeout": settings.connect_timeout_ms / 1000,
+        "read_timeout": settings.read_timeout_ms / 1000,
+        "max_pool_connections": settings.connections_max,
+        "retries": {"total_max_attempts": 1},
+        # Only our own CRC32C; some S3 servers reject the default trailing checksums.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+        "s3": s3,
+    }
+
+
+def endpoint_to_reopen_with(client: Any, settings: S3Settings) -> str | None:
+    """For a client made without an endpoint: where it goes, when it has the wrong options for that.
+
+    Only botocore knows where its settings point to; when that is not AWS, the client needs other
+    options, which cannot be changed afterwards. None: keep the client.
+    """
+    resolved = str(client.meta.endpoint_url)
+    configured = client_configuration(settings, endpoint_url=resolved)
+    return None if configured == client_configuration(settings, endpoint_url=None) else resolved
+
+
+def drop_unwanted_handlers(client: Any) -> None:
+    """Turn off what botocore would do to requests besides what it was asked for."""
+    # "Expect: 100-continue" before each body would cost a round trip per put, and spares
+    # nothing but the rare refused one.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    # Our keys need no URL encoding in XML, and LocalStack compares StartAfter with the encoded
+    # keys when they are.
+    client.meta.events.unregister(
+        "before-parameter-build.s3.ListObjectsV2", set_list_objects_encoding_type_url
+    )
+
+
+def new_put_id(rng: random.Random) -> str:
+    return f"{rng.getrandbits(128):032x}"
+
+
+def put_arguments(checksum: str, put_id: str) -> dict[str, Any]:
+    """What makes a PutObject conditional, checked and recognisable."""
+    return {
+        "IfNoneMatch": "*",
+        "ChecksumAlgorithm": "CRC32C",
+        "ChecksumCRC32C": checksum,
+        "Metadata": {PUT_ID_METADATA: put_id},
+    }
+
+
+def encoded_checksum(checksum: int) -> str:
+    """A CRC32C as S3 writes it: base64 of four big-endian bytes."""
+    return base64.b64encode(checksum.to_bytes(4, "big")).decode()
+
+
+def body_checksum(key: str, body: ObjectBody) -> str:
+    """The body's CRC32C as S3 writes it. Reads the whole body; may block.
+
+    Raises: CorruptObject when the body is not as long as it says, CorruptChunk from the body.
+    """
+    checksum = 0
+    length = 0
+    for fragment in body.fragments():
+        view = memoryview(fragment).cast("B")
+        checksum = crc32c(view, checksum)
+        length += len(view)
+    if length != body.length_bytes:
+        raise CorruptObject(f"{key}: the body says {body.length_bytes} bytes and has {length}")
+    return encoded_checksum(checksum)
+
+
+def full_checksum(response: Mapping[str, Any]) -> str | None:
+    """The CRC32C of a whole object in an answer, if there is one.
+
+    An object that was uploaded in parts has a checksum of checksums, which ends in `-<parts>`.
+    """
+    checksum = response.get("ChecksumCRC32C")
+    return checksum if isinstance(checksum, str) and "-" not in checksum else None
+
+
+def check_stored(key: str, response: Mapping[str, Any], length: int, checksum: str) -> None:
+    """Raise CorruptObject unless a HEAD answer describes what was put."""
+    stored_checksum = full_checksum(response)
+    stored_length = int(response["ContentLength"])
+    if stored_length != length or stored_checksum not in (None, checksum):
+        raise CorruptObject(
+            f"{key}: put {length} bytes with CRC32C {checksum},"
+            f" stored are {stored_length} with {stored_checksum}"
+        )
+
+
+def check_whole(key: str, response: Mapping[str, Any], data: bytes) -> None:
+    """Raise CorruptObject unless `data` is the object that a GET answer announced."""
+    length = int(response["ContentLength"])
+    if len(data) != length:
+        raise CorruptObject(f"{key}: got {len(data)} bytes of {length}")
+    checksum = full_checksum(response)
+    if checksum is not None and checksum != encoded_checksum(crc32c(data)):
+        raise CorruptObject(f"{key}: {length} bytes do not have their CRC32C {checksum}")
+
+
+def check_range(
+    key: str, response: Mapping[str, Any], data: bytes, start: int, length: int
+) -> None:
+    """Raise CorruptObject unless `data` is the range that was asked for.
+
+    A server that does not know ranges answers with the whole object and without Content-Range.
+    """
+    wanted = f"bytes {start}-{start + length - 1}/"
+    content_range = str(response.get("ContentRange", ""))
+    if len(data) != length or not content_range.startswith(wanted):
+        raise CorruptObject(
+            f"{key}: asked for bytes [{start}, {start + length}), got {len(data)}"
+            f" as {content_range or 'no range at all'!r}"
+        )
+
+
+def last_modified_ms(response: Mapping[str, Any]) -> int:
+    return int(response["LastModified"].timestamp() * 1000)
+
+
+def pieces(body: ObjectBody) -> Iterator[bytes]:
+    """The body as immutable pieces of PIECE_BYTES (the last is shorter). May block.
+
+    Copies: what is handed to a transport stays in its queue after the fragment is no longer valid.
+    """
+    piece = bytearray()
+    for fragment in body.fragments():
+        view = memoryview(fragment).cast("B")
+        while view:
+            taken = view[: PIECE_BYTES - len(piece)]
+            piece += taken
+            view = view[len(taken) :]
+            if len(piece) == PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+class BodyReader:
+    """A body as the seekable file that botocore wants, without joining it.
+
+    botocore asks for its length, reads it through where it must sign it, and seeks back to the
+    start; then the HTTP client reads it again.
+    """
+
+    def __init__(self, body: ObjectBody) -> None:
+        self._body = body
+        self._position = 0
+        self._pieces: Iterator[bytes] = iter(())
+        self._piece = b""
+        self._taken = 0
+        self.seek(0)
+
+    def __len__(self) -> int:
+        return self._body.length_bytes
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """To the start or to the end: the only places anybody needs."""
+        if (position, whence) == (0, 0):
+            self._pieces = pieces(self._body)
+            self._position = 0
+        elif (position, whence) == (0, 2):
+            self._pieces = iter(())
+            self._position = len(self)
+        else:
+            raise ValueError(f"cannot seek to {position} from {whence}")
+        self._piece = b""
+        self._taken = 0
+        return self._position
+
+    def read(self, length: int | None = -1) -> bytes:
+        """At most `length` bytes, empty at the end; all that is left when negative or None."""
+        if length is None or length < 0:
+            data = self._piece[self._taken :] + b"".join(self._pieces)
+            self._piece = b""
+            self._taken = 0
+        else:
+            if self._taken == len(self._piece):
+                self._piece = next(self._pieces, b"")
+                self._taken = 0
+            # urllib3 reads 16 KiB at a time: only those are copied, not what is left of the piece.
+            data = self._piece[self._taken : self._taken + length]
+            self._taken += len(data)
+        self._position += len(data)
+        return data
+
+    def continues_with(self, expected: bytes) -> bool:
+        """Whether the next bytes are `expected`; the position is behind them if so. May block."""
+        position = 0
+        while position < len(expected):
+            piece = self.read(len(expected) - position)
+            if not piece or not expected.startswith(piece, position):
+                return False
+            position += len(piece)
+        return True
