@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help run demo test lint format bench conformance storms localstack-start localstack-stop clean
+.PHONY: help run demo check test test-all lint format bench conformance storms localstack-start localstack-stop clean
 .PHONY: check-format check-code check-types check-layers bytecode
 
 VENV := .venv
@@ -22,6 +22,7 @@ DATA ?= build/run
 LISTEN ?= 127.0.0.1:9092
 BENCH ?= all
 PYTEST_ARGS ?=
+WORKERS ?= $(if $(PYTEST_ARGS),0,2)
 LIBRDKAFKA ?=
 KAFKA_PYTHON ?=
 SUITES ?=
@@ -30,12 +31,19 @@ PATIENCE ?= 1
 STORM_SECONDS ?= 120
 PACKAGES := diskless tiering metadata wal demo $(if $(wildcard bench/__main__.py),bench)
 
+# What tests/support/worker_groups.py puts together stays in one worker, the longest first. Bytecode
+# is written even where Python is told to write none: collecting takes a third of the time with it,
+# and the tests start hundreds of brokers.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
 help:
 	@echo 'Diskless: Kafka-compatible logs whose only durable store is an S3-compatible bucket.'
 	@echo
 	@echo '  make demo             the whole story on real data: produce, crash, roll to Parquet, compare (2 min)'
 	@echo '  make run              a broker in the foreground on $(LISTEN), data in $(DATA)'
-	@echo '  make test             format check, lint, types, layers, all tests (under 15 min)'
+	@echo '  make check            while you work: format, lint, types, layers, unit tests (2 min)'
+	@echo '  make test             before you push: the same checks, every kind of test (12 min)'
+	@echo '  make test-all         before a release: every combination, long random searches (an hour or more)'
 	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
 	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/conformance.md.'
 	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'
@@ -43,12 +51,13 @@ help:
 	@echo '  make storms           50 consumers join and leave for STORM_SECONDS=$(STORM_SECONDS), eight times: with each'
 	@echo '                        kind of group, the broker alive or killed every 15 s (20 min)'
 	@echo
-	@echo '  make lint             the checks of make test without the tests'
+	@echo '  make lint             the checks of make check without the tests'
 	@echo '  make format           format the code and apply the safe lint fixes'
 	@echo '  make localstack-start a real S3 server on loopback, no container; localstack-stop ends it'
 	@echo '  make clean            remove .venv, .venv-localstack, caches and build/ (with its data)'
 	@echo
 	@echo 'Variables: DATA=$(DATA) LISTEN=$(LISTEN) BENCH=$(BENCH) PYTEST_ARGS="tests/wal -k chunk"'
+	@echo '           WORKERS=2 (processes that share the tests; none where PYTEST_ARGS is given)'
 	@echo '           PYTHON=/path/to/python (3.11 or newer; looked for on the PATH by default)'
 	@echo 'Needed: Python >= 3.11; for demo, test and bench also Java >= 17 (Spark).'
 
@@ -66,13 +75,23 @@ demo: $(DEV_INSTALLED) bytecode
 
 # The tests run even when a check before them failed: one run tells all there is to mend. Without
 # Java the tests that need Spark are skipped, and say so.
+check: $(DEV_INSTALLED)
+	@status=0; \
+	$(MAKE) lint || status=$$?; \
+	echo '== unit tests'; \
+	$(PYTEST) -m unit $(PYTEST_ARGS) || status=$$?; \
+	exit $$status
+
 test: $(DEV_INSTALLED) $(LOCALSTACK_INSTALLED)
 	@status=0; \
 	$(MAKE) lint || status=$$?; \
 	scripts/need-java || echo 'going on: the tests that need Spark will be skipped'; \
 	echo '== tests'; \
-	$(BIN)/pytest $(PYTEST_ARGS) || status=$$?; \
+	$(PYTEST) $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
+
+test-all: export TEST_PROFILE := exhaustive
+test-all: test
 
 lint: $(DEV_INSTALLED)
 	@$(MAKE) --keep-going check-format check-code check-types check-layers
@@ -87,9 +106,7 @@ check-code:
 
 check-types:
 	@echo '== types'
-	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
-	@$(BIN)/mypy localstack
-	@$(BIN)/mypy -p tests.conformance
+	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES) localstack tests.conformance)
 
 check-layers:
 	@echo '== layers'

@@ -14,6 +14,8 @@ from bench.coordinator import run_backlog, run_commits, run_pipelined
 from bench.coordinator_starts import run_starts
 from bench.fetch import run_fetch
 from bench.groups import run_groups
+from bench.holds import run_holds
+from bench.hostile import run_hostile
 from bench.latency import run_latency, run_puts
 from bench.memory import run_memory
 from bench.purgatory import run_purgatory
@@ -41,6 +43,8 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "fetch": run_fetch,
     "connections": run_connections,
     "purgatory": run_purgatory,
+    "hostile": run_hostile,
+    "holds": run_holds,
 }
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {

@@ -16,9 +16,10 @@ from typing import Final
 
 from bench import load
 from bench.broker import BenchBroker, fresh_directory
-from bench.raw_client import RawClient, compact_text, varint
+from bench.raw_client import RawClient, compact_text
 from bench.rebalance import MEMBERS, PARTITIONS, RebalanceFigures
 from bench.report import Report
+from wal.wire.fields import read_uvarint, uvarint
 
 HEARTBEAT_MS: Final = 1_000
 DEADLINE_S: Final = 120.0
@@ -169,16 +170,16 @@ class _Member:
             struct.pack(">i", self._epoch),
             compact_text(None) * 2,
             struct.pack(">i", _REBALANCE_TIMEOUT_MS if is_joining else -1),
-            varint(2) + compact_text(load.TOPIC) if is_joining else varint(0),
+            uvarint(2) + compact_text(load.TOPIC) if is_joining else uvarint(0),
             compact_text(None) * 2,
         ]
         if self.owned == self._said and not is_joining:
-            parts.append(varint(0))
+            parts.append(uvarint(0))
         elif not self.owned:
-            parts.append(varint(1))
+            parts.append(uvarint(1))
         else:
             indexes = struct.pack(f">{len(self.owned)}i", *self.owned)
-            parts += [varint(2), self._topic_id, varint(len(self.owned) + 1), indexes, b"\0"]
+            parts += [uvarint(2), self._topic_id, uvarint(len(self.owned) + 1), indexes, b"\0"]
         self._said = self.owned
         return b"".join((*parts, b"\0"))
 
@@ -210,14 +211,10 @@ class _Reader:
         return values
 
     def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._body[self._position]
-            self._position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
+        return read_uvarint(self._byte)
+
+    def _byte(self) -> int:
+        return self.bytes(1)[0]
 
     def bytes(self, count: int) -> bytes:
         start = self._position

@@ -17,7 +17,7 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import Connection
 
-from metadata.apply.apply import StateTransaction, write_applied
+from metadata.apply.transaction import StateTransaction, write_applied
 from metadata.log.local_log import LOG_DIRECTORY
 from metadata.log.log_batch import encode_batch
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT

@@ -25,6 +25,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench.broker import BenchBroker, fresh_directory
 from bench.load import producer
 from bench.report import Report
+from wal.wire.fields import uvarint
 
 MANY: Final = 1_000
 POLLS: Final = 400
@@ -87,7 +88,7 @@ class Poller:
         ]
         if is_full:
             first, self._first = self._first, (self._first + 1) % len(self._rows)
-            count = _varint(len(self._rows) + 1)
+            count = uvarint(len(self._rows) + 1)
             parts += [b"\x02", self._topic_id, count, *self._rows[first:], *self._rows[:first]]
             parts.append(b"\0")
         else:
@@ -246,12 +247,3 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> Mapping[str, UUI
         low = topic_id.get_least_significant_bits() % (1 << 64)
         ids[name] = UUID(int=high << 64 | low)
     return ids
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -12,6 +12,7 @@ from typing import Final, Self
 from crc32c import crc32c
 
 from wal.records.record_batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
+from wal.wire.fields import compact_string, zigzag
 
 CLIENT_ID: Final = "bench"
 
@@ -32,22 +33,11 @@ def data(value: bytes) -> bytes:
     return _LENGTH.pack(len(value)) + value
 
 
-def varint(value: int) -> bytes:
-    """Of a number that is not negative."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def compact_text(value: str | None) -> bytes:
     """A string as in versions with tagged fields."""
     if value is None:
         return b"\0"
-    encoded = value.encode()
-    return varint(len(encoded) + 1) + encoded
+    return compact_string(value)
 
 
 def frame(key: int, version: int, body: bytes, *, correlation_id: int = 1) -> bytes:
@@ -112,9 +102,8 @@ class RawClient(asyncio.Protocol):
 
 def batch(value: bytes) -> bytes:
     """A RecordBatch of one record."""
-    # Numbers in records are zigzag, so one that is not negative stands there twice as large.
-    record = b"\0\0\0\x01" + varint(2 * len(value)) + value + b"\0"
-    records = varint(2 * len(record)) + record
+    record = b"\0\0\0\x01" + zigzag(len(value)) + value + b"\0"
+    records = zigzag(len(record)) + record
     size = HEADER_BYTES + len(records)
     head = HEADER.pack(
         0, size - LENGTH_PREFIX_BYTES, -1, MAGIC_V2, 0, 0, 0, 0, 0, -1, -1, -1, 1

@@ -15,18 +15,18 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
 DISKLESS: Final = Path(sys.executable).with_name("diskless")
 """The command as it was installed beside this Python."""
 
-START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 180.0
+STOP_TIMEOUT_S: Final = 180.0
 METRICS_TIMEOUT_S: Final = 10.0
 LOG_TAIL_LINES: Final = 20
 
@@ -39,12 +39,22 @@ class BrokerError(Exception):
     """A `diskless` process did not do what it was asked; the message ends with its last output."""
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that the system has for whoever comes first."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class BrokerProcess:
     """One broker on loopback. Leaving the `with` block kills it if it still runs.
 
     `counters` are the metrics page's counters, summed over all lives that were asked for them:
     `refresh_counters` before a kill, since a killed broker cannot be asked any more.
     """
+
+    new_port: ClassVar[Callable[[], int]] = staticmethod(free_port)
+    """Where the next broker listens, in all its lives."""
 
     def __init__(
         self,
@@ -59,9 +69,9 @@ class BrokerProcess:
         self._data = data
         self._log = work_directory / "broker.log"
         self._configuration = work_directory / "broker.properties"
-        self._address = "127.0.0.1:0"
-        self._metrics_address = f"127.0.0.1:{_free_port()}"
-        lines = {**(settings or {}), "metrics.listen": self._metrics_address}
+        self._address = f"127.0.0.1:{type(self).new_port()}"
+        self._metrics_address = f"127.0.0.1:{type(self).new_port()}"
+        lines = {**(settings or {}), "http.listen": self._metrics_address}
         self._configuration.write_text("".join(f"{key}={lines[key]}\n" for key in lines))
         self._process: subprocess.Popen[str] | None = None
         self._output: threading.Thread | None = None
@@ -72,7 +82,7 @@ class BrokerProcess:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT; the same in every life after the first."""
+        """HOST:PORT; the same in every life."""
         return self._address
 
     @property
@@ -229,9 +239,3 @@ def _name_with_labels(name: str, labels: dict[str, str]) -> str:
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     return f"the end of {log}:\n" + "\n".join(f"    {line}" for line in lines)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,1 +1,25 @@
-"""The broker: Kafka protocol, replica manager, purgatories, read path, configuration, CLI."""
+"""The broker: Kafka protocol, replica manager, purgatories, read path, configuration, CLI.
+
+`broker` builds, wires and runs all parts: read it first. Folders, each importing only those above
+it:
+
+- `loop`: work on the event loop that keeps nobody waiting
+- `fetch`: the partitions of a Fetch as columns; fetch sessions
+- `protocol`: bytes of the Kafka protocol to values and back
+- `topics`: topic configs and names
+- `replica`: append and fetch, and what waits for them
+- `groups`: consumer groups of both protocols
+- `storage`: the data directory and the bucket prefix: what lies where, and whose it is
+- `health`: whether a broker is live and ready, and the HTTP server that says so
+- `server`: connections, frames, memory, turns
+- `quotas`: clients over their quota
+- `cluster`: the other brokers, and the coordinators led here
+- `api`: one Kafka API a file
+- `cli`: the command line
+
+What stands here beside `broker`: `ports` (what the API handlers call: protocols, and the values
+that cross them), `config` and `config_reference` (the one configuration; its page), `authorization`
+(who may do what), `metrics`, `broker_metrics`, `request_metrics` (the page; what is read for it at
+a scrape; what is counted as it happens), `broker_http` (what a broker serves over HTTP), `logs`,
+`addresses`, `descriptors`.
+"""

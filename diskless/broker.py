@@ -4,6 +4,7 @@
       └── object cache ── batch reader ──┘     │
     metadata log ── coordinator ───────────────┘
 
+Health checks are answered first and last (`diskless.broker_http`).
 Start: the metadata log and SQLite first, then the chunks that an earlier process left (they are
 uploaded and committed again, under their old keys, before anything new), then the listener. Stop is
 the reverse: no new connections, answer what is under way, seal and upload what is queued, close.
@@ -15,19 +16,17 @@ restart recovers. Nothing is served half-alive.
 import asyncio
 import gc
 import random
-import secrets
-import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
-from uuid import UUID
 
 import structlog
 from prometheus_client import CollectorRegistry
 
+from diskless.addresses import parse_address
 from diskless.api import kafka_apis
 from diskless.api.access import Access
 from diskless.api.coordinator.commit_segments import commit_segments_handler
@@ -35,7 +34,8 @@ from diskless.api.coordinator.coordinator_catalogue import coordinator_apis
 from diskless.api.coordinator.coordinator_operation import RunningOperations
 from diskless.api.coordinator.plan_segments import plan_segments_handler
 from diskless.authorization import AllowEverything
-from diskless.broker_metrics import RequestMetrics, broker_metrics
+from diskless.broker_http import broker_routes, take_http_address
+from diskless.broker_metrics import broker_metrics
 from diskless.cluster.cluster import (
     ConfiguredValues,
     CoordinatorTopics,
@@ -45,25 +45,37 @@ from diskless.cluster.cluster import (
 from diskless.cluster.coordinators import Coordinators
 from diskless.cluster.membership import Membership, SharedCluster
 from diskless.config import Config
-from diskless.descriptors import fit_descriptors
 from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.group_store import CoordinatorGroupStore
 from diskless.groups.offsets import TopicsWith
-from diskless.logs import configure_logs
-from diskless.metrics import MetricsServer
+from diskless.health.health import Health, LoopPulse
+from diskless.health.http_server import HttpServer
+from diskless.health.store_watch import StoreWatch
+from diskless.loop.long_work import LongWork
+from diskless.metrics import MetricsPage
 from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
 from diskless.quotas.quotas import QuotaEnforcer
-from diskless.replica.batch_lanes import Recompression
+from diskless.replica.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader
 from diskless.replica.commit_lane import CommitLane
 from diskless.replica.metadata_topic import MetadataTopic
+from diskless.replica.noted_facts import NotedFacts
 from diskless.replica.replica_manager import ReplicaManager, append_failed
 from diskless.replica.timestamp_search import TimestampSearch
+from diskless.request_metrics import LoopLag, RequestMetrics
+from diskless.server.loop_watch import LoopWatch
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer, bind_listener
-from diskless.storage.cluster_identity import OBJECT_LOG, claim_prefix, shared_cluster_id
+from diskless.storage.cluster_identity import (
+    OBJECT_LOG,
+    claim_prefix,
+    encode_identity,
+    shared_cluster_id,
+)
 from diskless.storage.data_directory import DataDirectory
+from diskless.storage.directory_watch import DirectoryWatch
+from diskless.storage.store_rights import check_rights
 from diskless.topics.topic_defaults import topic_defaults
 from metadata.clients.routed_client import RemoteClient
 from metadata.clients.wire_client import WireClient
@@ -73,19 +85,26 @@ from metadata.messages.segments import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from tiering.segment_reader import SegmentReader
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
-from wal.chunks.object_notes import CommitJournal, Floor, TopicFacts
+from wal.chunks.object_notes import CommitJournal
 from wal.chunks.uploader import Uploader
 from wal.chunks.write_loop import WriteLoop
-from wal.clock import Clock, SystemClock
-from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.clock import Clock
+from wal.coordinates import ObjectKey
 from wal.disk import SYSTEM_DISK, Disk
-from wal.errors import DisklessError, InvalidSettings, NotCoordinator
-from wal.failpoint import arm_from_environment
+from wal.errors import (
+    InvalidSettings,
+    NotCoordinator,
+    ObjectStoreRefused,
+    ObjectStoreUnavailable,
+    UploadOutcomeUnknown,
+)
 from wal.fd_cache import FdCache
+from wal.inflation_budget import InflationBudget
 from wal.segmented_log.log_directory import DirectoryLock
 from wal.stores.file_store import FileStoreSettings
 from wal.stores.object_cache import ObjectCache
 from wal.stores.object_store import Buffer, ObjectStore
+from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.stores.s3_settings import S3Settings
 from wal.stores.store_url import open_store
 
@@ -94,7 +113,8 @@ DIRECTORY_COMMIT_INTERVAL_MS: Final = 10
 
 _DRAIN_TIMEOUT_S: Final = 30.0
 _READ_THREADS: Final = 4
-_GC_THRESHOLDS: Final = (20_000, 20, 50)
+_GC_THRESHOLDS: Final = (10_000, 2, 1_000)
+"""The middle generation has some thirty thousand objects at most, which is 2 to 3 ms of walking."""
 
 log = structlog.get_logger(__name__)
 
@@ -111,66 +131,6 @@ class StoreOpener(Protocol):
         file_settings: FileStoreSettings,
         s3_settings: S3Settings,
     ) -> ObjectStore: ...
-
-
-def serve(config: Config, *, data: Path, listen: str) -> int:
-    """Run a broker in the foreground until SIGTERM or SIGINT; the exit status.
-
-    Raises: InvalidSettings, also when it shows only on the way, as with an address in use.
-    """
-    arm_from_environment()
-    configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
-    host, port = parse_address(listen, "--listen")
-    config = fit_descriptors(config)
-    failures: list[DisklessError] = []
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        try:
-            runner.run(_serve(config, data, host, port))
-        except* DisklessError as group:
-            failures += _leaves(group)
-    for error in failures:
-        if isinstance(error, InvalidSettings):
-            raise error
-    for error in failures:
-        log.error("broker stopped", error=f"{type(error).__name__}: {error}")
-    return 1 if failures else 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop, or the standard loop where there is none."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
-
-
-async def _serve(config: Config, data: Path, host: str, port: int) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    broker = Broker(config, data=data, host=host, port=port, clock=SystemClock(), rng=_system_rng())
-    async with broker.running():
-        _print_ready(broker)
-        await stop.wait()
-        log.info("stopping")
-
-
-def _print_ready(broker: "Broker") -> None:
-    """The first lines a user sees: what runs where, and what to type next."""
-    address = f"{broker.host}:{broker.port}"
-    print(f"diskless broker {broker.node_id} of cluster {broker.cluster_id}")
-    print(f"  data         {broker.data.path}")
-    print(f"  object store {broker.store.url}")
-    if broker.metrics is not None:
-        print(f"  metrics      http://{broker.metrics.host}:{broker.metrics.port}/metrics")
-    print(f"ready on {address}", flush=True)
-    print("next:", flush=True)
-    print(f"  kcat -b {address} -L                        what is there")
-    print(f"  kcat -b {address} -t first -P               type lines, ctrl-D sends them")
-    print(f"  kcat -b {address} -t first -C -e            read them back")
-    print(f"  diskless topic list --bootstrap {address}", flush=True)
 
 
 class Broker:
@@ -197,8 +157,16 @@ class Broker:
         self.disk = disk
         self.opener = opener
         self.data = DataDirectory.open(data, node_id=config.broker.node_id, rng=rng)
-        self.metrics: MetricsServer | None = None
+        self.health = Health(config.health)
+        self.registry = CollectorRegistry()
+        self.loop_watch = LoopWatch(config.loop, clock=clock, metrics=LoopLag(self.registry))
+        self.metrics_page = MetricsPage(self.registry, clock=clock)
+        self.http: HttpServer | None = None
         self.cluster_id = self.data.cluster_id
+        self.owns_prefix = True
+        """Nobody else's objects can be below the store's prefix."""
+        self.start_problem: str | None = None
+        """Why the object store could not be reached at the start, if it could not."""
         self._drain_deadline = 0.0
 
     @property
@@ -211,27 +179,65 @@ class Broker:
         async with AsyncExitStack() as stack:
             self._lock_data_directory(stack)
             self._take_address(stack)
+            self._serve_http(stack)
             await self._open_storage(stack)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            await self._watch_loop(stack, tasks)
+            self._watch_surroundings(stack, tasks)
             await self._open_coordinators(stack, tasks)
             recovered = await self._open_chunks(stack)
             self._build_write_path()
             await self._build_read_path(stack)
             await self._start_write_path(stack, tasks, recovered)
             await self._listen(stack, tasks)
+            self._be_ready(stack)
             _settle_garbage_collector()
             yield
 
     def _lock_data_directory(self, stack: AsyncExitStack) -> None:
         try:
-            stack.callback(DirectoryLock(self.data.path).close)
+            self.lock = DirectoryLock(self.data.path)
+            stack.callback(self.lock.close)
         except BlockingIOError as error:
             raise NotCoordinator(f"{self.data.path} is in use by another broker") from error
+
+    def _serve_http(self, stack: AsyncExitStack) -> None:
+        """First and last of all that is served: a start and a stop can be watched, too."""
+        listener = take_http_address(self.config)
+        if listener is None:
+            return
+        stack.callback(listener.close)
+        pulse = LoopPulse(asyncio.get_running_loop())
+        routes = broker_routes(self.health, pulse, self.metrics_page)
+        self.http = stack.enter_context(HttpServer(listener, routes))
+
+    async def _watch_loop(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        await stack.enter_async_context(self.loop_watch)
+        self._run_until_stop(stack, tasks.create_task(self.loop_watch.run(), name="loop-watch"))
+
+    def _watch_surroundings(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        """Early: a long start asks for little of the store, and must not find it forgotten."""
+        places = DirectoryWatch(self.data.path, self.lock)
+        self._run_until_stop(stack, tasks.create_task(places.run(), name="directory-watch"))
+        watch = StoreWatch(
+            self.store,
+            self.reach,
+            settings=self.config.health,
+            identity=encode_identity(self.cluster_id, self.config.broker.metadata_log),
+        )
+        self._run_until_stop(stack, tasks.create_task(watch.run(), name="store-watch"))
+
+    def _be_ready(self, stack: AsyncExitStack) -> None:
+        """Whoever sends clients may send them here, until the stop begins."""
+        self.metrics_page.add(broker_metrics(self))
+        partitions = self.coordinators.partitions
+        self.health.started(lambda: [one.index for one in partitions if one.leader is None])
+        stack.callback(self.health.stopping)
 
     async def _open_storage(self, stack: AsyncExitStack) -> None:
         config, data = self.config, self.data
         url = config.broker.object_store_url or f"file://{data.objects}"
-        self.store = await stack.enter_async_context(
+        opened = await stack.enter_async_context(
             self.opener(
                 url,
                 clock=self.clock,
@@ -240,12 +246,10 @@ class Broker:
                 s3_settings=config.s3,
             )
         )
-        if config.broker.metadata_log == OBJECT_LOG:
-            self.cluster_id = await shared_cluster_id(self.store, self.rng)
-            self.owns_prefix = True
-        else:
-            self.data, self.owns_prefix = await claim_prefix(self.store, data)
-            self.cluster_id = self.data.cluster_id
+        self.reach = StoreReach(opened.url, clock=self.clock)
+        self.store: ObjectStore = ObservedStore(opened, self.reach)
+        self.health.watch_store(self.reach)
+        await self._claim_store()
         self.wal_settings = config.wal
         is_remote = url.startswith("s3://")
         if not is_remote and "wal.commit.interval.ms" not in config.explicit:
@@ -253,8 +257,34 @@ class Broker:
         self.fd_cache = FdCache(config.read.fd_cache_capacity)
         stack.callback(self.fd_cache.close)
         self.pool = BufferPool(self.wal_settings.buffer_pool_max_bytes)
+        self.long_work = LongWork(self.clock.monotonic)
         self.executor = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
         stack.callback(self.executor.shutdown)
+
+    async def _claim_store(self) -> None:
+        """Whose prefix it is, and whether the store lets this broker do all that it has to.
+
+        A store that cannot be reached stops only who has the metadata log there: with a local one
+        there is something to serve. Raises: ObjectStoreRefused, whatever the log.
+        """
+        try:
+            if self.config.broker.metadata_log == OBJECT_LOG:
+                self.cluster_id = await shared_cluster_id(self.store, self.rng)
+            else:
+                self.data = await claim_prefix(self.store, self.data)
+                self.cluster_id = self.data.cluster_id
+            await check_rights(self.store)
+        except ObjectStoreRefused:
+            raise
+        except (ObjectStoreUnavailable, UploadOutcomeUnknown) as error:
+            if self.config.broker.metadata_log == OBJECT_LOG:
+                raise
+            self.owns_prefix = False
+            self.start_problem = str(error)
+            log.warning(
+                "the object store cannot be reached; orphans are not deleted before the next start",
+                error=str(error),
+            )
 
     def _take_address(self, stack: AsyncExitStack) -> None:
         """Other brokers are told where this one is before it serves anything."""
@@ -346,6 +376,7 @@ class Broker:
     async def _open_chunks(self, stack: AsyncExitStack) -> Sequence[SealedChunk]:
         """Lock the chunk directory; the chunks that an earlier process left uncommitted."""
         self.journal = CommitJournal()
+        facts = NotedFacts(self.coordinator)
         self.directory = ChunkDirectory(
             self.data.chunks,
             settings=self.wal_settings,
@@ -354,29 +385,12 @@ class Broker:
             fd_cache=self.fd_cache,
             broker_id=self.node_id,
             disk=self.disk,
-            topics=self._topic_facts,
-            floors=self._floor,
+            topics=facts.topic,
+            floors=facts.floor,
             commits=self.journal,
         )
         stack.callback(self.directory.close)
         return await asyncio.to_thread(self.directory.recover)
-
-    def _topic_facts(self, topic_id: UUID) -> TopicFacts | None:
-        """What WAL objects note of a topic; called from the write loop's thread."""
-        topic = self.coordinator.topic_by_id(topic_id)
-        if topic is None:
-            return None
-        configs = tuple(sorted(topic.configs.items()))
-        return TopicFacts(topic.name, topic.partition_count, configs)
-
-    def _floor(self, partition: TopicIdPartition) -> Floor | None:
-        """Where a partition's log is; called from the write loop's thread."""
-        # In this order, and never the start above: each only goes up, in between too.
-        log_start = self.coordinator.log_start_offset(partition)
-        high_watermark = self.coordinator.high_watermark(partition)
-        if log_start is None or high_watermark is None:
-            return None
-        return Floor(high_watermark, min(log_start, high_watermark))
 
     def _build_write_path(self) -> None:
         self.lane = CommitLane(
@@ -396,6 +410,7 @@ class Broker:
             clock=self.clock,
             on_sealed=self.uploader.submit,
             on_failed=append_failed,
+            is_behind=self.uploader.is_behind,
         )
 
     async def _start_write_path(
@@ -422,9 +437,7 @@ class Broker:
 
     async def _drain(self) -> None:
         """What is sealed gets its chance to be committed; the next start recovers the rest."""
-        left_s = max(self._drain_deadline - self.clock.monotonic(), 0.0)
-        if not await self.uploader.drain(left_s):
-            log.warning("chunks left for the next start", **self.uploader.statistics()._asdict())
+        await self.uploader.drain(max(self._drain_deadline - self.clock.monotonic(), 0.0))
 
     async def _build_read_path(self, stack: AsyncExitStack) -> None:
         self.cache = await stack.enter_async_context(
@@ -440,11 +453,14 @@ class Broker:
             segments=self.segments,
             executor=self.executor,
             clock=self.clock,
+            long_work=self.long_work,
             cold_after_ms=self.config.read.cold_after_ms,
         )
-        self.search = TimestampSearch(
-            reader=self.reader, segments=self.segments, executor=self.executor
+        self.inflation = InflationBudget(self.config.inflation.max_bytes)
+        self.search = await stack.enter_async_context(
+            TimestampSearch(reader=self.reader, segments=self.segments, budget=self.inflation)
         )
+        self.lanes = await stack.enter_async_context(BatchLanes(self.pool, self.inflation))
         self.replicas = ReplicaManager(
             coordinator=self.coordinator,
             write_loop=self.write_loop,
@@ -454,7 +470,7 @@ class Broker:
             fetch_max_bytes=self.config.server.fetch_max_bytes,
             metadata_topic=self.metadata_topic,
             topic_defaults=topic_defaults(self.config.values()),
-            recompression=stack.enter_context(Recompression(self.pool)),
+            lanes=self.lanes,
         )
         stack.callback(self.replicas.close)
         self.coordinator.subscribe(self.replicas.committed)
@@ -490,7 +506,6 @@ class Broker:
         self._run_until_stop(stack, tasks.create_task(membership.run(), name="membership"))
 
     async def _listen(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
-        registry = CollectorRegistry()
         cluster = self._cluster()
         self.operations = await stack.enter_async_context(RunningOperations())
         self.server = KafkaServer(
@@ -500,17 +515,14 @@ class Broker:
             settings=self.config.server,
             pool=self.pool,
             clock=self.clock,
-            metrics=RequestMetrics(registry),
+            metrics=RequestMetrics(self.registry),
+            long_work=self.long_work,
             listener=self.listener,
         )
         await stack.enter_async_context(self.server)
         # Members may wait for minutes; so that the server need not, they are sent elsewhere first.
         stack.callback(self.groups.close)
         self._join_cluster(stack, tasks)
-        if self.config.broker.metrics_listen:
-            host, port = parse_address(self.config.broker.metrics_listen, "metrics.listen")
-            self.metrics = MetricsServer(registry, broker_metrics(self), host=host, port=port)
-            stack.callback(self.metrics.close)
 
     def _apis(self, cluster: Cluster) -> ApiRegistry:
         authorizer = AllowEverything()
@@ -559,14 +571,6 @@ async def _first_of(wanted: Coroutine[Any, Any, None], running: asyncio.Task[Non
             await asyncio.wait([waiting])
 
 
-def parse_address(text: str, name: str) -> tuple[str, int]:
-    """(host, port) of `HOST:PORT`. Raises InvalidSettings naming `name`."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdecimal() or int(port) > 65_535:
-        raise InvalidSettings(f"{name}={text!r}: must be HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
 def _settle_garbage_collector() -> None:
     """What was built lives as long as the process: the collector need not look at it again.
 
@@ -576,16 +580,3 @@ def _settle_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-
-
-def _system_rng() -> random.Random:
-    """Seeded by the operating system: object keys and producer ids must differ between runs."""
-    return random.Random(secrets.randbits(256))
-
-
-def _leaves(group: BaseExceptionGroup[DisklessError]) -> Iterator[DisklessError]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

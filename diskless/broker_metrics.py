@@ -1,114 +1,38 @@
 """Which metrics a broker has: every name, its meaning, and the statistics it is read from."""
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
-from diskless.coordinator_metrics import CoordinatedPartitions, coordinator_metrics
+from diskless.cluster.coordinators import Coordinators, LeaderWorkers
 from diskless.fetch.fetch_sessions import FetchSessions
-from diskless.metrics import NO_LABELS, MetricSource, Samples, plain
+from diskless.health.health import Health
+from diskless.metrics import Kind, MetricsOf, MetricSource, Samples
 from diskless.quotas.quotas import QuotaEnforcer
+from diskless.replica.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader
 from diskless.replica.commit_lane import CommitLane
 from diskless.replica.replica_manager import ReplicaManager
 from diskless.server.server import KafkaServer
+from metadata.coordinator.metadata_partition import MetadataPartition
 from tiering.segment_reader import SegmentReader
-from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.uploader import Uploader
 from wal.chunks.write_loop import WriteLoop
 from wal.clock import Clock
 from wal.fd_cache import FdCache
-from wal.stores.object_cache import ObjectCache
-from wal.stores.object_store import ObjectStore
-
-_LATENCY_BUCKETS_S: Final = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-)
-
-
-class RequestMetrics:
-    """`diskless.ports.ServerMetrics` on Prometheus's own types: they need a histogram."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._connections = Gauge(
-            "diskless_connections", "Open client connections", registry=registry
-        )
-        self._refused = Counter(
-            "diskless_connections_refused",
-            "Connections closed before anything was read, by limit",
-            ["reason"],
-            registry=registry,
-        )
-        self._cut = Counter(
-            "diskless_connections_cut",
-            "Connections closed by the broker, by reason",
-            ["reason"],
-            registry=registry,
-        )
-        self._received = Counter(
-            "diskless_request_bytes", "Bytes of requests, by API", ["api"], registry=registry
-        )
-        self._sent = Counter(
-            "diskless_response_bytes", "Bytes of responses, by API", ["api"], registry=registry
-        )
-        self._seconds = Histogram(
-            "diskless_request_seconds",
-            "From the last byte of a request to its answer, by API",
-            ["api"],
-            buckets=_LATENCY_BUCKETS_S,
-            registry=registry,
-        )
-        self._received_by_api: dict[str, Counter] = {}
-        self._answered_by_api: dict[str, tuple[Counter, Histogram]] = {}
-
-    def connection_opened(self) -> None:
-        self._connections.inc()
-
-    def connection_closed(self) -> None:
-        self._connections.dec()
-
-    def connection_refused(self, reason: str) -> None:
-        self._refused.labels(reason).inc()
-
-    def connection_cut(self, reason: str) -> None:
-        self._cut.labels(reason).inc()
-
-    def request_received(self, api: str, size_bytes: int) -> None:
-        counter = self._received_by_api.get(api)
-        if counter is None:
-            counter = self._received_by_api[api] = self._received.labels(api)
-        counter.inc(size_bytes)
-
-    def request_answered(self, api: str, size_bytes: int, seconds: float) -> None:
-        metrics = self._answered_by_api.get(api)
-        if metrics is None:
-            metrics = (self._sent.labels(api), self._seconds.labels(api))
-            self._answered_by_api[api] = metrics
-        sent, histogram = metrics
-        sent.inc(size_bytes)
-        histogram.observe(seconds)
+from wal.inflation_budget import InflationBudget
+from wal.stores.object_cache import ObjectCache, ObjectCacheStatistics
+from wal.stores.object_store import ObjectStore, StoreStatistics
+from wal.stores.observed_store import StoreReach
 
 
 class BrokerParts(Protocol):
     """The components whose statistics are shown; a running broker has them all."""
 
     store: ObjectStore
-    pool: BufferPool
+    reach: StoreReach
+    health: Health
     fd_cache: FdCache
     cache: ObjectCache
     segments: SegmentReader
@@ -117,266 +41,405 @@ class BrokerParts(Protocol):
     uploader: Uploader
     lane: CommitLane
     reader: BatchReader
+    inflation: InflationBudget
+    lanes: BatchLanes
     replicas: ReplicaManager
     fetch_sessions: FetchSessions
     server: KafkaServer
     quotas: QuotaEnforcer
     clock: Clock
-
-    @property
-    def coordinators(self) -> CoordinatedPartitions: ...
+    coordinators: Coordinators
 
 
 def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
     """Every metric that is read from a component's statistics."""
+    broker = MetricsOf(lambda: parts)
+    store = MetricsOf(lambda: parts.store.statistics())
+    reader = MetricsOf(lambda: parts.reader.statistics())
+    replicas = MetricsOf(lambda: parts.replicas.statistics())
+    uploader = MetricsOf(lambda: parts.uploader.statistics())
+    server = MetricsOf(lambda: parts.server.statistics())
+    chunks = MetricsOf(lambda: parts.directory.statistics())
+    lane = MetricsOf(lambda: parts.lane)
+    quotas = MetricsOf(lambda: parts.quotas.statistics())
+    sessions = MetricsOf(lambda: parts.fetch_sessions)
+    cache = MetricsOf(lambda: parts.cache.statistics())
+    descriptors = MetricsOf(lambda: parts.fd_cache.statistics())
     return [
-        MetricSource(
+        store.counters(
             "diskless_object_store_requests",
-            "counter",
+            "op",
             "Requests to the object store, retries included, by operation",
-            ("op",),
-            lambda: _store_requests(parts),
+            _store_requests,
         ),
-        MetricSource(
+        store.counters(
             "diskless_object_store_bytes",
-            "counter",
+            "op",
             "Bytes of object bodies, by operation",
-            ("op",),
-            lambda: {
-                ("put",): parts.store.statistics().put_bytes,
-                ("get",): parts.store.statistics().get_bytes,
-            },
+            lambda it: {"put": it.put_bytes, "get": it.get_bytes},
         ),
-        _counter(
+        store.counter(
             "diskless_object_store_retries",
             "Requests that repeated a failed one",
-            lambda: parts.store.statistics().retries,
+            lambda it: it.retries,
         ),
-        _counter(
-            "diskless_object_store_errors",
-            "Requests that failed",
-            lambda: parts.store.statistics().errors,
+        store.counter("diskless_object_store_errors", "Requests that failed", lambda it: it.errors),
+        broker.gauge(
+            "diskless_object_store_unreached_seconds",
+            "Since the object store last answered anything",
+            lambda it: it.reach.unreached_s(),
         ),
-        MetricSource(
+        broker.gauge(
+            "diskless_object_store_writes_failing_seconds",
+            "Since the first of the puts that failed in a row; 0 when the last one did not",
+            lambda it: it.reach.writes_failing_s(),
+        ),
+        broker.gauge(
+            "diskless_ready",
+            "Whether /readyz says so: 1 or 0",
+            lambda it: 0 if it.health.problems() else 1,
+        ),
+        cache.counters(
             "diskless_object_cache_requests",
-            "counter",
+            "result",
             "Block look-ups in the object cache; joined: met a request in flight; cold: past it",
-            ("result",),
-            lambda: _cache_requests(parts),
+            _cache_requests,
         ),
-        MetricSource(
+        reader.counters(
             "diskless_fetch_bytes",
-            "counter",
+            "source",
             "Bytes of batches handed to consumers, by where they came from",
-            ("source",),
-            lambda: {
-                ("chunk",): parts.reader.statistics().chunk_bytes,
-                ("object",): parts.reader.statistics().object_bytes,
-                ("segment",): parts.reader.statistics().segment_bytes,
+            lambda it: {
+                "chunk": it.chunk_bytes,
+                "object": it.object_bytes,
+                "segment": it.segment_bytes,
             },
         ),
-        _counter(
+        reader.counter(
             "diskless_segment_reads",
             "Reads answered from Parquet segments",
-            lambda: parts.reader.statistics().segment_reads,
+            lambda it: it.segment_reads,
         ),
-        _counter(
+        broker.counter(
             "diskless_segment_row_groups_decoded",
             "Row groups turned back into batches",
-            lambda: parts.segments.statistics().row_groups_decoded,
+            lambda it: it.segments.statistics().row_groups_decoded,
         ),
-        _counter(
+        replicas.counter(
             "diskless_batches_appended",
             "Batches accepted into the write queue",
-            lambda: parts.replicas.statistics().batches_appended,
+            lambda it: it.batches_appended,
         ),
-        _counter(
-            "diskless_batches_rejected",
-            "Batches that broke a rule",
-            lambda: parts.replicas.statistics().batches_rejected,
+        replicas.counter(
+            "diskless_batches_rejected", "Batches that broke a rule", lambda it: it.batches_rejected
         ),
-        MetricSource(
+        lane.counters(
             "diskless_batches_committed",
-            "counter",
+            "result",
             "Batches by the coordinator's verdict",
-            ("result",),
-            lambda: {
-                ("committed",): parts.lane.batches_committed,
-                ("duplicate",): parts.lane.batches_duplicate,
-                ("refused",): parts.lane.batches_refused,
+            lambda it: {
+                "committed": it.batches_committed,
+                "duplicate": it.batches_duplicate,
+                "refused": it.batches_refused,
             },
         ),
-        _counter(
-            "diskless_wal_objects_committed",
-            "WAL objects committed",
-            lambda: parts.lane.files_committed,
+        lane.counter(
+            "diskless_wal_objects_committed", "WAL objects committed", lambda it: it.files_committed
         ),
-        plain(
+        lane.gauge(
             "diskless_commit_age_seconds",
-            "gauge",
             "Since the last commit of a WAL object succeeded; -1 before the first",
-            lambda: parts.lane.last_commit_age_s(),
+            lambda it: it.last_commit_age_s(),
         ),
-        plain(
+        broker.gauge(
+            "diskless_inflation_bytes",
+            "Reserved now for records that the broker opens",
+            lambda it: it.inflation.reserved_bytes,
+        ),
+        broker.gauge(
+            "diskless_inflation_waiting",
+            "Batches that wait for such memory",
+            lambda it: it.inflation.waiting,
+        ),
+        broker.gauge(
+            "diskless_batches_waiting_for_preparation",
+            "Produced batches that have to be opened, packed anew or summed, and wait for a thread",
+            lambda it: it.lanes.waiting,
+        ),
+        broker.counter(
+            "diskless_batches_prepared",
+            "Produced batches that were opened, packed anew or summed in a thread",
+            lambda it: it.lanes.batches_prepared,
+        ),
+        broker.gauge(
             "diskless_append_queue_bytes",
-            "gauge",
             "Bytes waiting for the write loop",
-            lambda: parts.write_loop.statistics().queued_bytes,
+            lambda it: it.write_loop.statistics().queued_bytes,
         ),
-        plain(
+        uploader.gauge(
             "diskless_upload_waiting_chunks",
-            "gauge",
             "Sealed chunks that are being uploaded or wait for it or for their commit",
-            lambda: parts.uploader.statistics().waiting_chunks,
+            lambda it: it.waiting_chunks,
         ),
-        plain(
+        uploader.gauge(
             "diskless_upload_waiting_bytes",
-            "gauge",
-            "Bytes of these chunks as wal.chunks.buffer.max.bytes counts them, 1 KiB per batch included",
-            lambda: parts.uploader.statistics().waiting_bytes,
+            "Bytes of these chunks as wal.buffer.max.bytes counts them, 1 KiB per batch included",
+            lambda it: it.waiting_bytes,
         ),
-        plain(
+        uploader.gauge(
             "diskless_upload_waiting_seconds",
-            "gauge",
             "How long the oldest of these chunks has waited; 0 when there is none",
-            lambda: parts.uploader.statistics().oldest_waiting_s,
+            lambda it: it.oldest_waiting_s,
         ),
-        _counter(
+        uploader.counter(
             "diskless_upload_retries",
             "Uploads of a chunk that repeated a failed one",
-            lambda: parts.uploader.statistics().upload_retries,
+            lambda it: it.upload_retries,
         ),
-        _counter(
+        uploader.counter(
             "diskless_commit_retries",
             "Commits of a chunk that repeated a failed one",
-            lambda: parts.uploader.statistics().commit_retries,
+            lambda it: it.commit_retries,
         ),
-        plain(
+        server.gauge(
             "diskless_request_memory_bytes",
-            "gauge",
             "Memory held by requests: receive buffers, and what unanswered requests keep",
-            lambda: parts.server.statistics().request_bytes_held,
+            lambda it: it.request_bytes_held,
         ),
-        plain(
+        server.gauge(
             "diskless_connections_waiting_for_memory",
-            "gauge",
             "Connections not read from because requests hold all the memory they may",
-            lambda: parts.server.statistics().connections_waiting,
+            lambda it: it.connections_waiting,
         ),
-        MetricSource(
+        server.gauges(
             "diskless_response_memory_bytes",
-            "gauge",
+            "state",
             "Memory of answers; reserved: being read or built; unsent: handed to the socket",
-            ("state",),
-            lambda: {
-                ("reserved",): parts.server.statistics().reserved_bytes,
-                ("unsent",): parts.server.statistics().unsent_bytes,
-            },
+            lambda it: {"reserved": it.reserved_bytes, "unsent": it.unsent_bytes},
         ),
-        plain(
+        chunks.gauge(
             "diskless_chunk_uncommitted_bytes",
-            "gauge",
             "Bytes in sealed chunks that are not committed",
-            lambda: parts.directory.statistics().uncommitted_bytes,
+            lambda it: it.uncommitted_bytes,
         ),
-        plain(
+        chunks.gauge(
             "diskless_chunk_cached_bytes",
-            "gauge",
             "Bytes of committed chunks kept for tail reads",
-            lambda: parts.directory.statistics().cached_bytes,
+            lambda it: it.cached_bytes,
         ),
-        _counter(
-            "diskless_chunks_quarantined",
-            "Chunks found damaged",
-            lambda: parts.directory.statistics().quarantined,
+        chunks.counter(
+            "diskless_chunks_quarantined", "Chunks found damaged", lambda it: it.quarantined
         ),
-        MetricSource(
+        descriptors.counters(
             "diskless_fd_cache_requests",
-            "counter",
+            "result",
             "Look-ups in the FD cache",
-            ("result",),
-            lambda: {
-                ("hit",): parts.fd_cache.statistics().hits,
-                ("miss",): parts.fd_cache.statistics().misses,
-            },
+            lambda it: {"hit": it.hits, "miss": it.misses},
         ),
-        MetricSource(
+        broker.gauges(
             "diskless_purgatory_operations",
-            "gauge",
+            "purgatory",
             "Delayed operations waiting now",
-            ("purgatory",),
-            lambda: {
-                ("produce",): parts.replicas.produce_purgatory.statistics().watched,
-                ("fetch",): parts.replicas.fetch_purgatory.statistics().watched,
+            lambda it: {
+                "produce": it.replicas.produce_purgatory.statistics().watched,
+                "fetch": it.replicas.fetch_purgatory.statistics().watched,
             },
         ),
-        MetricSource(
+        quotas.counters(
             "diskless_throttled_requests",
-            "counter",
+            "api",
             "Requests of clients that were over their quota, by API",
-            ("api",),
-            lambda: {(api,): one.requests for api, one in parts.quotas.statistics().items()},
+            lambda it: {api: one.requests for api, one in it.items()},
         ),
-        MetricSource(
+        quotas.counters(
             "diskless_throttle_seconds",
-            "counter",
+            "api",
             "Waits imposed on clients over their quota, by API; those in flight together overlap",
-            ("api",),
-            lambda: {(api,): one.seconds for api, one in parts.quotas.statistics().items()},
+            lambda it: {api: one.seconds for api, one in it.items()},
         ),
-        MetricSource(
+        quotas.gauges(
             "diskless_quota_rates",
-            "gauge",
+            "api",
             "Clients whose rate is measured because they have a quota, by API",
-            ("api",),
-            lambda: {(api,): one.rates for api, one in parts.quotas.statistics().items()},
+            lambda it: {api: one.rates for api, one in it.items()},
         ),
-        plain(
-            "diskless_fetch_sessions",
-            "gauge",
-            "Consumers that have a fetch session (KIP-227)",
-            lambda: len(parts.fetch_sessions),
+        sessions.gauge(
+            "diskless_fetch_sessions", "Consumers that have a fetch session (KIP-227)", len
         ),
-        plain(
+        sessions.gauge(
             "diskless_fetch_session_partitions",
-            "gauge",
             "Partitions in all fetch sessions",
-            lambda: parts.fetch_sessions.row_count,
+            lambda it: it.row_count,
         ),
-        _counter(
+        sessions.counter(
             "diskless_fetch_session_evictions",
             "Fetch sessions that had to make room for others",
-            lambda: parts.fetch_sessions.evicted_count,
+            lambda it: it.evicted_count,
         ),
-        _counter(
+        broker.counter(
             "diskless_produce_timeouts",
             "Produce requests whose outcome was not known in time",
-            lambda: parts.replicas.produce_purgatory.statistics().expired,
+            lambda it: it.replicas.produce_purgatory.statistics().expired,
         ),
-        *coordinator_metrics(lambda: parts.coordinators, lambda: parts.clock.monotonic()),
+        *_partition_metrics(parts),
     ]
 
 
-def _counter(name: str, help_text: str, read: Callable[[], float]) -> MetricSource:
-    return MetricSource(name, "counter", help_text, NO_LABELS, lambda: {NO_LABELS: read()})
-
-
-def _cache_requests(parts: BrokerParts) -> Samples:
-    statistics = parts.cache.statistics()
+def _store_requests(store: StoreStatistics) -> Mapping[str, float]:
     return {
-        ("hit",): statistics.memory_hits + statistics.disk_hits,
-        ("miss",): statistics.misses,
-        ("joined",): statistics.joined,
-        ("cold",): statistics.cold_reads,
+        "put": store.puts,
+        "get": store.gets,
+        "head": store.heads,
+        "list": store.lists,
+        "delete": store.deletes,
     }
 
 
-def _store_requests(parts: BrokerParts) -> Samples:
-    statistics = parts.store.statistics()
+def _cache_requests(cache: ObjectCacheStatistics) -> Mapping[str, float]:
     return {
-        ("put",): statistics.puts,
-        ("get",): statistics.gets,
-        ("head",): statistics.heads,
-        ("list",): statistics.lists,
-        ("delete",): statistics.deletes,
+        "hit": cache.memory_hits + cache.disk_hits,
+        "miss": cache.misses,
+        "joined": cache.joined,
+        "cold": cache.cold_reads,
+    }
+
+
+def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
+    """Metrics of metadata partitions: who leads, what was read, what was cleaned up.
+
+    All have the label `partition`, a metadata partition. What workers of a leader count begins anew
+    whenever this broker comes to lead, and stays at its last value when it does not lead any more;
+    for counters that is a restart like any other.
+    """
+
+    def partition(
+        name: str, meaning: str, read: Callable[[MetadataPartition], float | None]
+    ) -> MetricSource:
+        def samples() -> Samples:
+            found = ((one.index, read(one)) for one in parts.coordinators.partitions)
+            return {(str(index),): value for index, value in found if value is not None}
+
+        return MetricSource(name, "gauge", meaning, ("partition",), samples)
+
+    def workers(
+        name: str,
+        kind: Kind,
+        label: str,
+        meaning: str,
+        read: Callable[[LeaderWorkers], Mapping[str, float]],
+    ) -> MetricSource:
+        def samples() -> Samples:
+            # A copy, because leadership changes on the event loop's thread meanwhile.
+            return {
+                (str(index), what): value
+                for index, at_work in tuple(parts.coordinators.workers_at_work.items())
+                for what, value in read(at_work).items()
+            }
+
+        return MetricSource(name, kind, meaning, ("partition", label), samples)
+
+    def lease_left_s(of: MetadataPartition) -> float | None:
+        expires_at = of.log.lease_expires_at
+        if expires_at is None or math.isinf(expires_at):
+            return None
+        return max(expires_at - parts.clock.monotonic(), 0.0)
+
+    return [
+        partition(
+            "diskless_metadata_leading",
+            "Whether this broker leads the metadata partition",
+            lambda it: float(it.coordinator is not None),
+        ),
+        partition(
+            "diskless_metadata_leader",
+            "Node id of the leader as this broker has read; -1: none",
+            lambda it: -1 if it.leader is None else it.leader.broker_id,
+        ),
+        partition(
+            "diskless_metadata_leader_epoch",
+            "How often the leader changed",
+            lambda it: 0 if it.replica.leader is None else it.replica.leader.leader_epoch,
+        ),
+        partition(
+            "diskless_metadata_lease_seconds",
+            "What is left of this leader's lease; only where others could lead",
+            lease_left_s,
+        ),
+        partition(
+            "diskless_metadata_log_start_offset",
+            "First offset that the metadata log still has",
+            lambda it: it.log.start_offset,
+        ),
+        partition(
+            "diskless_metadata_log_end_offset",
+            "End of the metadata log, as far as this broker has seen it",
+            lambda it: it.log.end_offset,
+        ),
+        partition(
+            "diskless_metadata_lag_records",
+            "Records of the metadata log that are seen and not applied yet",
+            lambda it: max(it.log.end_offset - it.replica.applied_offset, 0),
+        ),
+        workers(
+            "diskless_metadata_snapshots",
+            "counter",
+            "result",
+            "Snapshots of the metadata, by result",
+            lambda it: {"taken": it.snapshots.taken, "failed": it.snapshots.failures},
+        ),
+        workers(
+            "diskless_wal_files_retired",
+            "counter",
+            "outcome",
+            "WAL objects whose last batch here is gone, by what became of them",
+            lambda it: {
+                "deleted": it.files.objects_deleted,
+                "handed_over": it.files.handed_over,
+                "taken_over": it.files.taken_over,
+                "tombstoned": it.files.tombstoned,
+                "forgotten": it.files.forgotten,
+            },
+        ),
+        workers(
+            "diskless_worker_success_age_seconds",
+            "gauge",
+            "worker",
+            "Since a background worker got through a pass",
+            _success_ages,
+        ),
+        workers(
+            "diskless_metadata_rows_deleted",
+            "counter",
+            "cause",
+            "Rows of the metadata (runs of batches, segments) deleted, by cause",
+            lambda it: {"retention": it.retention.rows_deleted},
+        ),
+        workers(
+            "diskless_orphan_scan_objects",
+            "counter",
+            "result",
+            "Objects that the orphan scan looked at, by what it found",
+            _orphan_results,
+        ),
+    ]
+
+
+def _success_ages(workers: LeaderWorkers) -> Mapping[str, float]:
+    ages = {"files": workers.files.last_success_age_s}
+    if workers.orphans is not None:
+        ages["orphan_scan"] = workers.orphans.last_success_age_s
+    return ages
+
+
+def _orphan_results(workers: LeaderWorkers) -> Mapping[str, float]:
+    scan = workers.orphans
+    if scan is None:
+        return {}
+    return {
+        "seen": scan.objects_seen,
+        "known": scan.known,
+        "foreign": scan.foreign_names,
+        "deferred": scan.deferred,
+        "tombstoned": scan.tombstoned,
+        "deleted": scan.orphans_deleted,
     }

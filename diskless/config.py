@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from diskless.groups.settings import GroupSettings
+from diskless.health.health_settings import HealthSettings
 from diskless.quotas.quota_settings import QuotaSettings
+from diskless.server.loop_watch import LoopSettings
+from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES
 from diskless.server.server_settings import ServerSettings
 from diskless.topics.topic_defaults import TopicDefaults
 from metadata.log.local_log import LocalLogSettings
@@ -32,6 +35,7 @@ from tiering.segment_reader import SegmentReaderSettings
 from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES
 from wal.chunks.wal_settings import WalSettings
 from wal.errors import InvalidSettings
+from wal.inflation_budget import InflationSettings
 from wal.settings import (
     SettingValue,
     as_mapping,
@@ -80,10 +84,11 @@ class BrokerSettings:
         maximum=10_000,
         why="fewer: less parallel reading; more: smaller runs in each object",
     )
-    metrics_listen: str = setting(
-        "metrics.listen",
-        "127.0.0.1:0",
-        why="HOST:PORT of the Prometheus endpoint, port 0 takes a free one; empty: none",
+    http_listen: str = setting(
+        "http.listen",
+        "127.0.0.1:9644",
+        why="HOST:PORT of /livez, /readyz and /metrics; when only this default is taken, a free "
+        "port is used; port 0 takes a free one; empty: none",
     )
     log_format: str = setting(
         "log.format", "console", choices=("console", "json"), why="json is for machines"
@@ -141,15 +146,18 @@ class ReadSettings:
 
 _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "broker": BrokerSettings,
+    "health": HealthSettings,
     "server": ServerSettings,
     "wal": WalSettings,
     "file_store": FileStoreSettings,
     "s3": S3Settings,
+    "loop": LoopSettings,
     "topics": TopicDefaults,
     "groups": GroupSettings,
     "quotas": QuotaSettings,
     "read": ReadSettings,
     "cache": ObjectCacheSettings,
+    "inflation": InflationSettings,
     "segments": SegmentReaderSettings,
     "coordinator": CoordinatorSettings,
     "metadata_log": LocalLogSettings,
@@ -164,15 +172,18 @@ class Config:
     """Everything that was configured, and which keys were set rather than defaulted."""
 
     broker: BrokerSettings = field(default_factory=BrokerSettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     wal: WalSettings = field(default_factory=WalSettings)
     file_store: FileStoreSettings = field(default_factory=FileStoreSettings)
     s3: S3Settings = field(default_factory=S3Settings)
+    loop: LoopSettings = field(default_factory=LoopSettings)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     groups: GroupSettings = field(default_factory=GroupSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
+    inflation: InflationSettings = field(default_factory=InflationSettings)
     segments: SegmentReaderSettings = field(default_factory=SegmentReaderSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     metadata_log: LocalLogSettings = field(default_factory=LocalLogSettings)
@@ -233,7 +244,7 @@ def _limits_across(config: Config) -> Iterator[_Limit]:
     wal, server, coordinator = config.wal, config.server, config.coordinator
     chunk_bytes = wal.chunk_max_bytes + wal.chunk_overflow_bytes
     yield _Limit(
-        "wal.chunks.chunk.max.batches",
+        "wal.chunk.max.batches",
         wal.chunk_max_batches,
         "diskless.coordinator.commit.batches.max",
         coordinator.commit_batches_max,
@@ -242,12 +253,12 @@ def _limits_across(config: Config) -> Iterator[_Limit]:
     yield _Limit(
         "diskless.coordinator.commit.batches.max",
         coordinator.commit_batches_max * _BATCH_DESCRIPTION_BYTES_MAX,
-        "metadata.log.log.segment.bytes",
+        "metadata.log.segment.bytes",
         config.metadata_log.batch_max_bytes,
         f"a commit is one record, {_BATCH_DESCRIPTION_BYTES_MAX} bytes a batch, in half a segment",
     )
     yield _Limit(
-        "wal.chunks.chunk.max.bytes + wal.chunks.chunk.overflow.bytes + wal.chunks.chunk.max.batches",
+        "wal.chunk.max.bytes + wal.chunk.overflow.bytes + wal.chunk.max.batches",
         chunk_bytes + wal.chunk_max_batches * _BATCH_DESCRIPTION_BYTES_MAX,
         "the WAL object format",
         _OBJECT_BYTES_MAX,
@@ -256,16 +267,18 @@ def _limits_across(config: Config) -> Iterator[_Limit]:
     yield _Limit(
         "socket.request.max.bytes",
         server.request_max_bytes,
-        "wal.chunks.chunk.max.bytes + wal.chunks.chunk.overflow.bytes",
+        "wal.chunk.max.bytes + wal.chunk.overflow.bytes",
         chunk_bytes,
         "the batches of one request share a chunk",
     )
     # Were the queue full before connections stop reading, the first batch of a new idempotent
     # producer could be refused and a later one taken, which would start it at a wrong sequence.
     yield _Limit(
-        "queued.max.request.bytes + socket.request.max.bytes + wal.chunks.chunk.max.batches",
+        "queued.max.request.bytes + socket.request.max.bytes + max.connections of 64 KiB + "
+        "wal.chunk.max.batches",
         server.queued_max_request_bytes
         + server.request_max_bytes
+        + server.max_connections * REQUEST_ALLOWANCE_BYTES
         + wal.chunk_max_batches * BATCH_OVERHEAD_BYTES,
         "wal.append.queue.max.bytes",
         wal.append_queue_max_bytes,

@@ -1,28 +1,32 @@
 """Prometheus metrics: a table of what there is, read at scrape time.
 
 Components keep plain counters and give them as frozen `statistics()` values; tests read the same
-values. This module maps them to metric names and serves them over HTTP. Nothing on the hot path
-knows Prometheus.
+values. This module maps them to metric names and renders the page that `diskless.broker_http`
+serves. Nothing on the hot path knows Prometheus.
 
 Names end in their unit; counters end in `_total`. "Age of the last success" gauges are what tells a
 stuck part from an idle one.
 """
 
-import threading
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
-from wsgiref.simple_server import WSGIServer
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import start_http_server
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from wal.clock import Clock, Sleep
 
 Kind = Literal["counter", "gauge"]
 Samples = Mapping[tuple[str, ...], float]
 
-NO_LABELS: Final[tuple[str, ...]] = ()
+_Part = TypeVar("_Part")
+
+REST_SHARE: Final = 4
+"""Rendering takes at most a fifth of the time."""
 
 
 class MetricSource(NamedTuple):
@@ -38,9 +42,47 @@ class MetricSource(NamedTuple):
     read: Callable[[], Samples]
 
 
-def plain(name: str, kind: Kind, help_text: str, read: Callable[[], float]) -> MetricSource:
-    """A metric without labels."""
-    return MetricSource(name, kind, help_text, NO_LABELS, lambda: {NO_LABELS: read()})
+class MetricsOf(Generic[_Part]):
+    """Makes the metrics that are read from one part of a broker, which is asked for at a scrape."""
+
+    def __init__(self, part: Callable[[], _Part]) -> None:
+        self._part = part
+
+    def gauge(self, name: str, meaning: str, read: Callable[[_Part], float]) -> MetricSource:
+        return self._plain("gauge", name, meaning, read)
+
+    def counter(self, name: str, meaning: str, read: Callable[[_Part], float]) -> MetricSource:
+        return self._plain("counter", name, meaning, read)
+
+    def gauges(
+        self, name: str, label: str, meaning: str, read: Callable[[_Part], Mapping[str, float]]
+    ) -> MetricSource:
+        """One gauge per value of `label`."""
+        return self._labelled("gauge", name, label, meaning, read)
+
+    def counters(
+        self, name: str, label: str, meaning: str, read: Callable[[_Part], Mapping[str, float]]
+    ) -> MetricSource:
+        """One counter per value of `label`."""
+        return self._labelled("counter", name, label, meaning, read)
+
+    def _plain(
+        self, kind: Kind, name: str, meaning: str, read: Callable[[_Part], float]
+    ) -> MetricSource:
+        return MetricSource(name, kind, meaning, (), lambda: {(): read(self._part())})
+
+    def _labelled(
+        self,
+        kind: Kind,
+        name: str,
+        label: str,
+        meaning: str,
+        read: Callable[[_Part], Mapping[str, float]],
+    ) -> MetricSource:
+        def samples() -> Samples:
+            return {(value,): number for value, number in read(self._part()).items()}
+
+        return MetricSource(name, kind, meaning, (label,), samples)
 
 
 class _StatisticsCollector(Collector):
@@ -65,28 +107,37 @@ class _StatisticsCollector(Collector):
             yield family
 
 
-class MetricsServer:
-    """The `/metrics` endpoint. Serves from a thread of its own until `close`."""
+class MetricsPage:
+    """The page of `/metrics`; rendered by one at a time, and not all the time.
+
+    A page costs milliseconds of the one lock that all Python threads share. So that nobody slows a
+    broker down by asking again and again, the next page waits REST_SHARE times as long as the last
+    one took.
+    """
 
     def __init__(
-        self,
-        registry: CollectorRegistry,
-        sources: Sequence[MetricSource],
-        *,
-        host: str,
-        port: int,
+        self, registry: CollectorRegistry, *, clock: Clock, sleep: Sleep = asyncio.sleep
     ) -> None:
-        """`registry` holds what counts by itself. Raises OSError when it cannot listen there."""
+        """`registry` holds what counts by itself; `add` makes it complete."""
+        self._sleep = sleep
+        self._registry = registry
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._rests_until = 0.0
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        registry.register(_StatisticsCollector(sources))
-        self._server: WSGIServer
-        self._thread: threading.Thread
-        self._server, self._thread = start_http_server(port, addr=host, registry=registry)
-        self.host = host
-        self.port: int = self._server.server_port
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def add(self, sources: Sequence[MetricSource]) -> None:
+        """Show what is read from components, once they are there; any thread may call it."""
+        self._registry.register(_StatisticsCollector(sources))
+
+    async def render(self, accept: str) -> tuple[str, bytes]:
+        """(content type, page) in the format that `accept` prefers."""
+        encode, content_type = choose_encoder(accept)
+        async with self._turn:
+            await self._sleep(max(self._rests_until - self._clock.monotonic(), 0))
+            started = self._clock.monotonic()
+            page = encode(self._registry)
+            ended = self._clock.monotonic()
+            self._rests_until = ended + REST_SHARE * (ended - started)
+        return content_type, page

@@ -1,8 +1,8 @@
 """What the Kafka API handlers call: small protocols and the values that cross them.
 
-The handlers in `diskless/api/` decode, call one of these, and encode; everything that waits,
-stores or decides lies behind them. `diskless/replica/replica_manager.py` and `diskless/broker.py` implement
-them, tests pass in-memory ones.
+The handlers in `diskless/api/` decode, call one of these, and encode; everything that waits, stores
+or decides lies behind them. `diskless/replica/replica_manager.py` and `diskless/broker.py`
+implement them, tests pass in-memory ones.
 
 Requests are sequences, answers are sequences in the same order. An error belongs to one entry and
 is a value in it (`error`); raising is left for what concerns the call as a whole, and then fails
@@ -10,9 +10,11 @@ the whole request. Which Kafka code an error becomes is decided in `diskless/api
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from diskless.loop.long_work import Steps
 from metadata.operations import (
     AlterClientQuotas,
     CreatePartitions,
@@ -25,6 +27,7 @@ from metadata.operations import (
 from wal.chunks.buffer import FragmentChain
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError
+from wal.wire.layouts import SizedBytes
 
 LEADER_EPOCH: Final = 0
 """The one leader epoch there is: in Metadata, ListOffsets, Fetch and every batch served.
@@ -122,6 +125,10 @@ class ListOffsetsResult(NamedTuple):
     timestamp_ms: int = -1
 
 
+AT_ONCE: Final[AbstractAsyncContextManager[None]] = nullcontext()
+"""The turn of a reader that waits for nobody."""
+
+
 class EarlyEnd:
     """Tells a parked fetch to answer now with what it has, because somebody waits behind it.
 
@@ -203,12 +210,13 @@ class ReplicaManager(Protocol):
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
-    ) -> Awaitable[Sequence[AppendResult]]:
+    ) -> Steps[Awaitable[Sequence[AppendResult]]]:
         """Enqueue the batches before returning; the awaitable gives their results in order.
 
-        Called synchronously in the order in which requests arrive on a connection, which is what
-        keeps a producer's batches in sequence. Cancelling the awaitable gives up the answer, never
-        the append. A future is awaited through a callback, without a task. `acks` is -1, 0 or 1.
+        Called, and taken to its end, in the order in which requests arrive on a connection, which
+        is what keeps a producer's batches in sequence. Cancelling the awaitable gives up the
+        answer, never the append. A future is awaited through a callback, without a task. `acks` is
+        -1, 0 or 1.
         """
         ...
 
@@ -223,12 +231,14 @@ class ReplicaManager(Protocol):
         client: ClientInfo,
         wake: EarlyEnd,
         reserve: Callable[[int], int],
+        read_turn: AbstractAsyncContextManager[None] = AT_ONCE,
     ) -> Awaitable[Sequence[FetchResult]]:
         """Read partitions in request order, waiting for `min_bytes` until `max_wait_ms` or `wake`.
 
-        Asks `reserve` before it reads, with how much there is to read, and reads as much as that
-        gives. The first non-empty partition gives at least one whole batch, whatever the limits.
-        Cancelled when the client is gone; leaves no watch behind then.
+        Looks up and reads within `read_turn`, and waits outside of it. Asks `reserve` before it
+        reads, with how much there is to read, and reads as much as that gives. The first non-empty
+        partition gives at least one whole batch, whatever the limits. Cancelled when the client is
+        gone; leaves no watch behind then.
         """
         ...
 
@@ -273,7 +283,7 @@ class Cluster(Protocol):
         ...
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
-        """The node id this client shall use for a partition; sticky while that broker lives."""
+        """The node id this client is sent to for a partition; sticky while that broker lives."""
         ...
 
     def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
@@ -285,7 +295,7 @@ class Cluster(Protocol):
         ...
 
     def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
-        """The broker of a rack that has any whom its readers of a partition shall ask."""
+        """The broker that readers of a partition in a rack are sent to; the rack has one."""
         ...
 
     def preferred_produce_brokers(
@@ -429,7 +439,7 @@ class GroupProtocol(NamedTuple):
     """A way of assigning that a member knows, with what it has to say for it; opaque to brokers."""
 
     name: str
-    metadata: bytes
+    metadata: SizedBytes
 
 
 class JoinGroup(NamedTuple):
@@ -514,6 +524,9 @@ class LeavingMember(NamedTuple):
     reason: str
 
 
+RETENTION_AS_CONFIGURED: Final = -1
+
+
 class CommitOffset(NamedTuple):
     """How far a group has read one partition: the next offset to be read."""
 
@@ -533,7 +546,7 @@ class CommitOffsets(NamedTuple):
     member_id: str
     instance_id: str | None
     retention_ms: int
-    """-1: as the broker is configured."""
+    """How long the offsets stay, or RETENTION_AS_CONFIGURED; any other below 0: they go at once."""
     knows_member_epochs: bool
     """Whether this version can speak for a member of a KIP-848 group (OffsetCommit ≥ 9)."""
     offsets: Sequence[CommitOffset]
@@ -611,7 +624,7 @@ class ConsumerHeartbeat(NamedTuple):
     member_id: str
     """Empty in version 0 only, of a member that joins and has none yet."""
     member_epoch: int
-    """What it was last told; JOIN_EPOCH and so on of `diskless.groups.consumer.consumer_requests`."""
+    """What it was last told; JOIN_EPOCH and so on of `groups.consumer.consumer_requests`."""
     instance_id: str | None
     rack_id: str | None
     rebalance_timeout_ms: int
@@ -700,6 +713,13 @@ class GroupCoordinator(Protocol):
         """The group's error, or the members' in their order."""
         ...
 
+    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+        """Match what has to be matched for this heartbeat; good for as long as the result is kept.
+
+        Raises: InvalidRegularExpression.
+        """
+        ...
+
     def consumer_heartbeat(
         self, request: ConsumerHeartbeat, client: ClientInfo
     ) -> Awaitable[ConsumerHeartbeatAnswer]:
@@ -730,7 +750,7 @@ class GroupCoordinator(Protocol):
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> DisklessError | Sequence[ListedGroup]:
+    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
         """The groups this broker coordinates; nothing given: all. Case does not matter."""
         ...
 

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError
+from wal.wire.layouts import Int8, Int32, UInt32
 
 WRITE_AHEAD_MULTI_SEGMENT: Final = 1
 """KIP-1164's ObjectFormat of a WAL object."""
@@ -25,7 +26,7 @@ PARQUET_SEGMENT: Final = 2
 """Our object format of a Parquet segment; segments share the life cycle of WAL objects."""
 
 TOMBSTONE: Final = 0
-"""Object format of a row that only says: this key shall never be committed."""
+"""Object format of a row that only says: this key is never committed."""
 
 METADATA_TOPIC: Final = "__diskless_metadata"
 """The topic under which any Kafka client can read the metadata log, a partition per coordinator."""
@@ -64,7 +65,7 @@ class CreateTopic:
     """A topic to create. Its name, partition count and configs were validated by the caller."""
 
     name: str
-    partition_count: int
+    partition_count: Int32
     configs: Mapping[str, str] = field(default_factory=dict)
     topic_id: UUID | None = None
     """Given when somebody chose it already; else the coordinator mints one."""
@@ -74,30 +75,30 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitions:
-    """A topic shall have `partition_count` partitions: the missing ones are created.
+    """Gives a topic `partition_count` partitions: creates those that are missing.
 
     Repeating it changes nothing, so a creation that failed half-way is driven on by asking again.
     """
 
     topic_id: UUID
     name: str
-    partition_count: int
+    partition_count: Int32
     assignments: Mapping[int, int] = field(default_factory=dict)
     """Partitions that live at other coordinators, filled in by the catalogue's leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsAt:
-    """The partitions of one topic that one coordinator shall have, by index."""
+    """The partitions of one topic that go to one coordinator, by index."""
 
     topic_id: UUID
     name: str
-    partitions: Sequence[int]
+    partitions: Sequence[Int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterTopicConfigs:
-    """A topic shall have exactly `configs`, if it has exactly `before` now.
+    """Gives a topic exactly `configs`, if it has exactly `before` now.
 
     Repeating it changes nothing. Names and values were validated by the caller, who made `configs`
     of `before`; somebody else's change in between is told, so that it is not undone.
@@ -184,7 +185,7 @@ class WalExtent(NamedTuple):
     last_offset: Offset
     log_append_time_ms: int
     max_timestamp_ms: int
-    timestamp_type: int
+    timestamp_type: Int8
     object_bytes: int = 0
     """Size of the whole WAL object; the object cache aligns its blocks with it."""
 
@@ -255,14 +256,14 @@ class ListedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlan:
-    """A segment that shall be rolled: fixed offsets, fixed key, the batches it is made of.
+    """A segment that is to be rolled: fixed offsets, fixed key, the batches it is made of.
 
     Durable once planned: asked again, the coordinator gives the same plan with the same key until
     it is committed, so that killed, repeated and speculative tasks converge on one object.
     """
 
-    partition: TopicIdPartition
     topic_name: str
+    partition: TopicIdPartition
     object_key: ObjectKey
     base_offset: Offset
     last_offset: Offset
@@ -278,7 +279,7 @@ class RolledSegment:
     base_offset: Offset
     last_offset: Offset
     object_bytes: int
-    crc32c: int
+    crc32c: UInt32
     """CRC32C over the whole object."""
     record_count: int
     max_timestamp_ms: int
@@ -303,9 +304,9 @@ class HandedFile:
     """A WAL object whose ownership goes to the next coordinator of its owner list."""
 
     object_key: ObjectKey
-    object_format: int
+    object_format: Int8
     file_size_bytes: int
-    owner_ids: Sequence[int]
+    owner_ids: Sequence[Int32]
 
 
 class Tombstone(NamedTuple):
@@ -328,9 +329,9 @@ class Leader(NamedTuple):
 class RegisteredBroker(NamedTuple):
     """A broker of the cluster, as the catalogue knows it."""
 
-    broker_id: int
+    broker_id: Int32
     host: str
-    port: int
+    port: Int32
     rack: str
     incarnation: UUID
 
@@ -347,6 +348,14 @@ class Coordinator(Protocol):
     async def create_topics(
         self, topics: Sequence[CreateTopic]
     ) -> Sequence[TopicDescription | DisklessError]: ...
+
+    async def create_partitions(
+        self, topics: Sequence[CreatePartitions]
+    ) -> Sequence[DisklessError | None]: ...
+
+    async def alter_topic_configs(
+        self, requests: Sequence[AlterTopicConfigs]
+    ) -> Sequence[AlteredTopicConfigs]: ...
 
     async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]: ...
 

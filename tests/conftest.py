@@ -10,11 +10,26 @@ import boto3
 import pytest
 from botocore.client import BaseClient
 
-pytest_plugins = ["tests.support.moto_server", "tests.support.faulty_s3"]
+from demo.broker_process import BrokerProcess
+from tests.support.ports import own_port
+
+pytest_plugins = [
+    "tests.support.exhaustive",
+    "tests.support.unit_tests",
+    "tests.support.worker_groups",
+    "tests.support.loop_holds",
+    "tests.support.moto_server",
+    "tests.support.faulty_s3",
+    "tests.support.timeless_hypothesis",
+    "tests.support.profiles",
+]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 _bucket_numbers = itertools.count()
+
+# A broker that is killed comes back where it was, and meanwhile nobody else may get the port.
+BrokerProcess.new_port = staticmethod(own_port)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

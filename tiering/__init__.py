@@ -1,1 +1,18 @@
-"""WAL batches in, Parquet segments out: the segment format, its reader, and the Spark job."""
+"""WAL batches in, Parquet segments out: the segment format, its reader, and the Spark job.
+
+The job:
+
+- `command`: `diskless tier`; `job`: the driver: plan, roll, commit
+- `spark_roller`: one Spark task per segment; `roll`: one segment: batches of WAL objects become one
+  Parquet object
+- `coordinator_client`: the operations that a job needs of a broker
+
+Segments:
+
+- `segment_format`: what a footer says. Read this first. `segment_columns`: columns to and from
+  records
+- `segment_writer`, `segment_reader`: writing one; serving consumers from it
+- `raw_batches`: batches that nobody can decode
+- `segment_verification`: checking every byte of one; `segment_footers`: what a rebuild reads of
+  them
+"""

@@ -8,8 +8,9 @@ made, and consumers get them as before.
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -20,9 +21,6 @@ from tiering.job import Roller, RollFailure, RollReport, run_once
 from wal import failpoint
 from wal.clock import Clock, SystemClock
 from wal.errors import InvalidSettings, OutcomeUnknown, Retriable
-
-if TYPE_CHECKING:
-    from tiering.spark_roller import SparkRoller
 
 
 def tier(
@@ -133,7 +131,7 @@ def print_report(console: Console, report: RollReport, elapsed_s: float) -> None
     console.print(table)
 
 
-def _spark_roller_class() -> Callable[[str], "SparkRoller"]:
+def _spark_roller_class() -> Callable[[str], AbstractContextManager[Roller]]:
     """Raises InvalidSettings when PySpark is not installed; it is an extra of this package."""
     try:
         from tiering.spark_roller import SparkRoller

@@ -30,12 +30,13 @@ from wal.coordinates import LOG_APPEND_TIME
 from wal.errors import CorruptBatch, CorruptSegment
 from wal.records.record_batch import (
     BatchHeader,
+    EncodedBatch,
     assign_log_append_time,
     assign_offsets,
     parse_header,
     verify_crc,
 )
-from wal.records.record_columns import RECORD_SCHEMA, EncodedBatch, LocatedBatch, encode_batches
+from wal.records.record_columns import RECORD_SCHEMA, LocatedBatch, encode_batches
 
 
 class RawBatch(NamedTuple):

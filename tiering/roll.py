@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -60,7 +60,7 @@ from wal.records.batch_validation import RECORDS_PER_BATCH_MAX
 from wal.records.compression import NONE
 from wal.records.record_batch import HEADER_BYTES, MAGIC_V2, BatchHeader, parse_header, verify_crc
 from wal.records.record_columns import INFLATED_BYTES_MAX, LocatedBatch, decode_batches
-from wal.stores.object_store import ObjectBody, ObjectStat
+from wal.stores.blocking_store import BlockingStore
 
 READ_BYTES_MAX: Final = 8 << 20
 """One ranged read; large enough that its latency does not matter, small enough to have several."""
@@ -82,16 +82,6 @@ _FIRST_RATIO: Final = 8.0
 """Expected ratio of Arrow bytes to compressed bytes before the first compressed batch was seen."""
 
 
-class SegmentStore(Protocol):
-    """What a roll needs of an object store; blocking. See `wal.stores.object_store` for the promises."""
-
-    def put(self, key: ObjectKey, body: ObjectBody) -> None: ...
-
-    def get_range(self, key: ObjectKey, start: int, length: int) -> bytes: ...
-
-    def head(self, key: ObjectKey) -> ObjectStat: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollSettings:
     """How segments are written."""
@@ -111,7 +101,7 @@ class Rolled(NamedTuple):
 
 def roll(
     plan: SegmentPlan,
-    store: SegmentStore,
+    store: BlockingStore,
     *,
     settings: RollSettings | None = None,
     temporary_directory: str | None = None,
@@ -151,7 +141,7 @@ def _check_plan(plan: SegmentPlan) -> None:
         raise Rejected(f"{plan.object_key}: planned extents end before offset {offset}")
 
 
-def _already_written(plan: SegmentPlan, store: SegmentStore) -> WrittenSegment | None:
+def _already_written(plan: SegmentPlan, store: BlockingStore) -> WrittenSegment | None:
     """The segment that an earlier or a concurrent attempt left, after reading and checking all."""
     try:
         object_bytes = store.head(plan.object_key).length_bytes
@@ -171,7 +161,7 @@ def _already_written(plan: SegmentPlan, store: SegmentStore) -> WrittenSegment |
 
 def _write(
     plan: SegmentPlan,
-    store: SegmentStore,
+    store: BlockingStore,
     settings: RollSettings,
     temporary_directory: str | None,
 ) -> WrittenSegment:
@@ -227,7 +217,7 @@ class _Decoded(NamedTuple):
     is_raw: bool = False
 
 
-def row_groups(plan: SegmentPlan, store: SegmentStore, row_group_bytes: int) -> Iterator[pa.Table]:
+def row_groups(plan: SegmentPlan, store: BlockingStore, row_group_bytes: int) -> Iterator[pa.Table]:
     """All records of the plan as tables of RECORD_SCHEMA, each of whole batches, in offset order.
 
     A table with raw batches has the column `raw_batch` too. A table is of about `row_group_bytes`,
@@ -261,7 +251,7 @@ def _together(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default")
 
 
-def _decoded(plan: SegmentPlan, store: SegmentStore) -> Iterator[_Decoded]:
+def _decoded(plan: SegmentPlan, store: BlockingStore) -> Iterator[_Decoded]:
     """Batches decoded in groups that come to about `DECODE_BYTES` of Arrow.
 
     What compressed batches inflate to is known afterwards, so it is estimated from the ones before.
@@ -339,7 +329,7 @@ class _Range(NamedTuple):
     extents: Sequence[WalExtent]
 
 
-def _batches(plan: SegmentPlan, store: SegmentStore) -> Iterator[_SourceBatch]:
+def _batches(plan: SegmentPlan, store: BlockingStore) -> Iterator[_SourceBatch]:
     """The physical batches of all extents in offset order, each with its assigned offset."""
     walk: _ExtentWalk | None = None
     for read, data in _read_ahead(_coalesced(plan.extents), store):
@@ -385,7 +375,7 @@ def _range_over(extents: Sequence[WalExtent]) -> _Range:
     return _Range(extents[0].object_key, start, length, tuple(extents))
 
 
-def _read_ahead(ranges: Iterator[_Range], store: SegmentStore) -> Iterator[tuple[_Range, bytes]]:
+def _read_ahead(ranges: Iterator[_Range], store: BlockingStore) -> Iterator[tuple[_Range, bytes]]:
     """The ranges with their bytes, in order; later ones are read while the caller works."""
     waiting: deque[tuple[_Range, Future[bytes]]] = deque()
     with ThreadPoolExecutor(READ_AHEAD_RANGES, thread_name_prefix="roll-read") as readers:

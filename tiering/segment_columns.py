@@ -1,4 +1,4 @@
-"""The columns of a segment, and their way from and to the record columns of `wal.records.record_columns`.
+"""The columns of a segment, from and to the record columns of `wal.records.record_columns`.
 
 The two schemas differ where a stock Parquet reader would stumble over what Kafka allows:
 
@@ -173,12 +173,8 @@ def read_timestamps(
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """(offsets, timestamps in ms) of the rows of one row group. Raises: CorruptSegment."""
     rows = read_row_group(key, footer, index, data, list(_TIMESTAMP_COLUMNS))
-    return rows.column("offset"), timestamps_of(rows)
-
-
-def timestamps_of(rows: pa.Table) -> pa.ChunkedArray:
-    """Timestamps in ms of rows that have both columns."""
-    return _joined_timestamps(rows.column("timestamp"), rows.column("timestamp_raw"))
+    timestamps = _joined_timestamps(rows.column("timestamp"), rows.column("timestamp_raw"))
+    return rows.column("offset"), timestamps
 
 
 class _PartFile(io.RawIOBase):

@@ -2,8 +2,7 @@
 
 A footer gives almost all of it, also the checksum of the whole object. The batches of idempotent
 producers come from four columns that lie side by side in each row group, so a row group costs one
-small read; row groups whose statistics know no producer cost none. Only segments of releases that
-did not write sources are read as a whole, when somebody has to compare batches with them.
+small read; row groups whose statistics know no producer cost none.
 
 PyArrow works in threads. Failure cases: CorruptSegment naming the key, ObjectNotFound,
 ObjectStoreUnavailable.
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metadata.rebuild.facts import RolledBatch, RolledRange, SegmentFacts
-from tiering.segment_columns import read_part_of_row_group, read_row_group, timestamps_of
+from tiering.segment_columns import read_part_of_row_group
 from tiering.segment_format import (
     SegmentFooter,
     decode_sources,
@@ -31,7 +30,6 @@ from wal.stores.object_store import ObjectStat, ObjectStore
 
 _TAIL_GUESS_BYTES: Final = 64 << 10
 _BATCH_COLUMNS: Final = ["batch_base_offset", "producer_id", "producer_epoch", "base_sequence"]
-_TIMESTAMP_COLUMNS: Final = ["offset", "timestamp", "timestamp_raw"]
 
 
 class _ColumnRange(NamedTuple):
@@ -44,19 +42,13 @@ async def read_segment_facts(
 ) -> SegmentFacts:
     """What the footer says; of its sources, those among the `existing` WAL objects."""
     footer, tail, tail_start = await _footer(store, stat)
-    sources = None
-    first: str | None = None
-    last: str | None = None
-    if footer.sources_bytes is not None:
-        start = footer.footer_start - footer.sources_bytes
-        if start >= tail_start:
-            encoded = tail[start - tail_start : footer.footer_start - tail_start]
-        else:
-            encoded = await store.get_range(stat.key, start, footer.sources_bytes)
-        ranges = decode_sources(stat.key, encoded)
-        ulids = [source.object_key.rpartition("/")[2] for source in ranges]
-        first, last = min(ulids, default=None), max(ulids, default=None)
-        sources = [RolledRange(*source) for source in ranges if source.object_key in existing]
+    start = footer.footer_start - footer.sources_bytes
+    if start >= tail_start:
+        encoded = tail[start - tail_start : footer.footer_start - tail_start]
+    else:
+        encoded = await store.get_range(stat.key, start, footer.sources_bytes)
+    sources = decode_sources(stat.key, encoded)
+    ulids = [source.object_key.rpartition("/")[2] for source in sources]
     identity = footer.identity
     return SegmentFacts(
         object_key=stat.key,
@@ -68,9 +60,9 @@ async def read_segment_facts(
         last_offset=identity.last_offset,
         max_timestamp_ms=footer.max_timestamp_ms,
         stored_ms=stat.last_modified_ms,
-        sources=sources,
-        first_source=first,
-        last_source=last,
+        sources=[RolledRange(*source) for source in sources if source.object_key in existing],
+        first_source=min(ulids, default=None),
+        last_source=max(ulids, default=None),
         producer_id_max=await asyncio.to_thread(_greatest_producer_id, footer),
     )
 
@@ -90,16 +82,6 @@ async def read_producers(
             continue
         data = await store.get_range(stat.key, where.start, where.length)
         batches += await asyncio.to_thread(_producers_in, stat.key, footer, index, where, data)
-    return batches
-
-
-async def read_all_batches(store: ObjectStore, stat: ObjectStat) -> list[RolledBatch]:
-    """Every batch with its greatest timestamp, in offset order; reads the whole segment."""
-    footer, _, _ = await _footer(store, stat)
-    batches: list[RolledBatch] = []
-    for index, group in enumerate(footer.row_groups):
-        data = await store.get_range(stat.key, group.byte_offset, group.length_bytes)
-        batches += await asyncio.to_thread(_all_in, stat.key, footer, index, data)
     return batches
 
 
@@ -160,18 +142,6 @@ def _producers_in(
     rows = read_part_of_row_group(key, footer, index, where.start, data, _BATCH_COLUMNS)
     last_offset = footer.row_groups[index].last_offset
     return [batch for batch in _batches(key, rows, last_offset) if batch.producer_id >= 0]
-
-
-def _all_in(key: ObjectKey, footer: SegmentFooter, index: int, data: bytes) -> list[RolledBatch]:
-    rows = read_row_group(key, footer, index, data, [*_TIMESTAMP_COLUMNS, *_BATCH_COLUMNS])
-    times = np.asarray(timestamps_of(rows).to_numpy())
-    batches = list(_batches(key, rows, footer.row_groups[index].last_offset))
-    first_row = np.array([batch.base_offset for batch in batches])
-    greatest = np.maximum.reduceat(times, first_row - footer.row_groups[index].base_offset)
-    return [
-        batch._replace(max_timestamp_ms=int(time_ms))
-        for batch, time_ms in zip(batches, greatest, strict=True)
-    ]
 
 
 def _batches(key: ObjectKey, rows: pa.Table, last_offset: int) -> Iterator[RolledBatch]:

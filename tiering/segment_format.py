@@ -28,8 +28,8 @@ The sources say which bytes of which WAL objects were rolled, for whoever rebuil
 other reader looks there, so they do not make the footers larger that brokers keep. For each run of
 neighbouring bytes, in offset order: zigzag uvarint of the ULID's milliseconds minus those of the
 run before; the ULID's ten random bytes; uvarint byte offset in the object; uvarint length. That is
-some 18 bytes. The page index's checksum covers them. Segments of earlier releases have none, and
-neither has one of objects that are not named by a ULID.
+some 18 bytes. The page index's checksum covers them. Objects not named like WAL objects are left
+out: no rebuild looks for them.
 
 This module knows the footer; metadata/rules/segments.py names the object, tiering/segment_writer.py
 writes, tiering/segment_reader.py reads, tiering/segment_columns.py knows the columns. PyArrow is
@@ -48,7 +48,8 @@ from uuid import UUID
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c, crc32c_joined
 from wal.errors import CorruptSegment
-from wal.ulid import decode_ulid, encode_ulid, wal_object_key
+from wal.ulid import decode_ulid, encode_ulid, minted_ms_of_wal_key, wal_object_key
+from wal.wire.fields import FieldReader, uvarint, zigzag
 
 FORMAT_VERSION: Final = "1"
 CREATED_BY: Final = "diskless segment writer 1"
@@ -126,8 +127,8 @@ class SegmentFooter:
     footer_start: int
     footer_bytes: bytes
     """The footer's Thrift bytes, the 8 bytes after them included: what PyArrow wants to see."""
-    sources_bytes: int | None = None
-    """How many bytes before the footer `decode_sources` reads; None: there are no sources."""
+    sources_bytes: int
+    """How many bytes before the footer `decode_sources` reads."""
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -144,42 +145,37 @@ class SegmentFooter:
         return crc32c(self.footer_bytes, value)
 
 
-def encode_sources(sources: Sequence[SourceRange]) -> bytes | None:
-    """None when an object is not named by a ULID."""
+def encode_sources(sources: Sequence[SourceRange]) -> bytes:
+    """Of those whose objects are named like WAL objects."""
     encoded = bytearray()
     previous_ms = 0
     for source in sources:
-        ulid = source.object_key.rpartition("/")[2]
-        try:
-            number = decode_ulid(ulid)
-        except ValueError:
-            return None
-        if wal_object_key(ulid) != source.object_key:
-            return None
+        if minted_ms_of_wal_key(source.object_key) is None:
+            continue
+        number = decode_ulid(source.object_key.rpartition("/")[2])
         time_ms = number >> _RANDOM_BITS
         delta = time_ms - previous_ms
         previous_ms = time_ms
-        encoded += _uvarint(delta << 1 if delta >= 0 else (-delta << 1) - 1)
+        encoded += zigzag(delta)
         encoded += (number & _RANDOM_MASK).to_bytes(_RANDOM_BYTES, "big")
-        encoded += _uvarint(source.byte_offset) + _uvarint(source.length_bytes)
+        encoded += uvarint(source.byte_offset, 64) + uvarint(source.length_bytes, 64)
     return bytes(encoded)
 
 
 def decode_sources(key: str, data: bytes) -> Sequence[SourceRange]:
-    """The inverse of `encode_sources`. Raises: CorruptSegment naming `key`."""
+    """What `encode_sources` was given. Raises: CorruptSegment naming `key`."""
     sources: list[SourceRange] = []
-    time_ms = position = 0
-    try:
-        while position < len(data):
-            zigzag, position = _read_uvarint(data, position)
-            time_ms += zigzag >> 1 ^ -(zigzag & 1)
-            random_part = int.from_bytes(data[position : position + _RANDOM_BYTES], "big")
-            byte_offset, position = _read_uvarint(data, position + _RANDOM_BYTES)
-            length_bytes, position = _read_uvarint(data, position)
+    reader = FieldReader(data, f"{key}: its sources", CorruptSegment)
+    time_ms = 0
+    while reader.position < reader.end:
+        time_ms += reader.zigzag()
+        random_part = int.from_bytes(reader.raw(_RANDOM_BYTES), "big")
+        byte_offset, length_bytes = reader.uvarint(64), reader.uvarint(64)
+        try:
             ulid = encode_ulid(time_ms << _RANDOM_BITS | random_part)
-            sources.append(SourceRange(wal_object_key(ulid), byte_offset, length_bytes))
-    except (ValueError, IndexError) as error:
-        raise CorruptSegment(f"{key}: its sources cannot be read: {error!r}") from error
+        except ValueError as error:
+            raise reader.corrupt(str(error)) from error
+        sources.append(SourceRange(wal_object_key(ulid), byte_offset, length_bytes))
     return sources
 
 
@@ -188,37 +184,15 @@ _RANDOM_BITS: Final = 8 * _RANDOM_BYTES
 _RANDOM_MASK: Final = (1 << _RANDOM_BITS) - 1
 
 
-def _uvarint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _read_uvarint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position behind it). Raises: IndexError."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-
-
 def footer_metadata(
     identity: SegmentIdentity,
     row_groups: Sequence[RowGroup],
     raw_batch_count: int,
-    sources_bytes: int | None = None,
+    sources_bytes: int,
 ) -> dict[str, str]:
     """The key-value metadata of a segment, its checksums still to be filled in."""
-    told = {} if sources_bytes is None else {SOURCES_BYTES_KEY: str(sources_bytes)}
     return {
-        **told,
+        SOURCES_BYTES_KEY: str(sources_bytes),
         VERSION_KEY: FORMAT_VERSION,
         TOPIC_KEY: identity.topic_name,
         TOPIC_ID_KEY: str(identity.partition.topic_id),
@@ -275,7 +249,9 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
     try:
         version = pairs[VERSION_KEY.encode()].decode()
         if version != FORMAT_VERSION:
-            raise CorruptSegment(f"{key}: segment format {version!r} is not known here")
+            raise CorruptSegment(
+                f"{key}: format version {version}; this release reads version {FORMAT_VERSION}"
+            )
         identity = SegmentIdentity(
             pairs[TOPIC_KEY.encode()].decode(),
             TopicIdPartition(
@@ -289,8 +265,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         row_groups = tuple(
             RowGroup(*map(int, group)) for group in json.loads(pairs[ROW_GROUPS_KEY.encode()])
         )
-        told = pairs.get(SOURCES_BYTES_KEY.encode())
-        sources_bytes = None if told is None else int(told)
+        sources_bytes = int(pairs[SOURCES_BYTES_KEY.encode()])
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptSegment(f"{key}: footer metadata is incomplete: {error!r}") from error
     footer_start = object_bytes - len(footer)
@@ -301,7 +276,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         raise CorruptSegment(f"{key}: row groups hold {rows} rows, not {described}")
     last = row_groups[-1]
     index_bytes = footer_start - last.byte_offset - last.length_bytes
-    if sources_bytes is not None and not 0 <= sources_bytes <= index_bytes:
+    if not 0 <= sources_bytes <= index_bytes:
         raise CorruptSegment(f"{key}: {sources_bytes} bytes of sources in {index_bytes}")
     return SegmentFooter(
         identity=identity,

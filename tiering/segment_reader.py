@@ -31,17 +31,15 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from metadata.operations import SegmentExtent
 from tiering.segment_format import RowGroup, SegmentFooter, footer_length, parse_footer
 from wal.coordinates import ObjectKey
 from wal.crc import Buffer
 from wal.errors import CorruptBatch, CorruptObject, CorruptSegment
+from wal.records.record_batch import EncodedBatch
 from wal.settings import setting
-
-if TYPE_CHECKING:
-    from wal.records.record_columns import EncodedBatch
 
 _TAIL_GUESS_BYTES: Final = 64 << 10
 """Holds the footer of a segment of 128 MiB and its page index's end; a longer one costs a read."""
@@ -111,7 +109,7 @@ class SegmentReaderStatistics(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _EncodedRowGroup:
-    batches: Sequence["EncodedBatch"]
+    batches: Sequence[EncodedBatch]
     last_offsets: Sequence[int]
     weight_bytes: int
 
@@ -161,9 +159,7 @@ class SegmentReader:
             prefetches=self._prefetches,
         )
 
-    async def read(
-        self, extent: SegmentExtent, offset: int, max_bytes: int
-    ) -> list["EncodedBatch"]:
+    async def read(self, extent: SegmentExtent, offset: int, max_bytes: int) -> list[EncodedBatch]:
         """Batches from the one that contains `offset` on, in order, from this segment alone.
 
         At least one, however large; then as many as stay within `max_bytes` together. `offset` lies

@@ -3,7 +3,7 @@
 Called by a roll that finds its key taken, and by `diskless verify`. Reads one row group at a time.
 """
 
-from typing import Final, Protocol
+from typing import Final
 
 from tiering.segment_format import (
     MAGIC,
@@ -14,21 +14,13 @@ from tiering.segment_format import (
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptObject, CorruptSegment
-from wal.stores.object_store import ObjectStat
+from wal.stores.blocking_store import BlockingStore
 
 _TAIL_GUESS_BYTES: Final = 64 << 10
 _COPY_BYTES: Final = 8 << 20
 
 
-class ReadableStore(Protocol):
-    """The reading half of a blocking store."""
-
-    def get_range(self, key: ObjectKey, start: int, length: int) -> bytes: ...
-
-    def head(self, key: ObjectKey) -> ObjectStat: ...
-
-
-def verify_segment(store: ReadableStore, key: ObjectKey) -> SegmentFooter:
+def verify_segment(store: BlockingStore, key: ObjectKey) -> SegmentFooter:
     """Check footer, row groups, their offsets and raw batches, and page index; returns the footer.
 
     Raises: CorruptSegment naming the key, ObjectNotFound, ObjectStoreUnavailable.
@@ -60,7 +52,7 @@ def verify_segment(store: ReadableStore, key: ObjectKey) -> SegmentFooter:
     return footer
 
 
-def object_crc32c(store: ReadableStore, key: ObjectKey, object_bytes: int) -> int:
+def object_crc32c(store: BlockingStore, key: ObjectKey, object_bytes: int) -> int:
     """CRC32C over the whole object, read piece by piece."""
     value = 0
     for start in range(0, object_bytes, _COPY_BYTES):
@@ -69,7 +61,7 @@ def object_crc32c(store: ReadableStore, key: ObjectKey, object_bytes: int) -> in
     return value
 
 
-def _read_footer(store: ReadableStore, key: ObjectKey, object_bytes: int) -> SegmentFooter:
+def _read_footer(store: BlockingStore, key: ObjectKey, object_bytes: int) -> SegmentFooter:
     guess = min(_TAIL_GUESS_BYTES, object_bytes)
     tail = store.get_range(key, object_bytes - guess, guess)
     length = footer_length(key, tail, object_bytes)

@@ -76,9 +76,9 @@ class SegmentWriter:
         self,
         file: BinaryIO,
         identity: SegmentIdentity,
-        sources: Sequence[SourceRange] = (),
+        sources: Sequence[SourceRange],
     ) -> None:
-        """`sources` name where the records come from; none when that is not known."""
+        """`sources` name where the records come from."""
         self._file = file
         self._identity = identity
         self._sources = sources
@@ -135,12 +135,9 @@ class SegmentWriter:
 
     def finish(self) -> WrittenSegment:
         """Write page index and footer, and the checksums over both."""
-        sources = encode_sources(self._sources) if self._sources else None
+        sources = encode_sources(self._sources)
         metadata = footer_metadata(
-            self._identity,
-            self._row_groups,
-            self._raw_batch_count,
-            None if sources is None else len(sources),
+            self._identity, self._row_groups, self._raw_batch_count, len(sources)
         )
         self._parquet.add_key_value_metadata(metadata)
         index_start = self._sink.position
@@ -153,9 +150,9 @@ class SegmentWriter:
         index = self._file.read(written - footer_bytes - index_start)
         footer = self._file.read(footer_bytes)
         # Nothing in a Parquet file points behind its page index, so there is room for more.
-        index += sources or b""
+        index += sources
         self._file.seek(written - footer_bytes)
-        self._file.write(sources or b"")
+        self._file.write(sources)
         self._file.write(sealed_footer(footer, crc32c(index)))
         self._file.flush()
         object_bytes = index_start + len(index) + footer_bytes

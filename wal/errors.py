@@ -19,7 +19,9 @@
     │   └── AppendTooLarge       a streamed append ran past its threshold; the log is as it was
     ├── Retriable                it did not happen; the same request may be tried again
     │   ├── ObjectStoreUnavailable
+    │   │   └── ObjectStoreRefused   it answered, and does not let us: bucket, credentials, rights
     │   ├── StorageFailed        a local disk refused a write or an fsync
+    │   │   └── ChunkLost            somebody deleted a chunk's files before its object was stored
     │   ├── NotCoordinator       this process may not (or no longer) write the metadata log
     │   ├── CommitFailed         an operation's metadata append failed; nothing was applied
     │   ├── ObjectExpired        a WAL object came to be committed too late; write it anew
@@ -31,6 +33,7 @@
     ├── ObjectExists             put-if-absent met an object that somebody else wrote
     ├── CorruptData              stored bytes fail their own checks; names the file and the position
     │   ├── CorruptChunk, CorruptObject, CorruptLog, CorruptSegment, CorruptState
+    ├── DirectoryLost            somebody deleted a directory of this broker, which cannot go on
     ├── OutOfBounds              an index beyond the ends of a segmented log
     └── InvalidSettings          a configuration value or key; names it
 
@@ -38,7 +41,8 @@ A class exists where a caller acts differently on it. `diskless/api/errors.py` m
 Kafka's error codes; nothing else knows the codes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 
 class DisklessError(Exception):
@@ -154,8 +158,20 @@ class ObjectStoreUnavailable(Retriable):
     """The object store answered with an error, too slowly, or not at all; nothing was stored."""
 
 
+class ObjectStoreRefused(ObjectStoreUnavailable):
+    """The object store answered and does not let this process in; a start ends with it.
+
+    The bucket is missing, the credentials are wrong, or they do not have a right that is needed.
+    While a broker runs this is an outage like any other: rights and credentials come back.
+    """
+
+
 class StorageFailed(Retriable):
     """A local disk refused a write or an fsync."""
+
+
+class ChunkLost(StorageFailed):
+    """The files of a chunk are gone before its object was stored: its batches are nowhere."""
 
 
 class NotCoordinator(Retriable):
@@ -218,9 +234,36 @@ class CorruptState(CorruptData):
     """The SQLite state contradicts its checksums or the metadata log."""
 
 
+class DirectoryLost(DisklessError):
+    """A directory was deleted or replaced under this broker and cannot be made anew by it."""
+
+
 class OutOfBounds(DisklessError):
     """An index below the lowest or at/above the highest index of a segmented log."""
 
 
 class InvalidSettings(DisklessError):
     """A configuration key or value; the message names it and says what is allowed."""
+
+
+_Error = TypeVar("_Error", bound=BaseException)
+_Result = TypeVar("_Result")
+
+
+def detached(error: _Error) -> _Error:
+    """The error without the frames it went through, to be kept as a value.
+
+    A traceback keeps the variables of all these frames: of a batch that was refused, what it had
+    inflated to, until the answer is built and the garbage collector has found the cycle.
+    """
+    error.__traceback__ = None
+    error.__context__ = error.__cause__ = None
+    return error
+
+
+def outcome_of(work: Callable[[], _Result]) -> _Result | DisklessError:
+    """What `work()` returns, or the DisklessError that it raises, detached; for threads."""
+    try:
+        return work()
+    except DisklessError as error:
+        return detached(error)

@@ -30,6 +30,8 @@ the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from 
 | forget.after_log | files that are dealt with are forgotten durably |
 | seal.after_log | what was handed over and never committed here cannot be committed any more |
 | takeover.after_tombstones / takeover.after_log | around acting for an owner that never came |
+| notes.before_put / notes.after_put | around keeping what objects to be deleted note of others |
+| notes.after_merge | notes objects are merged, those that went into it are there still |
 | orphan.after_marker | the store's clock is about to be read |
 | orphan.after_tombstones / orphan.after_delete | around the deletion of orphans |
 | snapshot.after_copy | the state is copied beside itself |

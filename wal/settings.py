@@ -5,7 +5,7 @@ A package declares a section beside the code that uses it:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class WalSettings:
         chunk_max_bytes: int = setting(
-            "wal.chunks.chunk.max.bytes", 8 << 20, minimum=64 << 10, maximum=1 << 30,
+            "wal.chunk.max.bytes", 8 << 20, minimum=64 << 10, maximum=1 << 30,
             why="smaller: more PUTs; larger: more to upload again after a crash",
         )
 

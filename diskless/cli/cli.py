@@ -15,17 +15,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from wal.errors import DisklessError, InvalidSettings
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from metadata.rebuild.report import RebuildReport
-
 DEFAULT_LISTEN: Final = "127.0.0.1:9092"
-_UNLIMITED_WIDTH: Final = 100_000
 
 _EPILOG: Final = """\
 first steps:
@@ -319,7 +313,7 @@ def _add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     with _hypothesis_left_out():
-        from diskless.broker import serve
+        from diskless.cli.serve import serve
         from diskless.config import load_config
 
     overrides = dict(_key_value(pair) for pair in options.set)
@@ -373,13 +367,14 @@ def _add_quota(commands: Any) -> None:
 
 def _quota_list(options: argparse.Namespace) -> int:
     from diskless.cli.quota_client import QuotaClient
+    from diskless.cli.tables import print_tables, table
 
     with QuotaClient(options.bootstrap) as client:
-        table = _table("client id", "user", "quota", "bytes a second")
+        rows = table("client id", "user", "quota", "bytes a second")
         for row in client.list():
             names = ["(default)" if name is None else name for name in (row.client_id, row.user)]
-            table.add_row(*names, row.key, f"{row.value:,.0f}")
-    _print(table)
+            rows.add_row(*names, row.key, f"{row.value:,.0f}")
+    print_tables(rows)
     return 0
 
 
@@ -433,30 +428,32 @@ def _topic_create(options: argparse.Namespace) -> int:
 
 
 def _topic_list(options: argparse.Namespace) -> int:
+    from diskless.cli.tables import print_tables, table
     from diskless.cli.topic_client import TopicClient
 
     with TopicClient(options.bootstrap) as client:
-        table = _table("topic", "partitions", "records")
+        rows = table("topic", "partitions", "records")
         for row in client.list():
-            table.add_row(row.name, str(row.partitions), f"{row.records:,}")
-    _print(table)
+            rows.add_row(row.name, str(row.partitions), f"{row.records:,}")
+    print_tables(rows)
     return 0
 
 
 def _topic_describe(options: argparse.Namespace) -> int:
+    from diskless.cli.tables import print_tables, table
     from diskless.cli.topic_client import TopicClient
 
     with TopicClient(options.bootstrap) as client:
         description = client.describe(options.name)
-    partitions = _table("partition", "leader", "log start offset", "log end offset")
+    partitions = table("partition", "leader", "log start offset", "log end offset")
     for row in description.partitions:
         partitions.add_row(
             str(row.partition), str(row.leader), str(row.log_start), str(row.log_end)
         )
-    configs = _table("configuration", "value", "set by")
+    configs = table("configuration", "value", "set by")
     for name, value, source in description.configs:
         configs.add_row(name, value, source)
-    _print(partitions, configs)
+    print_tables(partitions, configs)
     return 0
 
 
@@ -501,21 +498,20 @@ def _tier(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from rich.progress import Progress
-
+    from diskless.cli.tables import print_tables, progress_bar, table
     from diskless.cli.verify import verify
 
-    with Progress(transient=True, disable=not sys.stderr.isatty()) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("objects", total=None)
         report = verify(
             options.data,
             object_store_url=options.object_store,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    table = _table("checked", "count")
+    checked = table("checked", "count")
     for name, count in report.checked.items():
-        table.add_row(name, f"{count:,}")
-    _print(table)
+        checked.add_row(name, f"{count:,}")
+    print_tables(checked)
     for violation in report.violations:
         print(f"BROKEN {violation}")
     print(f"{len(report.violations)} broken" if report.violations else "all invariants hold")
@@ -526,9 +522,8 @@ def _rebuild(options: argparse.Namespace) -> int:
     import json
     from uuid import UUID
 
-    from rich.progress import Progress, TaskID
-
-    from diskless.cli.rebuild import Rebuild, rebuild
+    from diskless.cli.rebuild import Rebuild, print_rebuilt, rebuild
+    from diskless.cli.tables import progress_bar
     from metadata.rebuild.facts import RebuildOptions
 
     names: dict[UUID, str] = {}
@@ -546,8 +541,8 @@ def _rebuild(options: argparse.Namespace) -> int:
         is_log_in_store=options.metadata_log == "object",
         options=RebuildOptions(include_orphans=options.orphans == "include", topic_names=names),
     )
-    with Progress(transient=True, disable=not sys.stderr.isatty()) as bar:
-        tasks: dict[str, TaskID] = {}
+    with progress_bar() as bar:
+        tasks: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int) -> None:
             if what not in tasks:
@@ -558,38 +553,25 @@ def _rebuild(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.to_json(), indent=2))
     else:
-        _print_rebuilt(report)
+        print_rebuilt(report)
         print("nothing was written" if options.dry_run else f"metadata rebuilt in {options.data}")
     return 0 if report.is_certain else 3
 
 
-def _print_rebuilt(report: "RebuildReport") -> None:
-    table = _table(
-        "topic", "partition", "log start", "exact below", "log end", "segments", "WAL objects"
-    )
-    for row in report.partitions:
-        table.add_row(*map(str, row))
-    _print(table)
-    for name, values in report.lists().items():
-        for value in values:
-            print(f"{name}: {value}")
-    print(
-        f"{report.batches:,} batches in {report.wal_objects:,} WAL objects, {report.segments:,}"
-        f" segments, {len(report.topics):,} topics"
-    )
-    print(f"{report.doubt_count} doubts" if report.doubt_count else "no doubts")
-
-
 def _chunk_dump(options: argparse.Namespace) -> int:
+    from diskless.cli.tables import print_dump
     from wal.chunks.dump import dump_chunk
 
-    return _print_dump(dump_chunk(options.file))
+    print_dump(dump_chunk(options.file))
+    return 0
 
 
 def _wal_dump(options: argparse.Namespace) -> int:
+    from diskless.cli.tables import print_dump
     from diskless.cli.wal_dump import dump_wal_object
 
-    return _print_dump(dump_wal_object(options.object, object_store_url=options.object_store))
+    print_dump(dump_wal_object(options.object, object_store_url=options.object_store))
+    return 0
 
 
 def _metadata_dump(options: argparse.Namespace) -> int:
@@ -628,10 +610,11 @@ def _metadata_snapshots(options: argparse.Namespace) -> int:
 
     from diskless.cli.metadata_dump import time_text
     from diskless.cli.snapshot_list import list_snapshots
+    from diskless.cli.tables import print_tables, table
 
     url = options.store or f"file://{options.data.resolve() / 'objects'}"
     listed = list_snapshots(url, partitions=options.partition, verify=options.verify)
-    table = _table(
+    rows = table(
         "partition", "snapshot", "offset", "taken", "stored", "SQLite", "state hash", "cluster", ""
     )
     for snapshot in listed:
@@ -639,7 +622,7 @@ def _metadata_snapshots(options: argparse.Namespace) -> int:
             print(json.dumps(snapshot._asdict()))
             continue
         checked = ", verified now" if options.verify and snapshot.status == "usable" else ""
-        table.add_row(
+        rows.add_row(
             str(snapshot.partition),
             snapshot.name,
             str(snapshot.next_offset),
@@ -653,17 +636,18 @@ def _metadata_snapshots(options: argparse.Namespace) -> int:
     if not listed and not options.json:
         print(f"no snapshots in {url}")
     elif not options.json:
-        _print(table)
+        print_tables(rows)
     return 0 if all(snapshot.is_sound for snapshot in listed) else 1
 
 
 def _config(options: argparse.Namespace) -> int:
+    from diskless.cli.tables import print_tables, table
     from diskless.config import explain_all
 
-    table = _table("key", "default", "why")
+    rows = table("key", "default", "why")
     for key, default, why in explain_all():
-        table.add_row(key, str(default), why)
-    _print(table)
+        rows.add_row(key, str(default), why)
+    print_tables(rows)
     return 0
 
 
@@ -672,35 +656,6 @@ def _key_value(pair: str) -> tuple[str, str]:
     if not separator:
         raise InvalidSettings(f"{pair!r} is not KEY=VALUE")
     return key.strip(), value.strip()
-
-
-def _table(*columns: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _print(*renderables: "Table") -> None:
-    from rich.console import Console
-
-    # Into a pipe or a file, a row is a line, however long: that is what grep and cut want.
-    console = Console(width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
-    for renderable in renderables:
-        console.print(renderable)
-
-
-def _print_dump(dump: Any) -> int:
-    table = _table(*dump.columns)
-    for row in dump.rows:
-        table.add_row(*map(str, row))
-    facts: Mapping[str, object] = dump.facts
-    for name, value in facts.items():
-        print(f"{name}: {value}")
-    _print(table)
-    return 0
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
     0:12  2024-01-01 00:00:00.000  FileCommitted  object_key=wal/3f/01J… batch_count=3 …
 
-is record 12 of metadata partition 0. Fields have the names of the values in metadata/records/records.py; a
-value that is not a plain word is written as JSON. A FileCommitted can hold thousands of batches, so
-it is summed up; with `verbose` its batches follow, in lines of their own or in the JSON.
+is record 12 of metadata partition 0. Fields have the names of the values in
+metadata/records/records.py; a value that is not a plain word is written as JSON. A FileCommitted
+can hold thousands of batches, so it is summed up; with `verbose` its batches follow, in lines of
+their own or in the JSON.
 
-Reading is left to diskless/cli/metadata_sources.py. Here nothing fails for a record that this release
-cannot decode, because those are what one looks into a log for: it is shown as hexadecimal digits
-with what is wrong with it, and counted.
+Reading is left to diskless/cli/metadata_sources.py. Here nothing fails for a record that this
+release cannot decode, because those are what one looks into a log for: it is shown as hexadecimal
+digits with what is wrong with it, and counted.
 
 Source of what is in a record: docs/formats.md.
 """

@@ -11,7 +11,11 @@ Order of things, so that a failure anywhere leaves either no new metadata or all
 2. read every WAL object's index and every segment's footer, plan
 3. put fillers and copies into the bucket
 4. write the new log beside the place where it belongs, replay it and check what comes out
-5. set the old metadata aside, rename the new into place
+5. set the old metadata aside, see that the bucket names a cluster, rename the new into place
+6. note in the bucket where everything is that nobody had noted, for the next rebuild
+
+A data directory that was lost has then a log and no `meta.properties`: a broker's first start on it
+writes that, with its own node id and the cluster's id from the bucket.
 
 A log in the bucket cannot be renamed into place. It is written there by as few appends as it takes,
 one for up to a megabyte of records, after being checked on the local disk.
@@ -23,6 +27,7 @@ import random
 import secrets
 import shutil
 import tempfile
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +35,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from diskless.storage.cluster_identity import CLUSTER_OBJECT, LOCAL_LOG, OBJECT_LOG, move_log
+from diskless.cli.tables import print_tables, table
+from diskless.storage.cluster_identity import (
+    CLUSTER_OBJECT,
+    LOCAL_LOG,
+    OBJECT_LOG,
+    claim_for_rebuilt,
+)
+from diskless.storage.data_directory import has_properties, read_properties
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.operations import CATALOGUE
@@ -47,16 +59,19 @@ from metadata.rebuild.rebuild import (
     check_rebuilt,
     for_each,
     put_new_objects,
+    read_kept_notes,
     read_wal_objects,
     write_metadata,
 )
 from metadata.rebuild.report import RebuildReport
+from wal.chunks.kept_notes import encode_kept_notes, notes_key
 from wal.clock import Clock, SystemClock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptSegment, ObjectNotFound, Rejected
 from wal.segmented_log.log_directory import LOCK_NAME, DirectoryLock
 from wal.stores.object_store import BytesBody, ObjectStat, ObjectStore
 from wal.stores.store_url import open_store
+from wal.ulid import mint_ulid
 
 METADATA: Final = "metadata"
 REBUILDING: Final = "metadata.rebuilding"
@@ -114,21 +129,45 @@ async def _rebuild(
     return plan.report
 
 
+def print_rebuilt(report: RebuildReport) -> None:
+    """Print a report for people."""
+    partitions = table(
+        "topic", "partition", "log start", "exact below", "log end", "segments", "WAL objects"
+    )
+    for row in report.partitions:
+        partitions.add_row(*map(str, row))
+    print_tables(partitions)
+    for name, values in report.lists().items():
+        for value in values:
+            print(f"{name}: {value}")
+    print(
+        f"{report.batches:,} batches in {report.wal_objects:,} WAL objects, {report.segments:,}"
+        f" segments, {len(report.topics):,} topics"
+    )
+    print(f"{report.doubt_count} doubts" if report.doubt_count else "no doubts")
+
+
 # --- reading ----------------------------------------------------------------------------------
 
 
 async def read_bucket(store: ObjectStore, *, progress: Progress) -> BucketFacts:
-    """All that WAL objects and segments tell. Raises: ObjectStoreUnavailable."""
+    """All that WAL objects, notes objects and segments tell. Raises: ObjectStoreUnavailable."""
     objects, unreadable = await read_wal_objects(store, progress=progress)
+    kept, damaged = await read_kept_notes(store, progress=progress)
     segments, broken = await _read_segments(store, objects, progress)
-    return BucketFacts(objects=objects, segments=segments, unreadable=[*unreadable, *broken])
+    return BucketFacts(
+        objects=objects,
+        segments=segments,
+        kept=kept,
+        unreadable=[*unreadable, *damaged, *broken],
+    )
 
 
 async def _read_segments(
     store: ObjectStore, objects: Sequence[ObjectFacts], progress: Progress
 ) -> tuple[Sequence[SegmentFacts], Sequence[Unreadable]]:
     # PyArrow takes a third of a second to import, and a bucket without segments does not need it.
-    from tiering.segment_footers import read_all_batches, read_producers, read_segment_facts
+    from tiering.segment_footers import read_producers, read_segment_facts
 
     stats = {stat.key: stat async for stat in store.list(SEGMENTS_PREFIX)}
     existing = {item.object_key for item in objects}
@@ -143,27 +182,20 @@ async def _read_segments(
 
     await for_each(list(stats.values()), read_footer, "segments", progress=progress)
     since = _producer_horizons(found.values())
-    partitions_with_objects = {extent.partition for item in objects for extent in item.extents}
 
     async def read_batches(segment: SegmentFacts) -> None:
         stat = stats[segment.object_key]
         try:
-            if segment.sources is None and segment.partition in partitions_with_objects:
-                batches = await read_all_batches(store, stat)
-                has_all = True
-            else:
-                batches = await read_producers(store, stat, since_ms=since[segment.partition])
-                has_all = False
+            batches = await read_producers(store, stat, since_ms=since[segment.partition])
         except (CorruptSegment, ObjectNotFound) as error:
             unreadable.append(Unreadable(stat.key, f"its producers: {error}"))
             return
-        found[stat.key] = replace(segment, batches=batches, has_all_batches=has_all)
+        found[stat.key] = replace(segment, batches=batches)
 
     wanted = [
         segment
         for segment in found.values()
-        if (segment.producer_id_max >= 0 and segment.max_timestamp_ms >= since[segment.partition])
-        or (segment.sources is None and segment.partition in partitions_with_objects)
+        if segment.producer_id_max >= 0 and segment.max_timestamp_ms >= since[segment.partition]
     ]
     await for_each(wanted, read_batches, "batches of segments", progress=progress)
     return sorted(found.values(), key=lambda item: item.object_key), sorted(unreadable)
@@ -202,11 +234,23 @@ async def _write(
             await write_metadata(log, plan.records, clock.now_ms())
         finally:
             await log.close()
-    await move_log(store, OBJECT_LOG if request.is_log_in_store else LOCAL_LOG)
+    kind = OBJECT_LOG if request.is_log_in_store else LOCAL_LOG
+    await claim_for_rebuilt(store, kind, _cluster_id(request.data, rng))
     _set_directory_aside(request.data)
     if not request.is_log_in_store:
         new.rename(request.data / METADATA)
         _sync(request.data)
+    if not plan.notes.is_empty:
+        # Last, so that an attempt that failed decides nothing for the next one.
+        key = notes_key(mint_ulid(clock, rng))
+        await store.put(key, BytesBody(encode_kept_notes(plan.notes)))
+
+
+def _cluster_id(data: Path, rng: random.Random) -> str:
+    """The data directory's cluster, or a new one where that is lost, too."""
+    if has_properties(data):
+        return read_properties(data)["cluster.id"]
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 async def _write_log(directory: Path, plan: RebuildPlan, clock: Clock, rng: random.Random) -> None:

@@ -3,10 +3,11 @@
 - chunks: every index record, salt, sequence and CRC, every batch's CRC. A torn tail is counted,
   not reported: it is what a crash leaves, and the next start cuts it.
 - metadata: each metadata partition's log is replayed; offsets dense, extents disjoint, live counts
-  right; SQLite and every snapshot have the state hash that the log gives (`metadata.replica.verify`). The
-  logs are those in the data directory or, when there are none, those in the object store.
+  right; SQLite and every snapshot have the state hash that the log gives
+  (`metadata.replica.verify`). The logs are those in the data directory or, when there are none,
+  those in the object store.
 - objects: everything that the metadata refers to is in the store, as large as it was committed, and
-  its batches or row groups carry the checksums they should.
+  its batches or row groups carry the checksums they should. What is kept for a rebuild can be read.
 
 Nothing is changed. What is broken is collected, not raised: one damaged object does not hide the
 next. Invariants: W4, M3, M4, M9, T4 of docs/invariants.md.
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from diskless.storage.cluster_identity import known_cluster_id
-from diskless.storage.data_directory import read_properties
+from diskless.storage.data_directory import has_properties, read_properties
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.log.log_object import log_prefix
@@ -31,10 +32,20 @@ from metadata.replica.verify import LiveObject, verify_metadata
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import verify_segment
 from wal.chunks.chunk import CHUNK_FILE, ChunkPaths, scan_chunk
+from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.chunks.wal_object import WalObjectReader
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
-from wal.errors import CorruptData, CorruptLog, DisklessError, NotCoordinator, Rejected
+from wal.errors import (
+    CorruptData,
+    CorruptLog,
+    CorruptObject,
+    DisklessError,
+    InvalidSettings,
+    NotCoordinator,
+    ObjectNotFound,
+    Rejected,
+)
 from wal.fd_cache import FdCache
 from wal.segmented_log.log_directory import LOCK_NAME, DirectoryLock
 from wal.stores.blocking_store import open_blocking_store
@@ -60,10 +71,13 @@ def verify(
 ) -> VerifyReport:
     """Check a data directory and its object store.
 
-    Raises: InvalidSettings (no data directory), Rejected (a broker is running on it).
+    No broker has to have opened the directory: what `diskless rebuild` leaves is complete without
+    `meta.properties`. Raises: InvalidSettings (no data directory, or no metadata anywhere),
+    Rejected (a broker is running on it).
     """
     data = data.resolve()
-    read_properties(data)
+    if not data.is_dir():
+        raise InvalidSettings(f"{data} is no data directory")
     url = object_store_url or f"file://{data / 'objects'}"
     return asyncio.run(_verify(data, url, progress or _silent))
 
@@ -73,7 +87,6 @@ def _silent(done: int, total: int) -> None:
 
 
 async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
-    properties = read_properties(data)
     checked: Counter[str] = Counter()
     violations: list[str] = []
     try:
@@ -81,10 +94,12 @@ async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
     except BlockingIOError as error:
         raise Rejected(f"stop the broker on {data} first") from error
     try:
-        _verify_chunks(data / "wal" / properties["node.id"], checked, violations)
+        for directory in _chunk_directories(data):
+            _verify_chunks(directory, checked, violations)
         async with open_store(url, clock=SystemClock(), rng=random.Random(0)) as store:
-            live = await _verify_partitions(store, data, properties, checked, violations)
+            live = await _verify_partitions(store, data, checked, violations)
             await _verify_objects(store, live, checked, violations, progress)
+            await _verify_notes(store, checked, violations)
     finally:
         lock.close()
     return VerifyReport(checked, violations)
@@ -93,19 +108,23 @@ async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
 async def _verify_partitions(
     store: ObjectStore,
     data: Path,
-    properties: Mapping[str, str],
     checked: Counter[str],
     violations: list[str],
 ) -> Sequence[LiveObject]:
-    """All metadata partitions; what they refer to, each object once and as large as anyone says."""
+    """All metadata partitions; what they refer to, each object once and as large as anyone says.
+
+    Raises: InvalidSettings (there are none).
+    """
     local = sorted(
         int(directory.name)
-        for directory in (data / "metadata").iterdir()
+        for directory in (data / "metadata").glob("*")
         # A broker whose log is in the store leaves this directory empty.
         if directory.name.isdecimal() and (directory / LOG_DIRECTORY / LOCK_NAME).exists()
     )
     shared = () if local else await _partitions_in(store)
-    cluster_id = properties["cluster.id"] if local else await known_cluster_id(store)
+    if not local and not shared:
+        raise InvalidSettings(f"neither {data} nor {store.url} holds metadata")
+    cluster_id = await _cluster_id(store, data, is_local=bool(local))
     live: dict[ObjectKey, LiveObject] = {}
     for index in local or shared:
         try:
@@ -136,6 +155,19 @@ async def _verify_partitions(
     return list(live.values())
 
 
+async def _cluster_id(store: ObjectStore, data: Path, *, is_local: bool) -> str:
+    """Whose snapshots count. A broker with a local log knows it itself, once it has been started.
+
+    Raises: InvalidSettings (nobody knows).
+    """
+    if is_local and has_properties(data):
+        return read_properties(data)["cluster.id"]
+    try:
+        return await known_cluster_id(store)
+    except ObjectNotFound as error:
+        raise InvalidSettings(f"{store.url} names no cluster: {error}") from error
+
+
 async def _partitions_in(store: ObjectStore) -> Sequence[int]:
     """Metadata partitions that have a log in the store: they are numbered without gaps."""
     found = 0
@@ -163,6 +195,13 @@ async def _local_log(data: Path, index: int) -> MetadataLog:
 
 async def _object_log(store: ObjectStore, index: int) -> MetadataLog:
     return await ObjectMetadataLog.open(store, index, clock=SystemClock(), rng=random.Random(0))
+
+
+def _chunk_directories(data: Path) -> Sequence[Path]:
+    """This node's chunks, or where it is not known which one it is, those of any."""
+    if has_properties(data):
+        return [data / "wal" / read_properties(data)["node.id"]]
+    return sorted((data / "wal").glob("*"))
 
 
 def _verify_chunks(directory: Path, checked: Counter[str], violations: list[str]) -> None:
@@ -206,6 +245,20 @@ async def _verify_objects(
     async with asyncio.TaskGroup() as tasks:
         for _ in range(_OBJECTS_AT_ONCE):
             tasks.create_task(work())
+
+
+async def _verify_notes(store: ObjectStore, checked: Counter[str], violations: list[str]) -> None:
+    """What is kept for a rebuild can be read."""
+    async for stat in store.list(NOTES_PREFIX):
+        try:
+            notes = decode_kept_notes(await store.get(stat.key), stat.key)
+        except ObjectNotFound:
+            continue  # a broker has merged it with others meanwhile
+        except CorruptObject as error:
+            violations.append(f"object {error}")
+            continue
+        checked["notes objects"] += 1
+        checked["commits in notes objects"] += len(notes.commits)
 
 
 async def _verify_object(store: ObjectStore, item: LiveObject, checked: Counter[str]) -> None:

@@ -7,13 +7,13 @@ store shares it with others (diskless/cluster/membership.py). Handlers know only
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, cast
 from uuid import UUID
 
 from diskless.config import BrokerSettings, Config, explain_all
 from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, ClientInfo
+from metadata.clients.routed_client import RoutedClient
 from metadata.operations import (
-    AlteredTopicConfigs,
     AlterTopicConfigs,
     Coordinator,
     CreatePartitions,
@@ -22,7 +22,6 @@ from metadata.operations import (
     DeleteRecords,
     TopicDescription,
 )
-from metadata.state.producer_rows import StoredProducer
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, DisklessError, InvalidTopic, UnknownTopicId
 
@@ -74,18 +73,6 @@ class SingleBroker:
         return (self._endpoint.node_id,)
 
 
-class TopicCoordinator(Coordinator, Protocol):
-    """A coordinator that also lets topics change."""
-
-    async def create_partitions(
-        self, topics: Sequence[CreatePartitions]
-    ) -> Sequence[DisklessError | None]: ...
-
-    async def alter_topic_configs(
-        self, requests: Sequence[AlterTopicConfigs]
-    ) -> Sequence[AlteredTopicConfigs]: ...
-
-
 class CoordinatorTopics:
     """`diskless.ports.TopicAdmin` on the coordinator, and the metadata topic beside its topics.
 
@@ -95,7 +82,7 @@ class CoordinatorTopics:
 
     def __init__(
         self,
-        coordinator: TopicCoordinator,
+        coordinator: Coordinator,
         settings: BrokerSettings,
         *,
         metadata_topic: TopicDescription,
@@ -182,20 +169,10 @@ class CoordinatorTopics:
         return await self._coordinator.delete_records(requests)
 
 
-class PartitionReplicas(Protocol):
-    """What a broker's replicas know of partitions."""
-
-    def live_bytes(self, partition: TopicIdPartition) -> int | None: ...
-
-    async def producers(
-        self, partition: TopicIdPartition, *, limit: int
-    ) -> Sequence[StoredProducer]: ...
-
-
 class ReplicaPartitions:
     """`diskless.ports.StoredPartitions` on this broker's replicas of the coordinators."""
 
-    def __init__(self, replicas: PartitionReplicas, store_url: str) -> None:
+    def __init__(self, replicas: RoutedClient, store_url: str) -> None:
         self._replicas = replicas
         self.store_url: Final = store_url
 

@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from diskless.config import Config
-from diskless.coordinator_metrics import LeaderWorkers
+from diskless.replica.noted_facts import NotedFacts
 from diskless.storage.cluster_identity import OBJECT_LOG
 from diskless.storage.data_directory import DataDirectory
 from metadata.clients.local_client import LocalClient
@@ -40,6 +40,8 @@ from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
 from metadata.workers.catalogue_sweep import CatalogueSweep
 from metadata.workers.file_workers import FileWorkers
+from metadata.workers.note_keeper import NoteKeeper
+from metadata.workers.notes_sweep import NotesSweep
 from metadata.workers.orphan_scan import OrphanScan
 from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
@@ -56,6 +58,16 @@ class GroupWorkers(Protocol):
     def __call__(
         self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
     ) -> Worker: ...
+
+
+class LeaderWorkers(NamedTuple):
+    """Those workers of a leader that count something."""
+
+    files: FileWorkers
+    retention: RetentionWorker
+    snapshots: SnapshotKeeper
+    orphans: OrphanScan | None
+    """Only with the catalogue."""
 
 
 def _has_lease(log: MetadataLog, clock: Clock) -> bool:
@@ -114,12 +126,7 @@ class Coordinators:
         """
         self._refuse_the_other_log()
         async with AsyncExitStack() as stack:
-            partitions: list[MetadataPartition] = []
-            for index in range(self._config.coordinator.metadata_partitions):
-                catalogue = partitions[CATALOGUE].replica if partitions else None
-                partition = await self._partition(index, catalogue)
-                partitions.append(await stack.enter_async_context(partition))
-            self.partitions = partitions
+            self.partitions = partitions = await self._open_partitions(stack)
             self._refuse_fewer_partitions()
             self.local = LocalClient(partitions, rng=self._rng)
             self.client = await stack.enter_async_context(
@@ -148,23 +155,46 @@ class Coordinators:
         for partition in self.partitions:
             await partition.ready()
 
-    async def _partition(self, index: int, catalogue: Replica | None) -> MetadataPartition:
-        settings = self._config.coordinator
-        replica = Replica(
+    async def _open_partitions(self, stack: AsyncExitStack) -> list[MetadataPartition]:
+        """All metadata partitions, entered into `stack`.
+
+        Side by side: each asks the store for one thing after the other, and a dozen of them in
+        turn would make a start on a slow store wait a dozen times as long.
+        """
+        catalogue = self._replica(CATALOGUE, None)
+        opened: dict[int, MetadataPartition] = {}
+
+        async def open_one(index: int) -> None:
+            replica = catalogue if index == CATALOGUE else self._replica(index, catalogue)
+            partition = self._partition(replica, await self._open_log(index))
+            opened[index] = await stack.enter_async_context(partition)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index in range(self._config.coordinator.metadata_partitions):
+                    tasks.create_task(open_one(index), name=f"open-metadata-{index}")
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return [opened[index] for index in sorted(opened)]
+
+    def _replica(self, index: int, catalogue: Replica | None) -> Replica:
+        return Replica(
             self._data.metadata_partition(index),
-            settings=settings,
+            settings=self._config.coordinator,
             coordinator_id=index,
             snapshots=SnapshotStore(self._store, partition=index, cluster_id=self._cluster_id),
             catalogue=catalogue,
         )
+
+    def _partition(self, replica: Replica, log: MetadataLog) -> MetadataPartition:
         return MetadataPartition(
             replica,
-            await self._open_log(index),
+            log,
             candidate=self._candidate,
             workers=self._workers,
             clock=self._clock,
             rng=self._rng,
-            settings=settings,
+            settings=self._config.coordinator,
             lease_ms=self._config.object_log.lease_ms if self.is_shared else 0,
         )
 
@@ -225,6 +255,10 @@ class Coordinators:
         partition = self.partitions[index]
         snapshots = partition.replica.snapshots
         assert snapshots is not None
+        facts = NotedFacts(self.client)
+        keeper = NoteKeeper(
+            self._store, clock=clock, rng=rng, floors=facts.floor, topics=facts.topic
+        )
         file_workers = FileWorkers(
             coordinator,
             self._store,
@@ -233,6 +267,7 @@ class Coordinators:
             settings=config.coordinator,
             clock=clock,
             rng=rng,
+            notes=keeper,
         )
         retention = RetentionWorker(coordinator, settings=config.retention, clock=clock)
         snapshot_keeper = SnapshotKeeper(
@@ -254,7 +289,6 @@ class Coordinators:
                 coordinator,
                 expiration_ms=config.coordinator.producer_expiration_ms,
                 settings=config.retention,
-                clock=clock,
             ),
             snapshot_keeper,
             self._group_worker(
@@ -271,8 +305,18 @@ class Coordinators:
                     settings=config.coordinator,
                     clock=clock,
                     rng=rng,
+                    notes=keeper,
                 )
                 workers.append(orphan_scan)
+                workers.append(
+                    NotesSweep(
+                        self._store,
+                        topics=facts.topic,
+                        log_began_ms=lambda: coordinator.replica.log_began_ms,
+                        settings=config.coordinator,
+                        rng=rng,
+                    )
+                )
         else:
             catalogue = self.partitions[CATALOGUE]
             workers.append(

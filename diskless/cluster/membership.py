@@ -12,13 +12,14 @@ serves on what it knows. A node id that another live broker has ends this broker
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from diskless.cluster.coordinators import Coordinators
 from diskless.cluster.produce_routing import ProduceRouting
 from diskless.ports import BrokerEndpoint, ClientInfo
+from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.metadata_partition import Candidate
 from metadata.operations import CATALOGUE, RegisteredBroker
 from wal.clock import Sleep
@@ -30,18 +31,12 @@ _BEATS_PER_SESSION: Final = 3
 log = structlog.get_logger(__name__)
 
 
-class BrokerRegistry(Protocol):
-    """Where brokers register; `metadata.clients.routed_client.RoutedClient` is one."""
-
-    async def register_broker(self, broker: RegisteredBroker, *, timeout_ms: int) -> None: ...
-
-
 class Membership:
     """Keeps this broker registered."""
 
     def __init__(
         self,
-        registry: BrokerRegistry,
+        registry: RoutedClient,
         *,
         candidate: Candidate,
         rack: str,

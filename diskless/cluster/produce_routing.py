@@ -58,7 +58,7 @@ class ProduceRouting:
         return self._gateways_in(self._rack_of(client.client_id), topic_id, partition)
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int | None:
-        """The broker this client shall use for a partition; None when nobody is alive."""
+        """The broker this client is sent to for a partition; None when nobody is alive."""
         return self._choose(self._rack_of(client.client_id), topic_id, partition)
 
     def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int | None:

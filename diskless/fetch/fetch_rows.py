@@ -5,11 +5,12 @@ happened in nearly all of them. Values per partition would cost a few microsecon
 times over, in every poll. So a request is kept in NumPy columns, with a row for each partition, and
 what is looked at one by one are the few rows in which something is going on.
 
-Both classes are sequences of the values that they stand for (`FetchPartition`, `FetchResult`), and
-can be made of such: whoever has few of them need not care. Neither is ever modified.
+`FetchRows` and `FetchAnswer` are sequences of the values that they stand for (`FetchPartition`,
+`FetchResult`), and can be made of such: whoever has few of them need not care. So is `RowErrors` a
+mapping. None of them is ever modified.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, overload
 from uuid import UUID
@@ -74,12 +75,12 @@ class FetchRows(Sequence[FetchPartition]):
         ).reshape(-1, 5)
         return cls([*places], *np.ascontiguousarray(columns.T))
 
-    def without(self, refused: Collection[int]) -> "FetchRows":
+    def without(self, refused: Mapping[int, DisklessError]) -> "FetchRows":
         """All rows but these, and their topics."""
         if not refused:
             return self
         is_left = np.ones(len(self), bool)
-        is_left[[*refused]] = False
+        is_left[RowErrors.of(refused).rows] = False
         used, topic_of = np.unique(self.topic_of[is_left], return_inverse=True)
         return FetchRows(
             [self.topics[place] for place in used.tolist()],
@@ -111,11 +112,67 @@ class FetchRows(Sequence[FetchPartition]):
         )
 
 
+class RowErrors(Mapping[int, DisklessError]):
+    """What is wrong with which rows.
+
+    `rows` ascend; the error of `rows[i]` is `kinds[which[i]]`, so that what is wrong with a hundred
+    thousand rows is one error.
+    """
+
+    __slots__ = ("kinds", "rows", "which")
+
+    def __init__(self, rows: Int64s, which: Int64s, kinds: Sequence[DisklessError]) -> None:
+        self.rows = rows
+        self.which = which
+        self.kinds = kinds
+
+    @classmethod
+    def of(cls, errors: Mapping[int, DisklessError]) -> "RowErrors":
+        """The same as columns."""
+        if isinstance(errors, RowErrors):
+            return errors
+        if not errors:
+            return NO_ERRORS
+        rows = sorted(errors)
+        kinds = {id(error): error for error in errors.values()}
+        places = dict(zip(kinds, range(len(kinds)), strict=True))
+        which = [places[id(errors[row])] for row in rows]
+        return cls(np.array(rows, np.int64), np.array(which, np.int64), [*kinds.values()])
+
+    def at(self, rows: Int64s) -> "RowErrors":
+        """The same errors of other rows, as many and as ordered."""
+        return RowErrors(rows, self.which, self.kinds)
+
+    def joined(self, others: "RowErrors") -> "RowErrors":
+        """These and `others`, which are of other rows."""
+        if not self or not others:
+            return self or others
+        rows = np.concatenate((self.rows, others.rows))
+        which = np.concatenate((self.which, others.which + len(self.kinds)))
+        order = np.argsort(rows, kind="stable")
+        return RowErrors(rows[order], which[order], [*self.kinds, *others.kinds])
+
+    def __getitem__(self, row: int) -> DisklessError:
+        at = int(np.searchsorted(self.rows, row))
+        if at == len(self.rows) or self.rows[at] != row:
+            raise KeyError(row)
+        return self.kinds[int(self.which[at])]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows.tolist())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+NO_ERRORS: Final = RowErrors(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
+
+
 class FetchAnswer(Sequence[FetchResult]):
     """What the rows of a request gave, by position.
 
     `errors` and `records` are there for the rows that have any, in ascending order, and so are
-    `readers`: other brokers whom the client shall ask instead.
+    `readers`: other brokers for the client to ask instead.
     """
 
     __slots__ = ("errors", "high_watermarks", "log_start_offsets", "readers", "records")
@@ -131,7 +188,7 @@ class FetchAnswer(Sequence[FetchResult]):
         self.high_watermarks = high_watermarks
         self.log_start_offsets = log_start_offsets
         self.records = records
-        self.errors = errors
+        self.errors = RowErrors.of(errors)
         self.readers = readers
 
     @classmethod
@@ -150,7 +207,8 @@ class FetchAnswer(Sequence[FetchResult]):
     def refused(cls, count: int, error: DisklessError) -> Self:
         """The same error for all of `count` rows."""
         nothing = np.full(count, -1, np.int64)
-        return cls(nothing, nothing, {}, dict.fromkeys(range(count), error))
+        errors = RowErrors(np.arange(count), np.zeros(count, np.int64), [error])
+        return cls(nothing, nothing, {}, errors)
 
     def at(self, readers: Mapping[int, int]) -> "FetchAnswer":
         """The same, and whom to ask instead of this broker; nobody where there is an error."""
@@ -168,21 +226,21 @@ class FetchAnswer(Sequence[FetchResult]):
         """The answer to all rows, where this one is to those `without` the `refused`."""
         if not refused:
             return self
+        refused = RowErrors.of(refused)
         count = len(self) + len(refused)
         is_left = np.ones(count, bool)
-        is_left[[*refused]] = False
+        is_left[refused.rows] = False
         high_watermarks = np.full(count, -1, np.int64)
         high_watermarks[is_left] = self.high_watermarks
         log_start_offsets = np.full(count, -1, np.int64)
         log_start_offsets[is_left] = self.log_start_offsets
-        rows = np.flatnonzero(is_left).tolist()
-        errors = {**refused, **{rows[row]: error for row, error in self.errors.items()}}
+        rows = np.flatnonzero(is_left)
         return FetchAnswer(
             high_watermarks,
             log_start_offsets,
-            {rows[row]: records for row, records in self.records.items()},
-            dict(sorted(errors.items())),
-            {rows[row]: reader for row, reader in self.readers.items()},
+            {int(rows[row]): records for row, records in self.records.items()},
+            refused.joined(self.errors.at(rows[self.errors.rows])),
+            {int(rows[row]): reader for row, reader in self.readers.items()},
         )
 
     def __len__(self) -> int:

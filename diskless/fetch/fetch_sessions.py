@@ -27,8 +27,8 @@ Source: KIP-227; the rules of who makes room for whom are Kafka's.
 """
 
 import random
-from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ import numpy.typing as npt
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
 from wal.clock import Clock
 from wal.errors import Rejected
+
+_Value = TypeVar("_Value")
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -84,7 +86,7 @@ class SessionRequest(NamedTuple):
     uses_topic_ids: bool
     topics: Sequence[tuple[FetchTopic, int]]
     rows: FetchRows
-    forgotten: Sequence[tuple[FetchTopic, Sequence[int]]]
+    forgotten: Sequence[tuple[FetchTopic, Sequence[int] | Int64s]]
 
 
 class FetchContext(Protocol):
@@ -186,7 +188,7 @@ class FetchSessions:
             raise FetchSessionUnknown(f"no room for what fetch session {session.id} adds")
 
     def _evict_one(self, newcomer_rows: int, now: float) -> bool:
-        """Make room for a session of so many partitions; whether that was possible."""
+        """Make room for a session of that number of partitions; whether that was possible."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
@@ -244,7 +246,8 @@ class _Incremental:
         gave = np.zeros(len(rows), bool)
         gave[[*answer.records]] = True
         is_new = gave.copy()
-        is_new[[*answer.errors, *answer.readers]] = True
+        is_new[answer.errors.rows] = True
+        is_new[[*answer.readers]] = True
         if session.layout == self._layout:
             is_new |= high_watermarks != session.high_watermarks[order]
             is_new |= log_start_offsets != session.log_start_offsets[order]
@@ -349,7 +352,7 @@ class _Session:
         self.log_start_offsets = np.concatenate((self.log_start_offsets, log_start_offsets))
         self._rearrange(np.argsort(self._keys))
 
-    def remove(self, forgotten: Sequence[tuple[FetchTopic, Sequence[int]]]) -> None:
+    def remove(self, forgotten: Sequence[tuple[FetchTopic, Sequence[int] | Int64s]]) -> None:
         """Drop partitions; those that are not here do not matter."""
         keys = [
             _keys(self._topics[topic], np.array(partitions, np.int64))
@@ -410,9 +413,8 @@ def _offsets_told(answer: FetchAnswer) -> tuple[Int64s, Int64s]:
         return answer.high_watermarks, answer.log_start_offsets
     high_watermarks = answer.high_watermarks.copy()
     log_start_offsets = answer.log_start_offsets.copy()
-    failed = [*answer.errors]
-    high_watermarks[failed] = -1
-    log_start_offsets[failed] = -1
+    high_watermarks[answer.errors.rows] = -1
+    log_start_offsets[answer.errors.rows] = -1
     return high_watermarks, log_start_offsets
 
 
@@ -420,14 +422,19 @@ def _part(answer: FetchAnswer, rows: npt.NDArray[np.intp]) -> FetchAnswer:
     """These rows of an answer; they hold all of which there is more than offsets."""
     if len(rows) == len(answer):
         return answer
-    places = dict(zip(rows.tolist(), range(len(rows)), strict=True))
     return FetchAnswer(
         answer.high_watermarks[rows],
         answer.log_start_offsets[rows],
-        {places[row]: records for row, records in answer.records.items()},
-        {places[row]: error for row, error in answer.errors.items()},
-        {places[row]: reader for row, reader in answer.readers.items()},
+        _moved(answer.records, rows),
+        answer.errors.at(np.searchsorted(rows, answer.errors.rows)),
+        _moved(answer.readers, rows),
     )
+
+
+def _moved(by_row: Mapping[int, _Value], rows: npt.NDArray[np.intp]) -> Mapping[int, _Value]:
+    """By the places of the rows in `rows`."""
+    places = np.searchsorted(rows, [*by_row]).tolist()
+    return dict(zip(places, by_row.values(), strict=True))
 
 
 def _runs(topics: Sequence[FetchTopic], topic_of: Int64s) -> Sequence[tuple[FetchTopic, int]]:

@@ -34,6 +34,7 @@ from uuid import UUID
 
 from diskless.groups.assignors.assignment import TopicPartitions
 from diskless.groups.assignors.partition_sets import NO_PARTITIONS
+from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import GroupProtocol
 from wal.errors import CorruptLog, CorruptState
 from wal.wire.fields import (
@@ -45,6 +46,7 @@ from wal.wire.fields import (
     tag_section,
     uvarint,
 )
+from wal.wire.layouts import layout
 
 _VERSION: Final = 1
 _NOT_SUBSCRIBED: Final = -1
@@ -55,10 +57,10 @@ _SUBSCRIPTION_BYTES_MIN: Final = 3
 _MEMBER_BYTES_MIN: Final = 24
 _PARTITIONS_BYTES_MIN: Final = 2
 _RUN_BYTES_MIN: Final = 2
-_PROTOCOL_BYTES_MIN: Final = 3
+_PROTOCOL: Final = layout(GroupProtocol)
 _PARTITION_MAX: Final = 2**31 - 1
 _RUN_LENGTH_MAX: Final = 100_000
-"""Far above what a topic may have: a few bytes shall not become a huge set."""
+"""Far above what a topic may have: a few bytes must not become a huge set."""
 
 
 def _nothing() -> TopicPartitions:
@@ -128,11 +130,20 @@ class StoredConsumerGroup:
 
 def encode_consumer_group(group: StoredConsumerGroup) -> bytes:
     """As in the module docstring."""
+    return done_at_once(encode_in_steps(group))
+
+
+def encode_in_steps(group: StoredConsumerGroup) -> Steps[bytes]:
+    """The same, for groups of many topics."""
     topics = dict(group.partition_counts)
     for member in group.members:
         for topic_id in chain(member.target, member.assigned, member.revoking):
             topics.setdefault(topic_id, _NOT_SUBSCRIBED)
-    places = {topic_id: uvarint(place) for place, topic_id in enumerate(topics)}
+            yield
+    places: dict[UUID, bytes] = {}
+    for topic_id in topics:
+        places[topic_id] = uvarint(len(places))
+        yield
     subscriptions: dict[tuple[tuple[str, ...], str | None], int] = {}
     for member in group.members:
         subscribed = (member.topic_names, member.topic_pattern)
@@ -145,6 +156,7 @@ def encode_consumer_group(group: StoredConsumerGroup) -> bytes:
     ]
     for topic_id, partition_count in topics.items():
         parts += (topic_id.bytes, INT32.pack(partition_count), NO_TAGS)
+        yield
     parts.append(uvarint(len(subscriptions) + 1))
     for names, pattern in subscriptions:
         parts.append(uvarint(len(names) + 1))
@@ -153,7 +165,9 @@ def encode_consumer_group(group: StoredConsumerGroup) -> bytes:
     parts.append(uvarint(len(group.members) + 1))
     for member in group.members:
         subscription = subscriptions[member.topic_names, member.topic_pattern]
-        parts += _member_parts(member, subscription, places)
+        for part in _member_parts(member, subscription, places):
+            parts.append(part)
+            yield
     parts.append(NO_TAGS)
     return b"".join(parts)
 
@@ -185,10 +199,9 @@ def _member_parts(
 
 
 def _classic_bytes(classic: ClassicMember) -> bytes:
-    parts = [INT32.pack(classic.session_timeout_ms), uvarint(len(classic.protocols) + 1)]
-    for name, metadata in classic.protocols:
-        parts += (compact_string(name), uvarint(len(metadata)), metadata, NO_TAGS)
-    return b"".join(parts)
+    protocols = classic.protocols
+    parts = (INT32.pack(classic.session_timeout_ms), uvarint(len(protocols) + 1))
+    return b"".join((*parts, *map(_PROTOCOL.write, protocols)))
 
 
 def _partitions_parts(partitions: TopicPartitions, places: Mapping[UUID, bytes]) -> Iterable[bytes]:
@@ -313,15 +326,8 @@ def _member(
 
 def _classic(reader: FieldReader) -> ClassicMember:
     session_timeout_ms = reader.int32()
-    protocols = tuple(_protocol(reader) for _ in range(reader.array_count(_PROTOCOL_BYTES_MIN)))
+    protocols = tuple([_PROTOCOL.read(reader) for _ in reader.entries(_PROTOCOL.bytes_min)])
     return ClassicMember(session_timeout_ms=session_timeout_ms, protocols=protocols)
-
-
-def _protocol(reader: FieldReader) -> GroupProtocol:
-    name = reader.compact_string()
-    metadata = reader.raw(reader.uvarint())
-    reader.skip_tags()
-    return GroupProtocol(name, metadata)
 
 
 def _partitions(reader: FieldReader, topic_ids: Sequence[UUID]) -> TopicPartitions | None:

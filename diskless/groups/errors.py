@@ -32,7 +32,7 @@ class UnknownMember(Rejected):
 
 
 class MemberIdRequired(Rejected):
-    """The client shall join again under the id it is given here."""
+    """The client has to join again under the id it is given here."""
 
 
 class IllegalGeneration(Rejected):

@@ -20,7 +20,9 @@ members, so that they keep their places should it still lead, but does not confi
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
@@ -33,7 +35,6 @@ from diskless.groups.classic_state import StoredClassicGroup, decode_classic_gro
 from diskless.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from diskless.groups.consumer.consumer_requests import JOIN_EPOCH
 from diskless.groups.consumer.roster import Roster
-from diskless.groups.consumer.topic_patterns import TopicPattern
 from diskless.groups.consumer_state import (
     ConsumerMember,
     StoredConsumerGroup,
@@ -57,8 +58,9 @@ from diskless.groups.group_machine import Confirmed, GroupMachine
 from diskless.groups.group_migration import downgraded, upgraded
 from diskless.groups.group_store import GroupStore
 from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups, as_group_error
-from diskless.groups.offsets import GroupPartition, OffsetManager, TopicsWith
+from diskless.groups.offsets import DELETED_AT_ONCE, GroupPartition, OffsetManager, TopicsWith
 from diskless.groups.settings import GroupSettings
+from diskless.loop.long_work import Steps, each, in_portions
 from diskless.ports import (
     AssignedTopic,
     ClientInfo,
@@ -261,7 +263,7 @@ class PartitionGroups:
         if len(machine.member_ids) >= self._settings.consumer_max_size:
             raise GroupMaxSizeReached(f"group.consumer.max.size={self._settings.consumer_max_size}")
         if request.topic_pattern:
-            TopicPattern(request.topic_pattern)
+            self._topics.pattern(request.topic_pattern)
         stored = upgraded(machine.snapshot(), self._topics)
         log.info("a classic group becomes a KIP-848 group", group=group.group_id)
         self._groups.convert(
@@ -391,6 +393,26 @@ class PartitionGroups:
         self._groups.settle(group)
         return (await confirmed).error or errors
 
+    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+        """Match the patterns that this heartbeat brings and those that its group needs for it.
+
+        What was matched is remembered for as long as the result is kept, or a group has the
+        pattern. Raises: InvalidRegularExpression.
+        """
+        group = self._groups.get(request.group_id)
+        machine = None if group is None else group.machine
+        patterns: set[str] = set()
+        if isinstance(machine, ConsumerGroup):
+            patterns |= machine.patterns_to_match()
+        elif request.member_epoch != JOIN_EPOCH:
+            return None
+        if request.topic_pattern and request.member_epoch >= JOIN_EPOCH:
+            patterns.add(request.topic_pattern)
+        compiled = [self._topics.pattern(pattern) for pattern in patterns]
+        for one in compiled:
+            yield from one.match(self._topics.topics().keys())
+        return compiled
+
     def consumer_heartbeat(
         self, request: ConsumerHeartbeat, client: ClientInfo
     ) -> "asyncio.Future[ConsumerHeartbeatAnswer]":
@@ -498,6 +520,7 @@ class PartitionGroups:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> DisklessError | Sequence[DisklessError | None]:
+        names = {*await each(itemgetter(0), partitions)}
         live = self._groups.get(group_id)
         if live is None and group_id not in self._groups.dormant:
             return GroupIdNotFound(f"no group {group_id!r}")
@@ -505,17 +528,22 @@ class PartitionGroups:
         if live is not None and not live.machine.is_empty:
             if not live.machine.may_delete_offsets():
                 return NonEmptyGroup("the group has members")
-            in_use = frozenset(name for name, _ in partitions if live.machine.reads(name))
-        free = [partition for partition in partitions if partition[0] not in in_use]
+            in_use = frozenset(name for name in names if live.machine.reads(name))
+
+        async def deleted(some: Sequence[tuple[str, int]]) -> Sequence[DisklessError | None]:
+            free = [partition for partition in some if partition[0] not in in_use]
+            left = iter(await self._offsets.delete(group_id, free))
+            return [
+                GroupSubscribedToTopic(f"the group reads {name}") if name in in_use else next(left)
+                for name, _ in some
+            ]
+
         try:
-            deleted = iter(await self._offsets.delete(group_id, free))
+            errors = await in_portions(deleted, partitions, DELETED_AT_ONCE)
             await self._forget_without_offsets(group_id)
         except DisklessError as failure:
             return as_group_error(failure)
-        return [
-            GroupSubscribedToTopic(f"the group reads {name}") if name in in_use else next(deleted)
-            for name, _ in partitions
-        ]
+        return errors
 
     # -- administration -------------------------------------------------------------------------
 
@@ -593,22 +621,22 @@ class PartitionGroups:
             if topic_id in names
         ]
 
-    def list_groups(self) -> Sequence[ListedGroup]:
-        """All of them."""
-        live = [
+    def list_groups(self) -> Iterator[ListedGroup]:
+        """All there are now; there may be very many, so each row is made when it is taken."""
+        live = (
             ListedGroup(
                 group.group_id,
                 group.machine.protocol_type,
                 group.machine.state_name,
                 _type_of(group.machine.kind),
             )
-            for group in self._groups
-        ]
-        dormant = [
+            for group in [*self._groups]
+        )
+        dormant = (
             ListedGroup(group_id, group.protocol_type, GroupState.EMPTY.value, _type_of(group.kind))
-            for group_id, group in self._groups.dormant.items()
-        ]
-        return live + dormant
+            for group_id, group in [*self._groups.dormant.items()]
+        )
+        return chain(live, dormant)
 
     async def delete_group(self, group_id: str) -> DisklessError | None:
         live = self._groups.get(group_id)
@@ -636,6 +664,8 @@ class PartitionGroups:
 
     async def _carry_out_deletion(self, group_id: str) -> DisklessError | None:
         try:
+            async with self._groups.encoding(group_id):
+                pass
             await self._store.delete_group(group_id)
         except DisklessError as failure:
             return as_group_error(failure)
@@ -651,7 +681,7 @@ class PartitionGroups:
         try:
             for group_id in await self._offsets.expire(self._is_in_use):
                 await self._forget_without_offsets(group_id)
-            before_ms = self._clock.now_ms() - self._offsets.retention_ms
+            before_ms = self._offsets.steady_ms - self._offsets.retention_ms
             for group_id, dormant in [*self._groups.dormant.items()]:
                 is_old = dormant.is_stored and dormant.since_ms < before_ms
                 if is_old and not await self._offsets.has_any(group_id):
@@ -669,7 +699,7 @@ class PartitionGroups:
         dormant = self._groups.dormant.get(committed.group_id)
         if dormant is None or not dormant.is_stored:
             return False
-        return dormant.since_ms > self._clock.now_ms() - self._offsets.retention_ms
+        return dormant.since_ms > self._offsets.steady_ms - self._offsets.retention_ms
 
     async def _forget_without_offsets(self, group_id: str) -> None:
         """A group that was only there for its offsets, and has none any more, is gone."""
@@ -718,6 +748,6 @@ def _type_of(kind: GroupKind) -> str:
     return CONSUMER_TYPE if kind is GroupKind.CONSUMER else CLASSIC_TYPE
 
 
-def matches(value: str, wanted: Collection[str]) -> bool:
-    """Whether a filter lets `value` through; an empty one lets everything through."""
-    return not wanted or value.lower() in {one.lower() for one in wanted}
+def matches(value: str, wanted: frozenset[str]) -> bool:
+    """Whether a filter, in lower case, lets `value` through; an empty one lets all through."""
+    return not wanted or value.lower() in wanted

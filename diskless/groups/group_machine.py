@@ -2,13 +2,16 @@
 
 A group is a state machine without clock, I/O or waiting. Each event is a call with the monotonic
 time; what is to be done is then in `effects`: answers to requests, which are known by a *ticket*,
-and states to be made durable, whose outcome is reported back through `stored`.
+states to be made durable, whose outcome is reported back through `stored`, and assignments to be
+worked out, whose result comes back through `assigned`.
 """
 
 from typing import NamedTuple, Protocol
 
+from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic_state import StoredClassicGroup
 from diskless.groups.consumer_state import StoredConsumerGroup
+from diskless.loop.long_work import Steps
 from diskless.ports import (
     ClientInfo,
     ConsumerHeartbeatAnswer,
@@ -65,8 +68,15 @@ class Store(NamedTuple):
     group: StoredClassicGroup | StoredConsumerGroup
 
 
+class Assign(NamedTuple):
+    """Effect: take these steps, then call `assigned` with what they return; one at a time."""
+
+    serial: int
+    steps: Steps[Targets]
+
+
 Answer = AnswerJoin | AnswerSync | AnswerHeartbeat | AnswerConfirm
-Effect = Answer | Store
+Effect = Answer | Store | Assign
 
 
 class GroupMachine(Protocol):
@@ -170,6 +180,10 @@ class GroupMachine(Protocol):
 
     def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
         """What was to be stored under `serial` is durable, or it is not known to be."""
+        ...
+
+    def assigned(self, serial: int, targets: Targets, now: float) -> None:
+        """What an `Assign` has come to."""
         ...
 
     def close(self, error: DisklessError) -> None:

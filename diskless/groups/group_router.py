@@ -12,6 +12,7 @@ groups that were stored under another number.
 import asyncio
 import random
 from collections.abc import Awaitable, Collection, Sequence
+from itertools import chain
 from typing import Final, Protocol, TypeVar
 
 from diskless.groups.consumer.consumer_requests import refused_heartbeat
@@ -25,6 +26,7 @@ from diskless.groups.group_coordinator import PartitionGroups, matches
 from diskless.groups.group_store import GroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.settings import GroupSettings
+from diskless.loop.long_work import Steps, mapped
 from diskless.ports import (
     BrokerEndpoint,
     ClientInfo,
@@ -154,6 +156,14 @@ class GroupRouter:
             return groups
         return await groups.leave(group_id, members)
 
+    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+        groups = self._groups(request.group_id)
+        if isinstance(groups, DisklessError):
+            return None
+        if refused_heartbeat(request, self._settings.assignors) is not None:
+            return None
+        return (yield from groups.match_patterns(request))
+
     def consumer_heartbeat(
         self, request: ConsumerHeartbeat, client: ClientInfo
     ) -> Awaitable[ConsumerHeartbeatAnswer]:
@@ -201,18 +211,20 @@ class GroupRouter:
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> DisklessError | Sequence[ListedGroup]:
+    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
         led = [groups for groups in self._led.values() if groups.serves]
         refusals = (groups.refusal() for groups in led)
         loading = next((refusal for refusal in refusals if refusal is not None), None)
         if loading is not None:
             return loading
-        return [
-            listed
-            for groups in led
-            for listed in groups.list_groups()
-            if matches(listed.state, states) and matches(listed.group_type, types)
-        ]
+        wanted_states = frozenset((yield from mapped(str.lower, states)))
+        wanted_types = frozenset((yield from mapped(str.lower, types)))
+        found = []
+        for listed in chain.from_iterable([groups.list_groups() for groups in led]):
+            if matches(listed.state, wanted_states) and matches(listed.group_type, wanted_types):
+                found.append(listed)
+            yield
+        return found
 
     async def delete_group(self, group_id: str) -> DisklessError | None:
         groups = self._groups(group_id)

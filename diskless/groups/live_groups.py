@@ -3,7 +3,9 @@
 How an event goes through: the group's state machine is called, then `settle` carries its effects
 out: answers complete the futures that requests wait for; a state is stored in a task, whose outcome
 is the machine's next event. Nothing awaits between an event and its effects, so events of a group
-are in order, and so are its stores, because the log keeps the order in which it is called.
+are in order, and so are its stores: a large state is encoded in slices, but one state of a group at
+a time, and the log keeps the order in which it is called. An assignment is worked out at once when
+one slice is enough for it, otherwise in a task, slice by slice, while the group serves its members.
 
 Every group has one delayed operation in the purgatory, for the earliest of its deadlines. A
 heartbeat does not touch it; when it comes too early, it goes to the next one.
@@ -17,17 +19,20 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import structlog
 
+from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic_state import StoredClassicGroup, encode_classic_group
-from diskless.groups.consumer_state import encode_consumer_group
+from diskless.groups.consumer_state import encode_in_steps
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     NotGroupCoordinator,
 )
-from diskless.groups.group_machine import Answer, GroupMachine, Store
+from diskless.groups.group_machine import Answer, Assign, GroupMachine, Store
 from diskless.groups.group_store import GroupStore
+from diskless.loop.long_work import LongWork, Unfinished
 from diskless.replica.purgatory import DelayedOperation, Purgatory
 from metadata.records.groups import GroupKind
 from wal.clock import Clock
@@ -120,6 +125,8 @@ class LiveGroups:
         self._clock = clock
         self._on_settled = on_settled
         self._live: dict[str, LiveGroup] = {}
+        self._long_work = LongWork(clock.monotonic)
+        self._encoding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.dormant: dict[str, Dormant] = {}
         self.tasks: asyncio.TaskGroup | None = None
         """Where stores run; None: nothing may change."""
@@ -200,12 +207,19 @@ class LiveGroups:
         self._on_settled(group)
 
     def _carry_out(self, group: LiveGroup, machine: GroupMachine) -> None:
-        effects, machine.effects = machine.effects, []
-        for effect in effects:
-            if isinstance(effect, Store):
-                self._begin_store(group, machine, effect)
-            else:
-                _complete(effect)
+        while machine.effects:
+            effects, machine.effects = machine.effects, []
+            for effect in effects:
+                if isinstance(effect, Store):
+                    self._begin_store(group, machine, effect)
+                elif isinstance(effect, Assign):
+                    self._begin_assign(group, machine, effect)
+                else:
+                    _complete(effect)
+
+    def encoding(self, group_id: str) -> asyncio.Lock:
+        """Held while a state of the group is encoded, so that what is written stays in order."""
+        return self._encoding.setdefault(group_id, asyncio.Lock())
 
     def _begin_store(self, group: LiveGroup, machine: GroupMachine, effect: Store) -> None:
         assert self.tasks is not None, "groups only change while they are served"
@@ -219,11 +233,12 @@ class LiveGroups:
     ) -> None:
         error: DisklessError | None = None
         try:
-            state = (
-                encode_classic_group(effect.group)
-                if isinstance(effect.group, StoredClassicGroup)
-                else encode_consumer_group(effect.group)
-            )
+            async with self.encoding(machine.group_id):
+                state = (
+                    encode_classic_group(effect.group)
+                    if isinstance(effect.group, StoredClassicGroup)
+                    else await self._long_work.run(encode_in_steps(effect.group))
+                )
             await self._store.store_group(machine.group_id, machine.kind, state)
             group.stored_kind = machine.kind
         except DisklessError as failure:
@@ -233,6 +248,29 @@ class LiveGroups:
             error = as_group_error(failure)
         group.stores_under_way -= 1
         machine.stored(effect.serial, error, self._clock.monotonic())
+        self._carry_out(group, machine)
+        self.settle(group)
+
+    def _begin_assign(self, group: LiveGroup, machine: GroupMachine, effect: Assign) -> None:
+        targets = self._long_work.begin(effect.steps)
+        if not isinstance(targets, Unfinished):
+            machine.assigned(effect.serial, targets, self._clock.monotonic())
+            return
+        assert self.tasks is not None, "groups only change while they are served"
+        self.tasks.create_task(
+            self._carry_out_assign(group, machine, effect.serial, targets),
+            name=f"assign-group-{machine.group_id}",
+        )
+
+    async def _carry_out_assign(
+        self,
+        group: LiveGroup,
+        machine: GroupMachine,
+        serial: int,
+        unfinished: Unfinished[Targets],
+    ) -> None:
+        targets = await self._long_work.finish(unfinished)
+        machine.assigned(serial, targets, self._clock.monotonic())
         self._carry_out(group, machine)
         self.settle(group)
 

@@ -10,13 +10,16 @@ that a member never starts behind what was acknowledged.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from diskless.groups.consumer.topic_patterns import PatternsInUse
 from diskless.groups.errors import OffsetMetadataTooLarge
 from diskless.groups.group_store import GroupStore
 from diskless.groups.settings import GroupSettings
-from diskless.ports import LEADER_EPOCH, CommitOffset, FetchedOffset
+from diskless.loop.long_work import each
+from diskless.ports import LEADER_EPOCH, RETENTION_AS_CONFIGURED, CommitOffset, FetchedOffset
 from metadata.operations import TopicDescription
 from metadata.records.groups import (
     NO_EXPIRY,
@@ -28,10 +31,17 @@ from metadata.state.group_queries import ExpiryCursor
 from wal.clock import Clock
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, UnknownPartition
+from wal.steady_clock import SteadyClock
 
 AGED_OFFSETS_PER_READ: Final = 1_000
 
+DELETED_AT_ONCE: Final = 500
+"""Partitions, of which the offsets are deleted by one append; a few milliseconds."""
+
 _MS_PER_MINUTE: Final = 60_000
+
+_LAST_MS: Final = 2**63 - 1
+"""A record states the time at which an offset expires in an int64."""
 
 
 class KnownTopics(Protocol):
@@ -48,6 +58,7 @@ class TopicsWith:
     def __init__(self, known: KnownTopics, more: Iterable[TopicDescription]) -> None:
         self._known = known
         self._more = {topic.name: topic for topic in more}
+        self.pattern: Final = PatternsInUse().get
         self.version = 0
         """Another one whenever topics may have been created or deleted, or have more partitions."""
 
@@ -60,6 +71,12 @@ class TopicsWith:
 
     def topic(self, name: str) -> TopicDescription | None:
         return self._more.get(name) or self._known.topics().get(name)
+
+    def named(self, names: AbstractSet[str]) -> Sequence[TopicDescription]:
+        """Those of these names that there are."""
+        always = [topic for name, topic in self._more.items() if name in names]
+        found = map(self._known.topics().get, names - self._more.keys())
+        return [*always, *(topic for topic in found if topic is not None)]
 
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
         always = (topic for topic in self._more.values() if topic.topic_id == topic_id)
@@ -85,13 +102,20 @@ class OffsetManager:
         self._topics = topics
         self._metadata_bytes_max = settings.offset_metadata_max_bytes
         self._clock = clock
+        self._steady = SteadyClock(clock)
         self.retention_ms: Final = settings.offsets_retention_minutes * _MS_PER_MINUTE
+
+    @property
+    def steady_ms(self) -> int:
+        """The time by which things expire: a wall clock that jumps ahead does not move it."""
+        return self._steady.now_ms()
 
     async def commit(
         self, group_id: str, offsets: Sequence[CommitOffset], *, retention_ms: int
     ) -> Sequence[DisklessError | None]:
         """Durable on return, except for those with an error. Raises like `GroupStore` writes."""
         now_ms = self._clock.now_ms()
+        expire_ms = _expire_ms(now_ms, retention_ms)
         errors: list[DisklessError | None] = []
         accepted: dict[TopicIdPartition, CommittedOffset] = {}
         for offset in offsets:
@@ -110,7 +134,7 @@ class OffsetManager:
                     commit_ms=now_ms,
                     leader_epoch=offset.leader_epoch,
                     metadata=offset.metadata,
-                    expire_ms=NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms,
+                    expire_ms=expire_ms,
                 )
             errors.append(error)
         if accepted:
@@ -124,24 +148,26 @@ class OffsetManager:
         if partitions is None:
             found = await self._store.group_offsets(group_id, None)
             await self._store.confirm_leadership()
-            named = [(self._name(partition), offset) for partition, offset in found.items()]
-            return sorted(_fetched(name, offset) for name, offset in named if name is not None)
-        located = [(*asked, self._partition(*asked)) for asked in partitions]
+            offsets = await each(self._fetched, [*found.items()])
+            return sorted(offset for offset in offsets if offset is not None)
+        located = await each(lambda asked: (*asked, self._partition(*asked)), partitions)
         wanted = [partition for _, _, partition in located if partition is not None]
         found = await self._store.group_offsets(group_id, wanted) if wanted else {}
         await self._store.confirm_leadership()
-        return [
-            _fetched(name, found[partition])
-            if partition is not None and partition in found
-            else FetchedOffset(name, index)
-            for name, index, partition in located
-        ]
+
+        def answer(row: tuple[str, int, TopicIdPartition | None]) -> FetchedOffset:
+            name, index, partition = row
+            if partition is None or partition not in found:
+                return FetchedOffset(name, index)
+            return _fetched(name, found[partition])
+
+        return await each(answer, located)
 
     async def delete(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> Sequence[DisklessError | None]:
-        """By partition; one without an offset is fine. Raises like `GroupStore` writes."""
-        located = [self._partition(name, index) for name, index in partitions]
+        """By partition, some at a time; one without an offset is fine. Raises like `GroupStore`."""
+        located = [self._partition(*partition) for partition in partitions]
         known = [partition for partition in located if partition is not None]
         if known:
             await self._store.delete_offsets(group_id, known, committed_until_ms=WHENEVER_COMMITTED)
@@ -159,7 +185,7 @@ class OffsetManager:
 
         The groups that lost any. Raises like `GroupStore` reads and writes.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self.steady_ms
         after: ExpiryCursor | None = None
         touched: dict[str, None] = {}
         while aged := await self._store.aged_offsets(
@@ -190,9 +216,24 @@ class OffsetManager:
             return None
         return TopicIdPartition(topic.topic_id, index)
 
+    def _fetched(self, row: tuple[TopicIdPartition, CommittedOffset]) -> FetchedOffset | None:
+        """None for one of a topic that is gone."""
+        name = self._name(row[0])
+        return None if name is None else _fetched(name, row[1])
+
     def _name(self, partition: TopicIdPartition) -> str | None:
         topic = self._topics.topic_by_id(partition.topic_id)
         return None if topic is None else topic.name
+
+
+def _expire_ms(now_ms: int, retention_ms: int) -> int:
+    """When an offset goes whose client said how long it is to stay.
+
+    As in Kafka, -1 leaves it to the group's retention, and any other time below 0 is over at once.
+    """
+    if retention_ms == RETENTION_AS_CONFIGURED:
+        return NO_EXPIRY
+    return min(max(now_ms + retention_ms, 0), _LAST_MS)
 
 
 def _fetched(name: str, offset: CommittedOffset) -> FetchedOffset:

@@ -21,17 +21,11 @@ import numpy.typing as npt
 
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
 from diskless.fetch.fetch_sessions import FINAL_EPOCH, NO_SESSION
+from diskless.loop.long_rows import as_list
+from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import Buffer
-from diskless.protocol.wire import (
-    EMPTY_TAGS,
-    INT32,
-    NO_UUID,
-    UUID_BYTES,
-    Reader,
-    array_count,
-    string,
-    unsigned_varint,
-)
+from diskless.protocol.wire import Reader, array_count, string
+from wal.wire.fields import INT32, NO_TAGS, NO_UUID, UUID_BYTES, uvarint
 
 FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
@@ -41,6 +35,12 @@ _SESSION: Final = Struct(">ii")  # session id, session epoch
 
 _TOPICS_CACHED_MAX: Final = 10_000
 """Topics whose bytes need not be made anew with each poll."""
+
+_PIECES_JOINED: Final = 2_000
+"""A long answer is joined on the way."""
+
+_TOPICS_AT_ONCE: Final = 128
+"""Topics read between two yields. They take less than a millisecond; a yield costs far less."""
 
 _ASKED_4: Final = (("partition", ">i4"), ("offset", ">i8"), ("max_bytes", ">i4"))
 _ASKED_5: Final = (*_ASKED_4[:2], ("log_start_offset", ">i8"), _ASKED_4[2])
@@ -108,13 +108,13 @@ class FetchRequest(NamedTuple):
     topics: Sequence[tuple[FetchTopic, int]]
     """How each is named, and how many of the partitions are its."""
     partitions: FetchRows
-    forgotten: Sequence[tuple[FetchTopic, Sequence[int]]]
+    forgotten: Sequence[tuple[FetchTopic, Int64s]]
     """Partitions that leave the session."""
     rack: str
 
 
-def decode_request(version: int, body: bytes) -> FetchRequest:
-    """Raises ProtocolError."""
+def decode_request(version: int, body: bytes) -> Steps[FetchRequest]:
+    """What a request says, in steps of some topics each. Raises ProtocolError."""
     reader = Reader([body])
     flexible = version >= FLEXIBLE_FROM
     if version < 15:
@@ -123,8 +123,8 @@ def decode_request(version: int, body: bytes) -> FetchRequest:
     session_id, session_epoch = NO_SESSION, FINAL_EPOCH
     if version >= 7:
         session_id, session_epoch = reader.unpack(_SESSION)
-    topics, rows = _asked(reader, body, version)
-    forgotten = _forgotten(reader, version) if version >= 7 else ()
+    topics, rows = yield from _asked(reader, body, version)
+    forgotten = (yield from _forgotten(reader, version)) if version >= 7 else ()
     rack = reader.string(flexible=flexible) if version >= 11 else ""
     if flexible:
         reader.skip_tags()
@@ -153,7 +153,7 @@ def _columns(
     else:
         leader_epochs = np.full(len(rows), -1, np.int64)
     return FetchRows(
-        [topic for topic, _ in topics],
+        as_list([topic for topic, _ in topics]),
         np.repeat(np.arange(len(topics)), [count for _, count in topics]),
         rows["partition"].astype(np.int64),
         rows["offset"].astype(np.int64),
@@ -164,27 +164,30 @@ def _columns(
 
 def _asked(
     reader: Reader, body: bytes, version: int
-) -> tuple[list[tuple[FetchTopic, int]], npt.NDArray[np.void]]:
+) -> Steps[tuple[list[tuple[FetchTopic, int]], npt.NDArray[np.void]]]:
     """The topics with how many rows each has, and all rows."""
     flexible = version >= FLEXIBLE_FROM
     layout = _LAYOUTS[version].asked
     topic_count = reader.array_count(flexible=flexible, item_bytes_min=2)
     if version >= TOPIC_IDS_FROM:
-        plain = _plain_topics(body, reader.position, topic_count)
+        plain = yield from _plain_topics(body, reader.position, topic_count)
         if plain is not None:
             reader.count_items(len(plain.rows))
             reader.skip(plain.end - reader.position)
             return plain.topics, plain.rows
     topics: list[tuple[FetchTopic, int]] = []
     rows: list[bytes] = []
-    for _ in range(topic_count):
+    for number in range(topic_count):
         topic = _topic(reader, version)
         count = reader.array_count(flexible=flexible, item_bytes_min=layout.itemsize)
-        rows.append(_rows(reader, body, layout, count))
+        rows.append((yield from _rows(reader, body, layout, count)))
+        if number % _TOPICS_AT_ONCE == 0:
+            yield
         if flexible:
             reader.skip_tags()
         topics.append((topic, count))
-    return topics, np.frombuffer(b"".join(rows), layout)
+    rows = as_list(rows)
+    return as_list(topics), np.frombuffer(b"".join(rows), layout)
 
 
 class _PlainTopics(NamedTuple):
@@ -194,7 +197,7 @@ class _PlainTopics(NamedTuple):
     """Where in the body they end."""
 
 
-def _plain_topics(body: bytes, position: int, count: int) -> _PlainTopics | None:
+def _plain_topics(body: bytes, position: int, count: int) -> Steps[_PlainTopics | None]:
     """Topics by id without any tagged fields, as every client sends them; None: look closer.
 
     A consumer of 1,000 topics names them all in each poll, and a `Reader` takes ten times as long.
@@ -203,7 +206,9 @@ def _plain_topics(body: bytes, position: int, count: int) -> _PlainTopics | None
     rows: list[bytes] = []
     layout = _LAYOUTS[TOPIC_IDS_FROM].asked
     size, last = layout.itemsize, len(body) - 1
-    for _ in range(count):
+    for number in range(count):
+        if number % _TOPICS_AT_ONCE == 0:
+            yield
         named = position + UUID_BYTES
         if named >= last:
             return None
@@ -235,7 +240,7 @@ def _topic(reader: Reader, version: int) -> FetchTopic:
     return FetchTopic(None, reader.string(flexible=version >= FLEXIBLE_FROM))
 
 
-def _rows(reader: Reader, body: bytes, layout: np.dtype[np.void], count: int) -> bytes:
+def _rows(reader: Reader, body: bytes, layout: np.dtype[np.void], count: int) -> Steps[bytes]:
     """The rows of one topic back to back; `count` was checked to fit into what is left."""
     start = reader.position
     rows = body[start : start + count * layout.itemsize]
@@ -243,21 +248,24 @@ def _rows(reader: Reader, body: bytes, layout: np.dtype[np.void], count: int) ->
         reader.skip(len(rows))
         return rows
     # Rows of consumers have no tagged fields, with every client we know; here they are dropped.
-    size = layout.itemsize - len(EMPTY_TAGS)
+    size = layout.itemsize - len(NO_TAGS)
     parts = []
     for _ in range(count):
-        parts += [bytes(reader.take(size)), EMPTY_TAGS]
+        parts += [bytes(reader.take(size)), NO_TAGS]
         reader.skip_tags()
+        yield
     return b"".join(parts)
 
 
-def _forgotten(reader: Reader, version: int) -> Sequence[tuple[FetchTopic, Sequence[int]]]:
+def _forgotten(reader: Reader, version: int) -> Steps[Sequence[tuple[FetchTopic, Int64s]]]:
     flexible = version >= FLEXIBLE_FROM
     forgotten = []
-    for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
+    for number in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
         topic = _topic(reader, version)
         count = reader.array_count(flexible=flexible, item_bytes_min=INT32.size)
-        partitions = [reader.int32() for _ in range(count)]
+        partitions = np.frombuffer(reader.take(count * INT32.size), ">i4").astype(np.int64)
+        if number % _TOPICS_AT_ONCE == 0:
+            yield
         if flexible:
             reader.skip_tags()
         forgotten.append((topic, partitions))
@@ -274,8 +282,8 @@ def encode_response(
     error_code: int = 0,
     session_id: int = NO_SESSION,
     read_committed: bool = False,
-) -> list[Buffer]:
-    """The body of a response as buffers to be written back to back.
+) -> Steps[list[Buffer]]:
+    """The body of a response as buffers to be written back to back, in steps of some topics each.
 
     `topics` says how the rows of the columns group. Rows with an error have no offsets. No
     transaction is ever aborted, so the last stable offset is the high watermark.
@@ -294,24 +302,29 @@ def encode_response(
     pending: list[Buffer] = [start if version >= 7 else start[: INT32.size]]
     pending.append(array_count(len(topics), flexible=flexible))
     row = 0
-    for topic, count in topics:
+    for number, (topic, count) in enumerate(topics):
+        if number % _TOPICS_AT_ONCE == 0:
+            if len(pending) > _PIECES_JOINED:
+                out.append(b"".join(pending))
+                pending = []
+            yield
         pending.append(_named(topic, count, flexible))
         end = row + count
         while next_row < end:
             pending.append(data[row * size : next_row * size + tail])
             length = sum(map(len, records))
-            pending.append(unsigned_varint(length + 1) if flexible else INT32.pack(length))
+            pending.append(uvarint(length + 1) if flexible else INT32.pack(length))
             out.append(b"".join(pending))
             out += records
-            pending = [EMPTY_TAGS] if flexible else []
+            pending = [NO_TAGS] if flexible else []
             row = next_row + 1
             next_row, records = next(with_records)
         pending.append(data[row * size : end * size])
         row = end
         if flexible:
-            pending.append(EMPTY_TAGS)
+            pending.append(NO_TAGS)
     if flexible:
-        pending.append(EMPTY_TAGS)
+        pending.append(NO_TAGS)
     if any(map(len, pending)):
         out.append(b"".join(pending))
     return out
@@ -331,7 +344,9 @@ def encode_refusal(version: int, error_code: int) -> list[Buffer]:
     """A response that says nothing but what is wrong with the request as a whole."""
     nothing = np.zeros(0, np.int64)
     answer = FetchAnswer(nothing, nothing, {}, {})
-    return encode_response(version, [], nothing, answer, nothing, error_code=error_code)
+    return done_at_once(
+        encode_response(version, [], nothing, answer, nothing, error_code=error_code)
+    )
 
 
 def _answered_rows(

@@ -12,7 +12,8 @@ exception that the caller knows: ApiVersions always answers under v0.
 from struct import Struct
 from typing import Final
 
-from diskless.protocol.wire import EMPTY_TAGS, Reader
+from diskless.protocol.wire import Reader
+from wal.wire.fields import NO_TAGS
 
 FRAME_START: Final = Struct(">ihh")
 """Frame length, api key, api version: all that is needed to refuse a frame before its body."""
@@ -41,5 +42,5 @@ def read_request_header(reader: Reader, *, flexible: bool) -> tuple[int, str]:
 def response_start(correlation_id: int, body_bytes: int, *, flexible: bool) -> bytes:
     """Frame length and response header for a body of `body_bytes`."""
     if flexible:
-        return _RESPONSE_START.pack(body_bytes + 5, correlation_id) + EMPTY_TAGS
+        return _RESPONSE_START.pack(body_bytes + 5, correlation_id) + NO_TAGS
     return _RESPONSE_START.pack(body_bytes + 4, correlation_id)

@@ -13,13 +13,15 @@ for every version served; ours are needed because they face clients:
   sequences. One mapping serves all versions, since fields that a version lacks are left out and
   missing ones get the schema's default.
 
+- A hundred thousand rows are a long walk: whatever has arrays is read and written in steps
+  (`diskless.loop.long_work`).
 - A response may carry tagged fields of our own, on any level: EXTRA_TAGS in its mapping.
 
 Modules of schemas are imported on first use: all of them together take a second.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from struct import Struct
@@ -29,18 +31,11 @@ from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
 
-from diskless.protocol.wire import (
-    EMPTY_TAGS,
-    INT16,
-    INT32,
-    INT64,
-    NO_UUID,
-    ProtocolError,
-    Reader,
-    nullable_string,
-    string,
-    unsigned_varint,
-)
+from diskless.loop.long_rows import as_tuple
+from diskless.loop.long_work import Steps, batched, done_at_once
+from diskless.ports import Buffer
+from diskless.protocol.wire import ProtocolError, Reader, nullable_string, string
+from wal.wire.fields import INT16, INT32, INT64, NO_TAGS, NO_UUID, uvarint
 
 Fields = Mapping[str, Any]
 """A message as values by field name; nested messages are `Fields` in a sequence."""
@@ -52,24 +47,38 @@ Their tags are above the schema's own. Versions that are not flexible leave them
 """
 
 _NO_EXTRA_TAGS: Final[Mapping[int, bytes]] = {}
-_LONGEST_MS: Final = timedelta.max // timedelta(milliseconds=1)
+_MS: Final = timedelta(milliseconds=1)
+_LEAST_MS: Final = timedelta.min // _MS
+_GREATEST_MS: Final = timedelta.max // _MS
+"""Not the negative of the least: a timedelta reaches farther up than down."""
+_PIECES_JOINED: Final = 512
+
 _INT8: Final = Struct(">b")
 _FLOAT64: Final = Struct(">d")
 
 
-def decode_request(api_key: int, version: int, body: bytes) -> Any:
+def decode_request(api_key: int, version: int, body: bytes) -> Steps[Any]:
     """The request as kio's dataclass for this version; Any, for its shape changes with it.
 
     Raises ProtocolError.
     """
-    return _message_reader(load_request_schema(api_key, version))(Reader([body]))
+    part = _message_reader(load_request_schema(api_key, version))
+    reader = Reader([body])
+    return (yield from part.walk(reader)) if part.is_steps else part.walk(reader)
 
 
-def encode_response(api_key: int, version: int, values: Fields) -> bytes:
-    """The body of a response. A field that is neither given nor has a default is a KeyError."""
+def encode_response(api_key: int, version: int, values: Fields) -> Steps[list[Buffer]]:
+    """The body of a response, in pieces. A field that is neither given nor has a default: KeyError.
+
+    An array may be given as an iterator, whose items are then made as they are written.
+    """
     out: list[bytes] = []
-    _message_writer(load_response_schema(api_key, version))(out, values)
-    return b"".join(out)
+    part = _message_writer(load_response_schema(api_key, version))
+    if part.is_steps:
+        yield from part.walk(out, values)
+    else:
+        part.walk(out, values)
+    return [b"".join(pieces) for pieces in batched(out, _PIECES_JOINED)]
 
 
 class _FieldShape(NamedTuple):
@@ -128,37 +137,67 @@ def _taken_apart(annotation: Any) -> tuple[bool, bool, Any]:
 
 # --- reading
 
+
+class _Part(NamedTuple):
+    """How one field, or a whole message, is read or written."""
+
+    walk: Callable[..., Any]
+    """Of a Reader: gives the value; of a list and a value: appends its bytes."""
+    is_steps: bool
+    """Whether `walk` makes steps; so it is with all that has arrays in it."""
+
+    def at_once(self) -> Callable[..., Any]:
+        """`walk`, to its end in any case: for tagged fields, which are short."""
+        if not self.is_steps:
+            return self.walk
+
+        def to_the_end(*arguments: Any) -> Any:
+            return done_at_once(self.walk(*arguments))
+
+        return to_the_end
+
+
 _Read = Callable[[Reader], Any]
 
 
 @functools.cache
-def _message_reader(schema: Any) -> _Read:
-    """A function that reads one message as an instance of `schema`."""
+def _message_reader(schema: Any) -> _Part:
+    """Reads one message as an instance of `schema`."""
     flexible = bool(schema.__flexible__)
     plain = []
-    tagged = {}
+    tagged: dict[int, tuple[str, _Read]] = {}
     for shape in _shapes(schema):
-        reader_of_field = _field_reader(shape, flexible=flexible)
+        part = _field_reader(shape, flexible=flexible)
         if shape.tag is None:
-            plain.append((shape.name, reader_of_field))
+            plain.append((shape.name, part.walk, part.is_steps))
         else:
-            tagged[shape.tag] = (shape.name, reader_of_field)
+            tagged[shape.tag] = (shape.name, part.at_once())
 
     def read(reader: Reader) -> Any:
-        values = {name: read_field(reader) for name, read_field in plain}
+        values = {name: read_field(reader) for name, read_field, _ in plain}
         if flexible:
             values.update(_read_tags(reader, tagged))
         return schema(**values)
 
-    return read
+    def read_in_steps(reader: Reader) -> Steps[Any]:
+        values = {}
+        for name, read_field, is_steps in plain:
+            values[name] = (yield from read_field(reader)) if is_steps else read_field(reader)
+        if flexible:
+            values.update(_read_tags(reader, tagged))
+        return schema(**values)
+
+    if any(is_steps for _, _, is_steps in plain):
+        return _Part(read_in_steps, True)
+    return _Part(read, False)
 
 
 def _read_tags(reader: Reader, known: Mapping[int, tuple[str, _Read]]) -> dict[str, Any]:
     """The tagged fields that are there and known; the dataclass has defaults for the others."""
     values = {}
     for _ in range(reader.tag_count()):
-        tag = reader.unsigned_varint()
-        size = reader.unsigned_varint()
+        tag = reader.uvarint()
+        size = reader.uvarint()
         if tag not in known:
             reader.skip(size)
             continue
@@ -170,36 +209,47 @@ def _read_tags(reader: Reader, known: Mapping[int, tuple[str, _Read]]) -> dict[s
     return values
 
 
-def _field_reader(shape: _FieldShape, *, flexible: bool) -> _Read:
+def _field_reader(shape: _FieldShape, *, flexible: bool) -> _Part:
     nullable_item = shape.is_nullable and not shape.is_array
     if shape.nested is not None:
-        read_item = _message_reader(shape.nested)
+        item = _message_reader(shape.nested)
         if nullable_item:
-            read_item = _nullable_message_reader(read_item)
+            item = _nullable_message_reader(item)
     else:
         assert shape.kafka_type is not None
-        read_item = _scalar_reader(shape.kafka_type, nullable=nullable_item, flexible=flexible)
+        item = _Part(
+            _scalar_reader(shape.kafka_type, nullable=nullable_item, flexible=flexible), False
+        )
     if not shape.is_array:
-        return read_item
+        return item
+    read_item, is_steps = item
 
-    def read_array(reader: Reader) -> Any:
+    def read_array(reader: Reader) -> Steps[Any]:
         count = reader.nullable_array_count(flexible=flexible, item_bytes_min=1)
-        if count >= 0:
-            return tuple([read_item(reader) for _ in range(count)])
-        if shape.is_nullable:
-            return None
-        raise ProtocolError(f"null where {shape.name} must be")
+        if count < 0:
+            if shape.is_nullable:
+                return None
+            raise ProtocolError(f"null where {shape.name} must be")
+        items = []
+        for _ in range(count):
+            items.append((yield from read_item(reader)) if is_steps else read_item(reader))
+            yield
+        return as_tuple(items)
 
-    return read_array
+    return _Part(read_array, True)
 
 
-def _nullable_message_reader(read_item: _Read) -> _Read:
+def _nullable_message_reader(item: _Part) -> _Part:
     """KIP-893: one byte -1 for null, else 1 and the message."""
+    read_item = item.walk
 
     def read(reader: Reader) -> Any:
         return None if reader.int8() < 0 else read_item(reader)
 
-    return read
+    def read_in_steps(reader: Reader) -> Steps[Any]:
+        return None if reader.int8() < 0 else (yield from read_item(reader))
+
+    return _Part(read_in_steps if item.is_steps else read, item.is_steps)
 
 
 def _scalar_reader(kafka_type: str, *, nullable: bool, flexible: bool) -> _Read:
@@ -247,8 +297,7 @@ def _read_milliseconds(reader: Reader) -> timedelta:
 
 def _read_long_milliseconds(reader: Reader) -> timedelta:
     """Beyond what a timedelta holds, which is millions of years, as much as it holds."""
-    value = min(max(reader.int64(), -_LONGEST_MS), _LONGEST_MS)
-    return timedelta(milliseconds=value)
+    return timedelta(milliseconds=min(max(reader.int64(), _LEAST_MS), _GREATEST_MS))
 
 
 def _read_bytes(reader: Reader, *, flexible: bool, nullable: bool) -> bytes | None:
@@ -266,44 +315,66 @@ _Write = Callable[[list[bytes], Any], None]
 
 
 @functools.cache
-def _message_writer(schema: Any) -> _Write:
-    """A function that appends the bytes of one message, given as `Fields`."""
+def _message_writer(schema: Any) -> _Part:
+    """Appends the bytes of one message, given as `Fields`."""
     flexible = bool(schema.__flexible__)
     plain = []
     tagged = []
     for shape in _shapes(schema):
-        writer = _field_writer(shape, flexible=flexible)
+        part = _field_writer(shape, flexible=flexible)
         if shape.tag is None:
-            plain.append((shape.name, shape.default, writer))
+            plain.append((shape.name, shape.default, part.walk, part.is_steps))
         else:
             assert shape.default is not MISSING, "a tagged field that may not be left out"
-            tagged.append((shape.tag, shape.name, shape.default, writer))
+            tagged.append((shape.tag, shape.name, shape.default, part.at_once()))
     tagged.sort()
 
+    def missing(name: str) -> KeyError:
+        return KeyError(f"{schema.__name__} v{schema.__version__} needs {name}")
+
     def write(out: list[bytes], values: Fields) -> None:
-        for name, default, writer in plain:
+        for name, default, write_field, _ in plain:
             value = values.get(name, default)
             if value is MISSING:
-                raise KeyError(f"{schema.__name__} v{schema.__version__} needs {name}")
-            writer(out, value)
-        if not flexible:
-            return
-        present = [item for item in tagged if _differs(values.get(item[1], item[2]), item[2])]
-        extra: Mapping[int, bytes] = values.get(EXTRA_TAGS, _NO_EXTRA_TAGS)
-        if not present and not extra:
-            out.append(EMPTY_TAGS)
-            return
-        out.append(unsigned_varint(len(present) + len(extra)))
-        for tag, name, _, writer in present:
-            content: list[bytes] = []
-            writer(content, values[name])
-            size = sum(map(len, content))
-            out += (unsigned_varint(tag), unsigned_varint(size), *content)
-        for tag, field in sorted(extra.items()):
-            assert not tagged or tag > tagged[-1][0], "tags are written in ascending order"
-            out += (unsigned_varint(tag), unsigned_varint(len(field)), field)
+                raise missing(name)
+            write_field(out, value)
+        if flexible:
+            _write_tags(out, values, tagged)
 
-    return write
+    def write_in_steps(out: list[bytes], values: Fields) -> Steps[None]:
+        for name, default, write_field, is_steps in plain:
+            value = values.get(name, default)
+            if value is MISSING:
+                raise missing(name)
+            if is_steps:
+                yield from write_field(out, value)
+            else:
+                write_field(out, value)
+        if flexible:
+            _write_tags(out, values, tagged)
+
+    if any(is_steps for _, _, _, is_steps in plain):
+        return _Part(write_in_steps, True)
+    return _Part(write, False)
+
+
+def _write_tags(
+    out: list[bytes], values: Fields, known: Sequence[tuple[int, str, Any, _Write]]
+) -> None:
+    present = [item for item in known if _differs(values.get(item[1], item[2]), item[2])]
+    extra: Mapping[int, bytes] = values.get(EXTRA_TAGS, _NO_EXTRA_TAGS)
+    if not present and not extra:
+        out.append(NO_TAGS)
+        return
+    out.append(uvarint(len(present) + len(extra)))
+    for tag, name, _, write_field in present:
+        content: list[bytes] = []
+        write_field(content, values[name])
+        size = sum(map(len, content))
+        out += (uvarint(tag), uvarint(size), *content)
+    for tag, field in sorted(extra.items()):
+        assert not known or tag > known[-1][0], "tags are written in ascending order"
+        out += (uvarint(tag), uvarint(len(field)), field)
 
 
 def _differs(value: Any, default: Any) -> bool:
@@ -311,36 +382,52 @@ def _differs(value: Any, default: Any) -> bool:
     return bool((tuple(value) if isinstance(value, list) else value) != default)
 
 
-def _field_writer(shape: _FieldShape, *, flexible: bool) -> _Write:
+def _field_writer(shape: _FieldShape, *, flexible: bool) -> _Part:
     if shape.nested is not None:
-        write_item = _message_writer(shape.nested)
+        item = _message_writer(shape.nested)
     else:
         assert shape.kafka_type is not None
-        write_item = _scalar_writer(
-            shape.kafka_type, nullable=shape.is_nullable and not shape.is_array, flexible=flexible
-        )
+        nullable = shape.is_nullable and not shape.is_array
+        item = _Part(_scalar_writer(shape.kafka_type, nullable=nullable, flexible=flexible), False)
     if not shape.is_array:
         if shape.nested is not None and shape.is_nullable:
-            return _nullable_message_writer(write_item)
-        return write_item
+            return _nullable_message_writer(item)
+        return item
+    write_item, is_steps = item
 
     null = b"\x00" if flexible else b"\xff\xff\xff\xff"
 
-    def write_array(out: list[bytes], items: Any) -> None:
+    def write_array(out: list[bytes], items: Any) -> Steps[None]:
         if items is None:
             if not shape.is_nullable:
                 raise KeyError(f"{shape.name} may not be null")
             out.append(null)
             return
-        out.append(unsigned_varint(len(items) + 1) if flexible else INT32.pack(len(items)))
+        # An iterator does not say how many items there are. The pieces of a long array are joined
+        # on the way, so that nothing is left to be done with all of them at once.
+        joined: list[bytes] = []
+        pieces: list[bytes] = []
+        count = 0
         for item in items:
-            write_item(out, item)
+            if is_steps:
+                yield from write_item(pieces, item)
+            else:
+                write_item(pieces, item)
+            count += 1
+            if len(pieces) >= _PIECES_JOINED:
+                joined.append(b"".join(pieces))
+                pieces.clear()
+            yield
+        out.append(uvarint(count + 1) if flexible else INT32.pack(count))
+        out += joined
+        out += pieces
 
-    return write_array
+    return _Part(write_array, True)
 
 
-def _nullable_message_writer(write_item: _Write) -> _Write:
+def _nullable_message_writer(item: _Part) -> _Part:
     """KIP-893: one byte -1 for null, else 1 and the message."""
+    write_item, is_steps = item
 
     def write(out: list[bytes], value: Any) -> None:
         if value is None:
@@ -349,7 +436,14 @@ def _nullable_message_writer(write_item: _Write) -> _Write:
             out.append(b"\x01")
             write_item(out, value)
 
-    return write
+    def write_in_steps(out: list[bytes], value: Any) -> Steps[None]:
+        if value is None:
+            out.append(b"\xff")
+        else:
+            out.append(b"\x01")
+            yield from write_item(out, value)
+
+    return _Part(write_in_steps if is_steps else write, is_steps)
 
 
 def _scalar_writer(kafka_type: str, *, nullable: bool, flexible: bool) -> _Write:
@@ -397,7 +491,7 @@ def _pack_uuid(value: UUID | None) -> bytes:
 
 
 def _pack_milliseconds(value: timedelta) -> bytes:
-    return INT32.pack(value // timedelta(milliseconds=1))
+    return INT32.pack(value // _MS)
 
 
 def _pack_bytes(value: bytes | None, *, flexible: bool, nullable: bool) -> bytes:
@@ -405,5 +499,5 @@ def _pack_bytes(value: bytes | None, *, flexible: bool, nullable: bool) -> bytes
         if not nullable:
             raise KeyError("bytes may not be null")
         return b"\x00" if flexible else b"\xff\xff\xff\xff"
-    length = unsigned_varint(len(value) + 1) if flexible else INT32.pack(len(value))
+    length = uvarint(len(value) + 1) if flexible else INT32.pack(len(value))
     return length + value

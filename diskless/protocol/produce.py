@@ -4,28 +4,28 @@ A Produce frame may be 100 MiB of records and some bytes of structure. The decod
 structure where it lies, in whatever fragments the socket delivered, and gives out each partition's
 records as a slice that shares those fragments.
 
+Or it is nothing but structure, a hundred thousand partitions of it. So decoder and encoder are
+steps (`diskless.loop.long_work`), which yield after every `PARTITIONS_AT_ONCE`.
+
 Versions 3-13: 5 adds the log start offset to the answer, 8 the error messages, 9 is flexible, 13
 names topics by id.
 Source: ProduceRequest.json, ProduceResponse.json of Apache Kafka.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import AppendBatch
-from diskless.protocol.wire import (
-    EMPTY_TAGS,
-    INT32,
-    NO_UUID,
-    ProtocolError,
-    Reader,
-    array_count,
-    nullable_string,
-    string,
-)
-from wal.chunks.buffer import FragmentChain
+from diskless.protocol.wire import ProtocolError, Reader, array_count, nullable_string, string
+from wal.chunks.buffer import ChainCutter, FragmentChain
+from wal.wire.fields import INT32, NO_TAGS, NO_UUID
+
+PARTITIONS_AT_ONCE: Final = 64
+"""Decoded or encoded between two yields: a quarter of a millisecond."""
 
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
@@ -63,16 +63,18 @@ class ProducedRow(NamedTuple):
     """Positions in the batch; only beside an error message."""
 
 
-def decode_request(version: int, frame: FragmentChain, reader: Reader) -> ProduceRequest:
+def decode_request(version: int, frame: FragmentChain, reader: Reader) -> Steps[ProduceRequest]:
     """Read a request from where `reader` stands in `frame`; the slices share its fragments.
 
     The caller owns the slices, and keeps owning `frame`. Raises ProtocolError, with all slices
-    released.
+    released; they are, too, when the steps are closed on the way.
     """
     flexible = version >= FLEXIBLE_FROM
     batches: list[AppendBatch] = []
+    cutter = ChainCutter(frame)
     topic_id: UUID | None = None
     name = ""
+    left = PARTITIONS_AT_ONCE
     try:
         transactional_id = reader.nullable_string(flexible=flexible)
         acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
@@ -84,60 +86,81 @@ def decode_request(version: int, frame: FragmentChain, reader: Reader) -> Produc
                 name = reader.string(flexible=flexible)
             count = reader.array_count(flexible=flexible, item_bytes_min=5)
             for _ in range(count):
+                if not left:
+                    yield
+                    left = PARTITIONS_AT_ONCE
+                left -= 1
                 partition = reader.int32()
-                records = _records(frame, reader, flexible=flexible)
+                records = _records(cutter, reader, flexible=flexible)
                 batches.append(AppendBatch(topic_id, name, partition, records))
                 if flexible:
                     reader.skip_tags()
             if flexible:
                 reader.skip_tags()
             topics.append((name if topic_id is None else topic_id, count))
+            if not left:
+                yield
+                left = PARTITIONS_AT_ONCE
+            left -= 1
         if flexible:
             reader.skip_tags()
-    except ProtocolError:
-        release(batches)
+    except (ProtocolError, GeneratorExit):
+        done_at_once(release(batches))
         raise
     return ProduceRequest(transactional_id, acks, timeout_ms, topics, batches)
 
 
-def release(batches: Sequence[AppendBatch]) -> None:
+def release(batches: Sequence[AppendBatch]) -> Steps[None]:
     """Give back the slices of batches that will not be appended."""
-    for batch in batches:
+    for position, batch in enumerate(batches):
+        if position and position % PARTITIONS_AT_ONCE == 0:
+            yield
         if batch.records is not None:
             batch.records.release()
 
 
-def _records(frame: FragmentChain, reader: Reader, *, flexible: bool) -> FragmentChain | None:
+def _records(cutter: ChainCutter, reader: Reader, *, flexible: bool) -> FragmentChain | None:
     length = reader.nullable_bytes_length(flexible=flexible)
     if length < 0:
         return None
     start = reader.position
     reader.skip(length)
-    return frame.share(start, length)
+    return cutter.share(start, length)
 
 
 def encode_response(
     version: int,
     topics: Sequence[tuple[str | UUID, int]],
-    rows: Sequence[ProducedRow],
+    rows: Iterable[ProducedRow],
     *,
     throttle_ms: int = 0,
-) -> bytes:
-    """The body of a response; `topics` as in the request, `rows` by position of its batches."""
+) -> Steps[bytes]:
+    """The body of a response; `topics` as in the request, `rows` by position of its batches.
+
+    `rows` are taken as they are needed.
+    """
     flexible = version >= FLEXIBLE_FROM
     out = [array_count(len(topics), flexible=flexible)]
-    position = 0
+    left = PARTITIONS_AT_ONCE
+    next_rows = iter(rows)
     for name, count in topics:
         out.append(name.bytes if isinstance(name, UUID) else string(name, flexible=flexible))
         out.append(array_count(count, flexible=flexible))
-        for row in rows[position : position + count]:
+        for row in islice(next_rows, count):
             out.append(_row(version, row))
-        position += count
+            left -= 1
+            if not left:
+                yield
+                left = PARTITIONS_AT_ONCE
         if flexible:
-            out.append(EMPTY_TAGS)
+            out.append(NO_TAGS)
+        left -= 1
+        if left <= 0:
+            yield
+            left = PARTITIONS_AT_ONCE
     out.append(INT32.pack(throttle_ms))
     if flexible:
-        out.append(EMPTY_TAGS)
+        out.append(NO_TAGS)
     return b"".join(out)
 
 
@@ -149,7 +172,7 @@ def _row(version: int, row: ProducedRow) -> bytes:
             _ROW_5.pack(*row[:5])
             + _record_errors(row.refused_records, flexible=True)
             + nullable_string(row.error_message, flexible=True)
-            + EMPTY_TAGS
+            + NO_TAGS
         )
     if version >= 8:
         if row.error_message is None:
@@ -166,7 +189,7 @@ def _row(version: int, row: ProducedRow) -> bytes:
 
 def _record_errors(positions: Sequence[int], *, flexible: bool) -> bytes:
     """BatchIndexAndErrorMessage of each, with no message: that of the batch says it."""
-    rest = nullable_string(None, flexible=flexible) + (EMPTY_TAGS if flexible else b"")
+    rest = nullable_string(None, flexible=flexible) + (NO_TAGS if flexible else b"")
     return array_count(len(positions), flexible=flexible) + b"".join(
         INT32.pack(position) + rest for position in positions
     )

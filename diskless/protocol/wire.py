@@ -16,22 +16,20 @@ from typing import Final
 from uuid import UUID
 
 from wal.errors import Rejected
-
-INT16: Final = Struct(">h")
-INT32: Final = Struct(">i")
-INT64: Final = Struct(">q")
-
-NO_UUID: Final = UUID(int=0)
-UUID_BYTES: Final = 16
-
-VARINT_BYTES_MAX: Final = 5
-"""An unsigned varint holds 32 bits in groups of seven."""
+from wal.wire.fields import (
+    INT16,
+    INT32,
+    INT64,
+    UUID_BYTES,
+    VarintTooLong,
+    compact_string,
+    read_uvarint,
+    uvarint,
+)
 
 ITEMS_MAX: Final = 100_000
 """Array items in one request, over all its arrays. An item may take one byte on the wire and some
 two hundred as values and in the answer, so the bytes of a frame alone do not bound the memory."""
-
-EMPTY_TAGS: Final = b"\x00"
 
 
 class ProtocolError(Rejected):
@@ -128,19 +126,15 @@ class Reader:
         value = bytes(self.take(UUID_BYTES))
         return UUID(bytes=value) if any(value) else None
 
-    def unsigned_varint(self) -> int:
+    def uvarint(self) -> int:
         value = self.uint8()
         if value < 0x80:
             return value
-        value &= 0x7F
-        for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
-            byte = self.uint8()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                if value > 0xFFFFFFFF:
-                    break
-                return value
-        raise ProtocolError("an unsigned varint does not fit 32 bits")
+        self._position -= 1
+        try:
+            return read_uvarint(self.uint8)
+        except VarintTooLong as error:
+            raise ProtocolError(str(error)) from error
 
     def string(self, *, flexible: bool) -> str:
         value = self.nullable_string(flexible=flexible)
@@ -149,7 +143,7 @@ class Reader:
         return value
 
     def nullable_string(self, *, flexible: bool) -> str | None:
-        length = self.unsigned_varint() - 1 if flexible else self.int16()
+        length = self.uvarint() - 1 if flexible else self.int16()
         if length < 0:
             if length == -1:
                 return None
@@ -161,7 +155,7 @@ class Reader:
 
     def nullable_bytes_length(self, *, flexible: bool) -> int:
         """The length of a byte field that follows, checked to be there; -1 for null."""
-        length = self.unsigned_varint() - 1 if flexible else self.int32()
+        length = self.uvarint() - 1 if flexible else self.int32()
         if length < -1:
             raise ProtocolError(f"{length} bytes")
         if length > 0:
@@ -177,7 +171,7 @@ class Reader:
 
     def nullable_array_count(self, *, flexible: bool, item_bytes_min: int) -> int:
         """As `array_count`; -1 for null."""
-        count = self.unsigned_varint() - 1 if flexible else self.int32()
+        count = self.uvarint() - 1 if flexible else self.int32()
         if count < -1:
             raise ProtocolError(f"an array of {count} items")
         if count * item_bytes_min > self.remaining:
@@ -194,7 +188,7 @@ class Reader:
 
     def tag_count(self) -> int:
         """How many tagged fields follow, each a tag, a size and that many bytes."""
-        count = self.unsigned_varint()
+        count = self.uvarint()
         if count * 2 > self.remaining:
             raise ProtocolError(f"{count} tagged fields in {self.remaining} bytes")
         return count
@@ -202,8 +196,8 @@ class Reader:
     def skip_tags(self) -> None:
         """Pass over a section of tagged fields."""
         for _ in range(self.tag_count()):
-            self.unsigned_varint()
-            self.skip(self.unsigned_varint())
+            self.uvarint()
+            self.skip(self.uvarint())
 
     def _check(self, count: int) -> None:
         if not 0 <= count <= self.remaining:
@@ -233,24 +227,10 @@ class Reader:
         self._limit = len(self._view)
 
 
-def unsigned_varint(value: int) -> bytes:
-    """Raises OverflowError beyond 32 bits: our own lengths are never that large."""
-    if value < 0x80:
-        return value.to_bytes(1, "big")
-    if value > 0xFFFFFFFF:
-        raise OverflowError(f"{value} does not fit an unsigned varint")
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def string(value: str, *, flexible: bool) -> bytes:
-    data = value.encode()
     if flexible:
-        return unsigned_varint(len(data) + 1) + data
+        return compact_string(value)
+    data = value.encode()
     return INT16.pack(len(data)) + data
 
 
@@ -261,4 +241,4 @@ def nullable_string(value: str | None, *, flexible: bool) -> bytes:
 
 
 def array_count(count: int, *, flexible: bool) -> bytes:
-    return unsigned_varint(count + 1) if flexible else INT32.pack(count)
+    return uvarint(count + 1) if flexible else INT32.pack(count)

@@ -11,10 +11,10 @@ quotas of their own. An ip address is an entity too, by itself.
 | controller_mutation_rate | user, client-id: not served |
 | connection_creation_rate | ip: not served; `max.connections.per.ip` limits an address |
 
-What is not served is INVALID_REQUEST, by name: nobody shall believe in a limit that is not there.
-request_percentage is a share of the time of Kafka's threads. What a client costs here is spread
-over one event loop, threads that read and write for many clients at once, and the object store; a
-number for some of that would not be what was asked for.
+What is not served is INVALID_REQUEST, by name, so that nobody believes in a limit that is not
+there. request_percentage is a share of the time of Kafka's threads. What a client costs here is
+spread over one event loop, threads that read and write for many clients at once, and the object
+store; a number for some of that would not be what was asked for.
 """
 
 import math

@@ -86,7 +86,7 @@ class QuotaEnforcer:
         self._fetch = _Rates(CONSUMER_BYTE_RATE, settings)
 
     def produced(self, client: ClientInfo, size_bytes: int) -> float:
-        """A Produce request arrived: until when its connection shall be mute; 0.0: not at all."""
+        """A Produce request arrived: until when its connection is muted; 0.0: not at all."""
         return self._record(self._produce, client, size_bytes)
 
     def fetched(self, client: ClientInfo, size_bytes: int) -> float:

@@ -1,158 +1,216 @@
-"""Recompresses produced batches in threads, and hands them on in the order in which they came.
+"""Batches that need work before they may be appended: done in threads, handed on in order.
 
-A topic whose compression.type is not `producer` has its batches under one codec, whatever producers
-send. That takes milliseconds a batch, so it happens in threads; but a producer's batches must reach
-the write loop in sequence. So a partition with a batch under way is a *lane*: what comes later for
-it waits behind, whether it needs to be recompressed or not, and leaves with its predecessors. Other
-partitions pass by. Batches of a lane are recompressed at the same time, as far as threads go.
+A batch of a compacted topic has to be opened, one of a topic with a compression.type to be packed
+anew, a very large one to be summed (`wal/records/batch_preparation.py`). That takes from a
+millisecond to a second, so it happens in threads; but a producer's batches must reach the write
+loop in sequence. So a partition with a batch in work is, for the connection that sent it, a *lane*:
+what this connection sends later for it waits behind, whether it needs work or not, and leaves with
+its predecessors. Other partitions pass by, and so do other connections, whose batches have no order
+with these.
 
-Everything here runs on the event loop but the recompression itself. A batch in a lane still counts
-in its request's memory, which is what bounds how many there are; inflated, `THREADS` batches exist
-at a time.
+Who gets the threads: connections in turn (`FairWorkers`), a batch at a time. A connection that
+sends a thousand batches which inflate to 64 MiB each waits for them itself, and nobody else longer
+than for one batch of each connection that does the same. Before a batch is inflated it reserves
+what that takes at most from the `InflationBudget`, which all who inflate share.
 
-Records that come compressed and are stored without may be many times as large. They are not counted
-as that before they are in the write queue; if that is full then, their batch is refused with an
+A batch in a lane still counts in its request's memory, which is what bounds how many there are. One
+that becomes larger counts so when it leaves; if the write queue is full then, it is refused with an
 error that producers retry at.
 
-A batch that cannot be recompressed (its producer's codec is broken, it gets too large) is refused
-alone; those behind it go on.
+A batch that turns out wrong (a record without a key, a codec that cannot read it, too large under
+its new codec) is refused alone; those behind it go on. Long runs of batches that leave together do
+so some at a time, with turns of the event loop in between.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 import structlog
 
-from wal.chunks.buffer import BufferPool, chain_of
+from diskless.loop.fair_workers import FairWorkers
+from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk import PendingBatch
 from wal.coordinates import TopicIdPartition
-from wal.errors import DisklessError
-from wal.records.batch_validation import INFLATED_BYTES_CEILING, INFLATION_MAX
-from wal.records.recompression import Compression, recompressed
+from wal.errors import DisklessError, StorageFailed, outcome_of
+from wal.inflation_budget import InflationBudget
+from wal.records.batch_preparation import BatchWork, NeededWork, PreparedBatch, PreparesBatch
 from wal.records.record_batch import BatchHeader
+from wal.worker_threads import WorkerThreads
 
 THREADS: Final = 2
+HANDED_ON_AT_ONCE: Final = 64
+"""Batches that leave a lane in one turn of the event loop."""
 
 _log = structlog.get_logger(__name__)
 
 
-class Recompress(Protocol):
-    """`wal.records.recompression.recompressed`."""
+class BeginsWork(Protocol):
+    """`wal.records.batch_preparation.BatchWork`."""
 
     def __call__(
-        self,
-        payload: Sequence[memoryview],
-        header: BatchHeader,
-        wanted: Compression,
-        *,
-        max_bytes: int,
-        inflated_bytes_max: int,
-    ) -> tuple[BatchHeader, bytes]: ...
+        self, payload: Sequence[memoryview], header: BatchHeader, needed: NeededWork
+    ) -> PreparesBatch: ...
 
 
-_Done = asyncio.Future[tuple[BatchHeader, bytes]]
-
-
-@dataclass(slots=True)
-class _Held:
+class _Held(NamedTuple):
     """A batch in a lane; `work` is None when it only waits for its turn."""
 
     batch: PendingBatch
-    work: _Done | None
+    work: "asyncio.Future[PreparedBatch | DisklessError] | None"
+
+    @property
+    def is_ready(self) -> bool:
+        return self.work is None or self.work.done()
 
 
-class Recompression:
-    """A context manager; leaving it waits for the threads."""
+_LaneKey = tuple[int, TopicIdPartition]
 
-    def __init__(self, pool: BufferPool, *, recompress: Recompress = recompressed) -> None:
-        """`recompress` runs in threads."""
+
+class _Lane:
+    """The batches of one connection for one partition, from the first that is in work on."""
+
+    __slots__ = ("hand_on", "held", "key", "refuse")
+
+    def __init__(
+        self,
+        key: _LaneKey,
+        hand_on: Callable[[PendingBatch], None],
+        refuse: Callable[[PendingBatch, DisklessError], None],
+    ) -> None:
+        self.key = key
+        self.hand_on = hand_on
+        self.refuse = refuse
+        self.held: deque[_Held] = deque()
+
+
+class BatchLanes:
+    """An async context manager; leaving it waits for the threads and refuses what is left."""
+
+    def __init__(
+        self,
+        pool: BufferPool,
+        budget: InflationBudget,
+        *,
+        begin: BeginsWork = BatchWork,
+    ) -> None:
         self._pool = pool
-        self._recompress = recompress
-        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="recompress")
-        self._lanes: dict[TopicIdPartition, deque[_Held]] = {}
-        self.batches_recompressed = 0
+        self._budget = budget
+        self._begin = begin
+        self._workers = FairWorkers("prepare", THREADS)
+        self._threads = WorkerThreads("prepare", THREADS)
+        self._lanes: dict[_LaneKey, _Lane] = {}
+        self._is_closing = False
+        self.batches_prepared = 0
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
+        await self._workers.__aenter__()
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._executor.shutdown()
+        self._is_closing = True
+        await self._workers.__aexit__(error_type, error, traceback)
+        await self._threads.close()
+        lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            while lane.held:
+                lane.refuse(lane.held.popleft().batch, _stopped())
+
+    @property
+    def waiting(self) -> int:
+        """Batches that wait for a thread."""
+        return self._workers.waiting
+
+    @property
+    def are_empty(self) -> bool:
+        """Whether nothing has to be waited for; nearly always, and cheaper than to ask for each."""
+        return not self._lanes
 
     def takes(
         self,
         batch: PendingBatch,
-        wanted: Compression | None,
+        needed: NeededWork | None,
         *,
-        max_bytes: int,
+        client: int,
         hand_on: Callable[[PendingBatch], None],
         refuse: Callable[[PendingBatch, DisklessError], None],
     ) -> bool:
         """Whether `batch` goes through a lane; it is handed on or refused later then, once.
 
-        `wanted` None leaves a batch as it is. Who is told False hands it on himself, at once.
+        `client` is the connection it came from. Who is told False hands it on himself, at once.
         """
-        needs_work = wanted is not None and wanted.codec != batch.header.codec
-        if not needs_work and not self._lanes:
-            return False  # nearly always; hashing a partition is Python code
-        lane = self._lanes.get(batch.partition)
-        if lane is None and not needs_work:
+        if needed is None and not self._lanes:
             return False
-        work: _Done | None = None
-        if wanted is not None and needs_work:
-            work = asyncio.get_running_loop().run_in_executor(
-                self._executor,
-                partial(
-                    self._recompress,
-                    batch.payload.views(),
-                    batch.header,
-                    wanted,
-                    max_bytes=max_bytes,
-                    inflated_bytes_max=min(max_bytes * INFLATION_MAX, INFLATED_BYTES_CEILING),
-                ),
-            )
-            work.add_done_callback(lambda _: self._move_on(batch.partition, hand_on, refuse))
+        key = (client, batch.partition)
+        lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[batch.partition] = deque()
-        lane.append(_Held(batch, work))
+            if needed is None:
+                return False
+            lane = self._lanes[key] = _Lane(key, hand_on, refuse)
+        work = None
+        if needed is not None:
+            work = self._workers.submit(client, partial(self._prepare, batch, needed))
+            # The lane itself, not its name: of several batches that are done in one turn the first
+            # callback lets all of them go, and the lane with them.
+            work.add_done_callback(lambda _: self._let_leave(lane))
+        lane.held.append(_Held(batch, work))
         return True
 
-    def _move_on(
-        self,
-        partition: TopicIdPartition,
-        hand_on: Callable[[PendingBatch], None],
-        refuse: Callable[[PendingBatch, DisklessError], None],
-    ) -> None:
-        """Let go whatever has nothing before it that is still under way."""
-        lane = self._lanes[partition]
-        while lane and (lane[0].work is None or lane[0].work.done()):
-            held = lane.popleft()
-            if held.work is None:
-                hand_on(held.batch)
-                continue
-            try:
-                header, data = held.work.result()
-            except DisklessError as error:
-                refuse(held.batch, error)
-                continue
-            except Exception as error:
-                # A bug, but not one that may hold up whatever waits behind.
-                _log.exception("a batch could not be recompressed")
-                refuse(held.batch, DisklessError(f"recompression failed: {error!r}"))
-                continue
-            payload = chain_of(self._pool, data)
-            held.batch.payload.release()
-            self.batches_recompressed += 1
-            hand_on(held.batch._replace(header=header, payload=payload))
-        if not lane:
-            del self._lanes[partition]
+    async def _prepare(
+        self, batch: PendingBatch, needed: NeededWork
+    ) -> PreparedBatch | DisklessError:
+        work = self._begin(batch.payload.views(), batch.header, needed)
+        memory_bytes = await self._threads.run_to_end(work.measure)
+        async with self._budget.reserve(memory_bytes):
+            return await self._threads.run_to_end(partial(outcome_of, work.run))
+
+    def _let_leave(self, lane: _Lane) -> None:
+        """Let go whatever has nothing before it that is still in work."""
+        left = HANDED_ON_AT_ONCE
+        while lane.held and lane.held[0].is_ready:
+            if not left:
+                asyncio.get_running_loop().call_soon(self._let_leave, lane)
+                return
+            self._let_go(lane, lane.held.popleft())
+            left -= 1
+        # An earlier call may have emptied this lane, and the next batch opened another one since.
+        if not lane.held and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
+
+    def _let_go(self, lane: _Lane, held: _Held) -> None:
+        batch, work = held
+        if self._is_closing or (work is not None and work.cancelled()):
+            lane.refuse(batch, _stopped())
+            return
+        if work is None:
+            lane.hand_on(batch)
+            return
+        error = work.exception()
+        if error is not None:
+            # A bug, but not one that may hold up whatever waits behind.
+            _log.error("a batch could not be prepared", exc_info=error)
+            lane.refuse(batch, DisklessError(f"preparation failed: {error!r}"))
+            return
+        outcome = work.result()
+        if isinstance(outcome, DisklessError):
+            lane.refuse(batch, outcome)
+            return
+        self.batches_prepared += 1
+        if outcome.data is None:
+            lane.hand_on(batch)
+            return
+        payload = self._pool.adopt(outcome.data)
+        batch.payload.release()
+        lane.hand_on(batch._replace(header=outcome.header, payload=payload))
+
+
+def _stopped() -> StorageFailed:
+    return StorageFailed("the broker is shutting down")

@@ -15,8 +15,12 @@ extent whole although reading may begin in its middle) is followed by another. S
 is the answer and one extent more, however much lies behind the limit.
 
 Every batch read from a WAL object or a chunk is a private copy. Its CRC is checked, then base
-offset and leader epoch are written into it, and the append time where the topic wants it. Cached
-bytes are never modified.
+offset and leader epoch are written into it, and the append time where the topic wants it
+(`diskless/replica/batch_stamping.py`). Cached bytes are never modified.
+
+Nothing here holds the event loop for long: large copies are made in threads, and whatever grows
+with the number of extents or batches runs in slices. A read of a few small batches takes no thread
+and no turn of the loop more than fetching their bytes does.
 
 Failure cases: a chunk that vanished or is damaged is only a cache, so the object is asked instead.
 A damaged batch from the object cache is fetched anew once; if it is still damaged the partition
@@ -26,25 +30,33 @@ gets what lies before it, and an error when nothing does. Other partitions are n
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from typing import Final, NamedTuple, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import structlog
 
-from diskless.ports import LEADER_EPOCH, Buffer
+from diskless.loop.long_work import LongWork, Steps
+from diskless.ports import Buffer
+from diskless.replica.batch_stamping import (
+    Room,
+    Taken,
+    corrupt_object,
+    take_encoded,
+    take_stamped,
+)
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
 from wal.clock import Clock
-from wal.coordinates import LOG_APPEND_TIME, ObjectKey, TopicIdPartition
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptBatch, CorruptObject, DisklessError, StorageFailed
-from wal.records.record_batch import (
-    assign_log_append_time,
-    assign_offsets,
-    iterate_headers,
-    verify_crc,
-)
+from wal.private_copy import joined_copy
+from wal.records.record_batch import EncodedBatch, check_crc, iterate_headers
+from wal.worker_threads import WorkerThreads
 
 log = structlog.get_logger(__name__)
+
+_Result = TypeVar("_Result")
 
 _NOWHERE: Final = TopicIdPartition(UUID(int=0), 0)
 
@@ -53,16 +65,8 @@ OBJECT: Final = "object"
 SEGMENT: Final = "segment"
 SOURCES: Final = (CHUNK, OBJECT, SEGMENT)
 
-
-class EncodedBatch(Protocol):
-    """A whole RecordBatch with its offsets in place."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def data(self) -> Buffer: ...
+COPIED_AT_ONCE_BYTES: Final = 256 << 10
+"""Bytes of an extent that are copied on the event loop; more are copied in a thread."""
 
 
 class SegmentBatches(Protocol):
@@ -116,9 +120,11 @@ class _Piece(NamedTuple):
 
     extent: Extent
     source: str
-    buffer: bytearray = bytearray()
+    buffer: memoryview = memoryview(b"")
     batches: Sequence[EncodedBatch] = ()
     error: DisklessError | None = None
+    is_last_try: bool = False
+    """Whether it is not fetched once more when it is damaged."""
 
 
 class BatchReader:
@@ -132,6 +138,7 @@ class BatchReader:
         segments: SegmentBatches,
         executor: Executor,
         clock: Clock,
+        long_work: LongWork,
         cold_after_ms: int,
     ) -> None:
         self._directory = directory
@@ -139,6 +146,7 @@ class BatchReader:
         self._segments = segments
         self._executor = executor
         self._clock = clock
+        self._long_work = long_work
         self._cold_after_ms = cold_after_ms
         self._bytes = dict.fromkeys(SOURCES, 0)
         self._segment_reads = 0
@@ -156,30 +164,27 @@ class BatchReader:
         Without `at_least_one` only what fits into the limits.
         """
         answers = [_Answer(request) for request in requests]
-        remaining = max_bytes
-        nothing_yet = at_least_one
-        is_full = False
-        while not is_full and (wave := _next_wave(answers, remaining, one_at_least=nothing_yet)):
-            for (answer, _, _), piece in zip(wave, await self._fetch(wave), strict=True):
-                own_left = answer.request.max_bytes - answer.size
-                taken = await self._extend(answer, piece, remaining, at_least_one=nothing_yet)
-                # What did not fit the whole answer shows that little is left; smaller batches that
-                # were read already may fit, but none are looked for.
-                is_full = is_full or (answer.is_full and remaining <= own_left)
-                remaining -= taken
-                nothing_yet = nothing_yet and taken == 0
+        whole = _Whole(max_bytes, nothing_yet=at_least_one)
+        while not whole.is_full:
+            wave = await self._long_work.run(_next_wave(answers, whole))
+            if not wave:
+                break
+            await self._extend_answers(wave, await self._fetch(wave), whole)
         return [ReadResult(answer.records, answer.size, answer.error) for answer in answers]
 
-    async def read_extent(self, extent: WalExtent) -> bytearray:
-        """All batches of one extent, checked but not stamped. Raises what reading can raise."""
+    async def read_extent(self, extent: WalExtent, threads: WorkerThreads) -> memoryview:
+        """All batches of one extent, not stamped, checked in one of `threads`.
+
+        Raises what reading can raise.
+        """
         answer = _Answer(ReadRequest(_NOWHERE, extent.base_offset, 0, [extent]))
         (piece,) = await self._fetch([_Ask(answer, extent, 0)])
         if piece.error is None:
-            damage = _damage_of(extent, piece.buffer)
+            damage = await threads.run(partial(_damage_of, extent, piece.buffer))
             if damage is None:
                 return piece.buffer
             piece = await self._fetch_anew(extent, damage)
-        error = piece.error or _damage_of(extent, piece.buffer)
+        error = piece.error or await threads.run(partial(_damage_of, extent, piece.buffer))
         if error is not None:
             raise error
         return piece.buffer
@@ -202,9 +207,8 @@ class BatchReader:
                 remote.append(self._fetch_object(extent))
                 remote_places.append(place)
         if own:
-            for place, piece in zip(
-                own_places, await self._in_thread(_read_chunks, own), strict=True
-            ):
+            read = await self._in_thread(partial(_read_chunks, own))
+            for place, piece in zip(own_places, read, strict=True):
                 if piece.error is None:
                     pieces[place] = piece
                 else:
@@ -239,11 +243,10 @@ class BatchReader:
             )
         except DisklessError as error:
             return _Piece(extent, OBJECT, error=error)
-        buffer = bytearray(extent.length_bytes)
-        position = 0
-        for view in views:
-            buffer[position : position + len(view)] = view
-            position += len(view)
+        if extent.length_bytes <= COPIED_AT_ONCE_BYTES:
+            buffer = joined_copy(views)
+        else:
+            buffer = await self._in_thread(partial(joined_copy, views))
         return _Piece(extent, OBJECT, buffer)
 
     async def _fetch_anew(self, extent: WalExtent, damage: DisklessError) -> _Piece:
@@ -252,49 +255,64 @@ class BatchReader:
         await self._cache.invalidate(extent.object_key)
         return await self._fetch_object(extent)
 
-    async def _in_thread(
-        self,
-        function: "Callable[[Sequence[tuple[SealedChunk, WalExtent]]], list[_Piece]]",
-        argument: Sequence[tuple[SealedChunk, WalExtent]],
-    ) -> list[_Piece]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, function, argument)
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    async def _extend(
-        self, answer: "_Answer", piece: _Piece, remaining: int, *, at_least_one: bool
-    ) -> int:
-        """Add what fits of a piece to its answer, up to the first thing that is wrong; the bytes.
+    async def _extend_answers(
+        self, wave: Sequence["_Ask"], pieces: list[_Piece], whole: "_Whole"
+    ) -> None:
+        """Add what fits of the pieces to their answers, in order.
 
-        An answer that is cut is done: what would come after it is not what was asked for.
+        A damaged piece is fetched once more, on the way.
         """
-        if answer.is_done:
-            return 0
-        if piece.error is not None:
-            answer.error = piece.error
-            return 0
-        request = answer.request
-        limit = min(request.max_bytes - answer.size, remaining)
-        taken = await self._take(piece, _Room(request.offset, limit, at_least_one))
-        added = sum(map(len, taken.buffers))
-        answer.records += taken.buffers
-        answer.size += added
-        answer.error = taken.error
-        answer.is_full = taken.full
-        self._bytes[piece.source] += added
-        return added
+        place = 0
+        while True:
+            damaged = await self._long_work.run(self._extend_some(wave, pieces, place, whole))
+            if damaged is None:
+                break
+            place, taken = damaged
+            piece = pieces[place]
+            assert isinstance(piece.extent, WalExtent)
+            assert taken.error is not None
+            fresh = await self._fetch_anew(piece.extent, taken.error)
+            if fresh.error is None:
+                pieces[place] = fresh._replace(is_last_try=True)
+            else:
+                # The chunk is damaged and the object out of reach: that is not known damage of the
+                # log.
+                answer = wave[place].answer
+                self._extend(answer, piece.source, taken._replace(error=fresh.error), whole)
+                place += 1
 
-    async def _take(self, piece: _Piece, room: "_Room") -> "_Taken":
-        extent = piece.extent
-        if isinstance(extent, SegmentExtent):
-            return _take_encoded(piece.batches, room)
-        taken = _take_stamped(extent, piece.buffer, room)
-        if taken.error is None:
-            return taken
-        fresh = await self._fetch_anew(extent, taken.error)
-        if fresh.error is not None:
-            # The chunk is damaged and the object out of reach: that is not known damage of the log.
-            return taken._replace(error=fresh.error)
-        return _take_stamped(extent, fresh.buffer, room)
+    def _extend_some(
+        self, wave: Sequence["_Ask"], pieces: Sequence[_Piece], start: int, whole: "_Whole"
+    ) -> "Steps[tuple[int, Taken] | None]":
+        """As `_extend_answers` from place `start` on, up to a piece to fetch once more.
+
+        The result is its place and what it gives as it is; None at the end of the wave.
+        """
+        for place in range(start, len(wave)):
+            answer = wave[place].answer
+            piece = pieces[place]
+            # An answer that is cut is done: what would come after it is not what was asked for.
+            if answer.is_done:
+                continue
+            if piece.error is not None:
+                answer.error = piece.error
+                continue
+            room = whole.room_for(answer)
+            if isinstance(piece.extent, SegmentExtent):
+                taken = yield from take_encoded(piece.batches, room)
+            else:
+                taken = yield from take_stamped(piece.extent, piece.buffer, room)
+                if taken.error is not None and not piece.is_last_try:
+                    return place, taken
+            self._extend(answer, piece.source, taken, whole)
+            yield
+        return None
+
+    def _extend(self, answer: "_Answer", source: str, taken: Taken, whole: "_Whole") -> None:
+        self._bytes[source] += whole.extend(answer, taken)
 
 
 class _Answer:
@@ -317,6 +335,37 @@ class _Answer:
         return self.is_full or self.error is not None
 
 
+class _Whole:
+    """What all partitions together may still get."""
+
+    __slots__ = ("is_full", "nothing_yet", "remaining")
+
+    def __init__(self, max_bytes: int, *, nothing_yet: bool) -> None:
+        self.remaining = max_bytes
+        self.nothing_yet = nothing_yet
+        """Whether one whole batch is owed, be it too large."""
+        self.is_full = False
+
+    def room_for(self, answer: _Answer) -> Room:
+        limit = min(answer.request.max_bytes - answer.size, self.remaining)
+        return Room(answer.request.offset, limit, self.nothing_yet)
+
+    def extend(self, answer: _Answer, taken: Taken) -> int:
+        """Add what was taken for `answer` to it; how many bytes that is."""
+        own_left = answer.request.max_bytes - answer.size
+        added = sum(map(len, taken.buffers))
+        answer.records += taken.buffers
+        answer.size += added
+        answer.error = taken.error
+        answer.is_full = taken.full
+        # What did not fit the whole answer shows that little is left; smaller batches that were
+        # read already may fit, but none are looked for.
+        self.is_full = self.is_full or (taken.full and self.remaining <= own_left)
+        self.remaining -= added
+        self.nothing_yet = self.nothing_yet and not added
+        return added
+
+
 class _Ask(NamedTuple):
     """An extent to read; of a segment about `max_bytes`, of a WAL object all of it."""
 
@@ -325,12 +374,13 @@ class _Ask(NamedTuple):
     max_bytes: int
 
 
-def _next_wave(answers: Sequence[_Answer], left: int, *, one_at_least: bool) -> list[_Ask]:
-    """The extents that come next and fit into `left` bytes and their partitions' limits, in order.
+def _next_wave(answers: Sequence[_Answer], whole: _Whole) -> Steps[list[_Ask]]:
+    """The extents that come next and fit the whole and their partitions' limits, in order.
 
     One that begins within the limit may end beyond it. Empty when there is nothing more to be read.
     """
     wave: list[_Ask] = []
+    left = whole.remaining
     for answer in answers:
         if answer.is_done:
             continue
@@ -338,7 +388,7 @@ def _next_wave(answers: Sequence[_Answer], left: int, *, one_at_least: bool) -> 
         own_left = answer.request.max_bytes - answer.size
         while answer.position < len(extents):
             may_read_on = own_left > 0 and left > 0
-            if not may_read_on and (wave or not one_at_least):
+            if not may_read_on and (wave or not whole.nothing_yet):
                 break
             extent = extents[answer.position]
             answer.position += 1
@@ -347,23 +397,10 @@ def _next_wave(answers: Sequence[_Answer], left: int, *, one_at_least: bool) -> 
             charged = wanted if isinstance(extent, SegmentExtent) else extent.length_bytes
             own_left -= charged
             left -= charged
-        if left <= 0 and (wave or not one_at_least):
+            yield
+        if left <= 0 and (wave or not whole.nothing_yet):
             break
     return wave
-
-
-class _Room(NamedTuple):
-    """What the answer still wants: from where, how much, and whether one batch must come."""
-
-    offset: int
-    limit: int
-    one_batch_at_least: bool
-
-
-class _Taken(NamedTuple):
-    buffers: Sequence[Buffer]
-    full: bool
-    error: DisklessError | None = None
 
 
 def _read_chunks(jobs: Sequence[tuple[SealedChunk, WalExtent]]) -> list[_Piece]:
@@ -381,71 +418,10 @@ def _read_chunks(jobs: Sequence[tuple[SealedChunk, WalExtent]]) -> list[_Piece]:
     return pieces
 
 
-def _take_stamped(extent: WalExtent, buffer: bytearray, room: _Room) -> _Taken:
-    """Stamp the batches of `buffer` that belong to the answer, up to the limit or to damage.
-
-    Batches that end below the asked offset are skipped.
-    """
-    view = memoryview(buffer)
-    base_offset = int(extent.base_offset)
-    start = end = 0
-    full = False
-    error: DisklessError | None = None
+def _damage_of(extent: WalExtent, buffer: memoryview) -> CorruptObject | None:
     try:
         for position, header in iterate_headers(buffer):
-            next_offset = base_offset + header.last_offset_delta + 1
-            batch_end = position + header.length_bytes
-            if next_offset <= room.offset:
-                # A skipped batch counts too: what follows gets its offsets from this one's header.
-                verify_crc(view[position:batch_end])
-                start = end = batch_end
-                base_offset = next_offset
-                continue
-            first = start == position
-            if batch_end - start > room.limit and not (first and room.one_batch_at_least):
-                full = True
-                break
-            verify_crc(view[position:batch_end])
-            assign_offsets(view, position, base_offset, LEADER_EPOCH)
-            if extent.timestamp_type == LOG_APPEND_TIME:
-                assign_log_append_time(
-                    view, position, header.length_bytes, extent.log_append_time_ms
-                )
-            end = batch_end
-            base_offset = next_offset
-        if not full and base_offset != extent.last_offset + 1:
-            raise CorruptBatch(f"the batches end at {base_offset - 1}")
+            check_crc((buffer[position : position + header.length_bytes],), header.crc)
     except CorruptBatch as damage:
-        error = _corrupt(extent, damage)
-    return _Taken([view[start:end]] if end > start else [], full, error)
-
-
-def _damage_of(extent: WalExtent, buffer: bytearray) -> CorruptObject | None:
-    try:
-        for position, header in iterate_headers(buffer):
-            verify_crc(memoryview(buffer)[position : position + header.length_bytes])
-    except CorruptBatch as damage:
-        return _corrupt(extent, damage)
+        return corrupt_object(extent, damage)
     return None
-
-
-def _corrupt(extent: WalExtent, damage: CorruptBatch) -> CorruptObject:
-    return CorruptObject(
-        f"{extent.object_key}, bytes {extent.byte_offset} to "
-        f"{extent.byte_offset + extent.length_bytes}, offsets {extent.base_offset} to "
-        f"{extent.last_offset}: {damage}"
-    )
-
-
-def _take_encoded(batches: Sequence[EncodedBatch], room: _Room) -> _Taken:
-    taken: list[Buffer] = []
-    size = 0
-    for batch in batches:
-        if batch.last_offset < room.offset:
-            continue
-        fits = size + len(batch.data) <= room.limit
-        if not fits and not (room.one_batch_at_least and not taken):
-            return _Taken(taken, full=True)
-        taken.append(batch.data)
-        size += len(batch.data)
-    return _Taken(taken, full=False)

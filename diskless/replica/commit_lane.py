@@ -96,9 +96,17 @@ class CommitLane:
         return self._clock.monotonic() - self._last_commit
 
     async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
-        """The chunk will never be committed: everyone who waits on it gets `error`."""
-        log.error("chunk abandoned", object_key=chunk.object_key, error=str(error))
+        """This process will not commit the chunk: everyone who waits on it gets `error`.
+
+        With CommitOutcomeUnknown the next start commits it; the uploader says how many those are.
+        """
         if not isinstance(error, CommitOutcomeUnknown):
+            log.error(
+                "chunk dropped, its batches were not acknowledged",
+                object_key=chunk.object_key,
+                batches=len(chunk.tokens),
+                error=str(error),
+            )
             self._journal.add(CommitNote(chunk.identity.ulid, outcome=GIVEN_UP))
         failed = BatchCommit(error=error)
         _deliver(chunk.tokens, [failed] * len(chunk.tokens))

@@ -9,8 +9,8 @@ partitions touches one by one only those in which something happened.
 
 Invariants:
 
-- What is learnt was looked up after the last commit to its partition: `learn` is told when the
-  look-up began, and ignores what a commit came in between of.
+- What is learnt was looked up after the last commit to its partition: `learn` takes the moment at
+  which the look-up began, and ignores partitions that were committed to since.
 - A slot means the same partition for as long as `generation` is the same. A topic that grows gets
   other slots, which makes another generation; whoever waits with slots of an earlier one has to
   look again. Slots of topics that are gone or have grown stay unused until the columns would have

@@ -7,8 +7,8 @@ docs/formats.md says what is in a record.
 
 The high watermark is the replica's applied offset: what can be read here is durable and has become
 state. Reading the topic changes nothing, and nothing is ever written through it: producing to it,
-creating it and deleting it are refused elsewhere (diskless/replica/replica_manager.py, diskless/cluster/cluster.py,
-metadata/rules/topics.py).
+creating it and deleting it are refused elsewhere (diskless/replica/replica_manager.py,
+diskless/cluster/cluster.py, metadata/rules/topics.py).
 
 Failure cases, each an error of its partition alone: damaged batches are CorruptLog; what was pruned
 under a reader's hands is OffsetOutOfRange; a store or disk that does not answer is retriable. An

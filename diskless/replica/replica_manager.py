@@ -10,27 +10,32 @@ coordinator (offsets), and the batch reader (bytes out). It owns both purgatorie
   itself, never by polling; then it looks whether there are `min_bytes` now. It remembers when it
   looked, so that a commit between the look and the watch is not missed.
 
-Invariants: `append` hands its batches to the write loop before it returns, in request order; those
-of a topic with a compression.type may follow a little later, in order too. Every batch gets exactly
-one outcome, and every fragment chain is released exactly once. Nothing below the high watermark is
-called out of range: the high watermark comes from the coordinator's committed state, which this
-broker's own answers never run ahead of.
+Invariants: `append` hands its batches to the write loop before it returns, in request order. Those
+that need work first follow later, and keep the order of their connection within each partition
+(`diskless/replica/batch_lanes.py`). Every batch gets exactly one outcome, and every fragment chain
+is released exactly once. Nothing below the high watermark is called out of range: the high
+watermark comes from the coordinator's committed state, which this broker's own answers never run
+ahead of.
 
-The metadata topic is read from the metadata logs themselves (diskless/replica/metadata_topic.py), in the
-same requests, under the same limits and with the same waits; nothing can be appended to it.
+The metadata topic is read from the metadata logs themselves (diskless/replica/metadata_topic.py),
+in the same requests, under the same limits and with the same waits; nothing can be appended to it.
 
 Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's ReplicaManager.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 
-from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, Int64s
+from diskless.fetch.fetch_rows import NO_ERRORS, FetchAnswer, FetchRows, Int64s, RowErrors
+from diskless.loop.long_work import PORTION_ROWS, Steps, batched
 from diskless.ports import (
+    AT_ONCE,
     LEADER_EPOCH,
     AppendBatch,
     AppendResult,
@@ -42,17 +47,19 @@ from diskless.ports import (
     ListOffsetsPartition,
     ListOffsetsResult,
 )
-from diskless.replica.batch_lanes import Recompression
+from diskless.replica.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
 from diskless.replica.log_ends import NOWHERE, LogEnds
 from diskless.replica.metadata_topic import LogPartition, LogRead, MetadataTopic
 from diskless.replica.purgatory import DelayedOperation, Purgatory
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_configs import compression_of, topic_rules
+from metadata.clients.local_client import taken_bytes
 from metadata.operations import (
     LATEST_TIERED_TIMESTAMP,
     BatchCommit,
     Coordinator,
+    Extent,
     FindBatches,
     FoundBatches,
     ListOffsets,
@@ -73,9 +80,19 @@ from wal.errors import (
     UnknownLeaderEpoch,
     UnknownPartition,
     UnknownTopicId,
+    detached,
 )
-from wal.records.batch_validation import TopicRules, validate_batch
+from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES, NeededWork, needed_work
+from wal.records.batch_validation import TopicRules, check_contents, check_header, opens_records
 from wal.records.recompression import Compression
+
+BATCHES_AT_ONCE: Final = 64
+"""Batches of a request that are checked and handed on between two yields: a millisecond."""
+_SUMMED_BETWEEN_YIELDS_BYTES: Final = 16 << 20
+"""... unless they are together larger than this, which takes 0.7 ms."""
+
+_FOUND_AT_ONCE: Final = 1_000
+"""Partitions of a fetch that are looked up together."""
 
 _WATCHED_PARTITIONS_MAX: Final = 64
 """A fetch of more partitions watches their topics, and is asked at each commit to one of those."""
@@ -156,12 +173,25 @@ class DelayedFetch(DelayedOperation):
         self.force_complete()
 
 
+class _Appending(NamedTuple):
+    """One Produce request on its way to the write loop."""
+
+    batches: Sequence[AppendBatch]
+    produce: DelayedProduce
+    request_id: int
+    acks: int
+    produce_version: int
+    connection_id: int
+
+
 class _TopicRules(NamedTuple):
     """What produced batches are judged by and made into, made of a topic's configs once."""
 
     topic: TopicDescription
     batches: TopicRules
     compression: Compression | None
+    may_need_work: bool
+    """Whether any batch does that is not very large."""
 
 
 class ReplicaStatistics(NamedTuple):
@@ -185,13 +215,11 @@ class ReplicaManager:
         search: TimestampSearch,
         clock: Clock,
         fetch_max_bytes: int,
+        lanes: BatchLanes,
         metadata_topic: MetadataTopic | None = None,
-        recompression: Recompression | None = None,
         topic_defaults: Mapping[str, str] | None = None,
     ) -> None:
-        """Without `recompression` all batches stay as they were sent, whatever a topic says.
-
-        `topic_defaults` are the configs of topics that do not set them, where these differ from
+        """`topic_defaults` are the configs of topics that do not set them, where these differ from
         the built-in ones.
         """
         self._coordinator = coordinator
@@ -205,7 +233,7 @@ class ReplicaManager:
         self.produce_purgatory: Purgatory[TopicIdPartition] = Purgatory("produce")
         self.fetch_purgatory: Purgatory[int] = Purgatory("fetch")
         """By slot of a partition, or the negative of its topic's first one; see `_Look.keys`."""
-        self._recompression = recompression
+        self._lanes = lanes
         self._topic_defaults = topic_defaults or {}
         self._rules: dict[UUID, _TopicRules] = {}
         self._ends = LogEnds(lambda topic_id: self._topic_by_id(topic_id) is not None)
@@ -237,68 +265,83 @@ class ReplicaManager:
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
-    ) -> "asyncio.Future[Sequence[AppendResult]]":
+    ) -> Steps["asyncio.Future[Sequence[AppendResult]]"]:
         """See `diskless.ports.ReplicaManager.append`."""
         future: asyncio.Future[Sequence[AppendResult]] = self._loop.create_future()
         produce = DelayedProduce(future, len(batches))
-        pending: list[PendingBatch] = []
         request_id = self._next_request_id
         self._next_request_id = (request_id + 1) & 0x7FFFFFFF
-        for index, batch in enumerate(batches):
-            try:
-                valid, rules = self._validated(
-                    batch, produce, index, request_id, produce_version, acks
-                )
-                if not self._is_held(valid, rules):
-                    pending.append(valid)
-            except DisklessError as error:
-                self._batches_rejected += 1
-                produce.settle(index, AppendResult(error=error))
+        source = client.connection_id
+        request = _Appending(batches, produce, request_id, acks, produce_version, source)
+        position = 0
+        try:
+            while position < len(batches):
+                if position:
+                    yield
+                position = self._append_some(request, position)
+        except GeneratorExit:
+            for batch in batches[position:]:
                 if batch.records is not None:
                     batch.records.release()
-        if pending:
-            self._hand_on(pending)
-        # Only the deadline is watched: a produce is told of its batches' outcomes, it need not ask.
+            raise
+        # Only the deadline is watched: outcomes of batches come by themselves.
         self.produce_purgatory.try_complete_else_watch(produce, (), max(timeout_ms, 1) / 1000)
         return future
+
+    def _append_some(self, request: _Appending, position: int) -> int:
+        """Check some batches from `position` on and hand them on; the position behind them."""
+        pending: list[PendingBatch] = []
+        lanes = self._lanes
+        now_ms = self._clock.now_ms()
+        left_bytes = _SUMMED_BETWEEN_YIELDS_BYTES
+        end = min(position + BATCHES_AT_ONCE, len(request.batches))
+        while position < end and left_bytes > 0:
+            batch = request.batches[position]
+            try:
+                valid, needed = self._checked(request, position, now_ms)
+            except DisklessError as error:
+                self._batches_rejected += 1
+                request.produce.settle(position, AppendResult(error=detached(error)))
+                if batch.records is not None:
+                    batch.records.release()
+            else:
+                left_bytes -= valid.header.length_bytes
+                if (needed is None and lanes.are_empty) or not lanes.takes(
+                    valid,
+                    needed,
+                    client=request.connection_id,
+                    hand_on=self._hand_on_one,
+                    refuse=self._refuse,
+                ):
+                    pending.append(valid)
+            position += 1
+        if pending:
+            self._hand_on(pending)
+        return position
 
     def _hand_on(self, batches: Sequence[PendingBatch]) -> None:
         try:
             self._write_loop.append_nowait(batches)
         except DisklessError as error:
             for batch in batches:
-                _refuse(batch, error)
+                _refuse(batch, detached(error))
         else:
             self._batches_appended += len(batches)
 
-    def _is_held(self, batch: PendingBatch, rules: _TopicRules) -> bool:
-        """Whether the batch comes later, because it or one before it is being recompressed."""
-        if self._recompression is None:
-            return False
-        return self._recompression.takes(
-            batch,
-            rules.compression,
-            max_bytes=rules.batches.max_message_bytes,
-            hand_on=lambda batch: self._hand_on([batch]),
-            refuse=self._cannot_recompress,
-        )
+    def _hand_on_one(self, batch: PendingBatch) -> None:
+        self._hand_on((batch,))
 
-    def _cannot_recompress(self, batch: PendingBatch, error: DisklessError) -> None:
+    def _refuse(self, batch: PendingBatch, error: DisklessError) -> None:
         self._batches_rejected += 1
         _refuse(batch, error)
 
-    def _validated(
-        self,
-        batch: AppendBatch,
-        produce: DelayedProduce,
-        index: int,
-        request_id: int,
-        produce_version: int,
-        acks: int,
-    ) -> tuple[PendingBatch, _TopicRules]:
+    def _checked(
+        self, request: _Appending, position: int, now_ms: int
+    ) -> tuple[PendingBatch, NeededWork | None]:
         """Kafka's per-partition checks. Raises the Rejected that names what is wrong."""
-        if acks not in (-1, 0, 1):
-            raise InvalidRequest(f"acks must be -1, 0 or 1, not {acks}")
+        if request.acks not in (-1, 0, 1):
+            raise InvalidRequest(f"acks must be -1, 0 or 1, not {request.acks}")
+        batch = request.batches[position]
         topic = self._topic(batch.topic_name, batch.topic_id)
         _check_partition(topic, batch.partition)
         if topic is self._metadata_topic.description:
@@ -306,24 +349,29 @@ class ReplicaManager:
         if batch.records is None or batch.records.length_bytes == 0:
             raise InvalidRecord(f"no batch for {topic.name}-{batch.partition}")
         rules = self._rules_of(topic)
-        header = validate_batch(
-            batch.records.views(),
+        payload = batch.records.views()
+        header = check_header(
+            payload,
             total_bytes=batch.records.length_bytes,
             rules=rules.batches,
-            produce_version=produce_version,
-            now_ms=self._clock.now_ms(),
+            produce_version=request.produce_version,
         )
+        needed = None
+        if rules.may_need_work or header.length_bytes > SUMMED_AT_ONCE_BYTES:
+            needed = needed_work(header, rules.batches, rules.compression, now_ms=now_ms)
+        if needed is None or not needed.is_unchecked:
+            check_contents(payload, header, rules=rules.batches, now_ms=now_ms)
         self._bytes_appended += header.length_bytes
         timestamp_type = rules.batches.timestamp_type
         pending = PendingBatch(
             partition=TopicIdPartition(topic.topic_id, batch.partition),
             header=header,
             timestamp_type=timestamp_type,
-            request_id=request_id,
+            request_id=request.request_id,
             payload=batch.records,
-            token=_Waiter(produce, index, timestamp_type),
+            token=_Waiter(request.produce, position, timestamp_type),
         )
-        return pending, rules
+        return pending, needed
 
     # Fetch
 
@@ -338,6 +386,7 @@ class ReplicaManager:
         client: ClientInfo,
         wake: EarlyEnd,
         reserve: Callable[[int], int],
+        read_turn: AbstractAsyncContextManager[None] = AT_ONCE,
     ) -> Sequence[FetchResult]:
         """See `diskless.ports.ReplicaManager.fetch`."""
         self._fetches += 1
@@ -346,30 +395,29 @@ class ReplicaManager:
         min_bytes = min(min_bytes, max_bytes)
         deadline = self._loop.time() + max_wait_ms / 1000
         while True:
-            # Anew each time: the topic may have been deleted while this waited.
-            look = self._look(rows)
-            found = await self._find(rows, look, max_bytes)
-            logs = _readable_logs(rows, look, found)
-            left_s = deadline - self._loop.time()
-            if (
-                left_s <= 0
-                or not rows
-                or wake.is_set()
-                or self._is_closing
-                or look.errors
-                or any(batches.error is not None for batches in found.values())
-                or logs
-                or _size_bytes(rows, found) >= min_bytes
-            ):
-                to_read = _bytes_to_read(rows, found) + sum(log.max_bytes for log in logs.values())
-                granted = reserve(min(max_bytes, to_read))
-                return await self._read(rows, look, found, logs, granted)
+            async with read_turn:
+                # Anew each time: the topic may have been deleted while this waited.
+                look = await self._look(rows)
+                found = await self._find(rows, look, max_bytes)
+                left_s = deadline - self._loop.time()
+                if (
+                    left_s <= 0
+                    or not rows
+                    or wake.is_set()
+                    or self._is_closing
+                    or look.errors
+                    or found.errors
+                    or found.logs
+                    or found.ready_bytes >= min_bytes
+                ):
+                    granted = reserve(min(max_bytes, found.to_read_bytes))
+                    return await self._read(rows, look, found, granted)
             await self._wait_for_commit(look, left_s, wake)
 
     async def bounds(self, requests: Sequence[FetchPartition]) -> FetchAnswer:
         """See `diskless.ports.ReplicaManager.bounds`."""
         rows = FetchRows.of(requests)
-        look = self._look(rows)
+        look = await self._look(rows)
         found = await self._find(rows, look, 0, at_least_one=False)
         return _answer(look, found, {})
 
@@ -398,103 +446,109 @@ class ReplicaManager:
             wake.listen(None)
             delayed.force_complete()
 
-    def _look(self, rows: FetchRows) -> "_Look":
+    async def _look(self, rows: FetchRows) -> "_Look":
         """What is known of all rows at once, and which of them have to be looked up."""
         topics: list[TopicDescription | None] = []
-        for named in rows.topics:
-            try:
-                topics.append(self._topic(named.name, named.topic_id))
-            except DisklessError:
-                topics.append(None)
+        firsts: list[int] = []
+        partition_counts: list[int] = []
+        wrongs: list[int] = []
         ends = self._ends
-        generation = ends.generation
-        firsts = ends.first_slots(topics)
-        if ends.generation != generation:
-            self.fetch_purgatory.check_all()
-        counts = np.array([0 if topic is None else topic.partition_count for topic in topics], int)
+        generation = -1
+        while generation != ends.generation:
+            generation = ends.generation
+            topics.clear()
+            firsts.clear()
+            partition_counts.clear()
+            wrongs.clear()
+            for portion in batched(rows.topics, PORTION_ROWS):
+                if topics:
+                    await asyncio.sleep(0)
+                found = [self._named(topic.name, topic.topic_id) for topic in portion]
+                topics += found
+                partition_counts += [0 if one is None else one.partition_count for one in found]
+                wrongs += [
+                    2 if one is not None else 0 if named.topic_id is None else 1
+                    for named, one in zip(portion, found, strict=True)
+                ]
+                before = ends.generation
+                firsts += ends.first_slots(found)
+                if ends.generation != before:
+                    self.fetch_purgatory.check_all()
+        counts = np.array(partition_counts, np.int64)
         epochs = rows.leader_epochs
-        is_right = (
-            (rows.partitions >= 0)
-            & (rows.partitions < counts[rows.topic_of])
-            & ((epochs == LEADER_EPOCH) | (epochs == -1))
-        )
+        is_there = (rows.partitions >= 0) & (rows.partitions < counts[rows.topic_of])
+        is_right = is_there & ((epochs == LEADER_EPOCH) | (epochs == -1))
         slots = np.array(firsts, np.int64)[rows.topic_of] + rows.partitions
-        errors: dict[int, DisklessError] = {}
+        errors = NO_ERRORS
         if not is_right.all():
             slots[~is_right] = NOWHERE
-            errors = {row: self._refusal(rows[row]) for row in np.flatnonzero(~is_right).tolist()}
+            errors = _refusals(rows, wrongs, is_there, is_right)
         high_watermarks = ends.high_watermarks[slots]
-        is_open = (high_watermarks != rows.offsets) | (high_watermarks < 0)
-        targets: dict[int, _Target] = {}
-        for row in np.flatnonzero(is_open & is_right).tolist():
-            topic = topics[rows.topic_of[row]]
-            assert topic is not None
-            targets[row] = self._target(topic, int(rows.partitions[row]))
+        log_start_offsets = ends.log_start_offsets[slots]
+        if errors:
+            high_watermarks[errors.rows] = log_start_offsets[errors.rows] = -1
+        is_open = is_right & ((high_watermarks != rows.offsets) | (high_watermarks < 0))
         return _Look(
             looked_at=ends.now,
             generation=ends.generation,
+            topics=topics,
             firsts=firsts,
             slots=slots,
             high_watermarks=high_watermarks,
-            log_start_offsets=ends.log_start_offsets[slots],
-            targets=targets,
+            log_start_offsets=log_start_offsets,
+            open_rows=np.flatnonzero(is_open),
             errors=errors,
         )
 
-    def _refusal(self, request: FetchPartition) -> DisklessError:
-        """What is wrong with a row that names nothing that could be read."""
-        try:
-            topic = self._topic(request.topic_name, request.topic_id)
-            _check_partition(topic, request.partition)
-            _check_leader_epoch(request.current_leader_epoch)
-        except DisklessError as error:
-            return error
-        raise AssertionError(f"nothing is wrong with {request}")
-
     async def _find(
         self, rows: FetchRows, look: "_Look", max_bytes: int, *, at_least_one: bool = True
-    ) -> dict[int, FoundBatches]:
-        """What there is to read of the rows that have to be looked up, in ascending order."""
-        if not look.targets:
-            return {}
-        wanted = {
-            row: FindBatches(target, int(rows.offsets[row]), int(rows.max_bytes[row]))
-            for row, target in look.targets.items()
-            if isinstance(target, TopicIdPartition)
-        }
-        answers: Sequence[FoundBatches] = ()
-        if wanted:
+    ) -> "_Found":
+        """What there is to read of the rows that have to be looked up; their offsets to `look`."""
+        found = _Found()
+        for start in range(0, len(look.open_rows), _FOUND_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            wanted: list[int] = []
+            requests: list[FindBatches] = []
+            for row in look.open_rows[start : start + _FOUND_AT_ONCE].tolist():
+                target = self._target(look, rows, row)
+                offset, limit = int(rows.offsets[row]), int(rows.max_bytes[row])
+                if isinstance(target, LogPartition):
+                    ends = await self._metadata_topic.find(target, offset)
+                    look.learn([row], [ends])
+                    found.add_log(row, LogRead(target, offset, limit), ends)
+                else:
+                    wanted.append(row)
+                    requests.append(FindBatches(target, offset, limit))
+            if not wanted:
+                continue
             answers = await self._coordinator.find_batches(
-                [*wanted.values()], max_bytes=max_bytes, at_least_one=at_least_one
+                requests,
+                max_bytes=max_bytes - found.taken_bytes,
+                at_least_one=at_least_one and not found.extents,
             )
             self._ends.learn(
-                look.slots[[*wanted]].tolist(),
+                look.slots[wanted].tolist(),
                 answers,
                 generation=look.generation,
                 looked_at=look.looked_at,
             )
-        if len(wanted) == len(look.targets):
-            return dict(zip(wanted, answers, strict=True))
-        found = dict(zip(wanted, answers, strict=True))
-        for row, target in look.targets.items():
-            if isinstance(target, LogPartition):
-                found[row] = await self._metadata_topic.find(target, int(rows.offsets[row]))
-        return dict(sorted(found.items()))
+            look.learn(wanted, answers)
+            for row, request, answer in zip(wanted, requests, answers, strict=True):
+                if answer.extents or answer.error is not None:
+                    found.add(row, request, answer)
+        return found
 
     async def _read(
-        self,
-        rows: FetchRows,
-        look: "_Look",
-        found: Mapping[int, FoundBatches],
-        logs: Mapping[int, LogRead],
-        max_bytes: int,
+        self, rows: FetchRows, look: "_Look", found: "_Found", max_bytes: int
     ) -> FetchAnswer:
         """The answer, in request order, from what was found before.
 
         The metadata topic comes first where it is asked for first; clients ask in turn.
         """
         pieces: dict[int, ReadResult] = {}
-        first_batches = next((row for row, batches in found.items() if batches.extents), None)
+        logs = found.logs
+        first_batches = next(iter(found.extents), None)
         are_logs_first = bool(logs) and (first_batches is None or min(logs) < first_batches)
         if are_logs_first:
             pieces.update(await self._read_logs(logs, max_bytes, at_least_one=True))
@@ -521,11 +575,11 @@ class ReplicaManager:
         self,
         rows: FetchRows,
         look: "_Look",
-        found: Mapping[int, FoundBatches],
+        found: "_Found",
         max_bytes: int,
         *,
         at_least_one: bool,
-    ) -> tuple[Mapping[int, FoundBatches], Mapping[int, ReadResult]]:
+    ) -> tuple["_Found", Mapping[int, ReadResult]]:
         """What extents give, and where they were in the end."""
         pieces = await self._read_extents(rows, look, found, max_bytes, at_least_one)
         if any(isinstance(piece.error, ObjectNotFound) for piece in pieces.values()):
@@ -539,23 +593,29 @@ class ReplicaManager:
         self,
         rows: FetchRows,
         look: "_Look",
-        found: Mapping[int, FoundBatches],
+        found: "_Found",
         max_bytes: int,
         at_least_one: bool,
     ) -> Mapping[int, ReadResult]:
-        reads = {
-            row: ReadRequest(
-                target, int(rows.offsets[row]), int(rows.max_bytes[row]), found[row].extents
+        reads: dict[int, ReadRequest] = {}
+        for row, extents in found.extents.items():
+            target = self._target(look, rows, row)
+            assert isinstance(target, TopicIdPartition)
+            reads[row] = ReadRequest(
+                target, int(rows.offsets[row]), int(rows.max_bytes[row]), extents
             )
-            for row, target in look.targets.items()
-            if isinstance(target, TopicIdPartition) and found[row].extents
-        }
         if not reads:
             return {}
         pieces = await self._reader.read(
             [*reads.values()], max_bytes=max_bytes, at_least_one=at_least_one
         )
         return dict(zip(reads, pieces, strict=True))
+
+    def _target(self, look: "_Look", rows: FetchRows, row: int) -> "_Target":
+        """What a row that is right names."""
+        topic = look.topics[rows.topic_of[row]]
+        assert topic is not None
+        return self._target_of(topic, int(rows.partitions[row]))
 
     # Offsets
 
@@ -571,7 +631,7 @@ class ReplicaManager:
                 _check_leader_epoch(request.current_leader_epoch)
                 if request.timestamp < LATEST_TIERED_TIMESTAMP:
                     raise InvalidRequest(f"no such special timestamp: {request.timestamp}")
-                targets.append(self._target(topic, request.partition))
+                targets.append(self._target_of(topic, request.partition))
             except DisklessError as error:
                 targets.append(error)
         wanted = [
@@ -583,7 +643,11 @@ class ReplicaManager:
         results = []
         for request, target in zip(requests, targets, strict=True):
             if isinstance(target, TopicIdPartition):
-                results.append(await self._search.exact(request.timestamp, next(answers)))
+                results.append(
+                    await self._search.exact(
+                        request.timestamp, next(answers), client=client.connection_id
+                    )
+                )
             elif isinstance(target, LogPartition):
                 results.append(await self._metadata_topic.list_offset(target, request.timestamp))
             else:
@@ -594,15 +658,17 @@ class ReplicaManager:
 
     def _topic(self, name: str, topic_id: UUID | None) -> TopicDescription:
         """By id if there is one. Raises UnknownTopicId or UnknownPartition."""
-        if topic_id is not None:
-            topic = self._topic_by_id(topic_id)
-            if topic is None:
-                raise UnknownTopicId(f"no topic has the id {topic_id}")
-            return topic
-        topic = self._coordinator.topics().get(name) or self._internal(name)
+        topic = self._named(name, topic_id)
+        if topic is None and topic_id is not None:
+            raise UnknownTopicId(f"no topic has the id {topic_id}")
         if topic is None:
             raise UnknownPartition(f"no topic {name}")
         return topic
+
+    def _named(self, name: str, topic_id: UUID | None) -> TopicDescription | None:
+        if topic_id is not None:
+            return self._topic_by_id(topic_id)
+        return self._coordinator.topics().get(name) or self._internal(name)
 
     def _topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
         return self._coordinator.topic_by_id(topic_id) or self._internal(topic_id)
@@ -612,7 +678,7 @@ class ReplicaManager:
         topic = self._metadata_topic.description
         return topic if wanted in (topic.name, topic.topic_id) else None
 
-    def _target(self, topic: TopicDescription, partition: int) -> "_Target":
+    def _target_of(self, topic: TopicDescription, partition: int) -> "_Target":
         if topic is self._metadata_topic.description:
             return LogPartition(partition)
         return TopicIdPartition(topic.topic_id, partition)
@@ -622,7 +688,9 @@ class ReplicaManager:
         # Whatever changes about a topic makes another description of it.
         if known is None or known.topic is not topic:
             configs = {**self._topic_defaults, **topic.configs}
-            known = _TopicRules(topic, topic_rules(configs), compression_of(configs))
+            rules, compression = topic_rules(configs), compression_of(configs)
+            may_need_work = compression is not None or opens_records(rules)
+            known = _TopicRules(topic, rules, compression, may_need_work)
             self._rules[topic.topic_id] = known
         return known
 
@@ -636,14 +704,20 @@ class _Look(NamedTuple):
 
     looked_at: int
     generation: int
+    topics: Sequence[TopicDescription | None]
     firsts: Sequence[int]
     """Where the slots of the topics begin."""
     slots: Int64s
     high_watermarks: Int64s
     log_start_offsets: Int64s
-    targets: Mapping[int, _Target]
-    """By row, ascending: what has to be looked up. The others are at the ends of their logs."""
-    errors: Mapping[int, DisklessError]
+    open_rows: npt.NDArray[np.intp]
+    """What has to be looked up. The others are at the ends of their logs, or have an error."""
+    errors: RowErrors
+
+    def learn(self, rows: Sequence[int], answers: Sequence[FoundBatches]) -> None:
+        """Take in the offsets that a look-up gave."""
+        self.high_watermarks[rows] = [answer.high_watermark for answer in answers]
+        self.log_start_offsets[rows] = [answer.log_start_offset for answer in answers]
 
     def keys(self) -> Sequence[int]:
         """What to watch: partitions, or topics where that is less."""
@@ -651,6 +725,49 @@ class _Look(NamedTuple):
             slots: list[int] = self.slots.tolist()
             return slots
         return [-first for first in self.firsts]
+
+
+class _Found:
+    """What look-ups gave, by row, ascending; nothing of rows that are at the ends of their logs."""
+
+    __slots__ = ("errors", "extents", "logs", "ready_bytes", "taken_bytes", "to_read_bytes")
+
+    def __init__(self) -> None:
+        self.errors: dict[int, DisklessError] = {}
+        self.extents: dict[int, Sequence[Extent]] = {}
+        self.logs: dict[int, LogRead] = {}
+        """Of the metadata topic. How much there is shows when it is read, so any ends the wait."""
+        self.ready_bytes = 0
+        """About how much can be read now; a segment, being old, always counts as plenty."""
+        self.taken_bytes = 0
+        """How much the extents use up of what all rows may give."""
+        self.to_read_bytes = 0
+        """What an answer takes; of a segment as much as the client wants decoded."""
+
+    def add(self, row: int, request: FindBatches, answer: FoundBatches) -> None:
+        if answer.error is not None:
+            self.errors[row] = answer.error
+        if not answer.extents:
+            return
+        self.extents[row] = answer.extents
+        self.taken_bytes += taken_bytes([request], [answer])
+        has_segment = False
+        for extent in answer.extents:
+            self.ready_bytes += extent.bytes_from(request.offset)
+            if has_segment:
+                continue
+            if isinstance(extent, WalExtent):
+                self.to_read_bytes += extent.length_bytes
+            else:
+                has_segment = True
+                self.to_read_bytes += request.max_bytes
+
+    def add_log(self, row: int, read: LogRead, ends: FoundBatches) -> None:
+        if ends.error is not None:
+            self.errors[row] = ends.error
+        elif read.offset < ends.high_watermark:
+            self.logs[row] = read
+            self.to_read_bytes += read.max_bytes
 
 
 def _refuse(batch: PendingBatch, error: DisklessError) -> None:
@@ -679,63 +796,49 @@ def _check_leader_epoch(current: int) -> None:
     raise FencedLeaderEpoch(f"leader epoch {current} is behind {LEADER_EPOCH}")
 
 
-def _readable_logs(
-    rows: FetchRows, look: _Look, found: Mapping[int, FoundBatches]
-) -> dict[int, LogRead]:
-    """What there is to read of the metadata topic, by row.
+_REFUSALS: Final = (
+    UnknownPartition("no such topic"),
+    UnknownTopicId("no topic has this id"),
+    UnknownPartition("the topic has no such partition"),
+    UnknownLeaderEpoch(f"the leader epoch is ahead of {LEADER_EPOCH}"),
+    FencedLeaderEpoch(f"the leader epoch is behind {LEADER_EPOCH}"),
+)
+"""What can be wrong with a row; its client is sent nothing but the code."""
 
-    How much that is shows when it is read, so any of it ends the wait.
+
+def _refusals(
+    rows: FetchRows,
+    by_topic: Sequence[int],
+    is_there: npt.NDArray[np.bool_],
+    is_right: npt.NDArray[np.bool_],
+) -> RowErrors:
+    """What is wrong with the rows that name nothing that could be read.
+
+    `by_topic` says what is wrong with those whose partition is not there, as a place in _REFUSALS.
     """
-    return {
-        row: LogRead(target, int(rows.offsets[row]), int(rows.max_bytes[row]))
-        for row, target in look.targets.items()
-        if isinstance(target, LogPartition)
-        and found[row].error is None
-        and rows.offsets[row] < found[row].high_watermark
-    }
+    wrong = np.flatnonzero(~is_right)
+    of_epoch = np.where(rows.leader_epochs[wrong] > LEADER_EPOCH, 3, 4)
+    which = np.where(is_there[wrong], of_epoch, np.array(by_topic, np.int64)[rows.topic_of[wrong]])
+    return RowErrors(wrong, which, _REFUSALS)
 
 
-def _size_bytes(rows: FetchRows, found: Mapping[int, FoundBatches]) -> int:
-    """About how much can be read now; a segment, being old, always counts as plenty."""
-    return sum(
-        extent.bytes_from(int(rows.offsets[row]))
-        for row, batches in found.items()
-        for extent in batches.extents
-    )
-
-
-def _bytes_to_read(rows: FetchRows, found: Mapping[int, FoundBatches]) -> int:
-    """What an answer from these extents takes; of a segment as much as the client wants decoded."""
-    total = 0
-    for row, batches in found.items():
-        for extent in batches.extents:
-            if not isinstance(extent, WalExtent):
-                total += int(rows.max_bytes[row])
-                break
-            total += extent.length_bytes
-    return total
-
-
-def _answer(
-    look: _Look, found: Mapping[int, FoundBatches], pieces: Mapping[int, ReadResult]
-) -> FetchAnswer:
+def _answer(look: _Look, found: _Found, pieces: Mapping[int, ReadResult]) -> FetchAnswer:
     """All rows: those that were looked up, those with an error, and the others as they are known.
 
     A row that could be read in part has records and no error.
     """
-    high_watermarks, log_start_offsets = look.high_watermarks, look.log_start_offsets
-    errors = dict(look.errors)
+    errors = found.errors
     records: dict[int, Sequence[Buffer]] = {}
-    for row in errors:
-        high_watermarks[row] = log_start_offsets[row] = -1
-    for row, batches in found.items():
-        high_watermarks[row] = batches.high_watermark
-        log_start_offsets[row] = batches.log_start_offset
-        piece = pieces.get(row)
-        if batches.error is not None:
-            errors[row] = batches.error
-        elif piece is not None and piece.size_bytes:
+    for row, piece in sorted(pieces.items()):
+        if row in found.errors:
+            continue
+        if piece.size_bytes:
             records[row] = piece.records
-        elif piece is not None and piece.error is not None:
+        elif piece.error is not None:
             errors[row] = piece.error
-    return FetchAnswer(high_watermarks, log_start_offsets, records, errors)
+    return FetchAnswer(
+        look.high_watermarks,
+        look.log_start_offsets,
+        records,
+        look.errors.joined(RowErrors.of(errors)),
+    )

@@ -1,9 +1,9 @@
-"""Who may connect: so many at once, so many from one address, so many a second.
+"""Limits on connections: how many at once, how many from one address, how many a second.
 
-Asked once for each accepted socket, before anything is read from it. Who is one too many is closed
-at once. Who comes too fast is read from later: a broker that starts again meets all its clients in
-one second, and shall not turn them away, but go on answering those that are there already. How long
-a connection waits is known when it comes, so nothing polls.
+The server asks once for each accepted socket, before it reads from it. It closes a connection that
+is one too many. From one that comes too fast it reads later: all clients come back in one second
+to a broker that starts again, and it must not turn them away, but go on answering those that are
+there already. How long a connection waits is known when it comes, so nothing polls.
 """
 
 import ipaddress

@@ -15,18 +15,23 @@ import itertools
 import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from operator import itemgetter
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import structlog
 
+from diskless.loop.long_work import LongWork
+from diskless.loop.read_turns import ReadTurns
+from diskless.loop.turns import Turns
 from diskless.ports import ServerMetrics
-from diskless.server.connection import Connection, ProblemLog, Shared
+from diskless.server.connection import Connection, Shared
 from diskless.server.connection_limits import ConnectionLimits, parse_ip_overrides
+from diskless.server.problem_log import ProblemLog
 from diskless.server.registry import ApiRegistry
 from diskless.server.request_budget import RequestBudget
+from diskless.server.response_budget import ResponseBudget
 from diskless.server.server_settings import ServerSettings
+from diskless.server.unread import UnreadCutter
 from wal.chunks.buffer import BufferPool
 from wal.clock import Clock
 from wal.errors import InvalidSettings
@@ -36,10 +41,14 @@ __all__ = ("KafkaServer", "ServerSettings")
 _SWEEP_INTERVAL_MAX_S: Final = 1.0
 
 _SWEEP_STEP: Final = 250
-"""Connections, between which others have a turn."""
+"""Connections that are looked at, between which others have a turn."""
 
-_UNSENT_SHARES_MAX: Final = 2
-"""Times `queued.max.response.bytes`."""
+_CUT_STEP: Final = 16
+"""Connections that are cut off, likewise."""
+
+_NOT_SENT_BYTES_MAX: Final = 128 << 10
+"""What the system takes for a socket ahead of what it can send. Left to itself it takes 4 MB, which
+nobody counts: of each client that does not read, and in one call that holds the loop."""
 
 _log = structlog.get_logger("diskless.server.server")
 
@@ -97,11 +106,14 @@ class KafkaServer:
         pool: BufferPool,
         clock: Clock,
         metrics: ServerMetrics,
+        long_work: LongWork | None = None,
         listener: socket.socket | None = None,
     ) -> None:
         """`port` 0 takes a free one. `apis` may still grow until the server is entered.
 
         `listener` is a socket that is bound already (`bind_listener`); host and port are its then.
+
+        `long_work` belongs to the event loop; the server makes its own where it is None.
 
         `pool` is the server's alone: what it lends is the memory of requests.
         """
@@ -113,7 +125,8 @@ class KafkaServer:
         self._pool = pool
         self._clock = clock
         self._metrics = metrics
-        self._budget = RequestBudget(settings.queued_max_request_bytes, pool)
+        self._long_work = long_work or LongWork(clock.monotonic)
+        self._responses = ResponseBudget(settings.fetched_max_bytes, clock)
         self._connections: set[Connection] = set()
         self._limits = ConnectionLimits(
             connections_max=settings.max_connections,
@@ -128,6 +141,7 @@ class KafkaServer:
         self._all_gone.set()
         self._stack = AsyncExitStack()
         self._shared: Shared | None = None
+        self._unread: UnreadCutter | None = None
         self._listener: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -136,6 +150,13 @@ class KafkaServer:
         async with AsyncExitStack() as stack:
             stack.callback(listener.close)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            turns = Turns(self._clock, asyncio.get_running_loop())
+            budget = RequestBudget(
+                self._settings.queued_max_request_bytes, self._pool, turns.enqueue
+            )
+            self._unread = UnreadCutter(
+                budget, self._responses, self._settings.unread_max_ms / 1000
+            )
             self._shared = Shared(
                 owner=self,
                 apis=self._apis,
@@ -143,8 +164,12 @@ class KafkaServer:
                 pool=self._pool,
                 clock=self._clock,
                 metrics=self._metrics,
-                budget=self._budget,
+                budget=budget,
+                responses=self._responses,
+                turns=turns,
+                read_turns=ReadTurns(self._clock, lambda: turns.are_others_served),
                 problems=ProblemLog(self._clock),
+                long_work=self._long_work,
                 tasks=tasks,
             )
             sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
@@ -171,12 +196,13 @@ class KafkaServer:
         return address[0], address[1]
 
     def statistics(self) -> ServerStatistics:
+        budget = self._shared.budget if self._shared is not None else None
         return ServerStatistics(
             connections=len(self._connections),
-            request_bytes_held=self._budget.used_bytes,
-            connections_waiting=self._budget.waiting,
-            unsent_bytes=self._shared.unsent_bytes if self._shared is not None else 0,
-            reserved_bytes=self._shared.reserved_bytes if self._shared is not None else 0,
+            request_bytes_held=budget.used_bytes if budget is not None else 0,
+            connections_waiting=budget.waiting if budget is not None else 0,
+            unsent_bytes=self._responses.unsent_bytes,
+            reserved_bytes=self._responses.reserved_bytes,
         )
 
     def sweep(self) -> None:
@@ -191,29 +217,10 @@ class KafkaServer:
             connection.sweep(now)
             if not number % _SWEEP_STEP:
                 yield
-        self._cut_slowest_readers(now)
-
-    def _cut_slowest_readers(self, now: float) -> None:
-        """Above all, memory is kept: who has left the most answers unread for longest goes first.
-
-        Who keeps up is never among them, and a Fetch is granted little long before; so it takes
-        thousands of clients that do not read, or a hostile one.
-        """
-        assert self._shared is not None
-        limit = self._settings.fetched_max_bytes
-        if self._shared.unsent_bytes <= _UNSENT_SHARES_MAX * limit:
-            return
-        # One that was written to a moment ago is not slow yet.
-        slow = [
-            (one.unread_since, one)
-            for one in self._connections
-            if one.unread_since is not None and one.unread_since < now
-        ]
-        slow.sort(key=itemgetter(0))
-        for _, connection in slow:
-            connection.cut_as_slow_reader()
-            if self._shared.unsent_bytes <= limit:
-                return
+        assert self._unread is not None
+        for number, _ in enumerate(self._unread.cut(self._connections, now), start=1):
+            if not number % _CUT_STEP:
+                yield
 
     # --- called by connections
 
@@ -239,28 +246,37 @@ class KafkaServer:
         loop = asyncio.get_running_loop()
         try:
             if self._bound is not None:
-                return await loop.create_server(
+                listener = await loop.create_server(
                     self._accept,
                     sock=self._bound,
                     backlog=self._settings.backlog,
                     start_serving=False,
                 )
-            return await loop.create_server(
-                self._accept,
-                self._host,
-                self._port,
-                backlog=self._settings.backlog,
-                start_serving=False,
-            )
+            else:
+                listener = await loop.create_server(
+                    self._accept,
+                    self._host,
+                    self._port,
+                    backlog=self._settings.backlog,
+                    start_serving=False,
+                )
         except OSError as error:
             raise _cannot_listen(self._host, self._port, error) from error
+        for one in listener.sockets:
+            # What it accepts has the same.
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES_MAX)
+        return listener
 
     def _accept(self) -> Connection:
         assert self._shared is not None
         return Connection(self._shared, next(self._ids))
 
     async def _sweep_for_ever(self) -> None:
-        shortest_ms = min(self._settings.idle_max_ms, self._settings.request_receive_timeout_ms)
+        shortest_ms = min(
+            self._settings.idle_max_ms,
+            self._settings.request_receive_timeout_ms,
+            self._settings.unread_max_ms,
+        )
         interval_s = min(shortest_ms / 4000, _SWEEP_INTERVAL_MAX_S)
         while True:
             await asyncio.sleep(interval_s)
@@ -285,4 +301,5 @@ class KafkaServer:
             # Handlers that clients no longer wait for may still be waiting for a store that is out.
             for task in self._shared.running:
                 task.cancel()
+        await self._shared.turns.empty()
         await self._listener.wait_closed()

@@ -28,8 +28,10 @@ class ServerSettings:
         "queued.max.request.bytes",
         64 << 20,
         minimum=1 << 20,
-        why="memory of requests that are not in a chunk yet or not answered, over all connections; "
-        "smaller: connections wait for each other; larger: more memory while the store is slow",
+        why="memory of requests that are not in a chunk yet or not answered, over all connections, "
+        "half of it for those of one address; one request of 64 KiB for each connection may be "
+        "beyond; smaller: connections wait for each other; larger: more memory while the store is "
+        "slow",
     )
     queued_max_requests: int = setting(
         "connection.queued.max.requests",
@@ -47,9 +49,10 @@ class ServerSettings:
     )
     write_buffer_bytes: int = setting(
         "socket.write.buffer.bytes",
-        256 << 10,
+        16 << 10,
         minimum=1 << 10,
-        why="unsent bytes past which nothing more is answered on a connection",
+        why="unsent bytes past which nothing more is answered on a connection, beside the 128 KiB "
+        "that the system takes; larger: more is done for clients that do not read",
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
@@ -61,8 +64,9 @@ class ServerSettings:
         "queued.max.response.bytes",
         128 << 20,
         minimum=1 << 20,
-        why="answers being read and not sent yet, over all connections; past this a Fetch is "
-        "answered with little, and past twice this who does not read is cut off",
+        why="answers being read and not sent yet, over all connections, half of it for those of "
+        "one address; past this a Fetch is answered with little, and past twice this who does not "
+        "read is cut off",
     )
     max_connections: int = setting(
         "max.connections",
@@ -95,6 +99,14 @@ class ServerSettings:
         600_000,
         minimum=10,
         why="without a request, or without reading its answers; clients reconnect quietly",
+    )
+    unread_max_ms: int = setting(
+        "connections.unread.max.ms",
+        10_000,
+        minimum=10,
+        why="to read nothing of what was sent, for a client that holds more memory than its share "
+        "while others wait for it; smaller: clients that pause for a moment are cut off then; "
+        "larger: others wait longer for clients that never read",
     )
     request_receive_timeout_ms: int = setting(
         "socket.request.receive.timeout.ms",

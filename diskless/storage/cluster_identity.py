@@ -7,16 +7,15 @@ log writes its own there, and refuses to work on a prefix that has another: what
 not know are orphans to it, and it would
 delete the objects of the other.
 
-Failure cases: a store that cannot be asked does not keep a broker with a local log from starting,
-since it can still serve what it has; but nobody looks for orphans as long as the prefix is not
-known to be its own. A data directory that was lost, or is another one, is refused with what to do.
+Failure cases: a store that cannot be reached does not keep a broker with a local log from
+starting, since it can still serve what it has; but nobody looks for orphans as long as the prefix
+is not known to be its own (`diskless.broker`). A store that refuses the broker ends the start. A
+data directory that was lost, or is another one, is refused with what to do.
 """
 
 import random
 import uuid
 from typing import Final
-
-import structlog
 
 from diskless.storage.data_directory import DataDirectory
 from wal.coordinates import ObjectKey
@@ -25,8 +24,6 @@ from wal.errors import (
     InvalidSettings,
     ObjectExists,
     ObjectNotFound,
-    ObjectStoreUnavailable,
-    UploadOutcomeUnknown,
 )
 from wal.stores.object_store import BytesBody, ObjectStore
 
@@ -35,8 +32,6 @@ CLUSTER_OBJECT: Final = ObjectKey("meta/cluster")
 
 LOCAL_LOG: Final = "local"
 OBJECT_LOG: Final = "object"
-
-log = structlog.get_logger(__name__)
 
 
 async def shared_cluster_id(store: ObjectStore, rng: random.Random) -> str:
@@ -57,6 +52,11 @@ async def known_cluster_id(store: ObjectStore) -> str:
     return (await _known(store))[0]
 
 
+def encode_identity(cluster_id: str, kind: str) -> bytes:
+    """What `meta/cluster` holds."""
+    return f"{cluster_id}\n{kind}\n".encode("ascii")
+
+
 async def _known(store: ObjectStore) -> tuple[str, str]:
     """The cluster's id, and where its metadata log is."""
     stored = await store.get(CLUSTER_OBJECT)
@@ -71,7 +71,7 @@ async def _known(store: ObjectStore) -> tuple[str, str]:
 
 async def _claimed(store: ObjectStore, proposed: str, kind: str) -> str:
     try:
-        await store.put(CLUSTER_OBJECT, BytesBody(f"{proposed}\n{kind}\n".encode("ascii")))
+        await store.put(CLUSTER_OBJECT, BytesBody(encode_identity(proposed, kind)))
     except ObjectExists:
         cluster_id, known_kind = await _known(store)
         if known_kind != kind:
@@ -83,35 +83,34 @@ async def _claimed(store: ObjectStore, proposed: str, kind: str) -> str:
     return proposed
 
 
-async def move_log(store: ObjectStore, kind: str) -> None:
-    """For `diskless rebuild`: the cluster, if there is one, has its metadata log there from now on.
+async def claim_for_rebuilt(store: ObjectStore, kind: str, cluster_id: str) -> None:
+    """For `diskless rebuild`: the prefix's cluster has its metadata log there from now on.
 
-    Raises: ObjectStoreUnavailable, UploadOutcomeUnknown, CorruptObject.
+    Where the bucket names no cluster any more, it is `cluster_id`, so that what a rebuild leaves is
+    complete. Raises: ObjectStoreUnavailable, UploadOutcomeUnknown, CorruptObject.
     """
     try:
         cluster_id, known_kind = await _known(store)
     except ObjectNotFound:
+        await _claimed(store, cluster_id, kind)
         return
     if known_kind != kind:
         await store.delete([CLUSTER_OBJECT])
         await _claimed(store, cluster_id, kind)
 
 
-async def claim_prefix(store: ObjectStore, data: DataDirectory) -> tuple[DataDirectory, bool]:
-    """For a local metadata log: the data directory, and whether the prefix is known to be its own.
+async def claim_prefix(store: ObjectStore, data: DataDirectory) -> DataDirectory:
+    """For a local metadata log: the data directory, when the prefix is its own.
 
     A directory that `diskless rebuild` has filled takes over the cluster's id from the bucket.
-    Raises: InvalidSettings (the prefix is another cluster's), CorruptObject.
+    Raises: InvalidSettings (the prefix is another cluster's), CorruptObject,
+    ObjectStoreUnavailable, UploadOutcomeUnknown.
     """
-    try:
-        owner = await _claimed(store, data.cluster_id, LOCAL_LOG)
-    except (ObjectStoreUnavailable, UploadOutcomeUnknown) as error:
-        log.warning("not known whose the object store is; no orphans are deleted", error=str(error))
-        return data, False
+    owner = await _claimed(store, data.cluster_id, LOCAL_LOG)
     if owner == data.cluster_id:
-        return data, True
+        return data
     if data.is_new and data.has_metadata:
-        return data.of_cluster(owner), True
+        return data.of_cluster(owner)
     raise InvalidSettings(
         f"{store.url} belongs to cluster {owner}, {data.path} to {data.cluster_id}: use the data "
         "directory that goes with it, let `diskless rebuild` make its metadata anew from the "

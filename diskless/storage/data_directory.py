@@ -145,6 +145,11 @@ def _sync(directory: Path) -> None:
         os.close(handle)
 
 
+def has_properties(path: Path) -> bool:
+    """Whether a broker has opened this directory; one that only a rebuild has filled has none."""
+    return (path / _PROPERTIES).exists()
+
+
 def read_properties(path: Path) -> dict[str, str]:
     """What `meta.properties` says. Raises InvalidSettings."""
     properties = path / _PROPERTIES

@@ -1,0 +1,7 @@
+"""What a topic may be: its configs and its name.
+
+- `topic_configs`: every key: type, default, bounds, meaning
+- `topic_config_entries`: what is in effect, where it comes from, what a change makes of it
+- `topic_defaults`: the part of it that a broker's configuration sets
+- `topic_names`: rules for names
+"""

@@ -26,19 +26,24 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopic(f"{name!r} has characters other than a-z, A-Z, 0-9, '.', '_' and '-'")
 
 
-def check_collision(name: str, others: Iterable[str]) -> None:
-    """Raises InvalidTopic when another name differs only in '.' against '_'.
+class TakenNames:
+    """Names of topics there are, to which new ones must not be too similar."""
 
-    Kafka's metrics do not tell the two apart, and its tools expect the broker to refuse.
-    """
-    if "." not in name and "_" not in name:
-        return
-    folded = name.replace(".", "_")
-    for other in others:
-        if other != name and other.replace(".", "_") == folded:
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_folded = {
+            name.replace(".", "_"): name for name in names if "." in name or "_" in name
+        }
+
+    def check_collision(self, name: str) -> None:
+        """Raises InvalidTopic when a taken name differs only in '.' against '_'.
+
+        Kafka's metrics do not tell the two apart, and its tools expect the broker to refuse.
+        """
+        other = self._by_folded.get(name.replace(".", "_"))
+        if other is not None and other != name:
             raise InvalidTopic(f"{name!r} collides with the topic {other!r}")
 
 
 def is_internal(name: str) -> bool:
-    """Whether clients shall treat the topic as one of the cluster's own."""
+    """Whether clients treat the topic as one of the cluster's own."""
     return name in _INTERNAL

@@ -1,22 +1,22 @@
 """Applying FileCommitted records: most of what a coordinator does, so done in bulk.
 
-`FileCommits` turns the columns of a record (metadata/records/file_committed.py) into rows with a few NumPy
-operations and collects them over the whole transaction, which usually covers the files of several
-brokers; `flush` sends them to SQLite, one statement per table. It is part of `StateTransaction` and
-deterministic like it.
+`FileCommits` turns the columns of a record (metadata/records/file_committed.py) into rows with a
+few NumPy operations and collects them over the whole transaction, which usually covers the files of
+several brokers; `flush` sends them to SQLite, one statement per table. It is part of
+`StateTransaction` and deterministic like it.
 
 Batches that lie back to back in the file and follow each other in their partition become one row,
 up to COALESCED_BYTES_MAX. Producer states stay per batch.
 """
 
 import sqlite3
-from collections.abc import Collection, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Sequence
+from typing import Final, cast
 
 import numpy as np
 from sqlalchemy import select
 
+from metadata.apply.transaction import StateTransaction, partition_columns
 from metadata.operations import TOMBSTONE
 from metadata.records.columns import Int64s, column, tuples
 from metadata.records.file_committed import CommittedBatches, FileCommittedRecord
@@ -44,9 +44,6 @@ from metadata.state.state_hash import sum_of
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptState
 
-if TYPE_CHECKING:
-    from metadata.apply.apply import StateTransaction
-
 COALESCED_BYTES_MAX: Final = 1 << 20
 """Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
 
@@ -67,16 +64,10 @@ _HIGH_WATERMARK, _UNPLANNED_BYTES, _LIVE_BYTES = map(
 )
 
 
-def partition_columns(partitions: Collection[PartitionState]) -> Int64s:
-    """One row per field of PartitionState."""
-    numbers = np.fromiter(chain.from_iterable(partitions), np.int64)
-    return numbers.reshape(len(partitions), len(PartitionState._fields)).T.copy()
-
-
 class FileCommits:
     """What the FileCommitted records of one transaction add to the state."""
 
-    def __init__(self, state: "StateTransaction") -> None:
+    def __init__(self, state: StateTransaction) -> None:
         self._state = state
         self._files: list[Row] = []
         self._answers: list[Row] = []

@@ -1,13 +1,16 @@
 """Applying the records of metadata/records/control.py to the SQLite state.
 
-Called by `StateTransaction.apply`, inside its transaction; like there, everything follows from the
+Called by metadata/apply/apply.py, inside its transaction; like there, everything follows from the
 record and the rows, and a record that contradicts the state raises CorruptState.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy import and_, select
 
+from metadata.apply.apply_deletions import RowDeletions
+from metadata.apply.apply_topics import extend_topic
+from metadata.apply.transaction import StateTransaction
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
 from metadata.records.control import (
     BrokerRegisteredRecord,
@@ -37,15 +40,16 @@ from metadata.state.schema import (
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptState
 
-if TYPE_CHECKING:
-    from metadata.apply.apply import StateTransaction
-
 _TOMBSTONE_SHIFT: Final = 16
 TOMBSTONES_PER_RECORD_MAX: Final = 1 << _TOMBSTONE_SHIFT
 
 
 def apply_control(
-    state: "StateTransaction", offset: int, record: ControlRecord, timestamp_ms: int
+    state: StateTransaction,
+    deletions: RowDeletions,
+    offset: int,
+    record: ControlRecord,
+    timestamp_ms: int,
 ) -> None:
     """Raises CorruptState."""
     match record:
@@ -66,12 +70,12 @@ def apply_control(
         case BrokerUnregisteredRecord():
             _unregister_broker(state, record)
         case RowsSweptRecord():
-            state.deletions.sweep(record.limit, timestamp_ms)
+            deletions.sweep(record.limit, timestamp_ms)
         case ClientQuotasRecord():
             _set_quotas(state, record)
 
 
-def _change_leader(state: "StateTransaction", record: LeaderChangeRecord) -> None:
+def _change_leader(state: StateTransaction, record: LeaderChangeRecord) -> None:
     before = state.changes.leader or state.image.leader
     if record.leader_epoch <= (0 if before is None else before.leader_epoch):
         raise CorruptState(f"leader epoch {record.leader_epoch} after {before}")
@@ -91,19 +95,19 @@ def _change_leader(state: "StateTransaction", record: LeaderChangeRecord) -> Non
 
 
 def _assign_partitions(
-    state: "StateTransaction", offset: int, record: PartitionsAssignedRecord
+    state: StateTransaction, offset: int, record: PartitionsAssignedRecord
 ) -> None:
     if not record.coordinators or state.coordinator_id in record.coordinators:
         raise CorruptState(f"{record} is not an assignment to other coordinators")
-    topic = state.extend_topic(
-        offset, record.topic_id, record.name, record.first_partition, record.coordinators
+    topic = extend_topic(
+        state, offset, record.topic_id, record.name, record.first_partition, record.coordinators
     )
     for partition, coordinator in enumerate(record.coordinators, record.first_partition):
         state.insert(ASSIGNMENTS, topic, partition, coordinator)
 
 
 def _take_file_over(
-    state: "StateTransaction", offset: int, record: FileHandedOverRecord, timestamp_ms: int
+    state: StateTransaction, offset: int, record: FileHandedOverRecord, timestamp_ms: int
 ) -> None:
     """Our own account of the file, if there is one, stays; only the right to decide is added.
 
@@ -139,7 +143,7 @@ def _take_file_over(
 
 
 def _tombstone_files(
-    state: "StateTransaction", offset: int, record: FilesTombstonedRecord, timestamp_ms: int
+    state: StateTransaction, offset: int, record: FilesTombstonedRecord, timestamp_ms: int
 ) -> None:
     """One row per key. Their surrogate keys are negative: every other one is an offset.
 
@@ -166,7 +170,7 @@ def _tombstone_files(
         )
 
 
-def _seal_handed_over(state: "StateTransaction", key: ObjectKey) -> bool:
+def _seal_handed_over(state: StateTransaction, key: ObjectKey) -> bool:
     files, answers = FILES.table.c, FILE_ANSWERS.table.c
     found = state.connection.execute(
         select(FILES.table).where(files.object_key == key)
@@ -184,13 +188,13 @@ def _seal_handed_over(state: "StateTransaction", key: ObjectKey) -> bool:
     return True
 
 
-def _expire_producers(state: "StateTransaction", record: ProducersExpiredRecord) -> None:
+def _expire_producers(state: StateTransaction, record: ProducersExpiredRecord) -> None:
     for key, checksum in expire_producers(state.connection, record.before_ms, record.limit):
         state.subtract(checksum)
         state.changes.producers[key] = None
 
 
-def _register_broker(state: "StateTransaction", record: BrokerRegisteredRecord) -> None:
+def _register_broker(state: StateTransaction, record: BrokerRegisteredRecord) -> None:
     state.delete_where(BROKERS, BROKERS.table.c.broker_id == record.broker_id)
     state.insert(
         BROKERS,
@@ -205,14 +209,14 @@ def _register_broker(state: "StateTransaction", record: BrokerRegisteredRecord) 
     )
 
 
-def _unregister_broker(state: "StateTransaction", record: BrokerUnregisteredRecord) -> None:
+def _unregister_broker(state: StateTransaction, record: BrokerUnregisteredRecord) -> None:
     gone = state.delete_where(BROKERS, and_(BROKERS.table.c.broker_id == record.broker_id))
     if gone != 1:
         raise CorruptState(f"broker {record.broker_id} was unregistered and is not registered")
     state.changes.brokers[record.broker_id] = None
 
 
-def _set_quotas(state: "StateTransaction", record: ClientQuotasRecord) -> None:
+def _set_quotas(state: StateTransaction, record: ClientQuotasRecord) -> None:
     entity = encode_quota_entity(record.entity)
     gone = state.delete_where(CLIENT_QUOTAS, CLIENT_QUOTAS.table.c.entity == entity)
     if not gone and not record.quotas:

@@ -1,13 +1,14 @@
 """Deleting rows, and what follows from it: the part of applying that has to be bounded and fast.
 
-Called by `StateTransaction` (metadata/apply/apply.py), inside its transaction and with its rules:
+Called by metadata/apply/apply.py, inside its transaction and with its rules:
 everything follows from records and rows.
 
 Old rows of one partition usually lie in as many files, so deleting a thousand of them means a
 thousand accounts of files. All statements here are prepared once and read or write many rows each;
 deleting a row and settling its file's account takes some ten microseconds. Who makes the records
-sees to it that one of them does not delete more than some hundred rows (metadata/workers/retention.py,
-metadata/workers/deletion_steps.py, `RowsSweptRecord`); here nothing depends on it but the time it takes.
+sees to it that one of them does not delete more than some hundred rows
+(metadata/workers/retention.py, metadata/workers/deletion_steps.py, `RowsSweptRecord`); here nothing
+depends on it but the time it takes.
 
 Checksums of deleted rows are summed in SQL, in halves: sum() of full 64-bit numbers overflows.
 """
@@ -15,10 +16,11 @@ Checksums of deleted rows are summed in SQL, in halves: sum() of full 64-bit num
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
+from metadata.apply.transaction import StateTransaction
 from metadata.records.records import RecordsDeletedRecord
 from metadata.state.schema import (
     BATCHES,
@@ -31,12 +33,6 @@ from metadata.state.schema import (
 )
 from metadata.state.state_hash import sum_of
 from wal.errors import CorruptState
-
-if TYPE_CHECKING:
-    from metadata.apply.apply import StateTransaction
-
-SWEPT_WITH_TOPIC_MAX: Final = 500
-"""Rows that TopicDeleted deletes itself; part of STATE_VERSION. Small topics leave nothing."""
 
 SWEPT_PARTITION_ROWS: Final = 5
 """What finishing a partition counts as, in rows: it takes about as long; part of STATE_VERSION."""
@@ -107,7 +103,7 @@ class Dropped(NamedTuple):
 class RowDeletions:
     """Deletes rows of one transaction, releases their files, keeps the state hash."""
 
-    def __init__(self, state: "StateTransaction") -> None:
+    def __init__(self, state: StateTransaction) -> None:
         self._state = state
 
     @property

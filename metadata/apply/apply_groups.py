@@ -1,6 +1,6 @@
 """Applying the records of metadata/records/groups.py to the SQLite state.
 
-`GroupChanges` is part of `StateTransaction` and deterministic like it: everything follows from the
+`GroupChanges` works inside a `StateTransaction` and is deterministic: everything follows from the
 records and the rows, wherever one transaction ends and the next one begins.
 
 Groups commit all the time, and most of them the same few offsets. So commits are collected over the
@@ -18,8 +18,9 @@ An offset's commit time is indexed by *period* only, as that of producers is and
 import sqlite3
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
+from metadata.apply.transaction import StateTransaction
 from metadata.records.groups import (
     CommittedOffset,
     GroupDeletedRecord,
@@ -29,14 +30,8 @@ from metadata.records.groups import (
     OffsetsCommittedRecord,
     OffsetsDeletedRecord,
 )
-from metadata.state.schema import CONSUMER_GROUPS, GROUP_OFFSETS, Row
+from metadata.state.schema import COMMIT_PERIOD_MS, CONSUMER_GROUPS, GROUP_OFFSETS, Row
 from wal.errors import CorruptState
-
-if TYPE_CHECKING:
-    from metadata.apply.apply import StateTransaction
-
-COMMIT_PERIOD_MS: Final = 10 * 60_000
-"""Part of STATE_VERSION."""
 
 _KEYS_PER_QUERY: Final = 1_000
 """Three parameters each; SQLite takes 32,766."""
@@ -84,7 +79,7 @@ class _OffsetRow(NamedTuple):
 class GroupChanges:
     """What the group records of one transaction change."""
 
-    def __init__(self, state: "StateTransaction") -> None:
+    def __init__(self, state: StateTransaction) -> None:
         self._state = state
         self._named: dict[str, tuple[int, int]] = {}
         """Groups to be written: metadata offset and time of the first record that names each."""

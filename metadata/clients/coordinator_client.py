@@ -3,7 +3,8 @@
 A `CoordinatorClient` stands for the coordinators that one broker leads. Requests name partitions;
 which coordinator a partition belongs to was fixed at its creation and is part of its topic's
 metadata. An entry whose coordinator is led elsewhere is answered with NotCoordinator, that entry
-alone; the sender then finds out who leads it and asks there (metadata/clients/routed_client.py does).
+alone; the sender then finds out who leads it and asks there (metadata/clients/routed_client.py
+does).
 
 | operation          | key    | addressed to |
 |--------------------|--------|--------------|
@@ -26,8 +27,9 @@ alone; the sender then finds out who leads it and asks there (metadata/clients/r
 | alter_client_quotas | 10012 | leader of the catalogue |
 | register_broker    | 10008  | leader of the catalogue |
 
-Implementations: `metadata.clients.local_client` (in this process) and `metadata.clients.wire_client` (over a
-socket). Both pass tests/metadata/coordinator/coordinator_conformance.py.
+Implementations: `metadata.clients.local_client` (in this process) and
+`metadata.clients.wire_client` (over a socket). Both pass
+tests/metadata/coordinator/coordinator_conformance.py.
 
 What holds for all: lists in, lists out, same order, errors per entry. A call raises what concerns
 it as a whole: NotCoordinator, CommitFailed (nothing happened, try again), CommitOutcomeUnknown
@@ -42,30 +44,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
-from metadata.operations import (
-    AlterClientQuotas,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    BatchCommit,
-    CommitFile,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    DescribedFile,
-    FindBatches,
-    FoundBatches,
-    HandedFile,
-    ListedOffset,
-    ListOffsets,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentCommit,
-    SegmentPlan,
-    Tombstone,
-    TopicDescription,
-)
+from metadata import operations as ops
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError
 
@@ -79,57 +58,57 @@ class CoordinatorClient(Protocol):
     """The coordinators that one broker leads, wherever that broker is."""
 
     async def create_partitions(
-        self, topics: Sequence[CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
+        self, topics: Sequence[ops.CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """Idempotent. TopicExists (the name has another id), InvalidPartitions (fewer than now),
         UnknownTopicId (the id was deleted not long ago)."""
         ...
 
     async def create_topics(
-        self, topics: Sequence[CreateTopic], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[TopicDescription | DisklessError]: ...
+        self, topics: Sequence[ops.CreateTopic], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.TopicDescription | DisklessError]: ...
 
     async def delete_topics(
         self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]: ...
 
     async def alter_topic_configs(
-        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[AlteredTopicConfigs]:
+        self, requests: Sequence[ops.AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.AlteredTopicConfigs]:
         """Idempotent; an entry that came too late says what the topic's configs are instead."""
         ...
 
     async def alter_client_quotas(
-        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+        self, requests: Sequence[ops.AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """Idempotent. PolicyViolation where there are too many entities."""
         ...
 
     async def commit_file(
-        self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[BatchCommit]:
+        self, request: ops.CommitFile, *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.BatchCommit]:
         """Results match `request.batches` by position; every coordinator commits its share."""
         ...
 
     async def delete_records(
-        self, requests: Sequence[DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DeletedRecords]: ...
+        self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.DeletedRecords]: ...
 
     async def list_offsets(
-        self, requests: Sequence[ListOffsets], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ListedOffset]:
+        self, requests: Sequence[ops.ListOffsets], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.ListedOffset]:
         """Strictly consistent. Over a wire a timestamp gives the exact offset, never an extent."""
         ...
 
     async def find_batches(
         self,
-        requests: Sequence[FindBatches],
+        requests: Sequence[ops.FindBatches],
         *,
         max_bytes: int,
         at_least_one: bool = True,
         batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
         timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[FoundBatches]:
+    ) -> Sequence[ops.FoundBatches]:
         """May be stale; staleness alone never makes an offset out of range."""
         ...
 
@@ -139,7 +118,7 @@ class CoordinatorClient(Protocol):
         *,
         coordinator: int | None = None,
         timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[DescribedFile]:
+    ) -> Sequence[ops.DescribedFile]:
         """`coordinator` None: whether any coordinator led there has live batches in the file."""
         ...
 
@@ -149,16 +128,16 @@ class CoordinatorClient(Protocol):
 
     async def tombstone_files(
         self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[Tombstone]: ...
+    ) -> Sequence[ops.Tombstone]: ...
 
     async def hand_over_files(
-        self, coordinator: int, files: Sequence[HandedFile], *, timeout_ms: int = TIMEOUT_MS
+        self, coordinator: int, files: Sequence[ops.HandedFile], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]: ...
 
     async def create_partitions_at(
         self,
         coordinator: int,
-        topics: Sequence[CreatePartitionsAt],
+        topics: Sequence[ops.CreatePartitionsAt],
         *,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[DisklessError | None]:
@@ -171,14 +150,14 @@ class CoordinatorClient(Protocol):
 
     async def plan_segments(
         self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[SegmentPlan]: ...
+    ) -> Sequence[ops.SegmentPlan]: ...
 
     async def commit_segments(
-        self, segments: Sequence[RolledSegment], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[SegmentCommit]: ...
+        self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.SegmentCommit]: ...
 
     async def register_broker(
-        self, broker: RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
+        self, broker: ops.RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
     ) -> None:
         """Register, or say that the broker is still alive; sent every few seconds."""
         ...

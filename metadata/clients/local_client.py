@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.clients.coordinator_client import (
     BATCHES_PER_PARTITION_MAX,
     TIMEOUT_MS,
@@ -30,31 +31,6 @@ from metadata.clients.coordinator_client import (
 )
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition
-from metadata.operations import (
-    CATALOGUE,
-    AlterClientQuotas,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    BatchCommit,
-    CommitFile,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    DescribedFile,
-    FindBatches,
-    FoundBatches,
-    HandedFile,
-    ListedOffset,
-    ListOffsets,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentCommit,
-    SegmentPlan,
-    Tombstone,
-    TopicDescription,
-)
 from metadata.replica.replica import Replica
 from metadata.rules.topics import coordinator_assignments, coordinator_of_new
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -105,7 +81,7 @@ class LocalClient:
     @property
     def catalogue(self) -> Replica:
         """The replica that knows all topics."""
-        return self._partitions[CATALOGUE].replica
+        return self._partitions[ops.CATALOGUE].replica
 
     def coordinator_of(self, partition: TopicIdPartition) -> int:
         """The coordinator of a partition; of one that is not there, who had it or would get it.
@@ -114,7 +90,7 @@ class LocalClient:
         when a topic was deleted or created in between: each coordinator knows its own share again.
         """
         if len(self._partitions) == 1:
-            return CATALOGUE
+            return ops.CATALOGUE
         topic_id = partition.topic_id
         topic = self.catalogue.topic_by_id(topic_id) or self.catalogue.deleted_topic(topic_id)
         if topic is not None and partition.partition < topic.partition_count:
@@ -144,18 +120,18 @@ class LocalClient:
     # -- topics ---------------------------------------------------------------------------------
 
     async def create_topics(
-        self, topics: Sequence[CreateTopic], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[TopicDescription | DisklessError]:
+        self, topics: Sequence[ops.CreateTopic], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.TopicDescription | DisklessError]:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
-        catalogue = self._leading(CATALOGUE)
+        catalogue = self._leading(ops.CATALOGUE)
         async with _deadline(timeout_ms):
             if len(self._partitions) == 1:
                 return await catalogue.create_topics(topics)
             return await self._create_topics(catalogue, topics)
 
     async def _create_topics(
-        self, catalogue: PartitionCoordinator, topics: Sequence[CreateTopic]
-    ) -> Sequence[TopicDescription | DisklessError]:
+        self, catalogue: PartitionCoordinator, topics: Sequence[ops.CreateTopic]
+    ) -> Sequence[ops.TopicDescription | DisklessError]:
         async with self._changing_topics:
             placed = [self._placed(topic) for topic in topics]
             failed = await self._create_shares(
@@ -177,9 +153,9 @@ class LocalClient:
                 if topic.topic_id is not None
             ]
 
-    def _placed(self, topic: CreateTopic) -> CreateTopic:
+    def _placed(self, topic: ops.CreateTopic) -> ops.CreateTopic:
         topic_id = topic.topic_id or UUID(int=self._rng.getrandbits(128), version=4)
-        return CreateTopic(
+        return ops.CreateTopic(
             name=topic.name,
             partition_count=topic.partition_count,
             configs=topic.configs,
@@ -190,14 +166,14 @@ class LocalClient:
         )
 
     async def create_partitions(
-        self, topics: Sequence[CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
+        self, topics: Sequence[ops.CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`; new partitions are spread over all coordinators there are now.
 
         A topic that was deleted while somebody wanted it to grow is not made anew.
         Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
         """
-        catalogue = self._leading(CATALOGUE)
+        catalogue = self._leading(ops.CATALOGUE)
         async with _deadline(timeout_ms), self._changing_topics:
             placed = [self._grown(topic) for topic in topics]
             failed: dict[UUID, DisklessError] = {
@@ -225,9 +201,9 @@ class LocalClient:
                 for topic in placed
             ]
 
-    def _grown(self, topic: CreatePartitions) -> CreatePartitions:
+    def _grown(self, topic: ops.CreatePartitions) -> ops.CreatePartitions:
         known = self.catalogue.topic_by_id(topic.topic_id)
-        return CreatePartitions(
+        return ops.CreatePartitions(
             topic_id=topic.topic_id,
             name=topic.name,
             partition_count=topic.partition_count,
@@ -239,7 +215,7 @@ class LocalClient:
             ),
         )
 
-    def _may_be_created(self, topic: CreatePartitions) -> bool:
+    def _may_be_created(self, topic: ops.CreatePartitions) -> bool:
         """Whether the catalogue will take it, so that its shares are worth creating."""
         named = self.catalogue.topics().get(topic.name)
         known = self.catalogue.topic_by_id(topic.topic_id)
@@ -262,7 +238,7 @@ class LocalClient:
                     wanted_at.setdefault(coordinator, {}).setdefault(topic_id, set()).add(index)
         shares = {
             coordinator: {
-                topic_id: CreatePartitionsAt(
+                topic_id: ops.CreatePartitionsAt(
                     topic_id=topic_id, name=names[topic_id], partitions=sorted(indexes)
                 )
                 for topic_id, indexes in wanted.items()
@@ -294,7 +270,7 @@ class LocalClient:
         self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
-        catalogue = self._leading(CATALOGUE)
+        catalogue = self._leading(ops.CATALOGUE)
         async with _deadline(timeout_ms):
             shares: dict[int, list[UUID]] = {}
             async with self._changing_topics:
@@ -313,23 +289,23 @@ class LocalClient:
             return deleted
 
     async def alter_topic_configs(
-        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[AlteredTopicConfigs]:
+        self, requests: Sequence[ops.AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.AlteredTopicConfigs]:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         async with _deadline(timeout_ms):
-            return await self._leading(CATALOGUE).alter_topic_configs(requests)
+            return await self._leading(ops.CATALOGUE).alter_topic_configs(requests)
 
     async def alter_client_quotas(
-        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+        self, requests: Sequence[ops.AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         async with _deadline(timeout_ms):
-            return await self._leading(CATALOGUE).alter_client_quotas(requests)
+            return await self._leading(ops.CATALOGUE).alter_client_quotas(requests)
 
     async def create_partitions_at(
         self,
         coordinator: int,
-        topics: Sequence[CreatePartitionsAt],
+        topics: Sequence[ops.CreatePartitionsAt],
         *,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[DisklessError | None]:
@@ -348,8 +324,8 @@ class LocalClient:
     # -- data -----------------------------------------------------------------------------------
 
     async def commit_file(
-        self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[BatchCommit]:
+        self, request: ops.CommitFile, *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.BatchCommit]:
         """See `CoordinatorClient`. Raises: CommitFailed, CommitOutcomeUnknown.
 
         What one coordinator refuses for the whole object concerns its batches alone, as long as
@@ -358,23 +334,23 @@ class LocalClient:
 
         async def commit(
             leading: PartitionCoordinator, positions: Sequence[int]
-        ) -> Sequence[BatchCommit]:
+        ) -> Sequence[ops.BatchCommit]:
             is_all = len(positions) == len(request.batches)
             return await leading.commit_file(request if is_all else _share(request, positions))
 
         async with _deadline(timeout_ms):
             if len(self._partitions) == 1 or not request.batches:
-                return await self._leading(CATALOGUE).commit_file(request)
+                return await self._leading(ops.CATALOGUE).commit_file(request)
             return await self._dispatch(
                 [batch.partition for batch in request.batches],
                 commit,
-                lambda error: BatchCommit(error=error),
+                lambda error: ops.BatchCommit(error=error),
                 contained=(NotCoordinator, Rejected, ObjectExpired),
             )
 
     async def delete_records(
-        self, requests: Sequence[DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DeletedRecords]:
+        self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.DeletedRecords]:
         """See `CoordinatorClient`."""
         async with _deadline(timeout_ms):
             return await self._dispatch(
@@ -382,18 +358,18 @@ class LocalClient:
                 lambda leading, positions: leading.delete_records(
                     [requests[at] for at in positions]
                 ),
-                lambda error: DeletedRecords(error=error),
+                lambda error: ops.DeletedRecords(error=error),
             )
 
     async def list_offsets(
-        self, requests: Sequence[ListOffsets], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ListedOffset]:
+        self, requests: Sequence[ops.ListOffsets], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.ListedOffset]:
         """See `CoordinatorClient`."""
         async with _deadline(timeout_ms, reads=True):
             return await self._dispatch(
                 [request.partition for request in requests],
                 lambda leading, positions: leading.list_offsets([requests[at] for at in positions]),
-                lambda error: ListedOffset(error=error),
+                lambda error: ops.ListedOffset(error=error),
             )
 
     async def _dispatch(
@@ -430,15 +406,15 @@ class LocalClient:
 
     async def find_batches(
         self,
-        requests: Sequence[FindBatches],
+        requests: Sequence[ops.FindBatches],
         *,
         max_bytes: int,
         at_least_one: bool = True,
         batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
         timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[FoundBatches]:
+    ) -> Sequence[ops.FoundBatches]:
         """See `CoordinatorClient`. Requests share `max_bytes` in their order."""
-        found: list[FoundBatches] = []
+        found: list[ops.FoundBatches] = []
         async with _deadline(timeout_ms, reads=True):
             start = 0
             while start < len(requests):
@@ -454,7 +430,7 @@ class LocalClient:
                 if coordinator >= len(self._partitions):
                     # Another broker was given more metadata partitions, and this one not yet.
                     unknown = NotCoordinator(f"coordinator {coordinator} is not known here")
-                    found += [FoundBatches(error=unknown)] * (end - start)
+                    found += [ops.FoundBatches(error=unknown)] * (end - start)
                     start = end
                     continue
                 partition = self._partitions[coordinator]
@@ -483,7 +459,7 @@ class LocalClient:
         *,
         coordinator: int | None = None,
         timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[DescribedFile]:
+    ) -> Sequence[ops.DescribedFile]:
         """See `CoordinatorClient`. Raises: NotCoordinator (none is led here)."""
         asked = self._led_here() if coordinator is None else [self._leading(coordinator)]
         if not asked:
@@ -494,13 +470,13 @@ class LocalClient:
 
     async def tombstone_files(
         self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[Tombstone]:
+    ) -> Sequence[ops.Tombstone]:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         async with _deadline(timeout_ms):
             return await self._leading(coordinator).tombstone_files(keys)
 
     async def hand_over_files(
-        self, coordinator: int, files: Sequence[HandedFile], *, timeout_ms: int = TIMEOUT_MS
+        self, coordinator: int, files: Sequence[ops.HandedFile], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         async with _deadline(timeout_ms):
@@ -511,11 +487,11 @@ class LocalClient:
     async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         async with _deadline(timeout_ms):
-            return await self._leading(CATALOGUE).allocate_producer_ids()
+            return await self._leading(ops.CATALOGUE).allocate_producer_ids()
 
     async def plan_segments(
         self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[SegmentPlan]:
+    ) -> Sequence[ops.SegmentPlan]:
         """See `CoordinatorClient`. Raises: NotCoordinator (none is led here), CommitFailed."""
         led = self._led_here()
         if not led:
@@ -527,8 +503,8 @@ class LocalClient:
         return [plan for some in plans for plan in some]
 
     async def commit_segments(
-        self, segments: Sequence[RolledSegment], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[SegmentCommit]:
+        self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.SegmentCommit]:
         """See `CoordinatorClient`."""
         async with _deadline(timeout_ms):
             return await self._dispatch(
@@ -536,18 +512,18 @@ class LocalClient:
                 lambda leading, positions: leading.commit_segments(
                     [segments[at] for at in positions]
                 ),
-                lambda error: SegmentCommit(error=error),
+                lambda error: ops.SegmentCommit(error=error),
             )
 
     async def register_broker(
-        self, broker: RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
+        self, broker: ops.RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
     ) -> None:
         """See `CoordinatorClient`. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown."""
         async with _deadline(timeout_ms):
-            await self._leading(CATALOGUE).register_broker(broker)
+            await self._leading(ops.CATALOGUE).register_broker(broker)
 
 
-def taken_bytes(requests: Sequence[FindBatches], answers: Sequence[FoundBatches]) -> int:
+def taken_bytes(requests: Sequence[ops.FindBatches], answers: Sequence[ops.FoundBatches]) -> int:
     """How much of a shared byte budget these answers use up.
 
     Of the extent that holds the asked offset only what follows counts. A segment counts as much as
@@ -561,10 +537,10 @@ def taken_bytes(requests: Sequence[FindBatches], answers: Sequence[FoundBatches]
     )
 
 
-def _as_a_follower(request: FindBatches, answer: FoundBatches) -> FoundBatches:
+def _as_a_follower(request: ops.FindBatches, answer: ops.FoundBatches) -> ops.FoundBatches:
     """What a replica may say that perhaps has not read everything there is."""
     if isinstance(answer.error, UnknownPartition):
-        return FoundBatches(
+        return ops.FoundBatches(
             error=NotCoordinator(f"{request.partition} is not known here, ask its coordinator")
         )
     if isinstance(answer.error, OffsetOutOfRange) and request.offset > answer.high_watermark:
@@ -572,18 +548,18 @@ def _as_a_follower(request: FindBatches, answer: FoundBatches) -> FoundBatches:
     return answer
 
 
-def _described(key: ObjectKey, answers: Sequence[DescribedFile]) -> DescribedFile:
+def _described(key: ObjectKey, answers: Sequence[ops.DescribedFile]) -> ops.DescribedFile:
     known = [answer for answer in answers if answer.error is None]
     if any(answer.has_live_batches for answer in known):
-        return DescribedFile(has_live_batches=True)
+        return ops.DescribedFile(has_live_batches=True)
     for answer in answers:
         if answer.error is not None and not isinstance(answer.error, UnknownFile):
             return answer
-    return known[0] if known else DescribedFile(error=UnknownFile(f"nobody knows {key}"))
+    return known[0] if known else ops.DescribedFile(error=UnknownFile(f"nobody knows {key}"))
 
 
-def _share(request: CommitFile, positions: Sequence[int]) -> CommitFile:
-    return CommitFile(
+def _share(request: ops.CommitFile, positions: Sequence[int]) -> ops.CommitFile:
+    return ops.CommitFile(
         object_key=request.object_key,
         file_size_bytes=request.file_size_bytes,
         uploader_broker_id=request.uploader_broker_id,

@@ -30,38 +30,13 @@ from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.clients.coordinator_client import (
     BATCHES_PER_PARTITION_MAX,
     TIMEOUT_MS,
     CoordinatorClient,
 )
 from metadata.clients.local_client import LocalClient, in_parallel
-from metadata.operations import (
-    CATALOGUE,
-    AlterClientQuotas,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    BatchCommit,
-    CommitFile,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    DescribedFile,
-    FindBatches,
-    FoundBatches,
-    HandedFile,
-    ListedOffset,
-    ListOffsets,
-    QuotaEntity,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentCommit,
-    SegmentPlan,
-    Tombstone,
-    TopicDescription,
-)
 from metadata.replica.replica import CommitListener, Replica
 from metadata.rules.files import permuted_owners
 from metadata.state.producer_rows import StoredProducer, producers_of
@@ -149,14 +124,14 @@ class RoutedClient:
 
     # -- without I/O ----------------------------------------------------------------------------
 
-    def topics(self) -> Mapping[str, TopicDescription]:
+    def topics(self) -> Mapping[str, ops.TopicDescription]:
         """All topics by name, as far as this broker's catalogue has heard; do not modify."""
         return self._local.catalogue.topics()
 
-    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+    def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None:
         return self._local.catalogue.topic_by_id(topic_id)
 
-    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+    def client_quotas(self) -> Mapping[ops.QuotaEntity, Mapping[str, float]]:
         """All of them, as far as this broker has heard; another mapping after every change."""
         return self._local.catalogue.client_quotas()
 
@@ -313,11 +288,11 @@ class RoutedClient:
     # -- topics ---------------------------------------------------------------------------------
 
     async def create_topics(
-        self, topics: Sequence[CreateTopic], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[TopicDescription | DisklessError]:
+        self, topics: Sequence[ops.CreateTopic], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.TopicDescription | DisklessError]:
         """See `CoordinatorClient`; what was created is in this broker's catalogue on return."""
         created = await self._ask_leader(
-            CATALOGUE,
+            ops.CATALOGUE,
             lambda client: client.create_topics(topics, timeout_ms=timeout_ms),
             timeout_ms=timeout_ms,
         )
@@ -330,11 +305,11 @@ class RoutedClient:
         return created
 
     async def create_partitions(
-        self, topics: Sequence[CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
+        self, topics: Sequence[ops.CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`; what was created is in this broker's catalogue on return."""
         errors = await self._ask_leader(
-            CATALOGUE,
+            ops.CATALOGUE,
             lambda client: client.create_partitions(topics, timeout_ms=timeout_ms),
             timeout_ms=timeout_ms,
         )
@@ -346,7 +321,7 @@ class RoutedClient:
         )
         return errors
 
-    def _has_partitions(self, topic: CreatePartitions) -> bool:
+    def _has_partitions(self, topic: ops.CreatePartitions) -> bool:
         known = self.topic_by_id(topic.topic_id)
         return known is not None and known.partition_count >= topic.partition_count
 
@@ -355,7 +330,7 @@ class RoutedClient:
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`; what was deleted is gone from this broker's catalogue too."""
         errors = await self._ask_leader(
-            CATALOGUE,
+            ops.CATALOGUE,
             lambda client: client.delete_topics(topic_ids, timeout_ms=timeout_ms),
             timeout_ms=timeout_ms,
         )
@@ -368,12 +343,12 @@ class RoutedClient:
         return errors
 
     async def alter_topic_configs(
-        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[AlteredTopicConfigs]:
+        self, requests: Sequence[ops.AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.AlteredTopicConfigs]:
         """See `CoordinatorClient`; what was altered is in this broker's catalogue on return."""
         before = [self.topic_by_id(request.topic_id) for request in requests]
         answers = await self._ask_leader(
-            CATALOGUE,
+            ops.CATALOGUE,
             lambda client: client.alter_topic_configs(requests, timeout_ms=timeout_ms),
             timeout_ms=timeout_ms,
         )
@@ -388,12 +363,12 @@ class RoutedClient:
         return answers
 
     async def alter_client_quotas(
-        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+        self, requests: Sequence[ops.AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`; what was altered is in force at this broker on return."""
         before = [self.client_quotas().get(request.entity) for request in requests]
         errors = await self._ask_leader(
-            CATALOGUE,
+            ops.CATALOGUE,
             lambda client: client.alter_client_quotas(requests, timeout_ms=timeout_ms),
             timeout_ms=timeout_ms,
         )
@@ -405,7 +380,9 @@ class RoutedClient:
         )
         return errors
 
-    def _are_altered(self, request: AlterClientQuotas, before: Mapping[str, float] | None) -> bool:
+    def _are_altered(
+        self, request: ops.AlterClientQuotas, before: Mapping[str, float] | None
+    ) -> bool:
         """Whether each is as asked for, or what somebody else made of it in between."""
         known = self.client_quotas().get(request.entity) or {}
         old = before or {}
@@ -423,7 +400,7 @@ class RoutedClient:
     async def create_partitions_at(
         self,
         coordinator: int,
-        topics: Sequence[CreatePartitionsAt],
+        topics: Sequence[ops.CreatePartitionsAt],
         *,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[DisklessError | None]:
@@ -447,8 +424,8 @@ class RoutedClient:
     # -- data -----------------------------------------------------------------------------------
 
     async def commit_file(
-        self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[BatchCommit]:
+        self, request: ops.CommitFile, *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.BatchCommit]:
         """See `CoordinatorClient`; the order of the object's owners is chosen here.
 
         Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown, NotCoordinator (nobody
@@ -456,19 +433,19 @@ class RoutedClient:
         """
         if len(self._local.partitions) > 1:
             request = self._owned(request)
-        elif (coordinator := self._local.partitions[CATALOGUE].coordinator) is not None:
+        elif (coordinator := self._local.partitions[ops.CATALOGUE].coordinator) is not None:
             return await coordinator.commit_file(request)
         if not request.batches:
             return await self._ask_leader(
-                CATALOGUE,
+                ops.CATALOGUE,
                 lambda client: client.commit_file(request, timeout_ms=timeout_ms),
                 timeout_ms=timeout_ms,
             )
 
         async def commit(
             client: CoordinatorClient, positions: Sequence[int], timeout_ms: int
-        ) -> Sequence[BatchCommit]:
-            share = CommitFile(
+        ) -> Sequence[ops.BatchCommit]:
+            share = ops.CommitFile(
                 object_key=request.object_key,
                 file_size_bytes=request.file_size_bytes,
                 uploader_broker_id=request.uploader_broker_id,
@@ -481,7 +458,7 @@ class RoutedClient:
         results = await self._route(
             [batch.partition for batch in request.batches],
             commit,
-            lambda error: BatchCommit(error=error),
+            lambda error: ops.BatchCommit(error=error),
             timeout_ms=timeout_ms,
         )
         for result in results:
@@ -497,10 +474,10 @@ class RoutedClient:
             raise NotCoordinator(f"{request.object_key}: {tried[0].error}")
         return results
 
-    def _owned(self, request: CommitFile) -> CommitFile:
+    def _owned(self, request: ops.CommitFile) -> ops.CommitFile:
         coordinators = {self.coordinator_of(batch.partition) for batch in request.batches}
-        owners = set(filter(self._knows, coordinators)) or {CATALOGUE}
-        return CommitFile(
+        owners = set(filter(self._knows, coordinators)) or {ops.CATALOGUE}
+        return ops.CommitFile(
             object_key=request.object_key,
             file_size_bytes=request.file_size_bytes,
             uploader_broker_id=request.uploader_broker_id,
@@ -510,40 +487,40 @@ class RoutedClient:
         )
 
     async def delete_records(
-        self, requests: Sequence[DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DeletedRecords]:
+        self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.DeletedRecords]:
         """See `CoordinatorClient`."""
         return await self._route(
             [request.partition for request in requests],
             lambda client, positions, timeout_ms: client.delete_records(
                 [requests[at] for at in positions], timeout_ms=timeout_ms
             ),
-            lambda error: DeletedRecords(error=error),
+            lambda error: ops.DeletedRecords(error=error),
             timeout_ms=timeout_ms,
         )
 
     async def list_offsets(
-        self, requests: Sequence[ListOffsets], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ListedOffset]:
+        self, requests: Sequence[ops.ListOffsets], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.ListedOffset]:
         """See `CoordinatorClient`."""
         return await self._route(
             [request.partition for request in requests],
             lambda client, positions, timeout_ms: client.list_offsets(
                 [requests[at] for at in positions], timeout_ms=timeout_ms
             ),
-            lambda error: ListedOffset(error=error),
+            lambda error: ops.ListedOffset(error=error),
             timeout_ms=timeout_ms,
         )
 
     async def find_batches(
         self,
-        requests: Sequence[FindBatches],
+        requests: Sequence[ops.FindBatches],
         *,
         max_bytes: int,
         at_least_one: bool = True,
         batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
         timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[FoundBatches]:
+    ) -> Sequence[ops.FoundBatches]:
         """See `CoordinatorClient`; the leader is asked only for what a follower cannot know yet."""
         found = await self._local.find_batches(
             requests,
@@ -571,7 +548,7 @@ class RoutedClient:
                     batches_per_partition_max=batches_per_partition_max,
                     timeout_ms=timeout_ms,
                 ),
-                lambda error: FoundBatches(error=error),
+                lambda error: ops.FoundBatches(error=error),
                 timeout_ms=timeout_ms,
                 once=True,
             )
@@ -591,7 +568,7 @@ class RoutedClient:
         *,
         coordinator: int | None = None,
         timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[DescribedFile]:
+    ) -> Sequence[ops.DescribedFile]:
         """See `CoordinatorClient`; without `coordinator`, those led in this process answer."""
         if coordinator is None:
             return await self._local.describe_files(keys, timeout_ms=timeout_ms)
@@ -600,13 +577,13 @@ class RoutedClient:
 
     async def tombstone_files(
         self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[Tombstone]:
+    ) -> Sequence[ops.Tombstone]:
         """See `CoordinatorClient`."""
         client = await self._leader_of(coordinator)
         return await client.tombstone_files(coordinator, keys, timeout_ms=timeout_ms)
 
     async def hand_over_files(
-        self, coordinator: int, files: Sequence[HandedFile], *, timeout_ms: int = TIMEOUT_MS
+        self, coordinator: int, files: Sequence[ops.HandedFile], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """See `CoordinatorClient`."""
         client = await self._leader_of(coordinator)
@@ -626,7 +603,7 @@ class RoutedClient:
     async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
         """See `CoordinatorClient`."""
         return await self._ask_leader(
-            CATALOGUE,
+            ops.CATALOGUE,
             lambda client: client.allocate_producer_ids(timeout_ms=timeout_ms),
             timeout_ms=timeout_ms,
         )
@@ -648,7 +625,7 @@ class RoutedClient:
 
     async def plan_segments(
         self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[SegmentPlan]:
+    ) -> Sequence[ops.SegmentPlan]:
         """See `CoordinatorClient`; plans of every coordinator that can be reached.
 
         Raises what the first one raised when none can be.
@@ -663,7 +640,7 @@ class RoutedClient:
             else:
                 if client not in clients:
                     clients.append(client)
-        plans: list[SegmentPlan] = []
+        plans: list[ops.SegmentPlan] = []
         answered = 0
         for client in clients:
             try:
@@ -680,21 +657,21 @@ class RoutedClient:
         return plans
 
     async def commit_segments(
-        self, segments: Sequence[RolledSegment], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[SegmentCommit]:
+        self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.SegmentCommit]:
         """See `CoordinatorClient`."""
         return await self._route(
             [segment.partition for segment in segments],
             lambda client, positions, timeout_ms: client.commit_segments(
                 [segments[at] for at in positions], timeout_ms=timeout_ms
             ),
-            lambda error: SegmentCommit(error=error),
+            lambda error: ops.SegmentCommit(error=error),
             timeout_ms=timeout_ms,
         )
 
     async def register_broker(
-        self, broker: RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
+        self, broker: ops.RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
     ) -> None:
         """See `CoordinatorClient`. Raises what it raises, at once."""
-        client = await self._leader_of(CATALOGUE)
+        client = await self._leader_of(ops.CATALOGUE)
         await client.register_broker(broker, timeout_ms=timeout_ms)

@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.clients.coordinator_client import BATCHES_PER_PARTITION_MAX, TIMEOUT_MS
 from metadata.messages.brokers import (
     ALLOCATE_PRODUCER_IDS,
@@ -62,30 +63,6 @@ from metadata.messages.coordinator import (
 )
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.quotas import ALTER_CLIENT_QUOTAS
-from metadata.operations import (
-    AlterClientQuotas,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    BatchCommit,
-    CommitFile,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    DescribedFile,
-    FindBatches,
-    FoundBatches,
-    HandedFile,
-    ListedOffset,
-    ListOffsets,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentCommit,
-    SegmentPlan,
-    Tombstone,
-    TopicDescription,
-)
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.errors import (
@@ -297,13 +274,13 @@ class WireClient:
     # --- the operations
 
     async def create_partitions(
-        self, topics: Sequence[CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
+        self, topics: Sequence[ops.CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         return await self._call(CREATE_PARTITIONS, topics, timeout_ms)
 
     async def create_topics(
-        self, topics: Sequence[CreateTopic], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[TopicDescription | DisklessError]:
+        self, topics: Sequence[ops.CreateTopic], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.TopicDescription | DisklessError]:
         return await self._call(CREATE_TOPICS, topics, timeout_ms)
 
     async def delete_topics(
@@ -312,39 +289,39 @@ class WireClient:
         return await self._call(DELETE_TOPICS, topic_ids, timeout_ms)
 
     async def alter_topic_configs(
-        self, requests: Sequence[AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[AlteredTopicConfigs]:
+        self, requests: Sequence[ops.AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.AlteredTopicConfigs]:
         return await self._call(ALTER_TOPIC_CONFIGS, requests, timeout_ms)
 
     async def alter_client_quotas(
-        self, requests: Sequence[AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
+        self, requests: Sequence[ops.AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         return await self._call(ALTER_CLIENT_QUOTAS, requests, timeout_ms)
 
     async def commit_file(
-        self, request: CommitFile, *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[BatchCommit]:
+        self, request: ops.CommitFile, *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.BatchCommit]:
         return await self._call(COMMIT_FILE, CommitFileMessage(request), timeout_ms)
 
     async def delete_records(
-        self, requests: Sequence[DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DeletedRecords]:
+        self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.DeletedRecords]:
         return await self._call(DELETE_RECORDS, requests, timeout_ms)
 
     async def list_offsets(
-        self, requests: Sequence[ListOffsets], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ListedOffset]:
+        self, requests: Sequence[ops.ListOffsets], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.ListedOffset]:
         return await self._call(LIST_OFFSETS, requests, timeout_ms)
 
     async def find_batches(
         self,
-        requests: Sequence[FindBatches],
+        requests: Sequence[ops.FindBatches],
         *,
         max_bytes: int,
         at_least_one: bool = True,
         batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
         timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[FoundBatches]:
+    ) -> Sequence[ops.FoundBatches]:
         message = FindBatchesMessage(requests, max_bytes, batches_per_partition_max, at_least_one)
         return await self._call(FIND_BATCHES, message, timeout_ms)
 
@@ -354,7 +331,7 @@ class WireClient:
         *,
         coordinator: int | None = None,
         timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[DescribedFile]:
+    ) -> Sequence[ops.DescribedFile]:
         return await self._call(DESCRIBE_FILES, DescribeFilesMessage(keys, coordinator), timeout_ms)
 
     async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
@@ -365,13 +342,13 @@ class WireClient:
 
     async def tombstone_files(
         self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[Tombstone]:
+    ) -> Sequence[ops.Tombstone]:
         return await self._call(
             TOMBSTONE_FILES, TombstoneFilesMessage(coordinator, keys), timeout_ms
         )
 
     async def hand_over_files(
-        self, coordinator: int, files: Sequence[HandedFile], *, timeout_ms: int = TIMEOUT_MS
+        self, coordinator: int, files: Sequence[ops.HandedFile], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         return await self._call(
             HAND_OVER_FILES, HandOverFilesMessage(coordinator, files), timeout_ms
@@ -380,7 +357,7 @@ class WireClient:
     async def create_partitions_at(
         self,
         coordinator: int,
-        topics: Sequence[CreatePartitionsAt],
+        topics: Sequence[ops.CreatePartitionsAt],
         *,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[DisklessError | None]:
@@ -397,19 +374,19 @@ class WireClient:
 
     async def plan_segments(
         self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[SegmentPlan]:
+    ) -> Sequence[ops.SegmentPlan]:
         (plans,) = await self._call(PLAN_SEGMENTS_HERE, include_partial, timeout_ms)
         if isinstance(plans, DisklessError):
             raise plans
         return plans
 
     async def commit_segments(
-        self, segments: Sequence[RolledSegment], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[SegmentCommit]:
+        self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.SegmentCommit]:
         return await self._call(COMMIT_SEGMENTS_HERE, segments, timeout_ms)
 
     async def register_broker(
-        self, broker: RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
+        self, broker: ops.RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
     ) -> None:
         (error,) = await self._call(REGISTER_BROKER, broker, timeout_ms)
         if error is not None:

@@ -19,7 +19,7 @@ top of it fails the same way, everything durable is applied, the view is dropped
 on from the committed state: no offset hole, no answer built on what never happened. After an append
 with an unknown outcome, or when the log says that somebody else writes it now, the coordinator
 stops: `run` raises, its callers get CommitOutcomeUnknown or NotCoordinator, and whoever leads next
-finds out by replay what became durable. Replay and live operation share `StateTransaction`.
+finds out by replay what became durable. Replay and live operation share `RecordApplier`.
 
 An operation without records (an answer that was known, a refusal) still waits its turn behind what
 it was decided on: its answer may rest on something pending.
@@ -27,9 +27,8 @@ it was decided on: its answer may rest on something pending.
 Strict reads ask for the lease after they have read: as long as it holds, nobody else can have
 changed anything that was acknowledged before.
 
-metadata/coordinator/metadata_partition.py makes one of these when this process has come to lead, runs `run`,
-and drops it when it ends.
-Source: KIP-1164, "How operations are performed".
+metadata/coordinator/metadata_partition.py makes one of these when this process has come to lead,
+runs `run`, and drops it when it ends. Source: KIP-1164, "How operations are performed".
 """
 
 import asyncio
@@ -42,32 +41,9 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    AlterClientQuotas,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    BatchCommit,
-    CommitFile,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    DescribedFile,
-    FindBatches,
-    FoundBatches,
-    HandedFile,
-    ListedOffset,
-    ListOffsets,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentCommit,
-    SegmentPlan,
-    Tombstone,
-    TopicDescription,
-)
 from metadata.records.control import NoOpRecord, ProducersExpiredRecord, RowsSweptRecord
 from metadata.records.groups import WHENEVER_COMMITTED, CommittedOffset
 from metadata.records.records import SegmentCommittedRecord, encode_record
@@ -121,7 +97,11 @@ from wal.errors import (
     Overloaded,
 )
 from wal.failpoint import failpoint
+from wal.steady_clock import SteadyClock
 
+GROUP_ROWS_MAX: Final = 1_000
+"""Rows that are decided at once, unless one operation has more of them; some 5 ms of the event
+loop."""
 GROUPS_DECIDED_MAX: Final = 4
 """Groups decided and not yet appended; more would only deepen what one failure takes along."""
 APPENDS_UNAPPLIED_MAX: Final = 4
@@ -141,6 +121,8 @@ class _Operation:
     answer: "asyncio.Future[Any]"
     object_keys: Sequence[ObjectKey] = ()
     producers: Callable[[SpeculativeView], Sequence[ProducerKey]] | None = None
+    row_count: int = 0
+    """What it walks while it decides, where that may be much."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,8 +161,8 @@ class _Appended:
 class PartitionCoordinator:
     """The coordinator of one metadata partition: leads its log, decides on its replica's state.
 
-    `metadata.coordinator.metadata_partition` makes one when this process has come to lead, and a new one each
-    time; `run` ends when it does not lead any more.
+    `metadata.coordinator.metadata_partition` makes one when this process has come to lead, and a
+    new one each time; `run` ends when it does not lead any more.
     """
 
     def __init__(
@@ -224,6 +206,7 @@ class PartitionCoordinator:
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
         self._last_time_ms = self._image.timestamp_ms
+        self._steady_clock = SteadyClock(clock)
 
         self.sessions: Final = BrokerSessions(
             replica.brokers,
@@ -241,6 +224,11 @@ class PartitionCoordinator:
     def coordinator_id(self) -> int:
         """The metadata partition it leads."""
         return self.replica.coordinator_id
+
+    @property
+    def steady_ms(self) -> int:
+        """The time by which producers expire: a wall clock that jumps ahead does not move it."""
+        return self._steady_clock.now_ms()
 
     async def stop(self) -> None:
         """End `run` and see it end. An append under way still becomes durable."""
@@ -302,11 +290,12 @@ class PartitionCoordinator:
         *,
         object_keys: Sequence[ObjectKey] = (),
         producers: Callable[[SpeculativeView], Sequence[ProducerKey]] | None = None,
+        row_count: int = 0,
     ) -> _Answer:
         """Queue an operation and wait for its answer; waits when too many are queued already."""
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._refuse_when_stopped()
-        await self._waiting.put(_Operation(decide, answer, object_keys, producers))
+        await self._waiting.put(_Operation(decide, answer, object_keys, producers, row_count))
         if not answer.done():
             # It may have stopped while this call waited for room in a queue nobody empties now.
             self._refuse_when_stopped()
@@ -323,8 +312,17 @@ class PartitionCoordinator:
             await self._may_decide.acquire()
             operations = self._deciding
             operations.append(await self._waiting.get())
-            while not self._waiting.empty() and len(operations) < self._settings.group_records_max:
+            row_count = operations[-1].row_count
+            while (
+                not self._waiting.empty()
+                and len(operations) < self._settings.group_records_max
+                and row_count < GROUP_ROWS_MAX
+            ):
                 operations.append(self._waiting.get_nowait())
+                row_count += operations[-1].row_count
+            if row_count >= GROUP_ROWS_MAX:
+                # The next group is as large, perhaps; everybody else has a turn in between.
+                await asyncio.sleep(0)
             await self._look_up(operations)
             # No await from here on: the view must not change under the decisions.
             number += 1
@@ -458,24 +456,24 @@ class PartitionCoordinator:
     # -- operations: topics ---------------------------------------------------------------------
 
     async def create_topics(
-        self, topics: Sequence[CreateTopic]
-    ) -> Sequence[TopicDescription | DisklessError]:
+        self, topics: Sequence[ops.CreateTopic]
+    ) -> Sequence[ops.TopicDescription | DisklessError]:
         """An entry is the created topic, TopicExists or InvalidPartitions. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_create_topics(view, topics, self._rng))
 
     async def create_partitions(
-        self, requests: Sequence[CreatePartitions]
+        self, requests: Sequence[ops.CreatePartitions]
     ) -> Sequence[DisklessError | None]:
         """The catalogue's part. An entry is None, TopicExists or InvalidPartitions."""
         return await self._perform(lambda view, _: decide_create_partitions(view, requests))
 
     async def create_partitions_at(
-        self, requests: Sequence[CreatePartitionsAt]
+        self, requests: Sequence[ops.CreatePartitionsAt]
     ) -> Sequence[DisklessError | None]:
         """This coordinator's share of topics. An entry is None or InvalidPartitions."""
         return await self._perform(lambda view, _: decide_create_partitions_at(view, requests))
 
-    async def register_broker(self, broker: RegisteredBroker) -> None:
+    async def register_broker(self, broker: ops.RegisteredBroker) -> None:
         """A broker is alive; written down when it is new or somewhere else.
 
         One without a host says that it stops.
@@ -498,7 +496,7 @@ class PartitionCoordinator:
 
     # -- operations: data -----------------------------------------------------------------------
 
-    async def commit_file(self, request: CommitFile) -> Sequence[BatchCommit]:
+    async def commit_file(self, request: ops.CommitFile) -> Sequence[ops.BatchCommit]:
         """See the protocol. Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown."""
         commit = check_commit(request, self._settings)
         return await self._perform(
@@ -507,13 +505,16 @@ class PartitionCoordinator:
                 commit,
                 now_ms=now_ms,
                 wall_ms=self._clock.now_ms(),
+                steady_ms=self.steady_ms,
                 settings=self._settings,
             ),
             object_keys=(request.object_key,),
             producers=partial(producers_of, commit),
         )
 
-    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+    async def delete_records(
+        self, requests: Sequence[ops.DeleteRecords]
+    ) -> Sequence[ops.DeletedRecords]:
         """An entry has the new log start, OffsetOutOfRange or UnknownPartition.
 
         A deletion of many rows is several operations, so that commits have their turn in between.
@@ -521,8 +522,8 @@ class PartitionCoordinator:
         return await delete_records_in_steps(self, requests)
 
     async def delete_records_at_once(
-        self, requests: Sequence[DeleteRecords]
-    ) -> Sequence[DeletedRecords]:
+        self, requests: Sequence[ops.DeleteRecords]
+    ) -> Sequence[ops.DeletedRecords]:
         """The same in one operation; the caller bounds how many rows it deletes."""
         return await self._perform(lambda view, _: decide_delete_records(view, requests))
 
@@ -535,19 +536,20 @@ class PartitionCoordinator:
         """Forget up to `limit` producers that have expired by now. Raises CommitFailed."""
         expiration_ms = self._settings.producer_expiration_ms
         await self._perform(
-            lambda view, now_ms: Decision(
-                (ProducersExpiredRecord(before_ms=now_ms - expiration_ms, limit=limit),), None
+            lambda view, _: Decision(
+                (ProducersExpiredRecord(before_ms=self.steady_ms - expiration_ms, limit=limit),),
+                None,
             )
         )
 
     async def find_batches(
         self,
-        requests: Sequence[FindBatches],
+        requests: Sequence[ops.FindBatches],
         *,
         max_bytes: int,
         at_least_one: bool = True,
         rows_per_partition_max: int = ROWS_PER_PARTITION_MAX,
-    ) -> Sequence[FoundBatches]:
+    ) -> Sequence[ops.FoundBatches]:
         """See `Replica.find_batches`; what was answered before can be found."""
         return await self.replica.find_batches(
             requests,
@@ -556,7 +558,7 @@ class PartitionCoordinator:
             rows_per_partition_max=rows_per_partition_max,
         )
 
-    async def list_offsets(self, requests: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+    async def list_offsets(self, requests: Sequence[ops.ListOffsets]) -> Sequence[ops.ListedOffset]:
         """Strictly consistent. Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
 
         What was answered has been applied, so committed state is enough, as long as nobody else
@@ -604,7 +606,7 @@ class PartitionCoordinator:
 
     # -- operations: segments and files ---------------------------------------------------------
 
-    async def plan_segments(self, *, include_partial: bool = False) -> Sequence[SegmentPlan]:
+    async def plan_segments(self, *, include_partial: bool = False) -> Sequence[ops.SegmentPlan]:
         """See the protocol; at most `plans_per_call_max` plans are outstanding at any time."""
         limit = self._settings.plans_per_call_max
         room = limit - len(self._image.plans)
@@ -640,7 +642,9 @@ class PartitionCoordinator:
         )
         return [plan for plan in plans if plan is not None]
 
-    async def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
+    async def commit_segments(
+        self, segments: Sequence[ops.RolledSegment]
+    ) -> Sequence[ops.SegmentCommit]:
         """An entry is empty, a duplicate, UnknownPartition or Rejected (is not as planned)."""
         return await self._perform(
             lambda view, _: decide_commit_segments(view, segments),
@@ -661,18 +665,20 @@ class PartitionCoordinator:
             )
         )
 
-    async def describe_files(self, keys: Sequence[ObjectKey]) -> Sequence[DescribedFile]:
+    async def describe_files(self, keys: Sequence[ObjectKey]) -> Sequence[ops.DescribedFile]:
         """Whether there are live batches in each file; an entry may be UnknownFile."""
         check_file_keys(keys)
         return await self._state.read(partial(describe_files, keys=keys))
 
-    async def hand_over_files(self, files: Sequence[HandedFile]) -> Sequence[DisklessError | None]:
+    async def hand_over_files(
+        self, files: Sequence[ops.HandedFile]
+    ) -> Sequence[DisklessError | None]:
         """Own these files from now on; an entry is None or InvalidRequest. Raises CommitFailed."""
         keys = [file.object_key for file in files]
         check_file_keys(keys)
         return await self._perform(lambda view, _: decide_hand_over(view, files), object_keys=keys)
 
-    async def tombstone_files(self, keys: Sequence[ObjectKey]) -> Sequence[Tombstone]:
+    async def tombstone_files(self, keys: Sequence[ObjectKey]) -> Sequence[ops.Tombstone]:
         """Never commit these keys, except for those known here. Raises CommitFailed."""
         check_file_keys(keys)
         return await self._perform(lambda view, _: decide_tombstone(view, keys), object_keys=keys)
@@ -690,15 +696,15 @@ class PartitionCoordinator:
     # -- operations: configs --------------------------------------------------------------------
 
     async def alter_topic_configs(
-        self, requests: Sequence[AlterTopicConfigs]
-    ) -> Sequence[AlteredTopicConfigs]:
+        self, requests: Sequence[ops.AlterTopicConfigs]
+    ) -> Sequence[ops.AlteredTopicConfigs]:
         """The catalogue's. An entry may be UnknownTopicId. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_alter_topic_configs(view, requests))
 
     # -- operations: quotas ---------------------------------------------------------------------
 
     async def alter_client_quotas(
-        self, requests: Sequence[AlterClientQuotas]
+        self, requests: Sequence[ops.AlterClientQuotas]
     ) -> Sequence[DisklessError | None]:
         """The catalogue's. An entry may be PolicyViolation. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_alter_client_quotas(view, requests))
@@ -713,7 +719,7 @@ class PartitionCoordinator:
         Raises: InvalidRequest, AppendTooLarge, CommitFailed, CommitOutcomeUnknown, NotCoordinator.
         """
         for decision in commit_offsets_decisions(group_id, offsets):
-            await self._perform(partial(_as_decided, decision))
+            await self._perform(partial(_as_decided, decision), row_count=len(offsets))
 
     async def delete_offsets(
         self,
@@ -724,7 +730,7 @@ class PartitionCoordinator:
     ) -> None:
         """Forget what the group committed of `partitions` until then. Raises as above."""
         for decision in delete_offsets_decisions(group_id, partitions, committed_until_ms):
-            await self._perform(partial(_as_decided, decision))
+            await self._perform(partial(_as_decided, decision), row_count=len(partitions))
 
     async def store_group(self, group_id: str, kind: int, state: bytes) -> None:
         """Remember `state` in place of what was stored before. Raises as `commit_offsets`."""

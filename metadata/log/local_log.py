@@ -1,13 +1,13 @@
 """The metadata log of an embedded broker: a segmented log in a local directory.
 
-Every entry of the segmented log is one batch, as the RecordBatch bytes of metadata/log/log_batch.py.
-The segmented log counts batches, the metadata log counts records; each batch carries its base
-offset, so an offset is found by bisection over the batches, or at once when it is where the last
-read ended, as in a replay.
+Every entry of the segmented log is one batch, as the RecordBatch bytes of
+metadata/log/log_batch.py. The segmented log counts batches, the metadata log counts records; each
+batch carries its base offset, so an offset is found by bisection over the batches, or at once when
+it is where the last read ended, as in a replay.
 
 All files are touched by one worker thread, in the order of the calls; that is what makes L3 of
-metadata/log/log.py true and keeps the event loop free during an fdatasync. An append writes its batches
-and syncs once.
+metadata/log/log.py true and keeps the event loop free during an fdatasync. An append writes its
+batches and syncs once.
 
 When something fails:
 - a write (disk full, I/O error): the segmented log takes it back, durably. CommitFailed; the log
@@ -64,7 +64,7 @@ class LocalLogSettings:
     """How the local metadata log lies on disk."""
 
     segment_bytes: int = setting(
-        "metadata.log.log.segment.bytes",
+        "metadata.log.segment.bytes",
         64 << 20,
         minimum=16 << 20,
         maximum=1 << 30,

@@ -1,7 +1,7 @@
 """The metadata log: what the coordinator's truth is, whatever it is stored on.
 
-A metadata log is an ordered sequence of *metadata records* (metadata/records/records.py), each an opaque
-byte string here. Offsets count records, as in Kafka, without gaps. Records are appended in
+A metadata log is an ordered sequence of *metadata records* (metadata/records/records.py), each an
+opaque byte string here. Offsets count records, as in Kafka, without gaps. Records are appended in
 *batches*: all records of a batch become durable together or not at all, which is how one operation
 that needs several records stays whole. The coordinator decides, appends here, applies what was
 appended to SQLite, and answers; at start it reads from the offset that SQLite has reached.
@@ -28,14 +28,14 @@ L5  `read` returns only durable batches, and the same ones for ever, until they 
 L6  Damaged bytes are CorruptLog, never other records.
 L7  Fencing: an append is acknowledged only if its log object led when its batches became durable.
     No clock takes part in that, as long as `prune` leaves what a deposed leader may still collide
-    with; see metadata/log/object_log.py for how a lease covers the rest. `lease_expires_at` is about
-    reads: until then nobody else can have become leader.
+    with; see metadata/log/object_log.py for how a lease covers the rest. `lease_expires_at` is
+    about reads: until then nobody else can have become leader.
 L8  A log object that does not lead any more can `refresh`, be read to the end, and `lead` again.
     Exception: a local log whose disk failed a sync must be opened again.
 
 Two implementations: metadata/log/local_log.py in a directory, whose lock is the election, and
-metadata/log/object_log.py with one object per append in an object store. Nothing in this interface lets
-a caller assume that the log is a file.
+metadata/log/object_log.py with one object per append in an object store. Nothing in this interface
+lets a caller assume that the log is a file.
 """
 
 from collections.abc import Sequence
@@ -149,7 +149,7 @@ class MetadataLog(Protocol):
         ...
 
     async def read_encoded(self, offset: int, max_bytes: int) -> Sequence[bytes]:
-        """What `read` returns, as the RecordBatches they are stored as (metadata/log/log_batch.py)."""
+        """What `read` returns, as the RecordBatches they are stored as (log/log_batch.py)."""
         ...
 
     async def prune(self, before_offset: int) -> int:

@@ -2,7 +2,8 @@
 
 One entry of a metadata log is one uncompressed RecordBatch that carries its final offsets, so that
 these very bytes can be served to any Kafka client that reads the internal topic. The header is that
-of wal/records/record_batch.py with producer fields -1, leader epoch 0 and the codec `none`; each record is
+of wal/records/record_batch.py with producer fields -1, leader epoch 0 and the codec `none`; each
+record is
 
     varint  length of what follows
     int8    attributes       0
@@ -13,8 +14,8 @@ of wal/records/record_batch.py with producer fields -1, leader epoch 0 and the c
             value            the metadata record (metadata/records/records.py)
     varint  header count     0
 
-(varint = zigzag, as in Kafka's records.) Called by the implementations of metadata/log/log.py. Encoding
-goes record by record in Python, which is what a log of a few large records can afford.
+(varint = zigzag, as in Kafka's records.) Called by the implementations of metadata/log/log.py.
+Encoding goes record by record in Python, which is what a log of a few large records can afford.
 """
 
 from collections.abc import Sequence
@@ -32,11 +33,11 @@ from wal.records.record_batch import (
     parse_header,
     verify_crc,
 )
+from wal.wire.fields import FieldReader, zigzag
 
 _ATTRIBUTES_AND_TIMESTAMP_DELTA: Final = b"\x00\x00"
 _NO_KEY: Final = b"\x01"
 _NO_HEADERS: Final = b"\x00"
-_VARINT_BYTES_MAX: Final = 5
 _RECORD_BYTES_MIN: Final = 7
 
 
@@ -50,13 +51,13 @@ def encode_batch(base_offset: int, timestamp_ms: int, records: Sequence[bytes]) 
         front = b"".join(
             (
                 _ATTRIBUTES_AND_TIMESTAMP_DELTA,
-                _varint(offset_delta),
+                zigzag(offset_delta),
                 _NO_KEY,
-                _varint(len(value)),
+                zigzag(len(value)),
             )
         )
         length = len(front) + len(value) + len(_NO_HEADERS)
-        parts += (_varint(length), front, value, _NO_HEADERS)
+        parts += (zigzag(length), front, value, _NO_HEADERS)
     body = b"".join(parts)
     header = HEADER.pack(
         base_offset,
@@ -95,51 +96,29 @@ def decode_batch(data: bytes) -> MetadataRecordBatch:
     count = header.record_count
     if not 0 < count <= len(data) // _RECORD_BYTES_MIN or header.last_offset_delta != count - 1:
         raise CorruptLog(f"metadata batch at offset {header.base_offset} lies about its {count}")
-    records = []
-    position = HEADER_BYTES
-    for offset_delta in range(count):
-        value, position = _decode_record(data, position, offset_delta)
-        records.append(value)
-    if position != len(data):
-        raise CorruptLog(f"metadata batch at offset {header.base_offset} has bytes to spare")
+    reader = FieldReader(data, f"metadata batch at offset {header.base_offset}")
+    reader.skip(HEADER_BYTES)
+    records = [_decode_record(reader, offset_delta) for offset_delta in range(count)]
+    reader.finish()
     return MetadataRecordBatch(header.base_offset, header.base_timestamp_ms, records)
 
 
-def _decode_record(data: bytes, position: int, offset_delta: int) -> tuple[bytes, int]:
-    """(value, position behind the record)."""
-    length, start = _read_varint(data, position)
-    found_delta, at = _read_varint(data, start + len(_ATTRIBUTES_AND_TIMESTAMP_DELTA))
-    value_length, value_start = _read_varint(data, at + len(_NO_KEY))
-    value_end = value_start + value_length
-    end = value_end + len(_NO_HEADERS)
+def _decode_record(reader: FieldReader, offset_delta: int) -> bytes:
+    length = reader.zigzag()
+    start = reader.position
+    front = reader.raw(len(_ATTRIBUTES_AND_TIMESTAMP_DELTA))
+    found_delta = reader.zigzag()
+    key = reader.raw(len(_NO_KEY))
+    value_length = reader.zigzag()
+    if value_length < 0:
+        raise reader.corrupt("no plain record")
+    value, headers = reader.raw(value_length), reader.raw(len(_NO_HEADERS))
     if (
-        data[start : start + 2] != _ATTRIBUTES_AND_TIMESTAMP_DELTA
+        front != _ATTRIBUTES_AND_TIMESTAMP_DELTA
         or found_delta != offset_delta
-        or data[at : at + 1] != _NO_KEY
-        or value_length < 0
-        or data[value_end:end] != _NO_HEADERS
-        or length != end - start
+        or key != _NO_KEY
+        or headers != _NO_HEADERS
+        or length != reader.position - start
     ):
-        raise CorruptLog(f"metadata batch: no plain record at byte {position}")
-    return data[value_start:value_end], end
-
-
-def _varint(value: int) -> bytes:
-    """Kafka's zigzag varint of a value that is not negative."""
-    value <<= 1
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position behind it)."""
-    value = 0
-    for number, byte in enumerate(data[position : position + _VARINT_BYTES_MAX]):
-        value |= (byte & 0x7F) << 7 * number
-        if byte < 0x80:
-            return value >> 1 ^ -(value & 1), position + number + 1
-    raise CorruptLog(f"metadata batch: no varint at byte {position}")
+        raise reader.corrupt("no plain record")
+    return value

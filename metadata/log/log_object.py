@@ -10,7 +10,8 @@ that the writer appended to. A chain of offsets alone would not do: an object th
 left at an offset whose true object was pruned can have just the length that fits.
 
 The body's CRC is over all bytes behind the header; a RecordBatch's own leaves its first 21 bytes
-out. Called by metadata/log/object_log.py and metadata/log/object_log_reader.py. Pure functions over bytes.
+out. Called by metadata/log/object_log.py and metadata/log/object_log_reader.py. Pure functions over
+bytes.
 """
 
 import re

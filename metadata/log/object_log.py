@@ -2,9 +2,10 @@
 
 An append is one object (metadata/log/log_object.py) `meta/<partition>/log/<20-digit base offset>`,
 written put-if-absent: whoever creates the object owns those offsets. Nothing is ever rewritten. Any
-store of wal/stores/object_store.py will do. Appends are made strictly one after another; the batches of
-one call share an object, so callers gather what arrives while a put is under way. This module is
-the election, appends and pruning; metadata/log/object_log_reader.py is what everybody may do.
+store of wal/stores/object_store.py will do. Appends are made strictly one after another; the
+batches of one call share an object, so callers gather what arrives while a put is under way. This
+module is the election, appends and pruning; metadata/log/object_log_reader.py is what everybody may
+do.
 
 How a leader is fenced. Every writer appends at the end that it has read. A candidate that has
 caught up appends the first batch of its term there (`lead`). The deposed leader, however late it
@@ -23,7 +24,7 @@ Cancelling a call stops nothing: puts run in tasks of the log's own, and `close`
 process that dies in a put leaves what a lost answer leaves.
 
 Pruning could undo the fence: where the object that a deposed leader would collide with was deleted,
-its put succeeds. Three rules close that:
+its put succeeds. Four rules close that:
 
 - A leader's lease runs from the start of its last successful append for `lease_ms`, by its
   monotonic clock. A put that ends within the lease cannot have met a pruned offset: whoever leads
@@ -34,6 +35,10 @@ its put succeeds. Three rules close that:
   last object of a log is never deleted, so where the offset had been pruned there is something
   behind it, and the writer was deposed. An append is CommitOutcomeUnknown then: its object may have
   become part of the log before another leader came.
+- A listing is no snapshot: where the log goes on and is pruned while it is made, it may show
+  neither what was the last object nor what came since. So no object is deleted before a lease (and
+  LEASE_MARGIN) has passed since its leader knew of a later one, and a listing that took as long as
+  a lease is not believed when it shows nothing.
 - A stray object that is left behind lies below the log, or looks like its first object. Every
   object names the put-id of the one it was appended to, and a reader believes an object when its
   successor names it, or when it is the last. The reverse would not do: a stray names its
@@ -42,8 +47,8 @@ its put succeeds. Three rules close that:
 The lease is also what strictly consistent reads rest on (`MetadataLog.lease_expires_at`). For that
 a candidate must not `lead` before it has seen no new batch for longer than a lease, which is up to
 the caller of `lead`; nothing but such reads depends on it. All this assumes that a listing shows
-what is stored, that put-if-absent is atomic, and that the monotonic clock goes on while the process
-could be serving reads.
+what `ObjectStore.list` promises, that put-if-absent is atomic, and that the monotonic clock goes on
+while the process could be serving reads.
 
 When something fails:
 - a put that certainly did not happen: CommitFailed, and the leader goes on
@@ -68,6 +73,7 @@ from metadata.log.log_object import (
     encode_object,
 )
 from metadata.log.object_log_reader import ListedObject, ObjectLogReader
+from metadata.log.superseded_objects import SupersededObjects
 from wal.clock import Clock, Sleep
 from wal.errors import (
     AppendTooLarge,
@@ -190,7 +196,9 @@ class ObjectMetadataLog:
         """Where the log ended after this leader's last append; None when it does not lead."""
         self._why_not_leading = "it has not led since it was opened"
         self._lease_expires_at = 0.0
-        self._may_prune_from = 0.0
+        self._superseded = SupersededObjects(
+            LEASE_MARGIN * self._settings.lease_ms / 1000, clock=clock
+        )
 
     @classmethod
     async def open(
@@ -286,8 +294,8 @@ class ObjectMetadataLog:
     async def prune(self, before_offset: int) -> int:
         """See `MetadataLog.prune`; deletes whole objects, lowest first.
 
-        Does nothing until this leader has led for longer than its predecessor's lease. Appends go
-        on meanwhile.
+        Leaves what was the last object less than a lease ago, and so everything until this leader
+        has led for longer than its predecessor's lease. Appends go on meanwhile.
         """
         return await self._run(lambda: self._prune(before_offset), in_order=False)
 
@@ -371,10 +379,8 @@ class ObjectMetadataLog:
         if foreign is not None or not await self._is_last(made.header):
             key = self._reader.key(at_offset)
             raise NotCoordinator(f"{key}: another writer has appended there")
+        self._superseded.clear()
         self._take(made, started)
-        # A log that begins with this leader had no other that could still collide.
-        wait_s = LEASE_MARGIN * self._settings.lease_ms / 1000 if at_offset else 0.0
-        self._may_prune_from = self._clock.monotonic() + wait_s
         return at_offset
 
     async def _append(
@@ -407,6 +413,7 @@ class ObjectMetadataLog:
         self._reader.take(made)
         self._led_until_offset = self.end_offset
         self._lease_expires_at = started + self._settings.lease_ms / 1000
+        self._superseded.took(made.header.base_offset)
 
     def _check_leading(self) -> None:
         if self._led_until_offset is not None and self._led_until_offset != self.end_offset:
@@ -501,22 +508,26 @@ class ObjectMetadataLog:
         """Whether readers believe an object that is there. Raises: CommitOutcomeUnknown."""
 
         async def is_named_or_last() -> bool:
-            behind = await self._behind(header)
-            if not behind:
-                return True
+            # By name: a listing might show what is behind its successor, and not that.
+            is_last = not await self._behind(header)
             try:
-                successor = await self._reader.header(behind[0].base_offset)
+                successor = await self._reader.header(header.next_offset)
             except ObjectNotFound:
-                return False
-            return (successor.base_offset, successor.previous_put_id) == (
-                header.next_offset,
-                header.put_id,
-            )
+                return is_last
+            return successor.previous_put_id == header.put_id
 
         return await self._settled(is_named_or_last)
 
     async def _behind(self, header: LogObjectHeader) -> Sequence[ListedObject]:
-        return await self._reader.list(after=header.base_offset, limit=1)
+        """The first object behind one that is there. Raises: StorageFailed."""
+        began = self._clock.monotonic()
+        listed = await self._reader.list(after=header.base_offset, limit=1)
+        if not listed and self._clock.monotonic() - began >= self._settings.lease_ms / 1000:
+            raise StorageFailed(
+                f"{self._reader.prefix}: a listing took longer than a lease; what it does not show"
+                " may have come and gone meanwhile"
+            )
+        return listed
 
     async def _settled(self, look: Callable[[], Awaitable[_Result]]) -> _Result:
         """What `look` finds, tried again for a while. Raises: CommitOutcomeUnknown."""
@@ -541,9 +552,11 @@ class ObjectMetadataLog:
         if before_offset > self.end_offset:
             raise self._reader.out_of_bounds(before_offset)
         self._check_leading()
-        if self._clock.monotonic() < self._may_prune_from or before_offset <= self.start_offset:
+        if before_offset <= self.start_offset:
             return self.start_offset
-        keep_from = self._reader.base_offset_around(before_offset)
+        keep_from = min(
+            self._reader.base_offset_around(before_offset), self._superseded.below_offset()
+        )
         # By listing, not by the index: strays go too, and what an earlier attempt has left.
         while listed := await self._reader.list(before=keep_from, limit=PRUNE_BATCH):
             keys = [self._reader.key(item.base_offset) for item in listed]

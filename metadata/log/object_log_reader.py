@@ -1,16 +1,23 @@
 """What an object store holds of one metadata partition's log: which objects, and what is in them.
 
-This is the half of the object log (metadata/log/object_log.py, which tells how it all works) that only
-reads. It knows nothing of leaders: it keeps an index of the objects, looks for new ones, and reads
-them, believing an object only when its successor names its put-id or when it is the last.
+This is the half of the object log (metadata/log/object_log.py, which tells how it all works) that
+only reads. It knows nothing of leaders: it keeps an index of the objects, looks for new ones, and
+reads them, believing an object only when its successor names its put-id or when it is the last.
 
 In memory are some 150 bytes for each object and a small cache of recent ones. The contents of the
 objects between the two ends are looked at when they are read, not before.
 
 Two things can surprise it, and both end in listing again: an object of the index is gone (it was
-pruned by whoever leads), or does not fit its neighbour. A listing of a directory is not atomic and
-may miss an object while it shows the one behind it, so a gap counts only when it is still there in
-the second listing. Then the log begins above it.
+pruned by whoever leads), or does not fit its neighbour.
+
+A listing is no snapshot (`ObjectStore.list`): of objects that come and go while it is made it may
+show a later one without an earlier one. So what it lacks proves nothing. A hole, an object that
+names its successor and a listing that goes on behind that, is believed when the store was asked for
+the missing object by name and has it not, and a listing begun after that lacks it still. Only then
+the log begins above it. The end of the log is asked for by name likewise before it counts as lost,
+and that nothing lies below the lowest object is looked up in a listing that begins after the one
+that showed it. What such questions find is taken over all at once, or not at all: a look that fails
+half-way leaves the index as it was.
 """
 
 import asyncio
@@ -44,8 +51,9 @@ from wal.errors import (
 )
 from wal.stores.object_store import ObjectStore
 
-READ_OBJECTS_MAX: Final = 16
-"""Objects that one read fetches, all at the same time: a replay waits once for all of them."""
+READ_OBJECTS_MAX: Final = 48
+"""Objects that one read fetches, all at the same time: a replay waits once for all of them. Fewer
+than the store has connections: others use it, too."""
 ROUNDS_MAX: Final = 8
 """How often a read or a listing begins again because the log was pruned under its hands."""
 
@@ -68,6 +76,22 @@ class _Entry:
     put_id: bytes | None = None
     """What the object must say it is: what its successor names, or what was read of the last one.
     None until its successor has been looked at."""
+
+
+class _Break(NamedTuple):
+    """Where two neighbours of the index do not follow each other."""
+
+    base_offset: int
+    """Of the lower one."""
+    next_offset: int
+    """Where the lower one ends."""
+    follower_offset: int
+    """Where the upper one begins."""
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether there may be an object between them that a listing missed."""
+        return self.next_offset < self.follower_offset
 
 
 class ObjectLogReader:
@@ -131,9 +155,7 @@ class ObjectLogReader:
         """Forget the object at `base_offset` and all before it, but never the last."""
         count = bisect_right(self._entries, base_offset, key=_base_offset)
         del self._entries[: min(count, len(self._entries) - 1)]
-        start_offset = self.start_offset
-        for known in [known for known in self._recent if known < start_offset]:
-            self._forget(known)
+        self._forget_below(self.start_offset)
 
     # -- looking for what is there --------------------------------------------------------------
 
@@ -169,7 +191,7 @@ class ObjectLogReader:
         first = listed[0]
         try:
             if first.base_offset > self._end_offset:
-                if await self._exists(self._end_offset):
+                if not await self._is_gone(self._end_offset):
                     return False
                 # What followed our last object is pruned, so everything we know is.
                 return await self._load()
@@ -183,65 +205,107 @@ class ObjectLogReader:
                     f"{self.key(first.base_offset)} does not follow"
                     f" {self.key(last.base_offset)}, which ends at {self._end_offset}"
                 )
-            await self._adopt(self._entries, listed)
+            entries, end_offset = await self._indexed(self._entries, listed)
         except ObjectNotFound:
             return False
+        self._entries, self._end_offset = entries, end_offset
         return True
 
     async def _load(self) -> bool:
         """Build the index anew. False: the log changed meanwhile, look again."""
         listed = await self.list()
         if not listed:
-            if self._end_offset:
-                raise CorruptLog(f"{self.prefix}: empty, and ended at {self._end_offset} before")
-            return True
+            await self._refuse_lost_end()
+            return not self._end_offset
         try:
-            await self._adopt([], listed)
-            return await self._find_start()
+            entries, end_offset = await self._indexed([], listed)
+            if end_offset < self._end_offset:
+                await self._refuse_lost_end()
+                return False
+            believed = await self._without_strays(entries)
         except ObjectNotFound:
             return False
+        if not believed or not await self._begins_with(believed[0].base_offset, listed):
+            return False
+        self._entries, self._end_offset = believed, end_offset
+        self._forget_below(self.start_offset)
+        return True
 
-    async def _adopt(self, known: list[_Entry], listed: Sequence[ListedObject]) -> None:
-        """Make the index of `known` entries and `listed` objects behind them; read the last one.
+    async def _indexed(
+        self, known: list[_Entry], listed: Sequence[ListedObject]
+    ) -> tuple[list[_Entry], int]:
+        """An index of `known` entries and `listed` objects behind them, and where the log ends.
 
-        Raises: ObjectNotFound (it is not the last any more), CorruptLog, StorageFailed.
+        Reads the last object. Raises: ObjectNotFound (it is not the last any more), CorruptLog,
+        StorageFailed.
         """
         last = (await self._fetch(listed[-1].base_offset)).header
-        if last.next_offset < self._end_offset:
-            raise CorruptLog(
-                f"{self.key(last.base_offset)}: the log ends with it at {last.next_offset}, and"
-                f" ended at {self._end_offset} before"
-            )
         entries = known + [_Entry(*item) for item in listed]
         entries[-1].put_id = last.put_id
         if len(entries) > 1:
             entries[-2].put_id = last.previous_put_id
-        self._entries = entries
-        self._end_offset = last.next_offset
+        return entries, last.next_offset
 
-    async def _find_start(self) -> bool:
-        """Drop objects from the lower end that are not followed by the next one.
+    async def _refuse_lost_end(self) -> None:
+        """Raise CorruptLog if the end of the log that we know of is gone; a listing lacks it.
 
-        Whether the ones above hang together is found out when they are read. False: there was one
-        between two listed ones, look again.
+        Raises: CorruptLog, StorageFailed.
         """
-        while len(self._entries) > 1:
-            first, second = self._entries[:2]
+        if not self._entries:
+            return
+        base_offset = self._entries[-1].base_offset
+        if await self._exists(base_offset) or await self._listed_from(base_offset):
+            return
+        raise CorruptLog(
+            f"{self.prefix}: nothing is left from {base_offset} on, and the log ended at"
+            f" {self._end_offset} before"
+        )
+
+    async def _without_strays(self, entries: list[_Entry]) -> list[_Entry]:
+        """`entries` without those at the lower end that are not followed by the next one.
+
+        Whether the ones above hang together is found out when they are read. Empty: there may be an
+        object between two listed ones, look again.
+        """
+        for position in range(len(entries) - 1):
+            first, second = entries[position : position + 2]
             try:
-                header = await self.header(first.base_offset)
+                header, successor = await self._headers(first.base_offset, second.base_offset)
                 if header.next_offset == second.base_offset:
-                    successor = await self.header(second.base_offset)
                     if successor.previous_put_id == header.put_id:
                         first.put_id = header.put_id
-                        return True
-                elif header.next_offset < second.base_offset and await self._exists(
+                        return entries[position:]
+                elif header.next_offset < second.base_offset and not await self._is_gone(
                     header.next_offset
                 ):
-                    return False
+                    return []
             except ObjectNotFound:
                 pass  # pruned meanwhile
-            self.drop_through(first.base_offset)
-        return True
+        return entries[-1:]
+
+    async def _begins_with(self, base_offset: int, listed: Sequence[ListedObject]) -> bool:
+        """Whether a listing begun now shows nothing below `base_offset` that `listed` did not.
+
+        What is below the first object of a log was put before it: this listing shows it.
+        """
+        if base_offset == 0:
+            return True
+        return set(await self.list(before=base_offset)) <= set(listed)
+
+    async def _is_gone(self, base_offset: int) -> bool:
+        """Whether nothing lies at `base_offset`, which another object of the log names or implies.
+
+        Asked by name, and then by a listing that begins after that. Raises: CorruptLog,
+        StorageFailed.
+        """
+        if await self._exists(base_offset):
+            return False
+        listed = await self._listed_from(base_offset)
+        return not listed or listed[0].base_offset != base_offset
+
+    async def _listed_from(self, base_offset: int) -> Sequence[ListedObject]:
+        """The first object at `base_offset` or above that a listing shows, if any."""
+        return await self.list(after=base_offset - 1 if base_offset else None, limit=1)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -250,7 +314,7 @@ class ObjectLogReader:
 
         Empty at the end. Raises: OutOfBounds, CorruptLog, StorageFailed.
         """
-        reloaded = False
+        disowned: int | None = None
         for _ in range(ROUNDS_MAX):
             if not self.start_offset <= offset <= self._end_offset:
                 raise self.out_of_bounds(offset)
@@ -258,18 +322,23 @@ class ObjectLogReader:
                 return []
             entries = self._entries_from(offset, max_bytes)
             try:
-                objects, unbelieved = await self._fetch_linked(entries)
+                objects, broken = await self._fetch_linked(entries)
             except ObjectNotFound:
-                reloaded = False
+                disowned = None
             else:
-                if unbelieved is None:
+                if broken is None:
                     return _select(objects, offset, max_bytes)
-                if reloaded:
-                    self.drop_through(unbelieved)
+                if broken.is_hole:
+                    is_believed = await self._is_gone(broken.next_offset)
+                else:
+                    # Both were read. The index may be old, but not when it has just been made.
+                    is_believed = disowned == broken.base_offset
+                    disowned = broken.base_offset
+                if is_believed:
+                    self.drop_through(broken.base_offset)
                     continue
             async with self.order:
                 await self.reload()
-            reloaded = True
         raise StorageFailed(f"{self.prefix}: pruned faster than it can be read")
 
     def _entries_from(self, offset: int, max_bytes: int) -> Sequence[_Entry]:
@@ -286,7 +355,7 @@ class ObjectLogReader:
 
     async def _fetch_linked(
         self, entries: Sequence[_Entry]
-    ) -> tuple[Sequence[LogObject], int | None]:
+    ) -> tuple[Sequence[LogObject], _Break | None]:
         """The objects of neighbouring entries, and the last of them that its successor disowns.
 
         Raises: ObjectNotFound, CorruptLog, StorageFailed.
@@ -306,14 +375,14 @@ class ObjectLogReader:
             raise errors.exceptions[0] from errors
         objects = [fetch.result() for fetch in fetches]
         named = [*(item.header.previous_put_id for item in objects[1:]), last_put_id]
-        unbelieved = None
+        broken = None
         for entry, item, end, put_id in zip(entries, objects, ends, named, strict=True):
             if (item.header.next_offset, item.header.put_id) == (end, put_id):
                 entry.put_id = put_id
             else:
                 self._forget(entry.base_offset)
-                unbelieved = entry.base_offset
-        return objects, unbelieved
+                broken = _Break(entry.base_offset, item.header.next_offset, end)
+        return objects, broken
 
     # -- objects --------------------------------------------------------------------------------
 
@@ -348,13 +417,29 @@ class ObjectLogReader:
         recent = self._recent.get(base_offset)
         if recent is not None:
             return recent.header
+        return await self._stored_header(base_offset)
+
+    async def _stored_header(self, base_offset: int) -> LogObjectHeader:
         key = self.key(base_offset)
         data = await _get(key, lambda: self._store.get_range(key, 0, HEADER_BYTES))
         return decode_header(self._partition, key, data)
 
-    async def _exists(self, base_offset: int) -> bool:
+    async def _headers(
+        self, base_offset: int, other_offset: int
+    ) -> tuple[LogObjectHeader, LogObjectHeader]:
+        """Two headers, asked for at the same time. Raises: as `header`."""
         try:
-            await self.header(base_offset)
+            async with asyncio.TaskGroup() as tasks:
+                one = tasks.create_task(self.header(base_offset))
+                other = tasks.create_task(self.header(other_offset))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return one.result(), other.result()
+
+    async def _exists(self, base_offset: int) -> bool:
+        """Whether the store has an object there, whatever is remembered of it."""
+        try:
+            await self._stored_header(base_offset)
         except ObjectNotFound:
             return False
         return True
@@ -377,6 +462,10 @@ class ObjectLogReader:
         self._recent_bytes += len(found.data)
         while self._recent_bytes > self._cache_bytes:
             self._forget(next(iter(self._recent)))
+
+    def _forget_below(self, base_offset: int) -> None:
+        for known in [known for known in self._recent if known < base_offset]:
+            self._forget(known)
 
     def _forget(self, base_offset: int) -> None:
         found = self._recent.pop(base_offset, None)

@@ -17,19 +17,26 @@ metadata/messages/segments.py) because those are a tiering job's, which may ask 
 asks the others. A broker that is asked by a broker answers for the coordinators it leads itself.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from metadata.messages.codec import MessageReader, Operation, error_fields
-from metadata.messages.segments import (
-    PLAN_BYTES_MIN,
-    SEGMENT_BYTES_MIN,
-    encode_plan,
-    encode_segment,
-    read_plan,
-    read_segment,
+from metadata.messages.codec import (
+    ERROR,
+    ERRORS,
+    TOPIC_ID,
+    MessageReader,
+    Operation,
+    Steps,
+    error_fields,
+    read_answers,
+    read_entries,
+    write_answers,
+    write_entries,
 )
+from metadata.messages.segments import PLAN, SEGMENT
 from metadata.operations import (
     AlteredTopicConfigs,
     AlterTopicConfigs,
@@ -45,7 +52,18 @@ from metadata.operations import (
 )
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError
-from wal.wire.fields import INT8, INT32, INT64, NO_TAGS, UUID_BYTES, compact_string, uvarint
+from wal.wire.fields import (
+    INT8,
+    INT32,
+    INT64,
+    NO_TAGS,
+    NO_UUID,
+    UUID_BYTES,
+    FieldReader,
+    compact_string,
+    uvarint,
+)
+from wal.wire.layouts import Field, Layout, closed, layout, mapping
 
 CREATE_TOPICS_KEY: Final = 10_002
 ALLOCATE_PRODUCER_IDS_KEY: Final = 10_003
@@ -58,88 +76,54 @@ PLAN_SEGMENTS_HERE_KEY: Final = 10_009
 COMMIT_SEGMENTS_HERE_KEY: Final = 10_010
 ALTER_TOPIC_CONFIGS_KEY: Final = 10_011
 
-_NO_UUID: Final = UUID(int=0)
 
-
-def _int32s(numbers: Sequence[int]) -> bytes:
-    return uvarint(len(numbers) + 1) + b"".join(map(INT32.pack, numbers))
+_Message = TypeVar("_Message")
 
 
 def _error_of(error: DisklessError) -> DisklessError | None:
     return error
 
 
-def _write_errors(errors: Sequence[DisklessError | None], parts: list[bytes]) -> None:
-    parts.append(uvarint(len(errors) + 1))
-    parts += [error_fields(error) + NO_TAGS for error in errors]
+def _write_errors(errors: Sequence[DisklessError | None], parts: list[bytes]) -> Steps[None]:
+    return write_answers(ERRORS, errors, parts)
 
 
 def _read_errors(reader: MessageReader) -> Sequence[DisklessError | None]:
-    errors = []
-    for _ in reader.entries(4):
-        errors.append(reader.error())
-        reader.skip_tags()
-    return errors
+    return read_answers(ERRORS, reader)
+
+
+def _write_addressed(
+    of: Layout[Any], message: tuple[int, Sequence[Any]], parts: list[bytes]
+) -> Mapping[int, bytes]:
+    """A request to one coordinator: its id, and what it is about."""
+    coordinator, entries = message
+    parts.append(INT32.pack(coordinator))
+    return write_entries(of, entries, parts)
+
+
+def _read_addressed(
+    of: Layout[Any], make: Callable[[int, Sequence[Any]], _Message], reader: MessageReader
+) -> Steps[tuple[_Message, int]]:
+    coordinator = reader.int32()
+    entries, timeout_ms = yield from read_entries(of, reader)
+    return make(coordinator, entries), timeout_ms
 
 
 # --- 10002 CreateTopics ---------------------------------------------------------------------------
 
 
-def _configs(configs: Mapping[str, str]) -> bytes:
-    parts = [uvarint(len(configs) + 1)]
-    for name, value in sorted(configs.items()):
-        parts += (compact_string(name), compact_string(value), NO_TAGS)
-    return b"".join(parts)
-
-
-def _read_configs(reader: MessageReader) -> Mapping[str, str]:
-    configs: dict[str, str] = {}
-    for _ in reader.entries(3):
-        name = reader.compact_string()
-        if name in configs:
-            raise reader.corrupt(f"config {name!r} is there twice")
-        configs[name] = reader.compact_string()
-        reader.skip_tags()
-    return configs
-
-
-def _write_create_topics(topics: Sequence[CreateTopic], parts: list[bytes]) -> Mapping[int, bytes]:
-    parts.append(uvarint(len(topics) + 1))
-    for topic in topics:
-        parts += (
-            (topic.topic_id or _NO_UUID).bytes,
-            compact_string(topic.name),
-            INT32.pack(topic.partition_count),
-            _configs(topic.configs),
-            NO_TAGS,
-        )
-    return {}
-
-
-def _read_create_topics(reader: MessageReader) -> tuple[Sequence[CreateTopic], int]:
-    topics = []
-    for _ in reader.entries(UUID_BYTES + 7):
-        topic_id = reader.uuid()
-        topics.append(
-            CreateTopic(
-                name=reader.compact_string(),
-                partition_count=reader.int32(),
-                configs=_read_configs(reader),
-                topic_id=None if topic_id == _NO_UUID else topic_id,
-            )
-        )
-        reader.skip_tags()
-    timeout_ms, _ = reader.request_end()
-    return topics, timeout_ms
+_CONFIGS: Final = mapping(str, str)
+_NEW_TOPIC: Final = layout(CreateTopic, "topic_id", "name", "partition_count", "configs")
 
 
 def _write_created(
     topics: Sequence[CreateTopic],
     answers: Sequence[TopicDescription | DisklessError],
     parts: list[bytes],
-) -> None:
+) -> Steps[None]:
     parts.append(uvarint(len(answers) + 1))
     for answer in answers:
+        yield
         if isinstance(answer, DisklessError):
             parts += (error_fields(answer), _NO_TOPIC)
             continue
@@ -148,16 +132,17 @@ def _write_created(
             answer.topic_id.bytes,
             compact_string(answer.name),
             INT32.pack(answer.partition_count),
-            _configs(answer.configs),
+            _CONFIGS.write(answer.configs),
             uvarint(len(answer.assignments) + 1),
         )
         for partition, coordinator in sorted(answer.assignments.items()):
             parts += (INT32.pack(partition), INT32.pack(coordinator), NO_TAGS)
+            yield
         parts.append(NO_TAGS)
 
 
 _NO_TOPIC: Final = b"".join(
-    (_NO_UUID.bytes, compact_string(""), INT32.pack(-1), uvarint(1), uvarint(1), NO_TAGS)
+    (NO_UUID.bytes, compact_string(""), INT32.pack(-1), uvarint(1), uvarint(1), NO_TAGS)
 )
 
 
@@ -168,7 +153,7 @@ def _read_created(
     for _ in reader.entries(UUID_BYTES + 11):
         error = reader.error()
         topic_id, name, partition_count = reader.uuid(), reader.compact_string(), reader.int32()
-        configs = _read_configs(reader)
+        configs = _CONFIGS.read(reader)
         assignments = {}
         for _ in reader.entries(9):
             partition = reader.int32()
@@ -193,8 +178,8 @@ CREATE_TOPICS: Final[Operation[Sequence[CreateTopic], TopicDescription | Diskles
         key=CREATE_TOPICS_KEY,
         name="CoordinatorCreateTopics",
         changes_state=True,
-        write_request=_write_create_topics,
-        read_request=_read_create_topics,
+        write_request=partial(write_entries, _NEW_TOPIC),
+        read_request=partial(read_entries, _NEW_TOPIC),
         write_answers=_write_created,
         read_answers=_read_created,
         failed=lambda error: error,
@@ -251,55 +236,23 @@ ALLOCATE_PRODUCER_IDS: Final[Operation[None, range | DisklessError]] = Operation
 
 
 class TombstoneFilesMessage(NamedTuple):
-    """Files that one coordinator shall never commit, unless it has already."""
+    """Files that one coordinator never commits from now on, unless it already has."""
 
     coordinator: int
     keys: Sequence[ObjectKey]
 
 
-def _write_tombstone_files(
-    message: TombstoneFilesMessage, parts: list[bytes]
-) -> Mapping[int, bytes]:
-    parts += (INT32.pack(message.coordinator), uvarint(len(message.keys) + 1))
-    parts += [compact_string(key) + NO_TAGS for key in message.keys]
-    return {}
-
-
-def _read_tombstone_files(reader: MessageReader) -> tuple[TombstoneFilesMessage, int]:
-    coordinator = reader.int32()
-    keys = []
-    for _ in reader.entries(2):
-        keys.append(ObjectKey(reader.compact_string()))
-        reader.skip_tags()
-    timeout_ms, _ = reader.request_end()
-    return TombstoneFilesMessage(coordinator, keys), timeout_ms
-
-
-def _write_tombstones(
-    message: TombstoneFilesMessage, answers: Sequence[Tombstone], parts: list[bytes]
-) -> None:
-    parts.append(uvarint(len(answers) + 1))
-    for answer in answers:
-        parts += (error_fields(answer.error), INT8.pack(answer.is_known), NO_TAGS)
-
-
-def _read_tombstones(reader: MessageReader, message: TombstoneFilesMessage) -> Sequence[Tombstone]:
-    answers = []
-    for _ in reader.entries(5):
-        error = reader.error()
-        answers.append(Tombstone(reader.boolean(), error))
-        reader.skip_tags()
-    return answers
-
+_KEY: Final = closed(Field(compact_string, FieldReader.compact_string))
+_TOMBSTONE: Final = layout(Tombstone, "error", "is_known", error=ERROR)
 
 TOMBSTONE_FILES: Final[Operation[TombstoneFilesMessage, Tombstone]] = Operation(
     key=TOMBSTONE_FILES_KEY,
     name="CoordinatorTombstoneFiles",
     changes_state=True,
-    write_request=_write_tombstone_files,
-    read_request=_read_tombstone_files,
-    write_answers=_write_tombstones,
-    read_answers=_read_tombstones,
+    write_request=partial(_write_addressed, _KEY),
+    read_request=partial(_read_addressed, _KEY, TombstoneFilesMessage),
+    write_answers=lambda asked, answers, parts: write_answers(_TOMBSTONE, answers, parts),
+    read_answers=lambda reader, asked: read_answers(_TOMBSTONE, reader),
     failed=lambda error: Tombstone(error=error),
     count=lambda message: len(message.keys),
 )
@@ -312,44 +265,14 @@ class HandOverFilesMessage(NamedTuple):
     files: Sequence[HandedFile]
 
 
-def _write_hand_over_files(
-    message: HandOverFilesMessage, parts: list[bytes]
-) -> Mapping[int, bytes]:
-    parts += (INT32.pack(message.coordinator), uvarint(len(message.files) + 1))
-    for file in message.files:
-        parts += (
-            compact_string(file.object_key),
-            INT8.pack(file.object_format),
-            INT64.pack(file.file_size_bytes),
-            _int32s(file.owner_ids),
-            NO_TAGS,
-        )
-    return {}
-
-
-def _read_hand_over_files(reader: MessageReader) -> tuple[HandOverFilesMessage, int]:
-    coordinator = reader.int32()
-    files = []
-    for _ in reader.entries(12):
-        files.append(
-            HandedFile(
-                object_key=ObjectKey(reader.compact_string()),
-                object_format=reader.int8(),
-                file_size_bytes=reader.int64(),
-                owner_ids=reader.int32s(),
-            )
-        )
-        reader.skip_tags()
-    timeout_ms, _ = reader.request_end()
-    return HandOverFilesMessage(coordinator, files), timeout_ms
-
+_HANDED: Final = layout(HandedFile)
 
 HAND_OVER_FILES: Final[Operation[HandOverFilesMessage, DisklessError | None]] = Operation(
     key=HAND_OVER_FILES_KEY,
     name="CoordinatorHandOverFiles",
     changes_state=True,
-    write_request=_write_hand_over_files,
-    read_request=_read_hand_over_files,
+    write_request=partial(_write_addressed, _HANDED),
+    read_request=partial(_read_addressed, _HANDED, HandOverFilesMessage),
     write_answers=lambda message, errors, parts: _write_errors(errors, parts),
     read_answers=lambda reader, message: _read_errors(reader),
     failed=_error_of,
@@ -361,46 +284,20 @@ HAND_OVER_FILES: Final[Operation[HandOverFilesMessage, DisklessError | None]] = 
 
 
 class CreatePartitionsAtMessage(NamedTuple):
-    """Partitions that one coordinator shall have."""
+    """Partitions that one coordinator is given."""
 
     coordinator: int
     topics: Sequence[CreatePartitionsAt]
 
 
-def _write_create_partitions_at(
-    message: CreatePartitionsAtMessage, parts: list[bytes]
-) -> Mapping[int, bytes]:
-    parts += (INT32.pack(message.coordinator), uvarint(len(message.topics) + 1))
-    for topic in message.topics:
-        parts += (
-            topic.topic_id.bytes,
-            compact_string(topic.name),
-            _int32s(topic.partitions),
-            NO_TAGS,
-        )
-    return {}
-
-
-def _read_create_partitions_at(reader: MessageReader) -> tuple[CreatePartitionsAtMessage, int]:
-    coordinator = reader.int32()
-    topics = []
-    for _ in reader.entries(UUID_BYTES + 3):
-        topics.append(
-            CreatePartitionsAt(
-                topic_id=reader.uuid(), name=reader.compact_string(), partitions=reader.int32s()
-            )
-        )
-        reader.skip_tags()
-    timeout_ms, _ = reader.request_end()
-    return CreatePartitionsAtMessage(coordinator, topics), timeout_ms
-
+_PARTITIONS: Final = layout(CreatePartitionsAt)
 
 CREATE_PARTITIONS_AT: Final[Operation[CreatePartitionsAtMessage, DisklessError | None]] = Operation(
     key=CREATE_PARTITIONS_AT_KEY,
     name="CoordinatorCreatePartitionsAt",
     changes_state=True,
-    write_request=_write_create_partitions_at,
-    read_request=_read_create_partitions_at,
+    write_request=partial(_write_addressed, _PARTITIONS),
+    read_request=partial(_read_addressed, _PARTITIONS, CreatePartitionsAtMessage),
     write_answers=lambda message, errors, parts: _write_errors(errors, parts),
     read_answers=lambda reader, message: _read_errors(reader),
     failed=_error_of,
@@ -409,36 +306,18 @@ CREATE_PARTITIONS_AT: Final[Operation[CreatePartitionsAtMessage, DisklessError |
 
 
 class DeleteTopicsAtMessage(NamedTuple):
-    """Topics of which one coordinator shall forget its partitions."""
+    """Topics whose partitions one coordinator forgets."""
 
     coordinator: int
     topic_ids: Sequence[UUID]
-
-
-def _write_delete_topics_at(
-    message: DeleteTopicsAtMessage, parts: list[bytes]
-) -> Mapping[int, bytes]:
-    parts += (INT32.pack(message.coordinator), uvarint(len(message.topic_ids) + 1))
-    parts += [topic_id.bytes + NO_TAGS for topic_id in message.topic_ids]
-    return {}
-
-
-def _read_delete_topics_at(reader: MessageReader) -> tuple[DeleteTopicsAtMessage, int]:
-    coordinator = reader.int32()
-    topic_ids = []
-    for _ in reader.entries(UUID_BYTES + 1):
-        topic_ids.append(reader.uuid())
-        reader.skip_tags()
-    timeout_ms, _ = reader.request_end()
-    return DeleteTopicsAtMessage(coordinator, topic_ids), timeout_ms
 
 
 DELETE_TOPICS_AT: Final[Operation[DeleteTopicsAtMessage, DisklessError | None]] = Operation(
     key=DELETE_TOPICS_AT_KEY,
     name="CoordinatorDeleteTopicsAt",
     changes_state=True,
-    write_request=_write_delete_topics_at,
-    read_request=_read_delete_topics_at,
+    write_request=partial(_write_addressed, TOPIC_ID),
+    read_request=partial(_read_addressed, TOPIC_ID, DeleteTopicsAtMessage),
     write_answers=lambda message, errors, parts: _write_errors(errors, parts),
     read_answers=lambda reader, message: _read_errors(reader),
     failed=_error_of,
@@ -514,14 +393,17 @@ def _write_plans(
     if isinstance(plans, DisklessError):
         parts += (error_fields(plans), uvarint(1))
     else:
-        parts += (error_fields(None), uvarint(len(plans) + 1), *map(encode_plan, plans))
+        parts.append(error_fields(None))
+        write_entries(PLAN, plans, parts)
 
 
 def _read_plans(
     reader: MessageReader, include_partial: bool
 ) -> Sequence[Sequence[SegmentPlan] | DisklessError]:
     error = reader.error()
-    plans = [read_plan(reader) for _ in range(reader.array_count(PLAN_BYTES_MIN))]
+    # The batches of the plans are as many as they are; it is a broker that answers.
+    reader.entries_left = sys.maxsize
+    plans = read_answers(PLAN, reader)
     return (plans,) if error is None else (error,)
 
 
@@ -538,46 +420,16 @@ PLAN_SEGMENTS_HERE: Final[Operation[bool, Sequence[SegmentPlan] | DisklessError]
 )
 
 
-def _write_commit_segments(
-    segments: Sequence[RolledSegment], parts: list[bytes]
-) -> Mapping[int, bytes]:
-    parts += (uvarint(len(segments) + 1), *map(encode_segment, segments))
-    return {}
-
-
-def _read_commit_segments(reader: MessageReader) -> tuple[Sequence[RolledSegment], int]:
-    segments = [read_segment(reader) for _ in reader.entries(SEGMENT_BYTES_MIN)]
-    timeout_ms, _ = reader.request_end()
-    return segments, timeout_ms
-
-
-def _write_segment_commits(
-    segments: Sequence[RolledSegment], answers: Sequence[SegmentCommit], parts: list[bytes]
-) -> None:
-    parts.append(uvarint(len(answers) + 1))
-    for answer in answers:
-        parts += (error_fields(answer.error), INT8.pack(answer.is_duplicate), NO_TAGS)
-
-
-def _read_segment_commits(
-    reader: MessageReader, segments: Sequence[RolledSegment]
-) -> Sequence[SegmentCommit]:
-    answers = []
-    for _ in reader.entries(5):
-        error = reader.error()
-        answers.append(SegmentCommit(reader.boolean(), error))
-        reader.skip_tags()
-    return answers
-
+_SEGMENT_COMMIT: Final = layout(SegmentCommit, "error", "is_duplicate", error=ERROR)
 
 COMMIT_SEGMENTS_HERE: Final[Operation[Sequence[RolledSegment], SegmentCommit]] = Operation(
     key=COMMIT_SEGMENTS_HERE_KEY,
     name="CoordinatorCommitSegmentsHere",
     changes_state=True,
-    write_request=_write_commit_segments,
-    read_request=_read_commit_segments,
-    write_answers=_write_segment_commits,
-    read_answers=_read_segment_commits,
+    write_request=partial(write_entries, SEGMENT),
+    read_request=partial(read_entries, SEGMENT),
+    write_answers=lambda asked, answers, parts: write_answers(_SEGMENT_COMMIT, answers, parts),
+    read_answers=lambda reader, asked: read_answers(_SEGMENT_COMMIT, reader),
     failed=lambda error: SegmentCommit(error=error),
     count=len,
 )
@@ -586,69 +438,17 @@ COMMIT_SEGMENTS_HERE: Final[Operation[Sequence[RolledSegment], SegmentCommit]] =
 # --- 10011 AlterTopicConfigs ----------------------------------------------------------------------
 
 
-def _write_alter_topic_configs(
-    requests: Sequence[AlterTopicConfigs], parts: list[bytes]
-) -> Mapping[int, bytes]:
-    parts.append(uvarint(len(requests) + 1))
-    for request in requests:
-        parts += (
-            request.topic_id.bytes,
-            _configs(request.before),
-            _configs(request.configs),
-            NO_TAGS,
-        )
-    return {}
-
-
-def _read_alter_topic_configs(reader: MessageReader) -> tuple[Sequence[AlterTopicConfigs], int]:
-    requests = []
-    for _ in reader.entries(UUID_BYTES + 3):
-        requests.append(
-            AlterTopicConfigs(
-                topic_id=reader.uuid(),
-                before=_read_configs(reader),
-                configs=_read_configs(reader),
-            )
-        )
-        reader.skip_tags()
-    timeout_ms, _ = reader.request_end()
-    return requests, timeout_ms
-
-
-def _write_altered(
-    requests: Sequence[AlterTopicConfigs],
-    answers: Sequence[AlteredTopicConfigs],
-    parts: list[bytes],
-) -> None:
-    parts.append(uvarint(len(answers) + 1))
-    for answer in answers:
-        parts += (
-            error_fields(answer.error),
-            INT8.pack(answer.is_altered),
-            _configs(answer.configs),
-            NO_TAGS,
-        )
-
-
-def _read_altered(
-    reader: MessageReader, requests: Sequence[AlterTopicConfigs]
-) -> Sequence[AlteredTopicConfigs]:
-    answers = []
-    for _ in reader.entries(6):
-        error = reader.error()
-        answers.append(AlteredTopicConfigs(reader.boolean(), _read_configs(reader), error))
-        reader.skip_tags()
-    return answers
-
+_ALTERATION: Final = layout(AlterTopicConfigs)
+_ALTERED: Final = layout(AlteredTopicConfigs, "error", "is_altered", "configs", error=ERROR)
 
 ALTER_TOPIC_CONFIGS: Final[Operation[Sequence[AlterTopicConfigs], AlteredTopicConfigs]] = Operation(
     key=ALTER_TOPIC_CONFIGS_KEY,
     name="CoordinatorAlterTopicConfigs",
     changes_state=True,
-    write_request=_write_alter_topic_configs,
-    read_request=_read_alter_topic_configs,
-    write_answers=_write_altered,
-    read_answers=_read_altered,
+    write_request=partial(write_entries, _ALTERATION),
+    read_request=partial(read_entries, _ALTERATION),
+    write_answers=lambda asked, answers, parts: write_answers(_ALTERED, answers, parts),
+    read_answers=lambda reader, asked: read_answers(_ALTERED, reader),
     failed=lambda error: AlteredTopicConfigs(error=error),
     count=len,
 )

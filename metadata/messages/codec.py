@@ -26,11 +26,11 @@ that nobody knows are skipped at every level.
 
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from metadata.messages.errors import coordinator_code, coordinator_error, message_of
@@ -40,10 +40,12 @@ from wal.wire.fields import (
     INT16,
     INT32,
     NO_TAGS,
+    UUID_BYTES,
     FieldReader,
     tag_section,
     uvarint,
 )
+from wal.wire.layouts import Field, Layout, closed
 
 CALL_ERROR_TAG: Final = 10_000
 """In every response: ErrorCode int16, ErrorMessage string; the call failed as a whole."""
@@ -59,6 +61,12 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 Entry = TypeVar("Entry")
 Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
+
+Steps = Generator[Any, None, Result]
+"""Work on many entries, which yields wherever it may be interrupted; its result at the end."""
+
+_PIECES_JOINED: Final = 1_000
 
 Tags = Mapping[int, FieldReader]
 """The tagged fields of a message, by tag."""
@@ -67,20 +75,19 @@ Tags = Mapping[int, FieldReader]
 class MessageReader(FieldReader):
     """A FieldReader for messages; its errors depend on what was asked."""
 
-    __slots__ = ("_entries_left", "changes_state")
+    __slots__ = ("changes_state", "entries_left")
 
     def __init__(self, data: bytes, what: str, *, changes_state: bool = True) -> None:
         super().__init__(data, what)
         self.changes_state = changes_state
-        self._entries_left = ENTRIES_MAX
+        self.entries_left = ENTRIES_MAX
 
     def entries(self, bytes_min: int) -> range:
-        """The indexes of a compact array of which each entry has at least `bytes_min` bytes."""
-        count = self.array_count(bytes_min)
-        self._entries_left -= count
-        if self._entries_left < 0:
+        entries = super().entries(bytes_min)
+        self.entries_left -= len(entries)
+        if self.entries_left < 0:
             raise self.corrupt(f"more than {ENTRIES_MAX} entries")
-        return range(count)
+        return entries
 
     def int32s(self) -> tuple[int, ...]:
         """A compact array of int32."""
@@ -89,12 +96,6 @@ class MessageReader(FieldReader):
 
     def boolean(self) -> bool:
         return self.int8() != 0
-
-    def nullable_string(self) -> str | None:
-        if self.position < self.end and self.data[self.position] == 0:
-            self.position += 1
-            return None
-        return self.compact_string()
 
     def error_code(self) -> DisklessError | None:
         """An ErrorCode without a message beside it."""
@@ -112,13 +113,21 @@ class MessageReader(FieldReader):
 
         `entry_bytes_min` counts what `read` consumes; the tag section behind it is skipped here.
         """
+        return at_once(self.by_topic_in_steps(entry_bytes_min, read))
+
+    def by_topic_in_steps(
+        self, entry_bytes_min: int, read: Callable[[TopicIdPartition], Entry]
+    ) -> Steps[list[Entry]]:
+        """The same, for a request, which somebody else may have written."""
         entries = []
         for _ in self.entries(_TOPIC_BYTES_MIN):
             topic_id = self.uuid()
             for _ in self.entries(_INDEX_BYTES + entry_bytes_min + len(NO_TAGS)):
                 entries.append(read(TopicIdPartition(topic_id, self.int32())))
                 self.skip_tags()
+                yield
             self.skip_tags()
+            yield
         return entries
 
     def request_end(self) -> tuple[int, Tags]:
@@ -147,9 +156,9 @@ class Operation(Generic[Request, Answer]):
     """Whether it may have changed something when no answer came."""
     write_request: Callable[[Request, list[bytes]], Mapping[int, bytes]]
     """Appends the fields; gives the tagged ones."""
-    read_request: Callable[[MessageReader], tuple[Request, int]]
-    """The request, and for how many milliseconds its sender waits."""
-    write_answers: Callable[[Request, Sequence[Answer], list[bytes]], None]
+    read_request: Callable[[MessageReader], tuple[Request, int] | Steps[tuple[Request, int]]]
+    """The request, and for how many milliseconds its sender waits; in steps if it may be long."""
+    write_answers: Callable[[Request, Sequence[Answer], list[bytes]], Steps[None] | None]
     read_answers: Callable[[MessageReader, Request], Sequence[Answer]]
     failed: Callable[[DisklessError], Answer]
     """The answer to one entry when the whole call went wrong."""
@@ -168,27 +177,48 @@ class Operation(Generic[Request, Answer]):
 
     def decode_request(self, body: bytes) -> tuple[Request, int]:
         """The request, and for how many milliseconds its sender waits. Raises InvalidRequest."""
+        return at_once(self.decode_in_steps(body))
+
+    def decode_in_steps(self, body: bytes) -> Steps[tuple[Request, int]]:
+        """The same."""
         reader = MessageReader(body, f"{self.name} request", changes_state=self.changes_state)
         with reading(reader):
-            return self.read_request(reader)
+            read = self.read_request(reader)
+            return (yield from read) if isinstance(read, Generator) else read
 
     def encode_response(self, request: Request, answers: Sequence[Answer]) -> bytes:
         """`answers` match the entries of `request` by position."""
+        return b"".join(at_once(self.encode_in_steps(request, answers)))
+
+    def encode_in_steps(self, request: Request, answers: Sequence[Answer]) -> Steps[list[bytes]]:
+        """The same, in pieces."""
         return self._response(request, answers, {})
 
     def encode_failure(self, request: Request, error: DisklessError) -> bytes:
         """The response when the whole call went wrong: the error in every entry."""
+        return b"".join(at_once(self.encode_failure_in_steps(request, error)))
+
+    def encode_failure_in_steps(self, request: Request, error: DisklessError) -> Steps[list[bytes]]:
+        """The same, in pieces."""
         content = b"".join((INT16.pack(coordinator_code(error)), string(message_of(error))))
         answers = [self.failed(error)] * self.count(request)
         return self._response(request, answers, {CALL_ERROR_TAG: content})
 
     def _response(
         self, request: Request, answers: Sequence[Answer], tags: Mapping[int, bytes]
-    ) -> bytes:
+    ) -> Steps[list[bytes]]:
         parts = [INT32.pack(0)]
-        self.write_answers(request, answers, parts)
+        # Small pieces are joined on the way, so that little is left for the end.
+        joined: list[bytes] = []
+        for _ in self.write_answers(request, answers, parts) or ():
+            if len(parts) >= _PIECES_JOINED:
+                joined.append(b"".join(parts))
+                parts.clear()
+            yield
         parts.append(tag_section(tags))
-        return b"".join(parts)
+        if len(parts) < _PIECES_JOINED:
+            parts = [b"".join(parts)]
+        return [*joined, *parts]
 
     def decode_response(
         self, request: Request, body: bytes
@@ -227,6 +257,47 @@ def error_fields(error: DisklessError | None) -> bytes:
 _NO_ERROR: Final = INT16.pack(0) + b"\x00"
 
 
+ERROR: Final = Field(error_fields, lambda reader: reader.error(), 3)
+"""An error, or none, as ErrorCode and ErrorMessage; read by a MessageReader."""
+
+ERRORS: Final = closed(ERROR)
+"""An answer that is nothing else."""
+
+TOPIC_ID: Final = closed(Field(lambda topic_id: topic_id.bytes, FieldReader.uuid, UUID_BYTES))
+
+
+def write_entries(
+    of: Layout[Any], entries: Iterable[Any], parts: list[bytes]
+) -> Mapping[int, bytes]:
+    """A compact array of what a request is about."""
+    pieces = [*map(of.write, entries)]
+    parts += (uvarint(len(pieces) + 1), *pieces)
+    return {}
+
+
+def read_entries(of: Layout[Entry], reader: MessageReader) -> Steps[tuple[list[Entry], int]]:
+    """The same of a request, in steps, and TimeoutMs."""
+    entries = []
+    for _ in reader.entries(of.bytes_min):
+        entries.append(of.read(reader))
+        yield
+    timeout_ms, _ = reader.request_end()
+    return entries, timeout_ms
+
+
+def write_answers(of: Layout[Any], answers: Sequence[Any], parts: list[bytes]) -> Steps[None]:
+    """A compact array of answers, in steps."""
+    parts.append(uvarint(len(answers) + 1))
+    for answer in answers:
+        parts.append(of.write(answer))
+        yield
+
+
+def read_answers(of: Layout[Entry], reader: MessageReader) -> Sequence[Entry]:
+    """The same, read at once."""
+    return [of.read(reader) for _ in reader.entries(of.bytes_min)]
+
+
 def write_by_topic(
     parts: list[bytes], partitions: Sequence[TopicIdPartition], entries: Sequence[bytes]
 ) -> None:
@@ -241,6 +312,38 @@ def write_by_topic(
         group = [INT32.pack(partition[1]) + entry for partition, entry in run]
         groups += (topic_id.bytes, uvarint(len(group) + 1), *group, NO_TAGS)
     parts += (uvarint(topic_count + 1), *groups)
+
+
+def write_answers_by_topic(
+    parts: list[bytes], partitions: Iterable[TopicIdPartition], entries: Iterable[bytes]
+) -> Steps[None]:
+    """As `write_by_topic`, in steps."""
+    groups: list[bytes] = []
+    topic_count = 0
+    for topic_id, run in groupby(zip(partitions, entries, strict=True), _topic_of):
+        topic_count += 1
+        pieces: list[bytes] = []
+        joined: list[bytes] = []
+        count = 0
+        for partition, entry in run:
+            pieces.append(INT32.pack(partition[1]) + entry)
+            count += 1
+            if len(pieces) >= _PIECES_JOINED:
+                joined.append(b"".join(pieces))
+                pieces.clear()
+            yield
+        groups += (topic_id.bytes, uvarint(count + 1), *joined, b"".join(pieces), NO_TAGS)
+    parts += (uvarint(topic_count + 1), *groups)
+
+
+def at_once(steps: Steps[Result]) -> Result:
+    """The result of steps."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 def _topic_of(item: tuple[TopicIdPartition, bytes]) -> UUID:

@@ -11,16 +11,22 @@ answered. Here it is one, in the request of DescribeFiles:
     10000 CoordinatorId int32   -1 (all that are led where it arrives) when left out
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from metadata.messages.codec import (
+    TOPIC_ID,
     MessageReader,
     Operation,
+    Steps,
     error_fields,
     in_order,
+    read_entries,
+    write_answers_by_topic,
     write_by_topic,
+    write_entries,
 )
 from metadata.operations import (
     CreatePartitions,
@@ -33,6 +39,7 @@ from metadata.operations import (
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError
 from wal.wire.fields import INT8, INT32, INT64, NO_TAGS, compact_string, uvarint
+from wal.wire.layouts import layout
 
 CREATE_PARTITIONS_KEY: Final = 93
 DELETE_TOPICS_KEY: Final = 94
@@ -49,37 +56,16 @@ def _error_of(error: DisklessError) -> DisklessError | None:
     return error
 
 
-def _write_create_partitions(
-    topics: Sequence[CreatePartitions], parts: list[bytes]
-) -> Mapping[int, bytes]:
-    parts.append(uvarint(len(topics) + 1))
-    for topic in topics:
-        parts += (topic.topic_id.bytes, compact_string(topic.name))
-        parts += (INT32.pack(topic.partition_count), NO_TAGS)
-    return {}
-
-
-def _read_create_partitions(reader: MessageReader) -> tuple[Sequence[CreatePartitions], int]:
-    topics = []
-    for _ in reader.entries(22):
-        topics.append(
-            CreatePartitions(
-                topic_id=reader.uuid(),
-                name=reader.compact_string(),
-                partition_count=reader.int32(),
-            )
-        )
-        reader.skip_tags()
-    timeout_ms, _ = reader.request_end()
-    return topics, timeout_ms
+_TOPIC: Final = layout(CreatePartitions, "topic_id", "name", "partition_count")
 
 
 def _write_topic_errors(
-    topic_ids: Sequence[UUID], errors: Sequence[DisklessError | None], parts: list[bytes]
-) -> None:
-    parts.append(uvarint(len(topic_ids) + 1))
+    topic_ids: Iterable[UUID], errors: Sequence[DisklessError | None], parts: list[bytes]
+) -> Steps[None]:
+    parts.append(uvarint(len(errors) + 1))
     for topic_id, error in zip(topic_ids, errors, strict=True):
         parts += (topic_id.bytes, error_fields(error), NO_TAGS)
+        yield
 
 
 def _read_topic_errors(
@@ -96,10 +82,10 @@ CREATE_PARTITIONS: Final[Operation[Sequence[CreatePartitions], DisklessError | N
     key=CREATE_PARTITIONS_KEY,
     name="DisklessCreatePartitions",
     changes_state=True,
-    write_request=_write_create_partitions,
-    read_request=_read_create_partitions,
+    write_request=partial(write_entries, _TOPIC),
+    read_request=partial(read_entries, _TOPIC),
     write_answers=lambda topics, errors, parts: _write_topic_errors(
-        [topic.topic_id for topic in topics], errors, parts
+        (topic.topic_id for topic in topics), errors, parts
     ),
     read_answers=lambda reader, topics: _read_topic_errors(
         reader, [topic.topic_id for topic in topics]
@@ -109,27 +95,12 @@ CREATE_PARTITIONS: Final[Operation[Sequence[CreatePartitions], DisklessError | N
 )
 
 
-def _write_delete_topics(topic_ids: Sequence[UUID], parts: list[bytes]) -> Mapping[int, bytes]:
-    parts.append(uvarint(len(topic_ids) + 1))
-    parts += [topic_id.bytes + NO_TAGS for topic_id in topic_ids]
-    return {}
-
-
-def _read_delete_topics(reader: MessageReader) -> tuple[Sequence[UUID], int]:
-    topic_ids = []
-    for _ in reader.entries(17):
-        topic_ids.append(reader.uuid())
-        reader.skip_tags()
-    timeout_ms, _ = reader.request_end()
-    return topic_ids, timeout_ms
-
-
 DELETE_TOPICS: Final[Operation[Sequence[UUID], DisklessError | None]] = Operation(
     key=DELETE_TOPICS_KEY,
     name="DisklessDeleteTopics",
     changes_state=True,
-    write_request=_write_delete_topics,
-    read_request=_read_delete_topics,
+    write_request=partial(write_entries, TOPIC_ID),
+    read_request=partial(read_entries, TOPIC_ID),
     write_answers=_write_topic_errors,
     read_answers=_read_topic_errors,
     failed=_error_of,
@@ -151,22 +122,24 @@ def _write_delete_records(
     return {}
 
 
-def _read_delete_records(reader: MessageReader) -> tuple[Sequence[DeleteRecords], int]:
-    requests = reader.by_topic(8, lambda partition: DeleteRecords(partition, reader.int64()))
+def _read_delete_records(reader: MessageReader) -> Steps[tuple[Sequence[DeleteRecords], int]]:
+    requests = yield from reader.by_topic_in_steps(
+        8, lambda partition: DeleteRecords(partition, reader.int64())
+    )
     timeout_ms, _ = reader.request_end()
     return requests, timeout_ms
 
 
 def _write_deleted(
     requests: Sequence[DeleteRecords], answers: Sequence[DeletedRecords], parts: list[bytes]
-) -> None:
-    write_by_topic(
+) -> Steps[None]:
+    yield from write_answers_by_topic(
         parts,
-        [request.partition for request in requests],
-        [
+        (request.partition for request in requests),
+        (
             INT64.pack(answer.log_start_offset) + error_fields(answer.error) + NO_TAGS
             for answer in answers
-        ],
+        ),
     )
 
 
@@ -204,26 +177,28 @@ def _write_list_offsets(requests: Sequence[ListOffsets], parts: list[bytes]) -> 
     return {}
 
 
-def _read_list_offsets(reader: MessageReader) -> tuple[Sequence[ListOffsets], int]:
-    requests = reader.by_topic(8, lambda partition: ListOffsets(partition, reader.int64()))
+def _read_list_offsets(reader: MessageReader) -> Steps[tuple[Sequence[ListOffsets], int]]:
+    requests = yield from reader.by_topic_in_steps(
+        8, lambda partition: ListOffsets(partition, reader.int64())
+    )
     timeout_ms, _ = reader.request_end()
     return requests, timeout_ms
 
 
 def _write_listed(
     requests: Sequence[ListOffsets], answers: Sequence[ListedOffset], parts: list[bytes]
-) -> None:
+) -> Steps[None]:
     """An extent has no place in an answer: who answers looks into it first."""
-    write_by_topic(
+    yield from write_answers_by_topic(
         parts,
-        [request.partition for request in requests],
-        [
+        (request.partition for request in requests),
+        (
             error_fields(answer.error)
             + INT64.pack(answer.timestamp_ms)
             + INT64.pack(answer.offset)
             + NO_TAGS
             for answer in answers
-        ],
+        ),
     )
 
 
@@ -267,11 +242,12 @@ def _write_describe_files(message: DescribeFilesMessage, parts: list[bytes]) -> 
     return {COORDINATOR_ID_TAG: INT32.pack(message.coordinator)}
 
 
-def _read_describe_files(reader: MessageReader) -> tuple[DescribeFilesMessage, int]:
+def _read_describe_files(reader: MessageReader) -> Steps[tuple[DescribeFilesMessage, int]]:
     keys = []
     for _ in reader.entries(2):
         keys.append(ObjectKey(reader.compact_string()))
         reader.skip_tags()
+        yield
     timeout_ms, tags = reader.request_end()
     coordinator = None
     if COORDINATOR_ID_TAG in tags:
@@ -282,7 +258,7 @@ def _read_describe_files(reader: MessageReader) -> tuple[DescribeFilesMessage, i
 
 def _write_described(
     message: DescribeFilesMessage, answers: Sequence[DescribedFile], parts: list[bytes]
-) -> None:
+) -> Steps[None]:
     parts.append(uvarint(len(answers) + 1))
     for key, answer in zip(message.keys, answers, strict=True):
         parts += (
@@ -291,6 +267,7 @@ def _write_described(
             INT8.pack(answer.has_live_batches),
             NO_TAGS,
         )
+        yield
 
 
 def _read_described(

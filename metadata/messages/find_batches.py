@@ -19,7 +19,14 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from metadata.messages.codec import MessageReader, Operation, in_order, write_by_topic
+from metadata.messages.codec import (
+    MessageReader,
+    Operation,
+    Steps,
+    in_order,
+    write_answers_by_topic,
+    write_by_topic,
+)
 from metadata.messages.commit_file import MAGIC
 from metadata.messages.errors import coordinator_code
 from metadata.operations import (
@@ -82,9 +89,9 @@ def _write_find_batches(message: FindBatchesMessage, parts: list[bytes]) -> Mapp
     return {} if message.at_least_one else {AT_LEAST_ONE_TAG: INT8.pack(0)}
 
 
-def _read_find_batches(reader: MessageReader) -> tuple[FindBatchesMessage, int]:
+def _read_find_batches(reader: MessageReader) -> Steps[tuple[FindBatchesMessage, int]]:
     max_bytes, batches_per_partition_max = reader.int32(), reader.int32()
-    requests = reader.by_topic(
+    requests = yield from reader.by_topic_in_steps(
         12, lambda partition: FindBatches(partition, reader.int64(), reader.int32())
     )
     timeout_ms, tags = reader.request_end()
@@ -97,7 +104,7 @@ def _read_find_batches(reader: MessageReader) -> tuple[FindBatchesMessage, int]:
 
 def _write_found(
     message: FindBatchesMessage, answers: Sequence[FoundBatches], parts: list[bytes]
-) -> None:
+) -> Steps[None]:
     entries = []
     for answer in answers:
         fields = [
@@ -108,9 +115,13 @@ def _write_found(
         ]
         for extent in answer.extents:
             _write_extent(extent, fields)
+            yield
         fields.append(NO_TAGS)
         entries.append(b"".join(fields))
-    write_by_topic(parts, [request.partition for request in message.requests], entries)
+        yield
+    yield from write_answers_by_topic(
+        parts, (request.partition for request in message.requests), entries
+    )
 
 
 def _write_extent(extent: Extent, parts: list[bytes]) -> None:

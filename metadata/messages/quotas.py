@@ -6,7 +6,14 @@ Laid out like the others (metadata/messages/codec.py); docs/coordinator-api.md h
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from metadata.messages.codec import MessageReader, Operation, error_fields
+from metadata.messages.codec import (
+    ERRORS,
+    MessageReader,
+    Operation,
+    Steps,
+    read_answers,
+    write_answers,
+)
 from metadata.operations import AlterClientQuotas
 from metadata.records.control import decode_quota_entity, encode_quota_entity
 from wal.errors import DisklessError
@@ -28,7 +35,7 @@ def _write_alterations(
     return {}
 
 
-def _read_alterations(reader: MessageReader) -> tuple[Sequence[AlterClientQuotas], int]:
+def _read_alterations(reader: MessageReader) -> Steps[tuple[Sequence[AlterClientQuotas], int]]:
     requests = []
     for _ in reader.entries(3):
         entity = decode_quota_entity(reader)
@@ -41,27 +48,9 @@ def _read_alterations(reader: MessageReader) -> tuple[Sequence[AlterClientQuotas
             reader.skip_tags()
         reader.skip_tags()
         requests.append(AlterClientQuotas(entity=entity, changes=changes))
+        yield
     timeout_ms, _ = reader.request_end()
     return requests, timeout_ms
-
-
-def _write_altered(
-    requests: Sequence[AlterClientQuotas],
-    answers: Sequence[DisklessError | None],
-    parts: list[bytes],
-) -> None:
-    parts.append(uvarint(len(answers) + 1))
-    parts += [error_fields(error) + NO_TAGS for error in answers]
-
-
-def _read_altered(
-    reader: MessageReader, requests: Sequence[AlterClientQuotas]
-) -> Sequence[DisklessError | None]:
-    answers = []
-    for _ in reader.entries(4):
-        answers.append(reader.error())
-        reader.skip_tags()
-    return answers
 
 
 def _failed(error: DisklessError) -> DisklessError | None:
@@ -75,8 +64,8 @@ ALTER_CLIENT_QUOTAS: Final[Operation[Sequence[AlterClientQuotas], DisklessError 
         changes_state=True,
         write_request=_write_alterations,
         read_request=_read_alterations,
-        write_answers=_write_altered,
-        read_answers=_read_altered,
+        write_answers=lambda asked, errors, parts: write_answers(ERRORS, errors, parts),
+        read_answers=lambda reader, asked: read_answers(ERRORS, reader),
         failed=_failed,
         count=len,
     )

@@ -1,7 +1,8 @@
 """What a bucket tells of the metadata that was lost: the input of a rebuild, as values.
 
-`metadata.rebuild.rebuild` reads WAL objects into `ObjectFacts`; segments, which need a Parquet reader, come
-as `SegmentFacts` from `tiering.segment_footers`. `metadata.rebuild.plan` turns both into metadata.
+`metadata.rebuild.rebuild` reads WAL objects into `ObjectFacts`; segments, which need a Parquet
+reader, come as `SegmentFacts` from `tiering.segment_footers`. `metadata.rebuild.plan` turns both
+into metadata.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from wal.chunks.kept_notes import NOTHING_KEPT, KeptNotes
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
 from wal.ulid import ulid_timestamp_ms
@@ -49,8 +51,6 @@ class RolledBatch(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    max_timestamp_ms: int = -1
-    """-1 where it was not read."""
 
     @property
     def record_count(self) -> int:
@@ -74,16 +74,15 @@ class SegmentFacts:
     last_offset: int
     max_timestamp_ms: int
     stored_ms: int
-    sources: Sequence[RolledRange] | None
-    """Of the WAL objects that still exist; None where the segment does not tell."""
+    sources: Sequence[RolledRange]
+    """Of the WAL objects that still exist."""
     first_source: str | None = None
     """The least ULID of an object that it was rolled from, whether that still exists or not."""
     last_source: str | None = None
     """The greatest one."""
     producer_id_max: int = -1
     batches: Sequence[RolledBatch] = ()
-    """Those of idempotent producers that were read, or all of them, in offset order."""
-    has_all_batches: bool = False
+    """Those of idempotent producers that were read, in offset order."""
 
     @property
     def next_offset(self) -> int:
@@ -103,6 +102,8 @@ class BucketFacts:
 
     objects: Sequence[ObjectFacts]
     segments: Sequence[SegmentFacts]
+    kept: KeptNotes = NOTHING_KEPT
+    """What notes objects tell, all of them together."""
     unreadable: Sequence[Unreadable] = ()
 
 

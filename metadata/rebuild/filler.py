@@ -38,6 +38,7 @@ from wal.records.record_batch import (
     MAGIC_V2,
     parse_header,
 )
+from wal.wire.fields import zigzag
 
 FILLER_RECORDS_MAX: Final = 100_000
 """Records of one filler batch; it inflates to some 18 bytes for each."""
@@ -101,25 +102,15 @@ def _control_record(offset_delta: int) -> bytes:
     body = b"".join(
         (
             b"\0\0",  # attributes, timestamp delta
-            _zigzag(offset_delta),
-            _zigzag(len(_ABORT_KEY)),
+            zigzag(offset_delta),
+            zigzag(len(_ABORT_KEY)),
             _ABORT_KEY,
-            _zigzag(len(_ABORT_VALUE)),
+            zigzag(len(_ABORT_VALUE)),
             _ABORT_VALUE,
             b"\0",  # no headers
         )
     )
-    return _zigzag(len(body)) + body
-
-
-def _zigzag(value: int) -> bytes:
-    value <<= 1
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return zigzag(len(body)) + body
 
 
 def filler_object(

@@ -4,9 +4,10 @@ Pure values and arithmetic; metadata/rebuild/placement.py decides with them.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from metadata.rebuild.layout import Run
@@ -32,17 +33,22 @@ class Waiting(NamedTuple):
         return sum(extent.record_count for extent in self.extents)
 
 
-@dataclass(slots=True)
-class Gap:
-    """Offsets between two fixed pieces, or behind them all."""
+class Gap(NamedTuple):
+    """Offsets in front of a fixed piece that nothing fixed has."""
 
     start: int
-    end: float
+    end: int
     ends_ms: float
     """When what follows it was committed, at the latest."""
     is_head: bool
     """Nothing lies before it."""
-    waiting: list[Waiting] = field(default_factory=list)
+
+
+class Span(NamedTuple):
+    """Offsets from `start` up to `end`."""
+
+    start: int
+    end: float
 
 
 class Candidate(NamedTuple):
@@ -51,30 +57,56 @@ class Candidate(NamedTuple):
     waiting: Waiting
     start: int
     end: float
+    certain: Span
+    """The same without guesses."""
+    is_adjacent: bool
+    """A sequence in it adjoins one that is known."""
 
     @property
     def key(self) -> ObjectKey:
         return self.waiting.run.source.object_key
 
+    def has_room_in(self, gap: Gap, log_start: int) -> bool:
+        """Whether it may have any offset of the gap, by what is known for certain."""
+        return max(self.certain.start, gap.start, log_start) < min(self.certain.end, gap.end)
+
     def may_be_in(self, gap: Gap) -> bool:
-        # Where its broker's later objects prove that it comes first, clocks need not agree.
-        slack = COMMIT_DELAY_MS if self.end < math.inf else 0
-        return (
-            self.start < gap.end <= self.end
-            and self.waiting.run.source.minted_ms <= gap.ends_ms + slack
-        )
+        """Whether it is likely enough to be there."""
+        if not self.start < gap.end <= self.end or gap.start > self.end:
+            return False
+        # Where something known later proves that it comes first, clocks need not agree.
+        slack = math.inf if self.end < math.inf or self.is_adjacent else 0
+        return self.waiting.run.source.minted_ms <= gap.ends_ms + slack
 
 
 class Bound(NamedTuple):
     """Where a broker's object with this ULID lies, at least roughly."""
 
     ulid: str
-    earlier_end: int
+    earlier_end: float
     """What the broker committed before ends at or below this."""
     later_start: int
     """What it committed later starts at or above this."""
-    is_itself: bool = False
-    """It is a part of the run in question, so that the rest comes later."""
+    own_start: int = 0
+    """What else it committed with it starts at or above this."""
+
+
+class Bounds:
+    """All bounds by one broker, to be asked for any ULID."""
+
+    def __init__(self, bounds: Iterable[Bound] = ()) -> None:
+        self._bounds = sorted(bounds)
+        self._ulids = [bound.ulid for bound in self._bounds]
+        self._starts = list(accumulate((bound.later_start for bound in self._bounds), max))
+        ends = accumulate((bound.earlier_end for bound in reversed(self._bounds)), min)
+        self._ends = list(ends)[::-1]
+
+    def around(self, ulid: str) -> tuple[int, float]:
+        """At or above which offset, and below which one, the object with this ULID lies."""
+        first, last = bisect_left(self._ulids, ulid), bisect_right(self._ulids, ulid)
+        start = self._starts[first - 1] if first else 0
+        start = max(start, *(bound.own_start for bound in self._bounds[first:last]), 0)
+        return start, self._ends[last] if last < len(self._ends) else math.inf
 
 
 def ulid_of(candidate: Candidate) -> str:

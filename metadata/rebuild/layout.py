@@ -19,12 +19,22 @@ class Why(Enum):
     ROLLED = "it is in a segment"
     DUPLICATE = "it was sent twice"
     REFUSED = "the coordinator had refused it, or its object was given up"
-    NO_ROOM = "there is no place for it between offsets that are known"
+    NO_ROOM = "every offset that it could have is another's"
     ORPHAN = "nobody noted its commit"
     CONFLICT = "something else is known to have its offset"
     DELETED = "it was deleted"
     BEFORE_HOLE = "it lies before a hole too large to keep"
     NAMELESS = "its topic was deleted, or its number of partitions is impossible"
+
+
+class Placing(Enum):
+    """Why a run of batches lies where it does."""
+
+    NOTED = "its commit is noted"
+    FILLS = "not noted: it fills offsets that nothing else has"
+    IN_GAP = "not noted: it lies between known offsets, and does not fill the place"
+    TAIL = "not noted: it follows the last known offset, in the order of uploads"
+    NO_ROOM = "not noted: what it should lie between leaves no room, so it comes last"
 
 
 class LeftOut(NamedTuple):
@@ -54,7 +64,11 @@ class WalPiece:
     next_offset: int
     source: ObjectFacts
     batches: Sequence[PlacedBatch]
-    is_noted: bool
+    placing: Placing
+
+    @property
+    def is_noted(self) -> bool:
+        return self.placing is Placing.NOTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +108,6 @@ class PartitionLayout:
     pieces: Sequence[Piece] = ()
     exact_end: int = 0
     """Below it, every offset is known to be what it was; from it on they were inferred."""
-    inferred_objects: set[ObjectKey] = field(default_factory=set)
-    """Objects without a note whose batches were placed."""
     left_out: list[LeftOut] = field(default_factory=list)
     unused_segments: list[SegmentFacts] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
@@ -121,13 +133,16 @@ class Run(NamedTuple):
         return [self.source.extents[position] for position in self.positions]
 
 
-def wal_piece(source: ObjectFacts, batches: Sequence[PlacedBatch], *, is_noted: bool) -> WalPiece:
+def wal_piece(
+    source: ObjectFacts, batches: Sequence[PlacedBatch], placing: Placing = Placing.NOTED
+) -> WalPiece:
+    """Batches of one object that follow each other."""
     return WalPiece(
         base_offset=batches[0].base_offset,
         next_offset=next_offset(batches[-1]),
         source=source,
         batches=batches,
-        is_noted=is_noted,
+        placing=placing,
     )
 
 

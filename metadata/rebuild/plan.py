@@ -34,10 +34,10 @@ Everything goes to the coordinator of metadata partition 0.
 
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from metadata.metadata_settings import CoordinatorSettings
@@ -57,7 +57,8 @@ from metadata.rebuild.layout import (
     Why,
 )
 from metadata.rebuild.placement import place_partition
-from metadata.rebuild.report import LeftObject, RebuildReport, RebuiltPartition
+from metadata.rebuild.report import InferredRun, LeftObject, RebuildReport, RebuiltPartition
+from metadata.rebuild.topics import RebuiltTopic, find_topics
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
 from metadata.records.records import (
     MetadataRecord,
@@ -71,9 +72,18 @@ from metadata.records.records import (
 from metadata.rules.commit import MAGIC
 from metadata.rules.commit_request import check_commit
 from metadata.rules.segments import segment_key
-from metadata.rules.topics import PARTITIONS_PER_TOPIC_MAX, PRODUCER_ID_BLOCK
+from metadata.rules.topics import PRODUCER_ID_BLOCK
 from metadata.state.producer_state import WINDOW
-from wal.chunks.object_notes import COMMITTED, CommitNote, Floor, TopicFacts
+from wal.chunks.kept_notes import KeptNotes
+from wal.chunks.object_notes import (
+    COMMITTED,
+    DUPLICATE,
+    REFUSED,
+    BatchOutcome,
+    CommitNote,
+    Floor,
+    note_commit,
+)
 from wal.clock import Clock
 from wal.coordinates import (
     NO_PRODUCER_EPOCH,
@@ -85,7 +95,7 @@ from wal.coordinates import (
     Offset,
     TopicIdPartition,
 )
-from wal.errors import CorruptObject, InvalidSettings, Rejected
+from wal.errors import CorruptObject, Rejected
 from wal.ulid import mint_ulid, wal_object_key
 
 PRODUCER_ID_MARGIN: Final = 1_000_000
@@ -109,14 +119,9 @@ class RebuildPlan:
 
     records: Sequence[MetadataRecord]
     new_objects: Sequence[NewObject]
+    notes: KeptNotes
+    """Where everything is that nobody had noted, so that the next rebuild need not infer it."""
     report: RebuildReport
-
-
-class _Topic(NamedTuple):
-    topic_id: UUID
-    name: str
-    partition_count: int
-    configs: Mapping[str, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -151,6 +156,7 @@ class _Planner:
     ) -> None:
         self._objects = sorted(facts.objects, key=lambda item: item.ulid)
         self._segments = facts.segments
+        self._kept = facts.kept
         self._unreadable = facts.unreadable
         self._options = options
         self._clock = clock
@@ -160,12 +166,20 @@ class _Planner:
         self._findings = _Findings()
         self._records: list[MetadataRecord] = []
         self._new_objects: list[NewObject] = []
+        self._new_notes: list[CommitNote] = []
+        self._noted: Mapping[str, CommitNote] = {}
+        self._renamed: Collection[UUID] = ()
         self._left_out: dict[ObjectKey, dict[int, LeftOut]] = defaultdict(dict)
         self._limits = CoordinatorSettings(commit_batches_max=1_000_000)
 
     def plan(self) -> RebuildPlan:
-        topics = self._topics()
-        layouts = self._layouts({topic.topic_id: topic for topic in topics})
+        notes = self._noted = self._notes()
+        found = find_topics(self._objects, self._segments, self._kept, notes, self._options)
+        self._findings.doubts += found.doubts
+        self._findings.dropped_topics += found.dropped
+        self._renamed = found.renamed
+        topics = found.topics
+        layouts = self._layouts({topic.topic_id: topic for topic in topics}, notes)
         self._create(topics)
         for layout in layouts:
             self._start(layout)
@@ -174,72 +188,18 @@ class _Planner:
             self._move_start(layout)
         next_producer_id = self._allocate_producer_ids()
         report = self._report(topics, layouts, committed, next_producer_id)
-        return RebuildPlan(records=self._records, new_objects=self._new_objects, report=report)
-
-    # -- topics ---------------------------------------------------------------------------------
-
-    def _topics(self) -> Sequence[_Topic]:
-        """The topics to create, by name."""
-        told: dict[UUID, TopicFacts] = {}
-        seen_ms: dict[UUID, int] = {}
-        highest: dict[UUID, int] = {}
-
-        def see(partition: TopicIdPartition, time_ms: int) -> None:
-            topic_id = partition.topic_id
-            highest[topic_id] = max(highest.get(topic_id, -1), partition.partition)
-            seen_ms[topic_id] = max(seen_ms.get(topic_id, 0), time_ms)
-
-        for segment in sorted(self._segments, key=lambda item: item.stored_ms):
-            see(segment.partition, segment.stored_ms)
-            told.setdefault(segment.partition.topic_id, TopicFacts(segment.topic_name, 0))
-        for item in self._objects:
-            told.update(item.notes.topics)
-            for partition, _ in groupby(item.extents, _partition_of):
-                see(partition, item.minted_ms)
-        names = self._names(highest, told, seen_ms)
-        topics = []
-        for topic_id, name in names.items():
-            facts = told.get(topic_id, TopicFacts(name, 0))
-            count = max(facts.partition_count, highest[topic_id] + 1)
-            if count > PARTITIONS_PER_TOPIC_MAX:
-                self._doubt(f"topic {name}", f"{topic_id} would have {count} partitions; left out")
-                continue
-            topics.append(_Topic(topic_id, name, count, dict(facts.configs)))
-        return sorted(topics, key=lambda topic: topic.name)
-
-    def _names(
-        self, found: Iterable[UUID], told: Mapping[UUID, TopicFacts], seen_ms: Mapping[UUID, int]
-    ) -> Mapping[UUID, str]:
-        chosen = self._options.topic_names
-        for topic_id in chosen:
-            if topic_id not in seen_ms:
-                raise InvalidSettings(f"nothing in the bucket is of the topic {topic_id}")
-        owner: dict[str, UUID] = {chosen[topic_id]: topic_id for topic_id in chosen}
-        if len(owner) < len(chosen):
-            raise InvalidSettings("two topics cannot have one name")
-        for topic_id in sorted(found, key=lambda item: (seen_ms[item], item.bytes), reverse=True):
-            if topic_id in chosen:
-                continue
-            facts = told.get(topic_id)
-            name = facts.name if facts is not None and facts.name else f"recovered-{topic_id}"
-            if facts is None or not facts.name:
-                self._doubt(f"topic {topic_id}", f"its name is not known; it is {name} now")
-            if name in owner:
-                # It was deleted, or somebody made it anew after the metadata were lost.
-                self._findings.dropped_topics.append(f"{name} ({topic_id})")
-                self._doubt(
-                    f"topic {topic_id}",
-                    f"another topic is called {name} and has newer records; this one is left out"
-                    " unless it is given another name",
-                )
-                continue
-            owner[name] = topic_id
-        return {topic_id: name for name, topic_id in owner.items()}
+        return RebuildPlan(
+            records=self._records,
+            new_objects=self._new_objects,
+            notes=KeptNotes(commits=tuple(self._new_notes)),
+            report=report,
+        )
 
     # -- layouts --------------------------------------------------------------------------------
 
-    def _layouts(self, topics: Mapping[UUID, _Topic]) -> Sequence[PartitionLayout]:
-        notes = self._notes()
+    def _layouts(
+        self, topics: Mapping[UUID, RebuiltTopic], notes: Mapping[str, CommitNote]
+    ) -> Sequence[PartitionLayout]:
         runs: dict[TopicIdPartition, list[Run]] = defaultdict(list)
         for item in self._objects:
             note = notes.get(item.ulid)
@@ -272,11 +232,13 @@ class _Planner:
                 segments[segment.partition].append(segment)
         has_one_broker = len({item.broker_id for item in self._objects}) <= 1
         layouts = []
-        for partition in sorted({*runs, *segments}):
+        kept = {partition for partition in self._kept.floors if partition.topic_id in topics}
+        for partition in sorted({*runs, *segments, *kept}):
             layout = place_partition(
                 partition,
                 segments.get(partition, ()),
                 runs.get(partition, ()),
+                floor=self._kept.floors.get(partition, _NO_FLOOR),
                 include_orphans=self._options.include_orphans,
                 has_one_broker=has_one_broker,
             )
@@ -291,8 +253,8 @@ class _Planner:
     def _notes(self) -> Mapping[str, CommitNote]:
         """What is noted of each object; an answer counts for more than that one was given up."""
         notes: dict[str, CommitNote] = {}
-        for item in self._objects:
-            for note in item.notes.commits:
+        for commits in (self._kept.commits, *(item.notes.commits for item in self._objects)):
+            for note in commits:
                 known = notes.get(note.ulid)
                 if known is None or (known.outcome != COMMITTED and note.outcome == COMMITTED):
                     notes[note.ulid] = note
@@ -300,7 +262,7 @@ class _Planner:
 
     # -- records --------------------------------------------------------------------------------
 
-    def _create(self, topics: Sequence[_Topic]) -> None:
+    def _create(self, topics: Sequence[RebuiltTopic]) -> None:
         for topic in topics:
             for index in range(topic.partition_count):
                 self._records.append(
@@ -355,6 +317,7 @@ class _Planner:
         """Commit all pieces, each partition's in its order; returns the objects committed."""
         nodes, queues = self._nodes(layouts)
         self._planned_ends = _planned_ends(layouts)
+        self._log_starts = {layout.partition: layout.log_start_offset for layout in layouts}
         ready: deque[_Node] = deque()
         remaining = set(nodes)
 
@@ -502,6 +465,7 @@ class _Planner:
 
     def _emit_new(self, item: NewObject, placed: Sequence[PlacedBatch]) -> None:
         self._new_objects.append(item)
+        self._note(item.object_key.rpartition("/")[2], item.plan.extents, placed, ())
         self._records.append(
             self._file_record(
                 item.object_key, item.plan.object_bytes, -1, item.plan.extents, placed
@@ -521,6 +485,9 @@ class _Planner:
                 refused.append(RefusedBatch(position, _DUPLICATE_CODE, offset, time_ms, 0))
             else:
                 refused.append(RefusedBatch(position, _REFUSED_CODE))
+        if source.ulid not in self._noted:
+            batches = [placed[position] for position in sorted(placed)]
+            self._note(source.ulid, source.extents, batches, refused)
         self._records.append(
             self._file_record(
                 source.object_key,
@@ -531,6 +498,37 @@ class _Planner:
                 refused,
             )
         )
+
+    def _note(
+        self,
+        ulid: str,
+        extents: Sequence[BatchExtent],
+        placed: Iterable[PlacedBatch],
+        refused: Iterable[RefusedBatch],
+    ) -> None:
+        """Note what became of an object, as its broker would have.
+
+        Not if it has batches of a topic that may have been deleted: a note is proof of a commit,
+        and with it the next rebuild would take the other topic of that name for the deleted one.
+        """
+        if any(extent.partition.topic_id in self._renamed for extent in extents):
+            return
+        outcomes: dict[int, BatchOutcome] = {
+            batch.position: BatchOutcome(
+                batch.base_offset,
+                batch.append_time_ms,
+                min(self._log_starts.get(batch.extent.partition, 0), batch.base_offset),
+            )
+            for batch in placed
+        }
+        for batch in refused:
+            is_duplicate = batch.error_code == _DUPLICATE_CODE
+            outcomes[batch.position] = BatchOutcome(
+                exception=DUPLICATE if is_duplicate else REFUSED
+            )
+        note = note_commit(ulid, extents, [outcomes[number] for number in range(len(extents))])
+        if note is not None:
+            self._new_notes.append(note)
 
     def _file_record(
         self,
@@ -608,7 +606,7 @@ class _Planner:
 
     def _report(
         self,
-        topics: Sequence[_Topic],
+        topics: Sequence[RebuiltTopic],
         layouts: Sequence[PartitionLayout],
         committed: set[ObjectKey],
         next_producer_id: int,
@@ -628,7 +626,8 @@ class _Planner:
                 if any(item.why not in _CERTAIN for item in positions.values()):
                     told = ", ".join(f"{count} batches: {why}" for why, count in reasons.items())
                     self._doubt(key, f"left out: {told}")
-        inferred = sorted({key for layout in layouts for key in layout.inferred_objects})
+        inferred_runs = self._inferred(layouts)
+        inferred = sorted({ObjectKey(run.object_key) for run in inferred_runs})
         newest_ms = max((item.minted_ms for item in self._objects), default=0)
         young_ms = newest_ms - self._options.max_commit_age_ms
         minted = {item.object_key: item.minted_ms for item in self._objects}
@@ -641,6 +640,7 @@ class _Planner:
             partitions=partitions,
             doubts=self._findings.doubts,
             unreadable=self._unreadable,
+            inferred=inferred_runs,
             inferred_objects=inferred,
             maybe_uncommitted=[key for key in inferred if minted[key] >= young_ms],
             left_out=left,
@@ -650,6 +650,21 @@ class _Planner:
             next_producer_id=next_producer_id,
             metadata_records=len(self._records),
         )
+
+    def _inferred(self, layouts: Sequence[PartitionLayout]) -> Sequence[InferredRun]:
+        return [
+            InferredRun(
+                piece.source.object_key,
+                self._topic_names[layout.partition.topic_id],
+                layout.partition.partition,
+                piece.base_offset,
+                piece.next_offset - piece.base_offset,
+                piece.placing.value,
+            )
+            for layout in layouts
+            for piece in layout.pieces
+            if isinstance(piece, WalPiece) and not piece.is_noted
+        ]
 
     def _doubt(self, subject: str, problem: str) -> None:
         self._findings.doubts.append(Doubt(subject, problem))
@@ -724,8 +739,7 @@ def _batches_of(segment: SegmentFacts) -> Sequence[CommittedBatch]:
     """Batches that leave the producers as the segment's did: of each of them the last few."""
     kept: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=WINDOW))
     for number, batch in enumerate(segment.batches):
-        if batch.producer_id >= 0:
-            kept[batch.producer_id].append(number)
+        kept[batch.producer_id].append(number)
     found: list[CommittedBatch] = []
     offset = segment.base_offset
     for number in sorted(number for numbers in kept.values() for number in numbers):

@@ -1,7 +1,7 @@
 """Rebuilding metadata from a bucket: reading WAL objects, writing a new metadata log.
 
-    read_wal_objects -> (segments: tiering.segment_footers) -> plan_rebuild -> put_new_objects
-        -> write_metadata -> check_rebuilt
+    read_wal_objects -> read_kept_notes -> (segments: tiering.segment_footers) -> plan_rebuild
+        -> put_new_objects -> write_metadata -> check_rebuilt
 
 `diskless.cli.rebuild` runs these one after the other. Reading takes one or two ranged reads of each
 object, `concurrency` at a time, and no object as a whole; only copies (metadata/rebuild/filler.py)
@@ -24,8 +24,9 @@ from metadata.rebuild.facts import ObjectFacts, Unreadable
 from metadata.rebuild.filler import CopiedBatch, NewObject
 from metadata.records.records import MetadataRecord, encode_record
 from metadata.replica.verify import verify_metadata
-from metadata.state.state import STATE_FILE
+from wal.chunks.kept_notes import NOTES_PREFIX, KeptNotes, decode_kept_notes, merged
 from wal.chunks.wal_object import WalObjectReader, check_object_batch
+from wal.coordinates import ObjectKey
 from wal.errors import CorruptObject, CorruptState, ObjectNotFound
 from wal.stores.object_store import Buffer, BytesBody, ObjectStat, ObjectStore
 from wal.ulid import WAL_PREFIX, minted_ms_of_wal_key
@@ -72,6 +73,24 @@ async def read_wal_objects(
     stats = [stat async for stat in store.list(WAL_PREFIX)]
     await for_each(stats, read, "WAL objects", progress=progress, concurrency=concurrency)
     return sorted(objects, key=lambda item: item.ulid), sorted(unreadable)
+
+
+async def read_kept_notes(
+    store: ObjectStore, *, progress: Progress
+) -> tuple[KeptNotes, Sequence[Unreadable]]:
+    """What all notes objects tell, and those that cannot be read."""
+    found: dict[ObjectKey, KeptNotes] = {}
+    unreadable: list[Unreadable] = []
+
+    async def read(stat: ObjectStat) -> None:
+        try:
+            found[stat.key] = decode_kept_notes(await store.get(stat.key), stat.key)
+        except (CorruptObject, ObjectNotFound) as error:
+            unreadable.append(Unreadable(stat.key, f"{type(error).__name__}: {error}"))
+
+    stats = [stat async for stat in store.list(NOTES_PREFIX)]
+    await for_each(stats, read, "notes objects", progress=progress)
+    return merged(found[key] for key in sorted(found)), sorted(unreadable)
 
 
 async def for_each(
@@ -155,7 +174,6 @@ async def check_rebuilt(log: MetadataLog, directory: Path) -> None:
     `directory` is where its SQLite state will be, and is not yet.
     """
     report = await verify_metadata(directory, log)
-    broken = [violation for violation in report.violations if violation.subject != STATE_FILE]
-    if broken:
-        told = "; ".join(f"{subject}: {problem}" for subject, problem in broken[:5])
+    if report.violations:
+        told = "; ".join(f"{subject}: {problem}" for subject, problem in report.violations[:5])
         raise CorruptState(f"the rebuilt metadata contradict themselves: {told}")

@@ -32,6 +32,17 @@ class RebuiltPartition(NamedTuple):
     wal_objects: int
 
 
+class InferredRun(NamedTuple):
+    """Batches whose offsets nobody noted: where they are now, and why there."""
+
+    object_key: str
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+    why: str
+
+
 class LeftObject(NamedTuple):
     """An object of which something is not served, and why: (reason, number of batches)."""
 
@@ -53,8 +64,10 @@ class RebuildReport:
     doubts: Sequence[Doubt]
     """What may be wrong; empty: everything is as it was, as far as a bucket can tell."""
     unreadable: Sequence[Unreadable]
+    inferred: Sequence[InferredRun]
+    """What was placed although nobody noted its commit: the last objects of a broker's life."""
     inferred_objects: Sequence[str]
-    """Objects taken as committed although nobody noted their commit: the last ones of a broker."""
+    """The objects that these are in."""
     maybe_uncommitted: Sequence[str]
     """Those of them that were young enough to be on their way when everything ended."""
     left_out: Sequence[LeftObject]
@@ -80,6 +93,11 @@ class RebuildReport:
         return {
             "never known": NEVER_KNOWN,
             "not brought back": [f"topic {name}" for name in self.dropped_topics],
+            "offset not noted": [
+                f"{run.topic}-{run.partition} {run.base_offset}.."
+                f"{run.base_offset + run.record_count - 1} from {run.object_key}: {run.why}"
+                for run in self.inferred
+            ],
             "taken as committed": [
                 f"{key} (perhaps never was)" if key in young else key
                 for key in self.inferred_objects
@@ -98,7 +116,7 @@ class RebuildReport:
     def to_json(self) -> dict[str, Any]:
         """For json.dumps."""
         values = asdict(self)
-        for name in ("partitions", "doubts", "unreadable", "left_out"):
+        for name in ("partitions", "doubts", "unreadable", "left_out", "inferred"):
             values[name] = [item._asdict() for item in getattr(self, name)]
         values["is_certain"] = self.is_certain
         values["never_known"] = list(NEVER_KNOWN)

@@ -21,14 +21,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from wal.wire.fields import FieldReader, uvarint
+from wal.wire.fields import FieldReader, uvarint, zigzag
 
 Int64s = npt.NDArray[np.int64]
 _Tuple = TypeVar("_Tuple", bound=tuple[Any, ...])
 
 _MODULUS: Final = 1 << 64
 _WORD_BYTES: Final = 8
-_VARINT_SHIFTS: Final = range(0, 70, 7)
 
 
 def column(numbers: Iterable[int]) -> Int64s:
@@ -70,7 +69,7 @@ def pack_column(numbers: Int64s, *, is_leading: bool = False) -> bytes:
         width = 1
     words = np.ascontiguousarray(difference(numbers, smallest), "<i8")
     entries = words.view(np.uint8).reshape(count, _WORD_BYTES)[:, :width]
-    return b"".join((front, bytes((width,)), _zigzag(smallest), entries.tobytes()))
+    return b"".join((front, bytes((width,)), zigzag(smallest), entries.tobytes()))
 
 
 def read_column(reader: FieldReader, count: int | None) -> Int64s:
@@ -80,7 +79,7 @@ def read_column(reader: FieldReader, count: int | None) -> Int64s:
     """
     found = reader.uvarint() - 1
     width = reader.raw(1)[0]
-    smallest = _read_zigzag(reader)
+    smallest = reader.zigzag()
     if found < 0 or width > _WORD_BYTES:
         raise reader.corrupt(f"a column of {found} entries of {width} bytes")
     if count is None and found and not width:
@@ -93,25 +92,3 @@ def read_column(reader: FieldReader, count: int | None) -> Int64s:
         entries = np.frombuffer(reader.data, np.uint8, found * width, start)
         words[:, :width] = entries.reshape(found, width)
     return total(words.view("<i8").reshape(found).astype(np.int64, copy=False), smallest)
-
-
-def _zigzag(number: int) -> bytes:
-    value = (number << 1 ^ number >> 63) % _MODULUS
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _read_zigzag(reader: FieldReader) -> int:
-    value = 0
-    for shift in _VARINT_SHIFTS:
-        byte = reader.raw(1)[0]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >= _MODULUS:
-                break
-            return value >> 1 ^ -(value & 1)
-    raise reader.corrupt("a varint of more than 64 bits")

@@ -1,13 +1,11 @@
 """FileCommitted, the one metadata record whose size and speed matter: values, and bytes.
 
 A WAL object carries thousands of batches, so its record keeps them column by column, in memory
-(`CommittedBatches`) and, from version 1 on, in the log. Nothing here runs a Python loop over
-batches except where one looks at them one by one.
+(`CommittedBatches`) and in the log. Nothing here runs a Python loop over batches except where one
+looks at them one by one.
 
-Version 0 is KIP-1164's schema field by field, 61 bytes per batch, with the tagged fields that this
-module needs beside it. It is read for ever and not written any more.
-
-Version 1 says the same in a third of the bytes (frame: metadata/records/records.py, *column*:
+The record's version is 1 and ours. Version 0 is KIP-1164's schema, which takes 61 bytes per batch
+and says the same; nothing here writes or reads it (frame: metadata/records/records.py, *column*:
 metadata/records/columns.py):
 
     ObjectKey string, ObjectFormat int8, FileSize int64, UploaderBrokerId int32, OwnerIds []int32,
@@ -42,11 +40,10 @@ equal numbers, three or four bytes for the whole file.
 Source: KIP-1164, "Metadata records", including its wish for fewer bytes per record.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
-from typing import Any, Final, NamedTuple, overload
+from typing import Final, NamedTuple, overload
 from uuid import UUID
 
 import numpy as np
@@ -73,23 +70,14 @@ from wal.wire.fields import (
     uvarint,
 )
 
-COMMITTED_AT_TAG: Final = 1000
 POSITIONS_TAG: Final = 1001
-REFUSED_TAG: Final = 1002
-REQUEST_DIGEST_TAG: Final = 1003
 REFUSED_TAGS: Final = range(1004, 1009)
-"""Version 1: one per field of RefusedBatch."""
+"""One per field of RefusedBatch."""
 
 REQUEST_DIGEST_BYTES: Final = 16
 
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
-COMMITTED_BATCH: Final = struct.Struct(">biiqqqqbqhiiB")
-"""Version 0: one accepted batch and its empty tag section."""
-assert COMMITTED_BATCH.size == 61
-
-_REFUSED_BATCH_BYTES: Final = 31
-_PARTITION_BYTES_MIN: Final = 6
 _TOPIC_BYTES_MIN: Final = 18
 
 
@@ -238,11 +226,8 @@ class FileCommittedRecord:
     request_digest: bytes = bytes(REQUEST_DIGEST_BYTES)
 
 
-# --- version 1 ---------------------------------------------------------------------------------
-
-
 def encode_file_committed(record: FileCommittedRecord) -> bytes:
-    """Version 1. Raises ValueError or struct.error for a number that its field cannot hold."""
+    """Raises ValueError or struct.error for a number that its field cannot hold."""
     batches = CommittedBatches.of(record.batches)
     batches.check()
     if len(record.request_digest) != REQUEST_DIGEST_BYTES:
@@ -318,7 +303,7 @@ def _last_sequences(base_sequence: Int64s, span: Int64s) -> Int64s:
 
 
 def decode_file_committed(reader: FieldReader) -> FileCommittedRecord:
-    """Version 1. Raises CorruptLog."""
+    """Raises CorruptLog."""
     object_key = ObjectKey(reader.compact_string())
     object_format = reader.int8()
     file_size = reader.int64()
@@ -424,101 +409,3 @@ def _partitions(
 def _refused(columns: Sequence[Int64s]) -> Sequence[RefusedBatch]:
     numbers = [numbers.tolist() for numbers in columns]
     return tuple(map(RefusedBatch._make, zip(*numbers, strict=True)))
-
-
-# --- version 0 ---------------------------------------------------------------------------------
-
-
-def decode_file_committed_0(reader: FieldReader) -> FileCommittedRecord:
-    """KIP-1164's schema. Raises CorruptLog."""
-    object_key = ObjectKey(reader.compact_string())
-    object_format = reader.int8()
-    file_size = reader.int64()
-    uploader_broker_id = reader.int32()
-    owner_ids = tuple([reader.int32() for _ in range(reader.array_count(4))])
-    placed: list[tuple[TopicIdPartition, tuple[Any, ...]]] = []
-    for _ in range(reader.array_count(_TOPIC_BYTES_MIN)):
-        topic_id = reader.uuid()
-        for _ in range(reader.array_count(_PARTITION_BYTES_MIN)):
-            partition = TopicIdPartition(topic_id, reader.int32())
-            placed += [(partition, fields) for fields in _committed_batch_fields(reader)]
-            reader.skip_tags()
-        reader.skip_tags()
-    committed_at_ms: int | None = None
-    positions: Sequence[int] = range(len(placed))
-    refused: Sequence[RefusedBatch] = ()
-    request_digest = bytes(REQUEST_DIGEST_BYTES)
-    for tag, content in reader.tags():
-        if tag == COMMITTED_AT_TAG:
-            committed_at_ms = content.int64()
-        elif tag == POSITIONS_TAG:
-            positions = _decode_positions(content, len(placed))
-        elif tag == REFUSED_TAG:
-            refused = _decode_refused(content)
-        elif tag == REQUEST_DIGEST_TAG:
-            request_digest = content.raw(REQUEST_DIGEST_BYTES)
-        else:
-            continue
-        content.finish()
-    if committed_at_ms is None:
-        raise reader.corrupt("a committed file without its time of commit")
-    make = CommittedBatch._make
-    return FileCommittedRecord(
-        object_key=object_key,
-        object_format=object_format,
-        file_size=file_size,
-        uploader_broker_id=uploader_broker_id,
-        owner_ids=owner_ids,
-        committed_at_ms=committed_at_ms,
-        batches=CommittedBatches.of(
-            [
-                make((partition, position, *fields))
-                for position, (partition, fields) in zip(positions, placed, strict=True)
-            ]
-        ),
-        refused=refused,
-        request_digest=request_digest,
-    )
-
-
-_NO_TAG_POSITION: Final = COMMITTED_BATCH.size - 1
-_COMMITTED_FIELDS: Final = struct.Struct(">biiqqqqbqhiix")
-"""COMMITTED_BATCH without its tag section."""
-
-
-def _committed_batch_fields(reader: FieldReader) -> Sequence[tuple[Any, ...]]:
-    """The fields of one partition's batches, from `magic` on."""
-    size = COMMITTED_BATCH.size
-    count = reader.array_count(size)
-    start = reader.position
-    end = start + count * size
-    # As long as every tag section is empty, batches lie at a fixed stride; that every 61st byte is
-    # zero proves it, batch by batch.
-    if not any(reader.data[start + _NO_TAG_POSITION : end : size]):
-        reader.skip(count * size)
-        return list(_COMMITTED_FIELDS.iter_unpack(reader.data[start:end]))
-    batches = []
-    for _ in range(count):
-        at = reader.skip(_NO_TAG_POSITION)
-        batches.append(_COMMITTED_FIELDS.unpack(reader.data[at : at + _NO_TAG_POSITION] + NO_TAGS))
-        reader.skip_tags()
-    return batches
-
-
-def _decode_positions(reader: FieldReader, count: int) -> Sequence[int]:
-    if reader.array_count(4) != count:
-        raise reader.corrupt(f"not as many positions as batches, which are {count},")
-    start = reader.skip(4 * count)
-    return struct.unpack_from(f">{count}i", reader.data, start)
-
-
-def _decode_refused(reader: FieldReader) -> Sequence[RefusedBatch]:
-    refused = []
-    for _ in range(reader.array_count(_REFUSED_BATCH_BYTES)):
-        refused.append(
-            RefusedBatch(
-                reader.int32(), reader.int16(), reader.int64(), reader.int64(), reader.int64()
-            )
-        )
-        reader.skip_tags()
-    return tuple(refused)

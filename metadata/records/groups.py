@@ -1,8 +1,8 @@
 """Metadata records about consumer groups: committed offsets, and what a group must not forget.
 
 They are framed and encoded like all metadata records (metadata/records/records.py) and applied by
-metadata/apply/apply_groups.py. They are in the log of the metadata partition that coordinates the group
-(`metadata.rules.groups.group_coordinator`).
+metadata/apply/apply_groups.py. They are in the log of the metadata partition that coordinates the
+group (`metadata.rules.groups.group_coordinator`).
 
     1020 OffsetsCommitted  GroupId string, Offsets []
                              TopicId uuid, PartitionIndex int32, Offset int64, LeaderEpoch int32,
@@ -16,22 +16,13 @@ Encoding raises ValueError or struct.error for a number that its field cannot ho
 nothing but CorruptLog.
 """
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from typing import Annotated, Any, Final, NamedTuple
 
 from wal.coordinates import TopicIdPartition
-from wal.wire.fields import (
-    INT8,
-    INT64,
-    NO_TAGS,
-    FieldReader,
-    compact_string,
-    uvarint,
-)
+from wal.wire.layouts import CompactBytes, Int8, Int32, array, layout
 
 NO_EXPIRY: Final = -1
 """`expire_ms` of an offset that goes when the group's retention says so."""
@@ -57,10 +48,15 @@ class CommittedOffset(NamedTuple):
     partition: TopicIdPartition
     offset: int
     commit_ms: int
-    leader_epoch: int = NO_LEADER_EPOCH
+    leader_epoch: Int32 = NO_LEADER_EPOCH
     metadata: str = ""
     expire_ms: int = NO_EXPIRY
     """When it expires, if the client itself said so."""
+
+
+_OFFSET: Final = layout(
+    CommittedOffset, "partition", "offset", "leader_epoch", "commit_ms", "expire_ms", "metadata"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +64,7 @@ class OffsetsCommittedRecord:
     """The group's offsets of these partitions; each replaces what was committed before."""
 
     group_id: str
-    offsets: Sequence[CommittedOffset]
+    offsets: Annotated[Sequence[CommittedOffset], array(_OFFSET)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +77,8 @@ class OffsetsDeletedRecord:
     """
 
     group_id: str
-    partitions: Sequence[TopicIdPartition]
     committed_until_ms: int = WHENEVER_COMMITTED
+    partitions: Sequence[TopicIdPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +86,11 @@ class GroupStoredRecord:
     """All that a group's coordinator has to remember of it; replaces what was stored before."""
 
     group_id: str
-    kind: int
+    kind: Int8
     """A GroupKind other than OFFSETS_ONLY, or one of a newer release."""
-    state: bytes
-    """The coordinator's own format, with its own version."""
     updated_ms: int
+    state: CompactBytes
+    """The coordinator's own format, with its own version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,122 +102,12 @@ class GroupDeletedRecord:
 
 GroupRecord = OffsetsCommittedRecord | OffsetsDeletedRecord | GroupStoredRecord | GroupDeletedRecord
 
-_OFFSET: Final = struct.Struct(">16siqiqq")
-_PARTITION: Final = struct.Struct(">16si")
-_OFFSET_BYTES_MIN: Final = _OFFSET.size + 2
+GROUP_RECORDS: Final[Mapping[int, type[Any]]] = {
+    1020: OffsetsCommittedRecord,
+    1021: OffsetsDeletedRecord,
+    1022: GroupStoredRecord,
+    1023: GroupDeletedRecord,
+}
 
-
-def encode_offset(offset: CommittedOffset) -> bytes:
-    """One entry of OffsetsCommitted. Raises: struct.error, ValueError (it does not fit)."""
-    partition, value, commit_ms, leader_epoch, metadata, expire_ms = offset
-    fixed = _OFFSET.pack(
-        partition.topic_id.bytes, partition.partition, value, leader_epoch, commit_ms, expire_ms
-    )
-    return fixed + compact_string(metadata) + NO_TAGS
-
-
-def _decode_offset(reader: FieldReader) -> CommittedOffset:
-    topic_id, partition, value, leader_epoch, commit_ms, expire_ms = _OFFSET.unpack_from(
-        reader.data, reader.skip(_OFFSET.size)
-    )
-    offset = CommittedOffset(
-        partition=TopicIdPartition(UUID(bytes=topic_id), partition),
-        offset=value,
-        commit_ms=commit_ms,
-        leader_epoch=leader_epoch,
-        metadata=reader.compact_string(),
-        expire_ms=expire_ms,
-    )
-    reader.skip_tags()
-    return offset
-
-
-def _encode_offsets_committed(record: OffsetsCommittedRecord) -> bytes:
-    return b"".join(
-        (
-            compact_string(record.group_id),
-            uvarint(len(record.offsets) + 1),
-            *map(encode_offset, record.offsets),
-            NO_TAGS,
-        )
-    )
-
-
-def _decode_offsets_committed(reader: FieldReader) -> OffsetsCommittedRecord:
-    group_id = reader.compact_string()
-    offsets = [_decode_offset(reader) for _ in range(reader.array_count(_OFFSET_BYTES_MIN))]
-    reader.skip_tags()
-    return OffsetsCommittedRecord(group_id=group_id, offsets=tuple(offsets))
-
-
-def _encode_offsets_deleted(record: OffsetsDeletedRecord) -> bytes:
-    partitions = [
-        _PARTITION.pack(topic_id.bytes, partition) + NO_TAGS
-        for topic_id, partition in record.partitions
-    ]
-    return b"".join(
-        (
-            compact_string(record.group_id),
-            INT64.pack(record.committed_until_ms),
-            uvarint(len(partitions) + 1),
-            *partitions,
-            NO_TAGS,
-        )
-    )
-
-
-def _decode_offsets_deleted(reader: FieldReader) -> OffsetsDeletedRecord:
-    group_id = reader.compact_string()
-    committed_until_ms = reader.int64()
-    partitions = []
-    for _ in range(reader.array_count(_PARTITION.size + 1)):
-        partitions.append(TopicIdPartition(reader.uuid(), reader.int32()))
-        reader.skip_tags()
-    reader.skip_tags()
-    return OffsetsDeletedRecord(
-        group_id=group_id,
-        partitions=tuple(partitions),
-        committed_until_ms=committed_until_ms,
-    )
-
-
-def _encode_group_stored(record: GroupStoredRecord) -> bytes:
-    return b"".join(
-        (
-            compact_string(record.group_id),
-            INT8.pack(record.kind),
-            INT64.pack(record.updated_ms),
-            uvarint(len(record.state) + 1),
-            record.state,
-            NO_TAGS,
-        )
-    )
-
-
-def _decode_group_stored(reader: FieldReader) -> GroupStoredRecord:
-    record = GroupStoredRecord(
-        group_id=reader.compact_string(),
-        kind=reader.int8(),
-        updated_ms=reader.int64(),
-        state=reader.raw(reader.array_count()),
-    )
-    reader.skip_tags()
-    return record
-
-
-def _encode_group_deleted(record: GroupDeletedRecord) -> bytes:
-    return compact_string(record.group_id) + NO_TAGS
-
-
-def _decode_group_deleted(reader: FieldReader) -> GroupDeletedRecord:
-    record = GroupDeletedRecord(group_id=reader.compact_string())
-    reader.skip_tags()
-    return record
-
-
-GROUP_CODECS: Final[Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[..., Any]]]] = (
-    (1020, OffsetsCommittedRecord, _encode_offsets_committed, _decode_offsets_committed),
-    (1021, OffsetsDeletedRecord, _encode_offsets_deleted, _decode_offsets_deleted),
-    (1022, GroupStoredRecord, _encode_group_stored, _decode_group_stored),
-    (1023, GroupDeletedRecord, _encode_group_deleted, _decode_group_deleted),
-)
+encode_offset: Final = _OFFSET.write
+"""One entry of OffsetsCommitted. Raises: struct.error, ValueError (it does not fit)."""

@@ -10,7 +10,8 @@ as KRaft's metadata records do:
     uvarint  frame version   1
     uvarint  api key         which record
     uvarint  version         0; 1 of FileCommitted
-             body            flexible-version encoding (wal/wire/fields.py), tag section last
+             body            flexible-version encoding (wal/wire/fields.py), tag
+             section last
 
 An unknown tag is skipped. An unknown frame version, api key or version is refused: a replica that
 stepped over a record it does not understand would no longer equal the one that wrote it.
@@ -19,27 +20,10 @@ Records of KIP-1164, field by field as in its schemas:
 
     100 PartitionCreated   TopicId uuid, Name string, PartitionIndex int32
     101 TopicDeleted       TopicId uuid
-    102 FileCommitted      (version 0; what is written is version 1, metadata/records/file_committed.py)
-                           ObjectKey string, ObjectFormat int8, FileSize int64,
-                           UploaderBrokerId int32, OwnerIds []int32, Topics []
-                             TopicId uuid, Partitions []
-                               PartitionIndex int32, Batches [] (61 bytes each)
-                                 Magic int8, ByteOffset int32, ByteSize int32,
-                                 AssignedBaseOffset int64, AssignedLastOffset int64,
-                                 LogAppendTimestamp int64, BatchMaxTimestamp int64,
-                                 TimestampType int8, ProducerId int64, ProducerEpoch int16,
-                                 BaseSequence int32, LastSequence int32
     103 RecordsDeleted     TopicId uuid, PartitionIndex int32, NewLogStartOffset int64
 
-Tagged fields that we add to FileCommitted (numbered from 1000, away from what the KIP may add):
-
-    tag 1000  CommittedAt  int64       the coordinator's wall clock, ms
-    tag 1001  Positions    []int32     per accepted batch, in the order of Topics, its position in
-                                       the request; left out when that is 0, 1, 2, …
-    tag 1002  Refused      []          the batches of the request that were not appended (31 bytes)
-                             Position int32, ErrorCode int16, BaseOffset int64,
-                             LogAppendTimestamp int64, LogStartOffset int64
-    tag 1003  RequestDigest 16 bytes   tells a re-sent commit from other content under this key
+102 FileCommitted is the KIP's by key and content; its layout is version 1, which is ours:
+metadata/records/file_committed.py.
 
 Records of our own, api keys from 1000:
 
@@ -66,27 +50,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from metadata.records.control import CONTROL_CODECS, ControlRecord
+from metadata.records.control import CONTROL_RECORDS, ControlRecord
 from metadata.records.file_committed import REQUEST_DIGEST_BYTES as REQUEST_DIGEST_BYTES
 from metadata.records.file_committed import CommittedBatch as CommittedBatch
 from metadata.records.file_committed import FileCommittedRecord as FileCommittedRecord
 from metadata.records.file_committed import RefusedBatch as RefusedBatch
 from metadata.records.file_committed import (
     decode_file_committed,
-    decode_file_committed_0,
     encode_file_committed,
 )
-from metadata.records.groups import GROUP_CODECS, GroupRecord
+from metadata.records.groups import GROUP_RECORDS, GroupRecord
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog
-from wal.wire.fields import (
-    INT32,
-    INT64,
-    NO_TAGS,
-    FieldReader,
-    compact_string,
-    uvarint,
-)
+from wal.wire.fields import FieldReader, uvarint
+from wal.wire.layouts import Int32, UInt32, layout
 
 FRAME_VERSION: Final = 1
 FILE_COMMITTED: Final = 102
@@ -94,11 +71,11 @@ FILE_COMMITTED: Final = 102
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCreatedRecord:
-    """A partition exists from here on; a topic exists from its first partition on."""
+    """Creates a partition; the first one creates its topic."""
 
     topic_id: UUID
     name: str
-    partition: int
+    partition: Int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +110,7 @@ class ProducerIdsAllocatedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlannedRecord:
-    """These offsets shall become one segment under this key, whoever rolls it, however often."""
+    """These offsets become one segment under this key, whoever rolls it, however often."""
 
     partition: TopicIdPartition
     base_offset: int
@@ -151,8 +128,8 @@ class SegmentCommittedRecord:
     last_offset: int
     object_key: ObjectKey
     object_bytes: int
-    crc32c: int
-    record_count: int
+    crc32c: UInt32
+    record_count: Int32
     max_timestamp_ms: int
 
 
@@ -225,195 +202,39 @@ def decode_record(data: bytes) -> MetadataRecord:
     decode = _DECODERS.get((api_key, version))
     if decode is None:
         raise CorruptLog(
-            f"unknown record type: metadata record has api key {api_key}, version {version};"
-            " only a newer release can have written it"
+            f"unknown record type: api key {api_key}, version {version},"
+            " which this release does not read"
         )
     record = decode(frame)
     frame.finish()
     return record
 
 
-# --- the others --------------------------------------------------------------------------------
+_KINDS: Final[Mapping[int, type[Any]]] = {
+    100: PartitionCreatedRecord,
+    101: TopicDeletedRecord,
+    103: RecordsDeletedRecord,
+    1000: TopicConfigsRecord,
+    1001: ProducerIdsAllocatedRecord,
+    1002: SegmentPlannedRecord,
+    1003: SegmentCommittedRecord,
+    1004: FilesDeletedRecord,
+    **CONTROL_RECORDS,
+    **GROUP_RECORDS,
+}
+_LAYOUTS: Final = {api_key: layout(kind) for api_key, kind in _KINDS.items()}
 
-
-def _encode_partition_created(record: PartitionCreatedRecord) -> bytes:
-    return b"".join(
-        (
-            record.topic_id.bytes,
-            compact_string(record.name),
-            INT32.pack(record.partition),
-            NO_TAGS,
-        )
-    )
-
-
-def _decode_partition_created(reader: FieldReader) -> PartitionCreatedRecord:
-    record = PartitionCreatedRecord(
-        topic_id=reader.uuid(), name=reader.compact_string(), partition=reader.int32()
-    )
-    reader.skip_tags()
-    return record
-
-
-def _encode_topic_deleted(record: TopicDeletedRecord) -> bytes:
-    return record.topic_id.bytes + NO_TAGS
-
-
-def _decode_topic_deleted(reader: FieldReader) -> TopicDeletedRecord:
-    record = TopicDeletedRecord(topic_id=reader.uuid())
-    reader.skip_tags()
-    return record
-
-
-def _encode_partition(partition: TopicIdPartition) -> bytes:
-    return partition.topic_id.bytes + INT32.pack(partition.partition)
-
-
-def _decode_partition(reader: FieldReader) -> TopicIdPartition:
-    return TopicIdPartition(reader.uuid(), reader.int32())
-
-
-def _encode_records_deleted(record: RecordsDeletedRecord) -> bytes:
-    return _encode_partition(record.partition) + INT64.pack(record.new_log_start_offset) + NO_TAGS
-
-
-def _decode_records_deleted(reader: FieldReader) -> RecordsDeletedRecord:
-    record = RecordsDeletedRecord(
-        partition=_decode_partition(reader), new_log_start_offset=reader.int64()
-    )
-    reader.skip_tags()
-    return record
-
-
-def _encode_topic_configs(record: TopicConfigsRecord) -> bytes:
-    parts = [record.topic_id.bytes, uvarint(len(record.configs) + 1)]
-    # By name, so that equal configs are equal bytes.
-    for name, value in sorted(record.configs.items()):
-        parts += (compact_string(name), compact_string(value), NO_TAGS)
-    return b"".join((*parts, NO_TAGS))
-
-
-def _decode_topic_configs(reader: FieldReader) -> TopicConfigsRecord:
-    topic_id = reader.uuid()
-    configs: dict[str, str] = {}
-    for _ in range(reader.array_count(3)):
-        name = reader.compact_string()
-        if name in configs:
-            raise reader.corrupt(f"config {name!r} is there twice")
-        configs[name] = reader.compact_string()
-        reader.skip_tags()
-    reader.skip_tags()
-    return TopicConfigsRecord(topic_id=topic_id, configs=configs)
-
-
-def _encode_producer_ids_allocated(record: ProducerIdsAllocatedRecord) -> bytes:
-    return INT64.pack(record.next_producer_id) + NO_TAGS
-
-
-def _decode_producer_ids_allocated(reader: FieldReader) -> ProducerIdsAllocatedRecord:
-    record = ProducerIdsAllocatedRecord(next_producer_id=reader.int64())
-    reader.skip_tags()
-    return record
-
-
-def _encode_segment_planned(record: SegmentPlannedRecord) -> bytes:
-    return b"".join(
-        (
-            _encode_partition(record.partition),
-            INT64.pack(record.base_offset),
-            INT64.pack(record.last_offset),
-            compact_string(record.object_key),
-            INT64.pack(record.planned_at_ms),
-            NO_TAGS,
-        )
-    )
-
-
-def _decode_segment_planned(reader: FieldReader) -> SegmentPlannedRecord:
-    record = SegmentPlannedRecord(
-        partition=_decode_partition(reader),
-        base_offset=reader.int64(),
-        last_offset=reader.int64(),
-        object_key=ObjectKey(reader.compact_string()),
-        planned_at_ms=reader.int64(),
-    )
-    reader.skip_tags()
-    return record
-
-
-_SEGMENT_RESULT: Final = struct.Struct(">qIiq")
-
-
-def _encode_segment_committed(record: SegmentCommittedRecord) -> bytes:
-    return b"".join(
-        (
-            _encode_partition(record.partition),
-            INT64.pack(record.base_offset),
-            INT64.pack(record.last_offset),
-            compact_string(record.object_key),
-            _SEGMENT_RESULT.pack(
-                record.object_bytes, record.crc32c, record.record_count, record.max_timestamp_ms
-            ),
-            NO_TAGS,
-        )
-    )
-
-
-def _decode_segment_committed(reader: FieldReader) -> SegmentCommittedRecord:
-    record = SegmentCommittedRecord(
-        partition=_decode_partition(reader),
-        base_offset=reader.int64(),
-        last_offset=reader.int64(),
-        object_key=ObjectKey(reader.compact_string()),
-        object_bytes=reader.int64(),
-        crc32c=reader.uint32(),
-        record_count=reader.int32(),
-        max_timestamp_ms=reader.int64(),
-    )
-    reader.skip_tags()
-    return record
-
-
-def _encode_files_deleted(record: FilesDeletedRecord) -> bytes:
-    keys = map(compact_string, record.object_keys)
-    return b"".join((uvarint(len(record.object_keys) + 1), *keys, NO_TAGS))
-
-
-def _decode_files_deleted(reader: FieldReader) -> FilesDeletedRecord:
-    keys = tuple(ObjectKey(reader.compact_string()) for _ in range(reader.array_count()))
-    reader.skip_tags()
-    return FilesDeletedRecord(object_keys=keys)
-
-
-_CODECS: Final[Sequence[tuple[int, type[Any], Callable[[Any], bytes], Callable[..., Any]]]] = (
-    (100, PartitionCreatedRecord, _encode_partition_created, _decode_partition_created),
-    (101, TopicDeletedRecord, _encode_topic_deleted, _decode_topic_deleted),
-    (103, RecordsDeletedRecord, _encode_records_deleted, _decode_records_deleted),
-    (1000, TopicConfigsRecord, _encode_topic_configs, _decode_topic_configs),
-    (
-        1001,
-        ProducerIdsAllocatedRecord,
-        _encode_producer_ids_allocated,
-        _decode_producer_ids_allocated,
-    ),
-    (1002, SegmentPlannedRecord, _encode_segment_planned, _decode_segment_planned),
-    (1003, SegmentCommittedRecord, _encode_segment_committed, _decode_segment_committed),
-    (1004, FilesDeletedRecord, _encode_files_deleted, _decode_files_deleted),
-    *CONTROL_CODECS,
-    *GROUP_CODECS,
-)
 RECORD_TYPES: Final[Mapping[int, type[Any]]] = {
-    **{api_key: kind for api_key, kind, _, _ in _CODECS},
+    **_KINDS,
     FILE_COMMITTED: FileCommittedRecord,
 }
 """What each api key stands for."""
 
 _ENCODERS: Final[Mapping[type[Any], tuple[int, int, Callable[[Any], bytes]]]] = {
-    **{kind: (api_key, 0, encode) for api_key, kind, encode, _ in _CODECS},
+    **{kind: (api_key, 0, _LAYOUTS[api_key].write) for api_key, kind in _KINDS.items()},
     FileCommittedRecord: (FILE_COMMITTED, 1, encode_file_committed),
 }
 _DECODERS: Final[Mapping[tuple[int, int], Callable[[FieldReader], MetadataRecord]]] = {
-    **{(api_key, 0): decode for api_key, _, _, decode in _CODECS},
-    (FILE_COMMITTED, 0): decode_file_committed_0,
+    **{(api_key, 0): of.read for api_key, of in _LAYOUTS.items()},
     (FILE_COMMITTED, 1): decode_file_committed,
 }

@@ -1,0 +1,8 @@
+"""A replica: a metadata log and the state that follows from it.
+
+- `replica`: both together, as leaders and followers use them
+- `state_recovery`: opening the state: trust it, or make it anew; `read_ahead`: the log, read ahead
+  of whoever applies it
+- `snapshots`, `snapshot_format`: snapshots in the store; their bytes
+- `verify`: log against state against snapshots
+"""

@@ -17,6 +17,7 @@ applied sooner or later; CorruptState and CorruptLog are raised to whoever appli
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +37,7 @@ from metadata.operations import (
     TopicDescription,
 )
 from metadata.records.groups import CommittedOffset
+from metadata.replica.read_ahead import read_ahead
 from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.state_recovery import REPLAY_BYTES, apply_batches, open_state
 from metadata.state.group_queries import (
@@ -208,8 +210,11 @@ class Replica:
         from a snapshot. Raises: CorruptLog, CorruptState, StorageFailed, ObjectStoreUnavailable.
         """
         while self.image.next_offset < log.end_offset:
+            ahead = read_ahead(log, self.image.next_offset, REPLAY_BYTES)
             try:
-                batches = await log.read(self.image.next_offset, REPLAY_BYTES)
+                async with aclosing(ahead) as followed:
+                    async for batches in followed:
+                        await self.apply(batches)
             except OutOfBounds as error:
                 _logger.info("metadata partition %d: %s", self.coordinator_id, error)
                 await self._open(log)
@@ -217,8 +222,6 @@ class Replica:
                 for listener in self._listeners:
                     listener(self.image.partitions.keys())
                 self._tell_applied()
-                continue
-            await self.apply(batches)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -260,6 +263,11 @@ class Replica:
         time, or each of them would see other content under the key.
         """
         return self._deleted_topics.get(topic_id)
+
+    @property
+    def log_began_ms(self) -> int | None:
+        """When the first record was written, by its writer's clock; None for an empty log."""
+        return None if self.image.began_ms < 0 else self.image.began_ms
 
     def topic_ids(self) -> Collection[UUID]:
         """The topics that have partitions here; beside the catalogue, names may repeat."""

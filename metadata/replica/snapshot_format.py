@@ -11,8 +11,8 @@ the keys of every attempt its own.
 The manifest is one line of JSON, and one with the CRC32C of the first in hexadecimal. It is written
 last, when the parts were read back and checked: without a manifest there is no snapshot.
 
-Pure functions; metadata/replica/snapshots.py calls them. Whatever a manifest says is checked before it is
-believed: CorruptObject.
+Pure functions; metadata/replica/snapshots.py calls them. Whatever a manifest says is checked before
+it is believed: CorruptObject.
 """
 
 import json

@@ -1,13 +1,13 @@
 """Snapshots of the coordinator's state: stored, checked, loaded.
 
 A snapshot is a copy of the SQLite state at one position of the metadata log, in the object store
-(metadata/replica/snapshot_format.py). It is what allows the log to be pruned, and what a broker without a
-usable state of its own starts from: snapshot, then the log behind it.
+(metadata/replica/snapshot_format.py). It is what allows the log to be pruned, and what a broker
+without a usable state of its own starts from: snapshot, then the log behind it.
 
 **There is no unverified snapshot.** Whoever takes one uploads the parts, loads them again from the
 store, checks every byte, row and the state hash, and only then writes the manifest that makes it a
-snapshot (metadata/workers/snapshot_keeper.py). A crash before that leaves objects without a manifest, which
-nobody looks at and the keeper removes later.
+snapshot (metadata/workers/snapshot_keeper.py). A crash before that leaves objects without a
+manifest, which nobody looks at and the keeper removes later.
 
 What is wrong with a stored snapshot is found by whoever loads it, and then it is passed over for
 the one before:

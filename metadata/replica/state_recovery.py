@@ -29,16 +29,18 @@ the local file is sound; the keeper of snapshots looks again before it prunes an
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection
 
-from metadata.apply.apply import StateTransaction
+from metadata.apply.apply import RecordApplier
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
+from metadata.replica.read_ahead import read_ahead
 from metadata.replica.snapshot_format import SnapshotManifest
-from metadata.replica.snapshots import SnapshotStatus, SnapshotStore
+from metadata.replica.snapshots import SnapshotStatus, SnapshotStore, StoredSnapshot
 from metadata.state.image import Changes, CommittedImage
 from metadata.state.state import (
     Applied,
@@ -65,6 +67,9 @@ REPLAY_BYTES: Final = 4 << 20
 
 OPEN_ATTEMPTS_MAX: Final = 5
 """How often the log may be pruned past where a replay is."""
+
+LOOKS_FOR_A_SNAPSHOT: Final = 2
+"""How often the snapshots are listed before there is none to start from."""
 
 LISTING_TIMEOUT_S: Final = 5.0
 """How long a start with a sound local state waits to see whether a snapshot is ahead of the log."""
@@ -168,16 +173,23 @@ class _Opening:
     async def rebuilt(self) -> CommittedImage:
         """Start from the newest snapshot that is good for it, else from the log's beginning."""
         passed_over: list[str] = []
-        if self._snapshots is not None:
-            try:
-                image = await self._from_a_snapshot(self._snapshots, passed_over)
-            except ObjectStoreUnavailable as error:
-                if self._log.start_offset > 0:
-                    raise
-                _logger.warning("replaying the whole metadata log, no snapshot: %s", error)
-                image = None
-            if image is not None:
-                return image
+        for _ in range(LOOKS_FOR_A_SNAPSHOT):
+            passed_over.clear()
+            if self._snapshots is not None:
+                try:
+                    image = await self._from_a_snapshot(self._snapshots, passed_over)
+                except ObjectStoreUnavailable as error:
+                    if self._log.start_offset > 0:
+                        raise
+                    _logger.warning("replaying the whole metadata log, no snapshot: %s", error)
+                    image = None
+                if image is not None:
+                    return image
+            if self._log.start_offset == 0:
+                break
+            # What was deleted during the listing is gone, and what was put may not show in it: the
+            # keeper may have gone on. One more, begun after this, shows what there is.
+            await self._log.refresh()
         if self._log.start_offset > 0:
             raise CorruptState(
                 f"the metadata log begins at {self._log.start_offset}, and there is no state to "
@@ -193,8 +205,7 @@ class _Opening:
     async def _from_a_snapshot(
         self, snapshots: SnapshotStore, passed_over: list[str]
     ) -> CommittedImage | None:
-        await refuse_lost_tail(self._log, snapshots)
-        for stored in await snapshots.stored():
+        for stored in await refuse_lost_tail(self._log, snapshots):
             found = await snapshots.survey(stored)
             if found.status is not SnapshotStatus.USABLE or found.manifest is None:
                 passed_over.append(f"snapshot {stored.name} is {found.status.value}")
@@ -260,11 +271,15 @@ async def _look_for_a_lost_tail(log: MetadataLog, snapshots: SnapshotStore) -> N
         _logger.warning("not known whether a snapshot is ahead of the metadata log: %s", error)
 
 
-async def refuse_lost_tail(log: MetadataLog, snapshots: SnapshotStore) -> None:
-    """Raise CorruptState when a snapshot of this cluster is ahead of the log's end."""
-    for stored in await snapshots.stored():
+async def refuse_lost_tail(log: MetadataLog, snapshots: SnapshotStore) -> Sequence[StoredSnapshot]:
+    """Raise CorruptState when a snapshot of this cluster is ahead of the log's end.
+
+    Returns what is stored, newest first, as it was listed for that.
+    """
+    listed = await snapshots.stored()
+    for stored in listed:
         if stored.next_offset <= log.end_offset:
-            return
+            break
         if stored.next_offset <= await log.refresh():
             continue  # of a leader that this log object had not yet heard of
         found = await snapshots.survey(stored)
@@ -274,6 +289,7 @@ async def refuse_lost_tail(log: MetadataLog, snapshots: SnapshotStore) -> None:
                 f"up to {stored.next_offset}: {_GIVEN_OUT_TWICE}. Bring the log back, or let "
                 "`diskless rebuild` make a new one from the objects in the bucket"
             )
+    return listed
 
 
 async def replay(state: StateDatabase, log: MetadataLog, image: CommittedImage) -> None:
@@ -281,18 +297,18 @@ async def replay(state: StateDatabase, log: MetadataLog, image: CommittedImage) 
 
     Raises: OutOfBounds (it was pruned past `image`), CorruptState, CorruptLog, StorageFailed.
     """
-    while image.next_offset < log.end_offset:
-        batches = await log.read(image.next_offset, REPLAY_BYTES)
-        image.merge(await state.write(partial(apply_batches, image, batches)))
+    async with aclosing(read_ahead(log, image.next_offset, REPLAY_BYTES)) as replayed:
+        async for batches in replayed:
+            image.merge(await state.write(partial(apply_batches, image, batches)))
 
 
 def apply_batches(
     image: CommittedImage, batches: Sequence[MetadataRecordBatch], connection: Connection
 ) -> Changes:
     """One transaction's work: `batches` in log order, on top of `image`."""
-    transaction = StateTransaction(connection, image)
+    applier = RecordApplier(connection, image)
     for batch in batches:
-        transaction.apply(batch)
-    changes = transaction.finish()
+        applier.apply(batch)
+    changes = applier.finish()
     failpoint("apply.before_commit")
     return changes

@@ -6,8 +6,9 @@ replayed onto the oldest snapshot that it reaches back to.
 
 Everything else that claims to be the state at some offset is compared with it: the SQLite state
 that the coordinator keeps, and every snapshot, which is loaded and checked row by row. Replaying up
-to where it is must give its hash and end in its last record. A state or snapshot that is missing or
-damaged heals at the next start, is passed over, and yet is reported, because nobody expects it.
+to where it is must give its hash and end in its last record. A damaged state or snapshot heals at
+the next start, is passed over, and yet is reported, because nobody expects it. A missing state
+claims nothing: the next start makes it from the log, as after a rebuild.
 
 The log must not be open elsewhere. What objects must exist is returned for the caller, who has the
 store.
@@ -21,7 +22,6 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from metadata.apply.apply_groups import COMMIT_PERIOD_MS
 from metadata.log.log import MetadataLog
 from metadata.records.groups import GroupKind
 from metadata.replica.snapshot_format import SnapshotManifest
@@ -31,6 +31,7 @@ from metadata.state.image import CommittedImage
 from metadata.state.queries import NO_UPLOADER
 from metadata.state.schema import (
     BATCHES,
+    COMMIT_PERIOD_MS,
     CONSUMER_GROUPS,
     FILE_ANSWERS,
     FILES,
@@ -125,7 +126,6 @@ async def _claim_of_state(directory: Path, violations: list[Violation]) -> list[
     """What the coordinator's own state claims; nothing when it cannot be trusted."""
     path = directory / STATE_FILE
     if not path.exists():
-        violations.append(Violation(STATE_FILE, "is missing; the next start rebuilds it"))
         return []
     async with StateDatabase(path, readers=1) as state:
         try:

@@ -1,0 +1,8 @@
+"""What the coordinator decides, as functions of the state and a request; no I/O of their own.
+
+- `commit_request`, `commit`: a commit: checked, decided
+- `topics`, `quotas`, `brokers`, `groups`: topics and partitions; quotas of clients; which brokers
+  there are; which coordinator a consumer group has
+- `files`: what comes next for a WAL object; `segments`: segments planned and committed
+- `retention`: which records are old enough
+"""

@@ -105,12 +105,15 @@ def decide_commit(
     *,
     now_ms: int,
     wall_ms: int,
+    steady_ms: int,
     settings: CoordinatorSettings,
 ) -> Decision[Sequence[BatchCommit]]:
     """Assign offsets; the view has the effect afterwards.
 
     `now_ms` becomes the append time and never goes back; `wall_ms` does, and keys are judged by it:
-    after a clock was set back, new keys look old to a time that only goes forward.
+    after a clock was set back, new keys look old to a time that only goes forward. Whether a
+    producer was silent for long enough to be forgotten is judged by `steady_ms`
+    (`wal.steady_clock`).
 
     Raises (and leaves the view alone): Rejected (other content was committed under this key),
     ObjectExpired (too old, forgotten or tombstoned).
@@ -146,7 +149,13 @@ def decide_commit(
     if commit.has_producers:
         groups = _grouped(commit, partition_ids)
         checked = _check_producers(
-            view, columns, groups, answer, now_ms, settings.producer_expiration_ms
+            view,
+            columns,
+            groups,
+            answer,
+            now_ms=now_ms,
+            steady_ms=steady_ms,
+            expiration_ms=settings.producer_expiration_ms,
         )
     is_accepted = (answer.refusal == 0) & (answer.is_duplicate == 0)
     base_offset, ends = _assign(columns, is_accepted, high_watermarks)
@@ -300,7 +309,9 @@ def _check_producers(
     columns: BatchColumns,
     groups: ProducerGroups,
     answer: Answer,
+    *,
     now_ms: int,
+    steady_ms: int,
     expiration_ms: int,
 ) -> _CheckedProducers | None:
     """Mark in `answer` what is refused or a duplicate; None when there is nothing to check."""
@@ -318,9 +329,10 @@ def _check_producers(
             columns,
             which[starts[group] : ends[group]].tolist(),
             answer,
-            now_ms,
-            expiration_ms,
             of_same_file,
+            now_ms=now_ms,
+            steady_ms=steady_ms,
+            expiration_ms=expiration_ms,
         )
     return _CheckedProducers(columns, groups, states, of_same_file)
 
@@ -330,9 +342,11 @@ def _check_one(
     columns: BatchColumns,
     which: Sequence[int],
     answer: Answer,
-    now_ms: int,
-    expiration_ms: int,
     of_same_file: list[tuple[int, int]],
+    *,
+    now_ms: int,
+    steady_ms: int,
+    expiration_ms: int,
 ) -> None:
     """The batches of one producer on one partition, one after the other."""
     last_sequences = columns.last_sequence
@@ -345,7 +359,7 @@ def _check_one(
             epoch=epoch,
             base_sequence=base_sequence,
             last_sequence=last_sequence,
-            now_ms=now_ms,
+            now_ms=steady_ms,
             expiration_ms=expiration_ms,
         )
         if verdict is None:

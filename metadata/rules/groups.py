@@ -75,8 +75,8 @@ def delete_offsets_decisions(
     group_id: str,
     partitions: Sequence[TopicIdPartition],
     committed_until_ms: int = WHENEVER_COMMITTED,
-) -> Sequence[Decision[None]]:
-    """One after the other. Raises: InvalidRequest."""
+) -> Iterator[Decision[None]]:
+    """One after the other, each made when it is taken. Raises: InvalidRequest."""
     _check_group_id(group_id)
     try:
         for _, partition in partitions:
@@ -84,7 +84,7 @@ def delete_offsets_decisions(
         INT64.pack(committed_until_ms)
     except struct.error as error:
         raise InvalidRequest(f"offsets of group {group_id!r} to delete: {error}") from error
-    return [
+    return (
         Decision(
             (
                 OffsetsDeletedRecord(
@@ -96,7 +96,7 @@ def delete_offsets_decisions(
             None,
         )
         for some in _in_steps(partitions)
-    ]
+    )
 
 
 def store_group_decision(group_id: str, kind: int, state: bytes, now_ms: int) -> Decision[None]:

@@ -4,8 +4,8 @@ The first answer and the answer to a re-sent commit go through the same function
 stored columns, so they are equal by construction. Errors are stored as the code that the metadata
 record has for them; their text is made from the request alone.
 
-Stored is one column (metadata/records/columns.py) per field of `Answer`, in its order, the first one
-leading.
+Stored is one column (metadata/records/columns.py) per field of `Answer`, in its order, the first
+one leading.
 """
 
 from collections.abc import Mapping, Sequence

@@ -21,9 +21,8 @@ from sqlalchemy import (
     values,
 )
 
-from metadata.apply.apply_groups import COMMIT_PERIOD_MS
 from metadata.records.groups import NO_EXPIRY, CommittedOffset
-from metadata.state.schema import CONSUMER_GROUPS, GROUP_OFFSETS
+from metadata.state.schema import COMMIT_PERIOD_MS, CONSUMER_GROUPS, GROUP_OFFSETS
 from metadata.state.state import checked_row
 from wal.coordinates import TopicIdPartition
 

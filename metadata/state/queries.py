@@ -396,7 +396,7 @@ def _live_segments(state: PartitionState) -> Select[Any]:
 
 
 def _live_batches(state: PartitionState) -> Select[Any]:
-    """Rows below the log start may wait there for a planned segment; nobody shall see them."""
+    """Rows below the log start may wait there for a planned segment; nobody is shown them."""
     columns = BATCHES.table.c
     return select(BATCHES.table).where(
         columns.partition == state.id, columns.last_offset >= state.log_start_offset

@@ -348,6 +348,9 @@ CONSUMER_GROUPS: Final = StateTable(
     key=["id"],
     constraints=[UniqueConstraint("group_id")],
 )
+COMMIT_PERIOD_MS: Final = 10 * 60_000
+"""How coarsely the commit time of an offset is indexed; part of STATE_VERSION."""
+
 GROUP_OFFSETS: Final = StateTable(
     16,
     "group_offsets",

@@ -10,8 +10,8 @@ SQLite here is a cache of the metadata log, never the truth (P8). That decides i
 - Transactions are ours: the driver's implicit ones do not isolate. The writer begins with BEGIN
   IMMEDIATE, readers with BEGIN, so a reader sees one committed state for its whole transaction.
 
-Before a file is opened it is checked (metadata/state/state_check.py), and then the position against the
-metadata log (the CRC of the last applied record must be that of the log's record). Any doubt -
+Before a file is opened it is checked (metadata/state/state_check.py), and then the position against
+the metadata log (the CRC of the last applied record must be that of the log's record). Any doubt -
 another version, a hash that does not match, a file that SQLite refuses, a position the log has not
 - sets the file aside as `state.sqlite.bad-N`, and a snapshot or replay makes a new one.
 

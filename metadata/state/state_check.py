@@ -16,8 +16,8 @@ is in the log, and acknowledged, when the check fails.
 
 **What it costs.** A clean stop leaves a mark, and the next start only hashes the file. After a
 crash a million committed batches, each in a row of its own, take about a second on two idle cores:
-their rows are read from the pages (metadata/state/table_pages.py), while the integrity check runs in a
-thread beside, without the interpreter's lock. Row by row through the driver it was three times
+their rows are read from the pages (metadata/state/table_pages.py), while the integrity check runs
+in a thread beside, without the interpreter's lock. Row by row through the driver it was three times
 that. For both, the file must be whole: what a crash left in the write-ahead log is moved into it
 first. Only when another process keeps that from happening, the rows are read through the driver.
 """

@@ -6,8 +6,8 @@ mode readers block nobody; only the write-ahead log cannot be reset until the co
 at a million rows (54 MiB): 0.05 s against 0.17 s for VACUUM INTO, whose file is a tenth smaller,
 which compression makes up for. The copying connection never checkpoints.
 
-**Closing mark.** Checking a state takes a second per million rows (metadata/state/state_check.py). After
-a clean stop it is not needed: the mark beside the file holds its length and its SHA-256, so a
+**Closing mark.** Checking a state takes a second per million rows (metadata/state/state_check.py).
+After a clean stop it is not needed: the mark beside the file holds its length and its SHA-256, so a
 file that still fits is, bit for bit, what the stopped process had. One that does not fit is not
 wrong for that, it is only checked row by row. So is a file with a write-ahead log: whoever left one
 did not stop cleanly. The mark needs no removal at start, since it speaks of bytes, not of time.
@@ -28,7 +28,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
 from wal.disk import Disk
-from wal.errors import CorruptState, StorageFailed
+from wal.errors import CorruptState, DirectoryLost, StorageFailed
 
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
 """A database and the companions that SQLite keeps beside it; -wal belongs to its content."""
@@ -42,12 +42,16 @@ _SETTLE_TIMEOUT_S: Final = 1.0
 def copy_database(source: Path, target: Path) -> None:
     """Copy the committed state of `source`, which may be in use, to `target`, which must not be.
 
-    `target` is not synced. Raises: StorageFailed (no space, I/O error), CorruptState.
+    `target` is not synced. Raises: StorageFailed (no space, I/O error), CorruptState, DirectoryLost
+    (somebody deleted `source`, which is not made again: an empty database would be taken for it).
     """
     remove_database(target)
+    if not source.exists():
+        raise DirectoryLost(f"{source} was deleted under this broker")
+    existing = f"file:{quote(str(source.absolute()))}?mode=rw"
     try:
         with (
-            closing(sqlite3.connect(source, timeout=_COPY_TIMEOUT_S)) as reader,
+            closing(sqlite3.connect(existing, uri=True, timeout=_COPY_TIMEOUT_S)) as reader,
             closing(sqlite3.connect(target)) as copy,
         ):
             for pragma in ("query_only=ON", "wal_autocheckpoint=0", "mmap_size=0"):

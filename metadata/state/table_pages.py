@@ -1,9 +1,10 @@
 """Rows of integer tables straight from the pages of a SQLite file, many at a time.
 
-After a crash every row of the state is checked before anything is served (metadata/state/state_check.py),
-and with a million committed batches what that costs is the Python driver: 1.7 µs for each row of
-eleven integers, against 0.1 µs that SQLite itself takes. So the tables that are large read their
-leaves as arrays: a few NumPy operations per column and 4 MiB of pages, 0.3 µs per row.
+After a crash every row of the state is checked before anything is served
+(metadata/state/state_check.py), and with a million committed batches what that costs is the Python
+driver: 1.7 µs for each row of eleven integers, against 0.1 µs that SQLite itself takes. So the
+tables that are large read their leaves as arrays: a few NumPy operations per column and 4 MiB of
+pages, 0.3 µs per row.
 
 Only what those tables have is understood: the b-tree of a WITHOUT ROWID table of integers, whose
 key is its first columns, so that columns are stored in their order. Cells of such a table are never

@@ -1,0 +1,14 @@
+"""What a leader does by itself: deletes, sweeps, expires, takes snapshots.
+
+- `file_workers`, `file_agreement`: WAL objects without live batches; agreeing that nobody knows a
+  file
+- `orphan_scan`: WAL objects that nobody committed
+- `note_keeper`, `notes_sweep`: what objects note of others, kept when they are deleted, and no
+  longer than it is of use
+- `retention`: old records; `deletion_steps`: a large deletion as several bounded operations
+- `row_sweeper`, `catalogue_sweep`: what deleted topics leave behind: rows; whole topics beside the
+  catalogue
+- `producer_expiry`: silent producers; `broker_sessions`: which brokers are alive
+- `periodic`: how most of them run: a pause, a pass, and again
+- `snapshot_keeper`: when to take snapshots, which to keep, how far to prune
+"""

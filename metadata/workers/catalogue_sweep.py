@@ -14,11 +14,13 @@ no leader to follow, nothing counts as missing.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
+from metadata.workers.periodic import repeat
 from wal.clock import Clock, Sleep
-from wal.errors import CommitOutcomeUnknown, DisklessError, Retriable
+from wal.errors import DisklessError
 
 ABANDONED_AFTER_S: Final = 15 * 60.0
 CHECK_INTERVAL_S: Final = 60.0
@@ -57,12 +59,13 @@ class CatalogueSweep:
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        while True:
-            await self._sleep(CHECK_INTERVAL_S)
-            try:
-                await self.sweep_once()
-            except (Retriable, CommitOutcomeUnknown) as error:
-                _logger.warning("abandoned topics are deleted later: %s", error)
+        await repeat(
+            self.sweep_once,
+            interval_s=CHECK_INTERVAL_S,
+            backoff_max_s=0,
+            sleep=self._sleep,
+            failed=partial(_logger.warning, "abandoned topics are deleted later: %s"),
+        )
 
     async def sweep_once(self) -> None:
         """Look once. Raises: CommitFailed, CommitOutcomeUnknown, NotCoordinator."""

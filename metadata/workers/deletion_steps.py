@@ -43,7 +43,7 @@ _ROW_ENDS: Final = [
 
 
 class DeletingCoordinator(Protocol):
-    """What carries out one step."""
+    """What carries out one step, of a deletion or of retention."""
 
     @property
     def replica(self) -> Replica: ...

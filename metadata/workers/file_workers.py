@@ -17,8 +17,9 @@ and forgotten through the metadata log. Segments need no such care: their keys b
 
 Passes are bounded and go round: an object that the store refuses to delete and an owner that does
 not answer neither stop the others nor are given up. Only keys that the store confirmed are
-forgotten. Nothing is lost by a crash at any point, since every step may be repeated: what was not
-forgotten is deleted or handed over again, which changes nothing.
+forgotten. Before anything is deleted, what it notes of other objects is kept
+(`metadata.workers.note_keeper`). Nothing is lost by a crash at any point, since every step may be
+repeated: what was not forgotten is deleted or handed over again, which changes nothing.
 
 One per coordinator, run by whoever leads it and ended with its leadership; the next leader finds
 the same rows. Retries for ever, backing off while the store or another coordinator is away.
@@ -28,8 +29,9 @@ Source: KIP-1164, "WAL file management"; docs/file-lifecycle.md.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from metadata.metadata_settings import CoordinatorSettings
@@ -37,10 +39,13 @@ from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, HandedFile
 from metadata.rules.files import FilePlan, FileStep, owners_before, plan_file
 from metadata.state.queries import DeletableFile
 from metadata.workers.file_agreement import OtherCoordinators, give_up_files
+from metadata.workers.note_keeper import NoteKeeper
+from metadata.workers.periodic import repeat
 from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey
-from wal.errors import DisklessError, OutcomeUnknown, Retriable
+from wal.errors import DisklessError
 from wal.failpoint import failpoint
+from wal.steady_clock import SteadyClock
 from wal.stores.object_store import ObjectStore
 from wal.stores.retry import backed_off_s
 
@@ -97,14 +102,17 @@ class FileWorkers:
         settings: CoordinatorSettings,
         clock: Clock,
         rng: random.Random,
+        notes: NoteKeeper,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
+        """`notes` keeps what objects note of others before these workers delete them."""
         self._coordinator = coordinator
         self._store = store
+        self._notes = notes
         self._others = others
         self._coordinator_id = coordinator_id
         self._settings = settings
-        self._clock = clock
+        self._clock = SteadyClock(clock)
         self._rng = rng
         self._sleep = sleep
         self._deleting = _Round(coordinator, settings, is_owner=True)
@@ -140,18 +148,19 @@ class FileWorkers:
                 tasks.create_task(self._repeat(step), name=f"files-{step.__name__}")
 
     async def _repeat(self, step: Callable[[], Awaitable[bool]]) -> None:
-        interval_s = self._settings.file_cleaner_interval_ms / 1000
-        failures = 0
-        while True:
-            await self._sleep(backed_off_s(interval_s, failures, BACKOFF_MAX_S, self._rng))
-            try:
-                while await step():
-                    pass
-                failures = 0
-                self._last_success = self._clock.monotonic()
-            except (Retriable, OutcomeUnknown) as error:
-                failures += 1
-                _logger.warning("%s failed, trying again later: %s", step.__name__, error)
+        async def pass_once() -> None:
+            while await step():
+                pass
+            self._last_success = self._clock.monotonic()
+
+        await repeat(
+            pass_once,
+            interval_s=self._settings.file_cleaner_interval_ms / 1000,
+            backoff_max_s=BACKOFF_MAX_S,
+            sleep=self._sleep,
+            failed=partial(_logger.warning, "%s failed, trying again later: %s", step.__name__),
+            rng=self._rng,
+        )
 
     def _plan(self, file: DeletableFile) -> FilePlan:
         return plan_file(
@@ -168,7 +177,7 @@ class FileWorkers:
 
         Raises: ObjectStoreUnavailable, CommitFailed, NotCoordinator, CommitOutcomeUnknown.
         """
-        doomed: list[ObjectKey] = []
+        doomed: dict[ObjectKey, int | None] = {}
         forgettable: set[ObjectKey] = set()
         unsealed: list[ObjectKey] = []
         tombstones: list[ObjectKey] = []
@@ -177,7 +186,7 @@ class FileWorkers:
             key = file.object_key
             match plan.step:
                 case FileStep.DELETE if plan.is_final or key not in self._deleted:
-                    doomed.append(key)
+                    doomed[key] = file.object_bytes
                     if plan.is_final:
                         forgettable.add(key)
                 case FileStep.SEAL:
@@ -196,10 +205,14 @@ class FileWorkers:
             self.forgotten += len(tombstones)
         return self._deleting.is_under_way
 
-    async def _delete(self, keys: Sequence[ObjectKey], forgettable: set[ObjectKey]) -> None:
+    async def _delete(
+        self, doomed: Mapping[ObjectKey, int | None], forgettable: set[ObjectKey]
+    ) -> None:
+        await self._notes.keep(doomed)
         failpoint("delete.before_object")
-        confirmed = await self._store.delete(keys)
+        confirmed = await self._store.delete(list(doomed))
         failpoint("delete.after_object")
+        self._notes.were_deleted(confirmed)
         self.objects_deleted += sum(key not in self._deleted for key in confirmed)
         _remember(self._deleted, [key for key in confirmed if key not in forgettable])
         forgotten = [key for key in confirmed if key in forgettable]

@@ -11,8 +11,8 @@ only when
 2. it is old by its ULID *and* by the store's own clock: older than max.commit.age + clock.skew.max
    + the grace period. That keeps the scan away from work in progress; no promise rests on it;
 3. no coordinator knows it, and *every* coordinator has durably refused its commit for ever
-   (`metadata.workers.file_agreement`). That is the promise: whoever comes first, commit or tombstone,
-   excludes the other, whatever any clock says;
+   (`metadata.workers.file_agreement`). That is the promise: whoever comes first, commit or
+   tombstone, excludes the other, whatever any clock says;
 4. the coordinators are still the same ones as before they were asked.
 
 A coordinator does not answer for keys that are older than its own metadata log: if it ever had
@@ -44,12 +44,13 @@ decisions.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.workers.file_agreement import OtherCoordinators, give_up_files
+from metadata.workers.note_keeper import NoteKeeper
 from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectNotFound, OutcomeUnknown, Retriable
@@ -69,7 +70,7 @@ MARKER_PREFIX: Final = "orphan-scan/"
 """Where the objects lie that the store's clock is read from."""
 
 MARKER_KEPT_MS: Final = 3_600_000
-"""A marker older than that is nobody's any more."""
+"""The scan that wrote an older marker has ended, so anybody may delete it."""
 
 BACKOFF_MAX_S: Final = 300.0
 
@@ -88,10 +89,15 @@ class OrphanScan:
         settings: CoordinatorSettings,
         clock: Clock,
         rng: random.Random,
+        notes: NoteKeeper,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`coordinator_ids` names all coordinators there are, as of the time it is called."""
+        """`coordinator_ids` names all coordinators there are, as of the time it is called.
+
+        `notes` keeps what orphans note of other objects before they are deleted.
+        """
         self._store = store
+        self._notes = notes
         self._coordinators = coordinators
         self._coordinator_ids = coordinator_ids
         self._settings = settings
@@ -182,7 +188,7 @@ class OrphanScan:
 
         Keys behind `last`, or too young to be orphans, end it too.
         """
-        old: list[ObjectKey] = []
+        old: dict[ObjectKey, int] = {}
         position: str | None = None
         seen = 0
         is_full = False
@@ -199,7 +205,7 @@ class OrphanScan:
                 elif self._clock.now_ms() - minted <= self._old_after_ms:
                     break
                 elif await self._is_old(stat, minted):
-                    old.append(stat.key)
+                    old[stat.key] = stat.length_bytes
                 if seen == self._settings.orphan_scan_page_max:
                     is_full = True
                     break
@@ -212,7 +218,8 @@ class OrphanScan:
         now_ms = await self._store_now()
         return now_ms - max(minted, stat.last_modified_ms) > self._old_after_ms
 
-    async def _delete_orphans(self, keys: Sequence[ObjectKey]) -> None:
+    async def _delete_orphans(self, lengths: Mapping[ObjectKey, int]) -> None:
+        keys = list(lengths)
         coordinators = tuple(await self._coordinator_ids())
         if not coordinators:
             self.deferred += len(keys)
@@ -230,8 +237,10 @@ class OrphanScan:
             return
         self.tombstoned += len(orphans)
         failpoint("orphan.after_tombstones")
+        await self._notes.keep({key: lengths[key] for key in orphans})
         confirmed = await self._store.delete(orphans)
         failpoint("orphan.after_delete")
+        self._notes.were_deleted(confirmed)
         self.orphans_deleted += len(confirmed)
         _logger.info("%d of %d orphans deleted", len(confirmed), len(orphans))
 

@@ -6,9 +6,10 @@ the time of its last batch; this worker only deletes the rows of those that have
 
 It asks for one bounded step after the other until nothing is left. A step is a record
 (ProducersExpired: silent since when, and at most how many), so that every replica forgets the same
-ones, the longest silent first. The coordinator sets the time, with the clock by which it judges
-batches: a batch that is decided behind that record finds its producer expired, row or no row, so
-it makes no difference that the record may not have been applied yet.
+ones, the longest silent first. The coordinator sets the time, by the clock with which it judges
+batches, and which a wall clock that jumps ahead does not move (wal/steady_clock.py). A batch that
+is decided behind that record finds its producer expired, row or no row, so it makes no difference
+that the record may not have been applied yet.
 
 One worker per coordinator, running where it is led. Ends by cancellation; what fails is tried again
 after the next pause.
@@ -22,8 +23,8 @@ from typing import Final, Protocol
 from metadata.replica.replica import Replica
 from metadata.retention_settings import RetentionSettings
 from metadata.state.producer_rows import expired_producers
-from wal.clock import Clock, Sleep
-from wal.errors import OutcomeUnknown, Retriable
+from metadata.workers.periodic import repeat
+from wal.clock import Sleep
 from wal.failpoint import failpoint
 
 BACKOFF_MAX_S: Final = 600.0
@@ -36,6 +37,11 @@ class ExpiringCoordinator(Protocol):
 
     @property
     def replica(self) -> Replica: ...
+
+    @property
+    def steady_ms(self) -> int:
+        """The time by which producers expire."""
+        ...
 
     async def expire_producers(self, limit: int) -> None:
         """Forget up to `limit` of the producers that have expired by now."""
@@ -51,30 +57,23 @@ class ProducerExpiry:
         *,
         expiration_ms: int,
         settings: RetentionSettings,
-        clock: Clock,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`expiration_ms` is `producer.id.expiration.ms` as the coordinator has it."""
         self._coordinator = coordinator
         self._expiration_ms = expiration_ms
         self._settings = settings
-        self._clock = clock
         self._sleep = sleep
-        self.steps = 0
-        """Steps since its start, for the metrics."""
 
     async def run(self) -> None:
         """Look for expired producers again and again, until cancelled."""
-        interval_s = self._settings.producer_check_interval_ms / 1000
-        failures = 0
-        while True:
-            await self._sleep(min(interval_s * 2**failures, max(BACKOFF_MAX_S, interval_s)))
-            try:
-                await self.pass_once()
-                failures = 0
-            except (Retriable, OutcomeUnknown) as error:
-                failures = min(failures + 1, 16)
-                _logger.warning("expiring producers failed, trying again later: %s", error)
+        await repeat(
+            self.pass_once,
+            interval_s=self._settings.producer_check_interval_ms / 1000,
+            backoff_max_s=BACKOFF_MAX_S,
+            sleep=self._sleep,
+            failed=partial(_logger.warning, "expiring producers failed, trying again later: %s"),
+        )
 
     async def pass_once(self) -> int:
         """Forget all that have expired; returns how many steps that took.
@@ -86,10 +85,9 @@ class ProducerExpiry:
             await self._coordinator.expire_producers(self._settings.step_rows_max)
             failpoint("expiry.after_step")
             steps += 1
-            self.steps += 1
         return steps
 
     async def _has_expired(self) -> bool:
-        before_ms = self._clock.now_ms() - self._expiration_ms
+        before_ms = self._coordinator.steady_ms - self._expiration_ms
         look = partial(expired_producers, before_ms=before_ms, limit=1)
         return bool(await self._coordinator.replica.state.read(look))

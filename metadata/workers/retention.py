@@ -19,6 +19,9 @@ deleted meanwhile answers that it is unknown. Rows replaced by a segment were ol
 are; by size, the segment may be smaller than its rows were, so that for once somewhat less than
 retention.bytes can stay.
 
+Age is counted by a clock that a jump of the wall clock does not move (wal/steady_clock.py): one bad
+reading must not delete a topic.
+
 A damaged row stops retention on its partition and nowhere else: nothing is deleted on the word of a
 timestamp that fails its checksum.
 
@@ -32,13 +35,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, select
 
-from metadata.operations import DeletedRecords, DeleteRecords
-from metadata.replica.replica import Replica
+from metadata.operations import DeleteRecords
 from metadata.retention_settings import RetentionSettings
 from metadata.rules.retention import (
     ExpiredPrefix,
@@ -52,10 +54,13 @@ from metadata.state.image import PartitionState
 from metadata.state.queries import unplanned_rows
 from metadata.state.schema import FILES, PARTITIONS, SEGMENTS, compiled
 from metadata.state.state import checked_row
+from metadata.workers.deletion_steps import DeletingCoordinator
+from metadata.workers.periodic import repeat
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
-from wal.errors import CorruptState, OutcomeUnknown, Retriable
+from wal.errors import CorruptState
 from wal.failpoint import failpoint
+from wal.steady_clock import SteadyClock
 
 PARTITION_ROWS: Final = 15
 """What a partition counts as in a step, in rows: moving its log start takes about as long."""
@@ -82,19 +87,6 @@ _SEGMENTS_FROM: Final = compiled(
 _logger = logging.getLogger(__name__)
 
 
-class RetainingCoordinator(Protocol):
-    """What retention needs of a coordinator."""
-
-    @property
-    def replica(self) -> Replica: ...
-
-    async def delete_records_at_once(
-        self, requests: Sequence[DeleteRecords]
-    ) -> Sequence[DeletedRecords]:
-        """As DeleteRecords, in one operation; the caller bounds how many rows it deletes."""
-        ...
-
-
 class Candidate(NamedTuple):
     """A partition that may have something to delete."""
 
@@ -118,7 +110,7 @@ class RetentionWorker:
 
     def __init__(
         self,
-        coordinator: RetainingCoordinator,
+        coordinator: DeletingCoordinator,
         *,
         settings: RetentionSettings,
         clock: Clock,
@@ -127,7 +119,7 @@ class RetentionWorker:
         self._coordinator = coordinator
         self._replica = coordinator.replica
         self._settings = settings
-        self._clock = clock
+        self._clock = SteadyClock(clock)
         self._sleep = sleep
         self._round: list[TopicIdPartition] = []
         """Partitions that this round has not come to, the next one last."""
@@ -138,16 +130,13 @@ class RetentionWorker:
 
     async def run(self) -> None:
         """Pass over all partitions again and again, until cancelled."""
-        interval_s = self._settings.check_interval_ms / 1000
-        failures = 0
-        while True:
-            await self._sleep(min(interval_s * 2**failures, max(BACKOFF_MAX_S, interval_s)))
-            try:
-                await self.pass_once()
-                failures = 0
-            except (Retriable, OutcomeUnknown) as error:
-                failures = min(failures + 1, 16)
-                _logger.warning("retention failed, trying again later: %s", error)
+        await repeat(
+            self.pass_once,
+            interval_s=self._settings.check_interval_ms / 1000,
+            backoff_max_s=BACKOFF_MAX_S,
+            sleep=self._sleep,
+            failed=partial(_logger.warning, "retention failed, trying again later: %s"),
+        )
 
     async def pass_once(self) -> int:
         """Delete all that is due; returns how many rows that was.

@@ -11,6 +11,7 @@ Ends by cancellation; what fails is tried again after the next pause.
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final, Protocol
 
 from sqlalchemy import Connection, select
@@ -18,8 +19,8 @@ from sqlalchemy import Connection, select
 from metadata.replica.replica import Replica
 from metadata.retention_settings import RetentionSettings
 from metadata.state.schema import SWEPT
+from metadata.workers.periodic import repeat
 from wal.clock import Sleep
-from wal.errors import OutcomeUnknown, Retriable
 from wal.failpoint import failpoint
 
 BACKOFF_MAX_S: Final = 60.0
@@ -51,21 +52,16 @@ class RowSweeper:
         self._coordinator = coordinator
         self._settings = settings
         self._sleep = sleep
-        self.steps = 0
-        """Steps since its start, for the metrics."""
 
     async def run(self) -> None:
         """Sweep whenever there is something, until cancelled."""
-        interval_s = self._settings.sweep_interval_ms / 1000
-        failures = 0
-        while True:
-            await self._sleep(min(interval_s * 2**failures, max(BACKOFF_MAX_S, interval_s)))
-            try:
-                await self.pass_once()
-                failures = 0
-            except (Retriable, OutcomeUnknown) as error:
-                failures = min(failures + 1, 16)
-                _logger.warning("sweeping rows failed, trying again later: %s", error)
+        await repeat(
+            self.pass_once,
+            interval_s=self._settings.sweep_interval_ms / 1000,
+            backoff_max_s=BACKOFF_MAX_S,
+            sleep=self._sleep,
+            failed=partial(_logger.warning, "sweeping rows failed, trying again later: %s"),
+        )
 
     async def pass_once(self) -> int:
         """Sweep until nothing is left; returns how many steps that took.
@@ -77,7 +73,6 @@ class RowSweeper:
             await self._coordinator.sweep_rows(self._settings.step_rows_max)
             failpoint("sweep.after_step")
             steps += 1
-            self.steps += 1
         return steps
 
 

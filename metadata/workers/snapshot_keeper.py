@@ -45,7 +45,7 @@ from metadata.state.schema import STATE_VERSION
 from metadata.state.state import StateDatabase
 from metadata.state.state_file import remove_database
 from wal.clock import Clock, Sleep
-from wal.errors import CorruptLog, CorruptState, DisklessError
+from wal.errors import CorruptLog, CorruptState, DirectoryLost, DisklessError
 from wal.failpoint import failpoint
 from wal.settings import setting
 from wal.ulid import mint_ulid
@@ -141,7 +141,7 @@ class SnapshotKeeper:
         return self._newest
 
     async def run(self) -> None:
-        """Take, keep and prune until cancelled. Raises: CorruptState, CorruptLog."""
+        """Take, keep and prune until cancelled. Raises: CorruptState, CorruptLog, DirectoryLost."""
         failures = unsound = 0
         must_maintain = True
         while True:
@@ -157,7 +157,7 @@ class SnapshotKeeper:
                         await self.maintain_once()
                         must_maintain = False
                 failures = unsound = 0
-            except CorruptLog:
+            except (CorruptLog, DirectoryLost):
                 raise
             except CorruptState as error:
                 failures += 1
@@ -258,9 +258,9 @@ class SnapshotKeeper:
 
         Raises: CorruptState (a snapshot is ahead of the log), what the store or the log raises.
         """
-        await refuse_lost_tail(self._log, self._snapshots)
         surveyed = [
-            await self._snapshots.survey(stored) for stored in await self._snapshots.stored()
+            await self._snapshots.survey(stored)
+            for stored in await refuse_lost_tail(self._log, self._snapshots)
         ]
         kept = [
             found.manifest

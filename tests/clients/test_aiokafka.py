@@ -26,7 +26,7 @@ SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "100",
 }
-TIMES: Final = {"session_timeout_ms": 3_000, "heartbeat_interval_ms": 100}
+TIMES: Final = {"session_timeout_ms": 20_000, "heartbeat_interval_ms": 100}
 ALL: Final = {0, 1, 2, 3}
 BASE_MS: Final = 1_700_000_000_000
 

@@ -66,7 +66,13 @@ def topic() -> str:
     return f"topic-{next(_names)}"
 
 
-@pytest.fixture(params=["1", "3"], ids=["1 coordinator", "3 coordinators"])
+@pytest.fixture(
+    params=[
+        # The tests on `one_broker` have one coordinator.
+        pytest.param("1", id="1 coordinator", marks=pytest.mark.exhaustive),
+        pytest.param("3", id="3 coordinators"),
+    ]
+)
 def settings(request: pytest.FixtureRequest) -> dict[str, str]:
     return {**SETTINGS, "diskless.metadata.topic.num.partitions": request.param}
 

@@ -17,7 +17,7 @@ from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.jvm]
 
 SETTINGS: Final = {
     "wal.commit.interval.ms": "5",

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.broker_process import BrokerProcess
 from tests.support.java_client import JavaKafka, scenario
-from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
+from tests.support.jvm import NEWEST, JvmUnavailable, KafkaTools
 from tests.support.kafka_commands import check_quiet
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
@@ -29,7 +29,7 @@ from tests.support.stock_clients import (
     StoredRecord,
 )
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.jvm]
 
 SETTINGS: Final = {
     "wal.commit.interval.ms": "5",
@@ -39,7 +39,7 @@ SETTINGS: Final = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "300",
     "group.consumer.min.session.timeout.ms": "100",
-    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.session.timeout.ms": "20000",
 }
 
 each_protocol = pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -49,7 +49,7 @@ COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAssigno
 _names = itertools.count()
 
 
-@pytest.fixture(scope="module", params=KAFKA_VERSIONS)
+@pytest.fixture(scope="module", params=NEWEST)
 def tools(request: pytest.FixtureRequest) -> Iterator[KafkaTools]:
     try:
         tools = KafkaTools(request.param)
@@ -345,8 +345,8 @@ def test_a_producer_and_a_member_go_on_when_the_broker_comes_back(
     """The second half is sent while there is no broker, for less than a session lasts."""
     arguments = [f"group-{topic}", topic, "400", f"group.protocol={protocol}"]
     if protocol == "classic":
-        arguments.append("session.timeout.ms=20000")
-    settings = {**SETTINGS, "group.consumer.session.timeout.ms": "20000"}
+        arguments.append("session.timeout.ms=60000")
+    settings = {**SETTINGS, "group.consumer.session.timeout.ms": "60000"}
     with LiveBroker(tmp_path / "data", settings) as broker:
         port = broker.port
         with tools.start("ClientScenarios", "through", broker.bootstrap, *arguments) as process:
@@ -370,10 +370,10 @@ def test_a_producer_and_a_member_go_on_at_another_broker_when_theirs_is_killed(
     settings = {
         **SETTINGS,
         "diskless.metadata.log": "object",
-        "diskless.coordinator.lease.ms": "2000",
+        "diskless.coordinator.lease.ms": "5000",
         "diskless.metadata.follow.interval.ms": "50",
-        "broker.session.timeout.ms": "2000",
-        "group.consumer.session.timeout.ms": "20000",
+        "broker.session.timeout.ms": "5000",
+        "group.consumer.session.timeout.ms": "60000",
     }
     with ExitStack() as stack:
         brokers = []
@@ -388,7 +388,7 @@ def test_a_producer_and_a_member_go_on_at_another_broker_when_theirs_is_killed(
             brokers.append(stack.enter_context(broker))
             broker.start()
         bootstrap = ",".join(broker.bootstrap for broker in brokers)
-        protocol = ("consumer",) if tools.is_4 else ("classic", "session.timeout.ms=20000")
+        protocol = ("consumer",) if tools.is_4 else ("classic", "session.timeout.ms=60000")
         process = stack.enter_context(
             tools.start(
                 *("ClientScenarios", "through", bootstrap, f"group-{topic}", topic, "400"),

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.jvm import KAFKA_VERSIONS, Finished, JavaProcess, JvmUnavailable, KafkaTools
+from tests.support.jvm import NEWEST, Finished, JavaProcess, JvmUnavailable, KafkaTools
 from tests.support.kafka_commands import KafkaCommands, check_quiet, table
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, Record
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.jvm]
 
 SETTINGS: Final = {
     "wal.commit.interval.ms": "5",
@@ -28,7 +28,7 @@ SETTINGS: Final = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "300",
     "group.consumer.min.session.timeout.ms": "100",
-    "group.consumer.session.timeout.ms": "1500",
+    "group.consumer.session.timeout.ms": "5000",
     "quota.window.num": "2",
 }
 
@@ -45,7 +45,7 @@ NEEDED: Final = {
 _names = itertools.count()
 
 
-@pytest.fixture(scope="module", params=KAFKA_VERSIONS)
+@pytest.fixture(scope="module", params=NEWEST)
 def tools(request: pytest.FixtureRequest) -> Iterator[KafkaTools]:
     try:
         tools = KafkaTools(request.param)
@@ -407,7 +407,11 @@ PROTOCOLS: Final = {
 }
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "protocol",
+    # The tests of Java's clients have eager members too.
+    [pytest.param("eager", marks=pytest.mark.exhaustive), "cooperative", "consumer"],
+)
 def test_members_share_what_was_written_and_take_over_from_one_that_was_killed(
     kafka: KafkaCommands, topic: str, protocol: str, tmp_path: Path
 ) -> None:
@@ -417,7 +421,7 @@ def test_members_share_what_was_written_and_take_over_from_one_that_was_killed(
         heartbeats = tmp_path / "consumer.properties"
         heartbeats.write_text("heartbeat.interval.ms=300")
         config = ("--consumer.config", str(heartbeats))
-        arguments = (*arguments, "--session-timeout", "1500", *config)
+        arguments = (*arguments, "--session-timeout", "5000", *config)
     kafka("TopicCommand", "--create", "--topic", topic, "--partitions", "4")
     write(kafka, topic)
     group = f"group-of-{topic}"

@@ -9,7 +9,7 @@ import pytest
 from tests.support import jvm
 from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools, java_command, resolve
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.jvm]
 
 NOBODY = "127.0.0.1:9"
 """Where no broker is: the discard port, which nothing serves any more."""

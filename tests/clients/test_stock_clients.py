@@ -342,7 +342,7 @@ def test_only_the_message_that_is_too_large_is_refused(
 def test_a_message_larger_than_a_chunk_goes_through_where_the_topic_allows_it(
     tmp_path: Path, client: StockClient
 ) -> None:
-    settings = {"wal.chunks.chunk.max.bytes": str(64 << 10)}
+    settings = {"wal.chunk.max.bytes": str(64 << 10)}
     with LiveBroker(tmp_path / "data", settings) as broker:
         # 900 KB fit into every client's own limit of a request, and hold fourteen such chunks.
         sent = [Record(value=bytes([number]) * 900_000) for number in range(4)]

@@ -47,7 +47,7 @@ class SmallSuite:
     def run(self, run: SuiteRun) -> None:
         assert (run.work / "prepared").exists()
         host, port = run.bootstrap.rsplit(":", 1)
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host, int(port)), timeout=120).close()
         for test in run.choose(self.results):
             run.report(test, self.results[test], "because", seconds=0.1)
         if self.kills_the_broker:

@@ -63,6 +63,7 @@ from metadata.rules.files import permuted_owners
 from metadata.state.schema import STATE_TABLES
 from metadata.workers.catalogue_sweep import CatalogueSweep
 from metadata.workers.file_workers import FileWorkers
+from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import OrphanScan
 from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
@@ -70,12 +71,14 @@ from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.coordinator_bench import batch, rolled
 from tests.support.coordinator_worlds import NoSyncDisk
+from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.wal_object import plan_wal_object
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, ObjectExists, TopicExists, UnknownTopicId
 from wal.stores.file_store import FileStore
 from wal.stores.object_store import BytesBody
-from wal.ulid import ulid_at, wal_object_key
+from wal.ulid import WAL_PREFIX, minted_ms, ulid_at, wal_object_key
 
 COORDINATORS: Final = 2
 LOG_KINDS: Final = ("local", "object")
@@ -213,7 +216,7 @@ class Life:
     async def put(self, key: ObjectKey, size: int) -> None:
         """Upload; another life may have done it."""
         try:
-            await self.store.put(key, BytesBody(key.encode().ljust(size, b".")))
+            await self.store.put(key, _body(key, size))
         except ObjectExists:
             pass
         self._date_objects()
@@ -362,7 +365,6 @@ class Life:
                 coordinator,
                 expiration_ms=SETTINGS.producer_expiration_ms,
                 settings=RETENTION,
-                clock=self.clock,
             ).pass_once()
         return "expired"
 
@@ -377,11 +379,15 @@ class Life:
                 settings=SETTINGS,
                 clock=self.clock,
                 rng=self._rng,
+                notes=self._keeper(),
             )
             for work in (workers.delete_once, workers.hand_over_once, workers.take_over_once):
                 while await work():
                     pass
         return "cleaned"
+
+    def _keeper(self) -> NoteKeeper:
+        return NoteKeeper(self.store, clock=self.clock, rng=self._rng)
 
     async def scan(self, keys: Sequence[ObjectKey]) -> Answer:
         async def coordinator_ids() -> Sequence[int]:
@@ -394,6 +400,7 @@ class Life:
             settings=SETTINGS,
             clock=self.clock,
             rng=self._rng,
+            notes=self._keeper(),
         )
         for shard in sorted({int(key.split("/")[1], 16) for key in keys}):
             self._date_objects()
@@ -780,6 +787,18 @@ class Lives:
         """End the process; what it and its children complained about."""
         _, complaints = self._process.communicate()
         return complaints
+
+
+def _body(key: ObjectKey, size: int) -> BytesBody:
+    """What lies under `key`: of a WAL object enough that whoever deletes it can read its notes."""
+    if not key.startswith(WAL_PREFIX):
+        return BytesBody(key.encode().ljust(size, b"."))
+    entry = ChunkEntry(TopicIdPartition(DOOMED, 0), 0, size, 1, 0, 0, 0, 0, -1, -1, -1, 0)
+    identity = ChunkIdentity(
+        ulid=key.rpartition("/")[2], salt=0, broker_id=0, opened_at_ms=minted_ms(key)
+    )
+    plan = plan_wal_object(identity, [entry])
+    return BytesBody(plan.header, bytes(size), plan.footer)
 
 
 if __name__ == "__main__":

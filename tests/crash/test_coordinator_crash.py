@@ -11,8 +11,9 @@ one of those points each and go on where the last one died. Wherever they died:
   operation is there in part, no file is left behind or deleted too early;
 - `verify_metadata` finds nothing.
 
-By default every point is taken the first, the middle and the last time it is reached, on both logs;
-with DISKLESS_CRASH_POINTS=all every time.
+`make test` takes every point once on each log: one the first time it is reached, the next in the
+middle, the next the last time, and the other log another one of these. `make test-all` takes all
+three on both logs, DISKLESS_CRASH_POINTS=all every time.
 """
 
 import json
@@ -36,13 +37,15 @@ from broker_life import (
 )
 
 from tests.support.coordinator_model import CoordinatorModel
+from tests.support.exhaustive import IS_EXHAUSTIVE
 from wal import failpoint
 from wal.clock import ManualClock
 
 pytestmark = pytest.mark.crash
 
-ELSEWHERE = ("chunk.", "upload.", "roll.", "commit.after_answer")
-"""Points of the write path and of tiering, which tests/crash/test_crash_points.py is about."""
+ELSEWHERE = ("chunk.", "upload.", "roll.", "commit.after_answer", "notes.")
+"""Points of the write path and of tiering, which tests/crash/test_crash_points.py is about, and of
+kept notes (tests/metadata/workers/test_note_keeper.py)."""
 NOT_BOTH = {"log.before_sync": "local"}
 
 
@@ -53,14 +56,17 @@ def lives() -> Iterator[Lives]:
     assert opened.close() == ""
 
 
-def chosen(points: Sequence[CrashPoint]) -> list[CrashPoint]:
-    """The first, middle and last time of each name; or all."""
+def chosen(points: Sequence[CrashPoint], kind: str) -> list[CrashPoint]:
+    """The first, middle or last time of each name; all three; or all."""
     if os.environ.get("DISKLESS_CRASH_POINTS") == "all":
         return list(points)
     by_name: dict[str, list[CrashPoint]] = {}
     for point in points:
         by_name.setdefault(point.name, []).append(point)
-    some = {found[at] for found in by_name.values() for at in (0, len(found) // 2, len(found) - 1)}
+    some: set[CrashPoint] = set()
+    for number, (_, found) in enumerate(sorted(by_name.items()), LOG_KINDS.index(kind)):
+        times = (0, len(found) // 2, len(found) - 1)
+        some.update(found[at] for at in (times if IS_EXHAUSTIVE else times[number % 3 :][:1]))
     return [point for point in points if point in some]
 
 
@@ -112,7 +118,7 @@ def test_wherever_a_broker_is_killed_all_it_acknowledged_is_there_once(
     assert json.loads((expected / INVENTORY).read_text())["violations"] == []
     # Nothing is killed while the test itself looks at what there is.
     points = [point for point in points if point.step < steps]
-    for number, chain in enumerate(in_chains(chosen(points))):
+    for number, chain in enumerate(in_chains(chosen(points, kind))):
         directory = tmp_path / f"chain-{number}"
         for place, point in enumerate(chain):
             assert not lives.live(directory, kind, point), f"{point} was not reached"

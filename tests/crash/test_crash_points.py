@@ -118,13 +118,13 @@ def _consume(bootstrap: str, count: int) -> Mapping[tuple[int, int], int]:
     try:
         consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
         ends = sum(
-            consumer.get_watermark_offsets(TopicPartition(TOPIC, index), timeout=30)[1]
+            consumer.get_watermark_offsets(TopicPartition(TOPIC, index), timeout=120)[1]
             for index in range(PARTITIONS)
         )
         assert ends == count, f"{ends} records are in the topic, {count} were produced"
         found: dict[tuple[int, int], int] = {}
         while len(found) < count:
-            messages = consumer.consume(count, timeout=20)
+            messages = consumer.consume(count, timeout=120)
             assert messages, f"{count - len(found)} records did not come"
             for message in messages:
                 assert message.error() is None

@@ -98,7 +98,7 @@ def test_a_process_killed_over_a_snapshot_comes_back_with_the_same_state(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert child.returncode == -signal.SIGKILL, child.stderr
     asyncio.run(check(tmp_path))

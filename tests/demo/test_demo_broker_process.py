@@ -54,7 +54,10 @@ def test_counters_are_named_as_on_the_page_and_gauges_are_left_out() -> None:
     }
 
 
-def test_a_broker_is_started_again_on_the_port_it_had(fake_diskless: Path, tmp_path: Path) -> None:
+def test_a_broker_is_started_again_on_the_port_it_had(
+    fake_diskless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BrokerProcess, "new_port", staticmethod(lambda: 0))
     with BrokerProcess(tmp_path / "data", tmp_path) as broker:
         broker.start()
         assert broker.bootstrap == "127.0.0.1:4242"
@@ -72,7 +75,7 @@ def test_settings_reach_the_broker_in_its_configuration_file(tmp_path: Path) -> 
     )
     lines = (tmp_path / "broker.properties").read_text().splitlines()
     assert lines[0] == "object.store.url=s3://b/p?endpoint_url=http://h"
-    assert lines[1].startswith("metrics.listen=127.0.0.1:")
+    assert lines[1].startswith("http.listen=127.0.0.1:")
 
 
 def test_a_broker_that_ends_at_once_is_an_error_with_its_output(

@@ -20,7 +20,7 @@ LOG = logging.getLogger("tests.demo.clients")
 def mock_cluster() -> Iterator[str]:
     """The address of a mock broker; it lives as long as the producer that carries it."""
     carrier = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock"}, logger=LOG)
-    (broker,) = carrier.list_topics(timeout=10).brokers.values()
+    (broker,) = carrier.list_topics(timeout=120).brokers.values()
     yield f"{broker.host}:{broker.port}"
     carrier.flush()
 

@@ -22,6 +22,7 @@ def write_segment(directory: Path, made: Iterable[events.Event]) -> Path:
     return directory
 
 
+@pytest.mark.exhaustive  # the demo in small compares the same numbers
 @pytest.mark.spark
 def test_spark_finds_the_numbers_that_pandas_finds(tmp_path: Path) -> None:
     flights, weather = events.read_flights(3_000), events.read_weather(500)

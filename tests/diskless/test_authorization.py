@@ -13,14 +13,13 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.kafka_fakes import Broker, FakeGroups, running_broker
-from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 
 from diskless.api.access import NOTHING_REFUSED, Access, allowed_rows
 from diskless.authorization import AclOperation, AllowEverything, ResourceType
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
+from diskless.loop.long_work import Steps
 from diskless.ports import (
     AssignedTopic,
     BrokerEndpoint,
@@ -42,6 +41,9 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
+from tests.support.kafka_fakes import Broker, FakeGroups, running_broker
+from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
+from tests.support.profiles import examples
 from wal.errors import DisklessError, OffsetOutOfRange, Rejected
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -122,6 +124,10 @@ class ServingGroups(FakeGroups):
     ) -> DisklessError | Sequence[DisklessError | None]:
         return [None] * len(partitions)
 
+    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+        yield from ()
+        return None
+
     async def consumer_heartbeat(
         self, request: ConsumerHeartbeat, client: ClientInfo
     ) -> ConsumerHeartbeatAnswer:
@@ -140,7 +146,8 @@ class ServingGroups(FakeGroups):
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> DisklessError | Sequence[ListedGroup]:
+    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
+        yield
         return [ListedGroup(name, "consumer", "Stable", "classic") for name in ("closed", "open")]
 
     async def delete_group(self, group_id: str) -> DisklessError | None:
@@ -730,7 +737,6 @@ def test_whoever_allows_everything_reads_no_names():
 
 
 @given(st.lists(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))
-@settings(deadline=None)
 def test_each_row_gets_its_answer_or_its_error(names: list[str], closed: set[str]) -> None:
     refused = {name: Rejected(name) for name in closed}
     rows = allowed_rows(list(enumerate(names)), lambda row: row[1], refused)
@@ -756,7 +762,7 @@ PARTITION = st.builds(
 
 
 @given(st.data(), st.lists(PARTITION, max_size=12))
-@settings(max_examples=50, deadline=None)
+@examples(0.5)
 def test_the_rows_of_a_fetch_are_taken_apart_and_put_together(
     data: st.DataObject, asked: list[FetchPartition]
 ) -> None:

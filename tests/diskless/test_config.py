@@ -67,26 +67,23 @@ def test_an_unknown_environment_variable_is_named() -> None:
     ("overrides", "names"),
     [
         (
-            {"wal.chunks.chunk.max.batches": "50001"},
-            ("wal.chunks.chunk.max.batches", "diskless.coordinator.commit.batches.max"),
+            {"wal.chunk.max.batches": "50001"},
+            ("wal.chunk.max.batches", "diskless.coordinator.commit.batches.max"),
         ),
         (
             {"diskless.coordinator.commit.batches.max": "300000"},
-            ("diskless.coordinator.commit.batches.max", "metadata.log.log.segment.bytes"),
+            ("diskless.coordinator.commit.batches.max", "metadata.log.segment.bytes"),
         ),
         (
-            {
-                "wal.chunks.chunk.max.bytes": str(1 << 30),
-                "wal.chunks.chunk.overflow.bytes": str(1 << 30),
-            },
-            ("wal.chunks.chunk.max.bytes", "wal.chunks.chunk.overflow.bytes"),
+            {"wal.chunk.max.bytes": str(1 << 30), "wal.chunk.overflow.bytes": str(1 << 30)},
+            ("wal.chunk.max.bytes", "wal.chunk.overflow.bytes"),
         ),
         (
             {"socket.request.max.bytes": str(137 << 20)},
-            ("socket.request.max.bytes", "wal.chunks.chunk.overflow.bytes"),
+            ("socket.request.max.bytes", "wal.chunk.overflow.bytes"),
         ),
         (
-            {"queued.max.request.bytes": str(200 << 20)},
+            {"queued.max.request.bytes": str(400 << 20)},
             ("queued.max.request.bytes", "wal.append.queue.max.bytes"),
         ),
     ],
@@ -104,9 +101,9 @@ def test_limits_that_were_raised_together_are_taken() -> None:
     config = load_config(
         overrides={
             "diskless.coordinator.commit.batches.max": "300000",
-            "metadata.log.log.segment.bytes": str(128 << 20),
-            "queued.max.request.bytes": str(200 << 20),
-            "wal.append.queue.max.bytes": str(512 << 20),
+            "metadata.log.segment.bytes": str(128 << 20),
+            "queued.max.request.bytes": str(400 << 20),
+            "wal.append.queue.max.bytes": str(2 << 30),
         }
     )
     assert config.metadata_log.batch_max_bytes == 64 << 20

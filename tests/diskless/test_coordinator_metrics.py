@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.live_broker import LiveBroker, until
 
 SETTINGS = {
-    "metrics.listen": "127.0.0.1:0",
+    "http.listen": "127.0.0.1:0",
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.metadata.follow.interval.ms": "20",
 }
@@ -16,9 +16,9 @@ SETTINGS = {
 
 def scraped(broker: LiveBroker) -> dict[tuple[str, ...], float]:
     """Samples of metadata partitions by name, partition and other label."""
-    metrics = broker.broker.metrics
+    metrics = broker.broker.http
     assert metrics is not None
-    with urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     return {
         (sample.name, labels.pop("partition"), *labels.values()): sample.value

@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.kafka_raw_client import frame
 
 from diskless.config import load_config
 from diskless.descriptors import OTHER_DESCRIPTORS
+from tests.support.kafka_raw_client import frame
+
+pytestmark = pytest.mark.measures
 
 CONFIG = load_config()
 BESIDES = (
@@ -77,7 +79,7 @@ def test_a_broker_with_few_descriptors_admits_as_many_clients_as_it_has_room_for
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
     command = [sys.executable, "-m", "diskless.cli.cli", "serve", "--data", str(tmp_path / "data")]
-    command += ["--listen", "127.0.0.1:0", "--set", "metrics.listen="]
+    command += ["--listen", "127.0.0.1:0", "--set", "http.listen="]
     with (
         subprocess.Popen(command, preexec_fn=low, stdout=subprocess.PIPE, text=True) as broker,
         ExitStack() as stack,
@@ -94,7 +96,7 @@ def test_a_broker_with_few_descriptors_admits_as_many_clients_as_it_has_room_for
                 for _ in range(35)
             ]
             for client in clients:
-                client.settimeout(10)
+                client.settimeout(120)
             served = [client for client in clients if _is_answered(client)]
             assert len(served) == 30
             # It can still open what it needs to stop.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.api.coordinator.diskless_find_batches import EXTENTS_MAX
@@ -14,6 +14,7 @@ from metadata.messages.codec import ENTRIES_MAX
 from metadata.messages.errors import ERROR_CODES
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers
 from tests.support.kip_1164_schemas import SCHEMAS, Field, Schemas, decode, encode, parse_schemas
+from tests.support.profiles import examples
 from wal.errors import CommitOutcomeUnknown, DisklessError, Rejected
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "coordinator-api.md").read_text("utf-8")
@@ -48,7 +49,7 @@ def test_every_operation_is_on_the_page_and_no_other() -> None:
 
 @pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@examples(0.15)
 def test_messages_read_and_write_by_the_page_alone(samples: Samples, data: st.DataObject) -> None:
     operation = samples.operation
     request = data.draw(samples.requests)

@@ -39,7 +39,6 @@ from metadata.records.control import (
     ProducersExpiredRecord,
     RowsSweptRecord,
 )
-from metadata.records.file_committed import COMMITTED_BATCH
 from metadata.records.groups import (
     CommittedOffset,
     GroupDeletedRecord,
@@ -66,7 +65,7 @@ from metadata.records.records import (
 from metadata.rules.segments import segment_key
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
 from metadata.state.state import STATE_FILE
-from tests.support.file_committed_v0 import REFUSED_BATCH, encode_file_committed_0
+from wal.chunks.kept_notes import HEAD_BYTES, KeptNotes, encode_kept_notes, notes_key
 from wal.chunks.object_notes import (
     DUPLICATE,
     GIVEN_UP,
@@ -148,21 +147,22 @@ def table_name(table: ByteTable) -> str:
 def test_every_byte_table_of_the_page_is_understood() -> None:
     assert len(TABLES) == PAGE.count("| at | field | type | |")
     assert {table_name(table) for table in TABLES} == {
-        "wal/record_batch:HEADER",
-        "wal/chunk:CHUNK_HEADER+CHUNK_HEADER_CRC",
-        "wal/chunk:RECORD_CRC+META_CONTENT",
-        "wal/chunk:RECORD_CRC+NOTES_HEAD",
-        "wal/chunk:RECORD_CRC+DESC_CONTENT",
-        "wal/chunk:INDEX_RECORD",
-        "wal/chunk_directory:COMMITTED+COMMITTED_CRC",
-        "wal/wal_object:OBJECT_HEADER+_CRC",
-        "wal/wal_object:INDEX_ENTRY",
-        "wal/wal_object:TRAILER+TRAILER_END",
-        "wal/segment_store:FILE_HEADER",
-        "wal/segment_store:RECORD_HEADER",
-        "wal/segment_index:INDEX_ENTRY",
-        "metadata/log_object:OBJECT_HEADER+OBJECT_HEADER_CRC",
-        "wal/object_cache:_BLOCK_HEADER",
+        "wal/records/record_batch:HEADER",
+        "wal/chunks/chunk:CHUNK_HEADER+CHUNK_HEADER_CRC",
+        "wal/chunks/chunk:RECORD_CRC+META_CONTENT",
+        "wal/chunks/chunk:RECORD_CRC+NOTES_HEAD",
+        "wal/chunks/chunk:RECORD_CRC+DESC_CONTENT",
+        "wal/chunks/chunk:INDEX_RECORD",
+        "wal/chunks/chunk_directory:COMMITTED+COMMITTED_CRC",
+        "wal/chunks/wal_object:OBJECT_HEADER+_CRC",
+        "wal/chunks/wal_object:INDEX_ENTRY",
+        "wal/chunks/wal_object:TRAILER+TRAILER_END",
+        "wal/chunks/kept_notes:HEAD",
+        "wal/segmented_log/segment_store:FILE_HEADER",
+        "wal/segmented_log/segment_store:RECORD_HEADER",
+        "wal/segmented_log/segment_index:INDEX_ENTRY",
+        "metadata/log/log_object:OBJECT_HEADER+OBJECT_HEADER_CRC",
+        "wal/stores/object_cache:_BLOCK_HEADER",
     }
 
 
@@ -191,17 +191,18 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
     }
     coded = set()
     for path, names in {
-        "wal/chunk": ["MAGIC"],
-        "wal/chunk_directory": ["COMMITTED_MAGIC"],
-        "wal/wal_object": ["MAGIC", "TRAILER_MAGIC"],
-        "wal/segment_store": ["_STORE_MAGIC"],
-        "metadata/log_object": ["MAGIC"],
-        "wal/object_cache": ["_BLOCK_MAGIC"],
+        "wal/chunks/chunk": ["MAGIC"],
+        "wal/chunks/chunk_directory": ["COMMITTED_MAGIC"],
+        "wal/chunks/wal_object": ["MAGIC", "TRAILER_MAGIC"],
+        "wal/chunks/kept_notes": ["MAGIC"],
+        "wal/segmented_log/segment_store": ["_STORE_MAGIC"],
+        "metadata/log/log_object": ["MAGIC"],
+        "wal/stores/object_cache": ["_BLOCK_MAGIC"],
     }.items():
         module = importlib.import_module(path.replace("/", "."))
         coded |= {(path, getattr(module, name).decode()) for name in names}
     index_magic = importlib.import_module("wal.segmented_log.segment_index")._INDEX_MAGIC.decode()
-    assert told == coded | {("wal/segment_store", index_magic)}
+    assert told == coded | {("wal/segmented_log/segment_store", index_magic)}
 
     versions = [
         (table.title, row.note, table.module.FORMAT_VERSION)
@@ -209,8 +210,31 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
         for row in table.rows
         if row.field == "version"
     ]
-    assert len(versions) == 5  # chunk, WAL object and its trailer, segmented log, log object
+    assert len(versions) == 6  # chunk, object and its trailer, notes, segmented log, log object
     assert all(note == str(coded_version) for _, note, coded_version in versions)
+
+
+def test_the_first_table_has_the_versions_of_the_code() -> None:
+    told = dict(re.findall(r"^\| \[(.+?)\]\(.+?\) \| (.+?) \|", PAGE, re.MULTILINE))
+    modules = {
+        "chunk": "wal.chunks.chunk",
+        "WAL object": "wal.chunks.wal_object",
+        "notes object": "wal.chunks.kept_notes",
+        "segmented log": "wal.segmented_log.segment_store",
+        "object of the metadata log": "metadata.log.log_object",
+        "segment": "tiering.segment_format",
+    }
+    versions = {
+        name: str(importlib.import_module(module).FORMAT_VERSION)
+        for name, module in modules.items()
+    }
+    snapshots = importlib.import_module("metadata.replica.snapshot_format").FORMAT_VERSION
+    versions |= {
+        "data directory": importlib.import_module("diskless.storage.data_directory").LAYOUT_VERSION,
+        "SQLite state": str(STATE_VERSION),
+        "metadata snapshot": f"{snapshots}, and the state's",
+    }
+    assert {name: told.get(name) for name in versions} == versions
 
 
 # --- records and messages, by a reader that knows nothing but the page ----------------------------
@@ -369,54 +393,6 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
             "LogStartOffset": [20],
         },
     ),
-    "102 FileCommitted, version 0": (
-        FILE_COMMITTED,
-        {
-            "ObjectKey": "wal/00/X",
-            "ObjectFormat": 1,
-            "FileSize": 2,
-            "UploaderBrokerId": 4,
-            "OwnerIds": [5, 6],
-            "Topics": [
-                {
-                    "TopicId": TOPIC,
-                    "Partitions": [
-                        {
-                            "PartitionIndex": 3,
-                            "Batches": [
-                                {
-                                    "Magic": 2,
-                                    "ByteOffset": 8,
-                                    "ByteSize": 9,
-                                    "AssignedBaseOffset": 10,
-                                    "AssignedLastOffset": 11,
-                                    "LogAppendTimestamp": 12,
-                                    "BatchMaxTimestamp": 13,
-                                    "TimestampType": 1,
-                                    "ProducerId": 14,
-                                    "ProducerEpoch": 15,
-                                    "BaseSequence": 16,
-                                    "LastSequence": 17,
-                                }
-                            ],
-                        }
-                    ],
-                }
-            ],
-            "CommittedAt": 7,
-            "Positions": [1],
-            "Refused": [
-                {
-                    "Position": 0,
-                    "ErrorCode": 45,
-                    "BaseOffset": 18,
-                    "LogAppendTimestamp": 19,
-                    "LogStartOffset": 20,
-                }
-            ],
-            "RequestDigest": bytes(range(16)),
-        },
-    ),
     "103 RecordsDeleted": (
         RecordsDeletedRecord(partition=PLACE, new_log_start_offset=9),
         {"TopicId": TOPIC, "PartitionIndex": 3, "NewLogStartOffset": 9},
@@ -565,24 +541,19 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
 @pytest.mark.parametrize("title", RECORDS)
 def test_a_metadata_record_reads_back_by_the_page_alone(title: str) -> None:
     record, expected = RECORDS[title]
-    is_old = title.endswith("FileCommitted, version 0")
-    encoded = encode_file_committed_0(FILE_COMMITTED) if is_old else encode_record(record)
-    frame = FieldReader(encoded, title)
+    frame = FieldReader(encode_record(record), title)
     version = int(title.endswith(", version 1"))
     assert [frame.uvarint() for _ in range(3)] == [1, int(title.split()[0]), version]
     assert type(record).__name__ == title.split()[1].rstrip(",") + "Record"
     assert read_as_told(title, frame.raw(frame.end - frame.position)) == expected
 
 
-def test_the_page_has_every_metadata_record_and_its_sizes() -> None:
+def test_the_page_has_every_metadata_record() -> None:
     kinds = {type(record) for record, _ in RECORDS.values()}
     assert kinds == set(RECORD_TYPES.values())
     titles = {f"{key} {kind.__name__.removesuffix('Record')}" for key, kind in RECORD_TYPES.items()}
     assert titles == {title.split(",")[0] for title in RECORDS}
     assert set(RECORDS) <= set(LAYOUTS)
-    assert f"A batch takes {COMMITTED_BATCH.size} bytes, a refused one {REFUSED_BATCH.size}." in (
-        PAGE.replace("\n  ", " ")
-    )
 
 
 PLAN: Final = SegmentPlan(
@@ -702,10 +673,24 @@ NOTES: Final = ObjectNotes(
 )
 
 
-def test_the_example_of_notes_is_what_the_code_writes() -> None:
-    (example,) = re.findall(r"```text\nnotes, for example\n(.*?)```", PAGE, re.DOTALL)
+KEPT_NOTES: Final = KeptNotes(
+    topics={TOPIC: TopicFacts("flights", 6)},
+    commits=NOTES.commits[1:],
+    floors={TopicIdPartition(TOPIC, 3): Floor(20, 20)},
+)
+
+
+@pytest.mark.parametrize(
+    ("title", "written"),
+    [
+        ("notes", encode_notes(NOTES)),
+        ("kept notes", encode_kept_notes(KEPT_NOTES)[HEAD_BYTES:]),
+    ],
+)
+def test_the_example_of_notes_is_what_the_code_writes(title: str, written: bytes) -> None:
+    (example,) = re.findall(rf"```text\n{title}, for example\n(.*?)```", PAGE, re.DOTALL)
     told = [re.match(r"  ((?:(?:[0-9a-f]{2})+ )*)", line + " ") for line in example.splitlines()]
-    assert bytes.fromhex("".join(match[1] for match in told if match)) == encode_notes(NOTES)
+    assert bytes.fromhex("".join(match[1] for match in told if match)) == written
 
 
 # --- tables, keys, directories --------------------------------------------------------------------
@@ -747,6 +732,7 @@ def test_objects_are_named_as_the_page_says() -> None:
     assert key_pattern("wal").fullmatch(wal_object_key(ulid))
     partition = TopicIdPartition(TOPIC, 12)
     assert key_pattern("meta/<metadata partition>/log").fullmatch(log_key(11, 12345))
+    assert key_pattern("notes").fullmatch(notes_key(ulid))
     assert key_pattern("segments").fullmatch(segment_key("a.b-c_d", partition, 3, 4))
 
 

@@ -66,7 +66,7 @@ def test_every_file_that_a_page_names_exists(name: str) -> None:
     [
         ("`wal/chunks/chunk.py`", ["wal/chunks/chunk.py"]),
         ("`wal/*_store.py`", ["wal/*_store.py"]),
-        ("`wal/3f/01J…` and `wal/<2 hex>/<ULID>` and `wal.chunks.chunk.sync`", []),
+        ("`wal/3f/01J…` and `wal/<2 hex>/<ULID>` and `wal.chunk.sync`", []),
     ],
 )
 def test_keys_and_settings_are_not_taken_for_files(code: str, expected: list[str]) -> None:

@@ -6,8 +6,9 @@ from typing import Final, cast
 
 from prometheus_client import CollectorRegistry
 
-from diskless.broker_metrics import BrokerParts, RequestMetrics, broker_metrics
+from diskless.broker_metrics import BrokerParts, broker_metrics
 from diskless.config import explain_all
+from diskless.request_metrics import LoopLag, RequestMetrics
 from diskless.topics.topic_configs import TOPIC_CONFIGS
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -16,6 +17,7 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(e
 def test_the_page_has_every_metric_and_no_other() -> None:
     registry = CollectorRegistry()
     RequestMetrics(registry)
+    LoopLag(registry)
     kinds = {metric.name: metric.type for metric in registry.collect()}
     # The sources read their components at a scrape only, so none is needed to name them.
     kinds |= {source.name: source.kind for source in broker_metrics(cast(BrokerParts, None))}
@@ -35,6 +37,6 @@ def test_the_page_names_keys_that_exist() -> None:
 def test_the_defaults_in_the_table_of_memory_are_those_of_the_code() -> None:
     defaults = {key: default for key, default, _ in explain_all()}
     rows = re.findall(r"^\| `([\w.]+)` \| ([\d,]+)( MiB)? \|", PAGE, re.MULTILINE)
-    assert len(rows) == 8
+    assert len(rows) == 9
     for key, number, unit in rows:
         assert defaults[key] == int(number.replace(",", "")) * (1 << 20 if unit else 1), key

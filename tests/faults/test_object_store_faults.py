@@ -38,8 +38,8 @@ from wal.errors import ObjectStoreUnavailable
 
 SETTINGS = {
     "wal.commit.interval.ms": "5",
-    "wal.stores.retry.backoff.ms": "5",
-    "wal.stores.retry.backoff.max.ms": "20",
+    "wal.retry.backoff.ms": "5",
+    "wal.retry.backoff.max.ms": "20",
 }
 
 
@@ -155,11 +155,12 @@ def test_memory_stays_capped_while_producers_push_against_a_store_that_is_gone(
 ) -> None:
     settings = {
         "num.partitions": str(PARTITIONS),
-        "wal.chunks.buffer.max.bytes": str(8 << 20),
-        "wal.chunks.chunk.max.bytes": str(1 << 20),
+        "wal.buffer.max.bytes": str(8 << 20),
+        "wal.chunk.max.bytes": str(1 << 20),
         "wal.append.queue.max.bytes": str(40 << 20),
         "queued.max.request.bytes": str(16 << 20),
         "socket.request.max.bytes": str(4 << 20),
+        "max.connections": "64",
     }
     objects = tmp_path / "objects"
     url = f"file://{objects}"

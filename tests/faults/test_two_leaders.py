@@ -150,7 +150,7 @@ class Duel:
         return [(extent.object_key, extent.base_offset) for extent in extents]
 
 
-@pytest.fixture(params=["moto", pytest.param("localstack", marks=pytest.mark.localstack)])
+@pytest.fixture
 async def duel(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Duel]:
     endpoint = request.getfixturevalue(f"{request.param}_endpoint")
     bucket = request.getfixturevalue(f"{request.param}_bucket")
@@ -173,7 +173,28 @@ async def duel(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield duel
 
 
-@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(
+    ("duel", "faults"),
+    [
+        *(
+            pytest.param("moto", faults, id=f"moto-{name}", marks=pytest.mark.moto)
+            for name, faults in FAULTS.items()
+        ),
+        *(
+            pytest.param(
+                "localstack",
+                faults,
+                id=f"localstack-{name}",
+                marks=[
+                    pytest.mark.localstack,
+                    *([pytest.mark.exhaustive] if name != "all of them" else []),
+                ],
+            )
+            for name, faults in FAULTS.items()
+        ),
+    ],
+    indirect=["duel"],
+)
 async def test_the_old_leader_acknowledges_nothing_when_it_wakes(
     duel: Duel, faults: list[dict[str, Any]]
 ) -> None:

@@ -73,6 +73,7 @@ public final class ClientScenarios {
             case "read all": return readAll();
             case "positions": return positions();
             case "pause": return pause();
+            case "stop reading": return stopReading();
             case "sessions": return sessions();
             case "recreated": return recreated();
             case "refusals": return refusals();
@@ -224,6 +225,72 @@ public final class ClientScenarios {
     }
 
     /**
+     * TOPIC COUNT: after their first record of partition 0, of COUNT, one consumer, "silent", does
+     * not poll, so that its next answer stays in its socket, and another one, "paused", pauses the
+     * partition and polls on. Prints "stopped" then, and both go on at the next line of standard
+     * input. Gives for each the offsets that it read, and the connections that it made before and
+     * altogether.
+     */
+    private Object stopReading() throws Exception {
+        List<TopicPartition> places = List.of(new TopicPartition(arguments.get(0), 0));
+        int count = Integer.parseInt(arguments.get(1));
+        Map<String, List<Long>> offsets = new LinkedHashMap<>();
+        Map<String, List<Long>> connections = new LinkedHashMap<>();
+        Map<String, KafkaConsumer<byte[], byte[]>> consumers = new LinkedHashMap<>();
+        try {
+            for (String name : List.of("silent", "paused")) {
+                // A request that is older than this ends its connection: here nobody but the broker
+                // is to end one.
+                KafkaConsumer<byte[], byte[]> consumer = consumer(
+                        Map.of("client.id", name, "request.timeout.ms", "600000"));
+                consumers.put(name, consumer);
+                consumer.assign(places);
+                offsets.put(name, new ArrayList<>());
+                readUntil(consumer, offsets.get(name), 1);
+                connections.put(name, new ArrayList<>(List.of(connections(consumer))));
+            }
+            consumers.get("paused").pause(places);
+            System.out.println("\"stopped\"");
+            while (System.in.available() == 0) {
+                readOnce(consumers.get("paused"), offsets.get("paused"));
+            }
+            consumers.get("paused").resume(places);
+            for (String name : consumers.keySet()) {
+                readUntil(consumers.get(name), offsets.get(name), count);
+                for (int more = 0; more < 3; more++) {
+                    readOnce(consumers.get(name), offsets.get(name));
+                }
+                connections.get(name).add(connections(consumers.get(name)));
+            }
+        } finally {
+            consumers.values().forEach(KafkaConsumer::close);
+        }
+        return Map.of("offsets", offsets, "connections", connections);
+    }
+
+    private static void readUntil(
+            KafkaConsumer<byte[], byte[]> consumer, List<Long> offsets, int count) {
+        await(() -> {
+            readOnce(consumer, offsets);
+            return offsets.size() >= count;
+        }, count + " records");
+    }
+
+    private static void readOnce(KafkaConsumer<byte[], byte[]> consumer, List<Long> offsets) {
+        for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
+            offsets.add(record.offset());
+        }
+    }
+
+    /** How many connections a consumer has made so far. */
+    private static long connections(KafkaConsumer<byte[], byte[]> consumer) {
+        return consumer.metrics().values().stream()
+                .filter(metric -> metric.metricName().name().equals("connection-creation-total")
+                        && metric.metricName().group().equals("consumer-metrics"))
+                .mapToLong(metric -> ((Double) metric.metricValue()).longValue()).sum();
+    }
+
+    /**
      * TOPIC COUNT: what a consumer of all COUNT partitions reads while it pauses, resumes, gives up
      * and takes back some of them. Such a consumer tells the broker only of the changes.
      */
@@ -353,10 +420,11 @@ public final class ClientScenarios {
         final List<List<Integer>> revoked = new ArrayList<>();
         final List<List<Integer>> lost = new ArrayList<>();
         final List<List<Object>> read = new ArrayList<>();
+        private boolean commitsWhatItGivesUp;
 
         Member(String group, Map<String, String> settings) {
             Map<String, String> all = new HashMap<>(Map.of("group.id", group,
-                    "heartbeat.interval.ms", "300", "session.timeout.ms", "3000"));
+                    "heartbeat.interval.ms", "300", "session.timeout.ms", "20000"));
             if ("consumer".equals(settings.get("group.protocol"))) {
                 all.remove("heartbeat.interval.ms");
                 all.remove("session.timeout.ms");
@@ -367,6 +435,12 @@ public final class ClientScenarios {
 
         Member subscribe(String topic) {
             consumer.subscribe(List.of(topic), this);
+            return this;
+        }
+
+        /** Commits what it has read before it gives a partition up, as applications do. */
+        Member committing() {
+            commitsWhatItGivesUp = true;
             return this;
         }
 
@@ -413,6 +487,9 @@ public final class ClientScenarios {
         @Override
         public void onPartitionsRevoked(Collection<TopicPartition> places) {
             revoked.add(numbers(places));
+            if (commitsWhatItGivesUp) {
+                consumer.commitSync();
+            }
         }
 
         @Override
@@ -626,12 +703,18 @@ public final class ClientScenarios {
      * GROUP TOPIC COUNT [setting=value ...]: an idempotent producer and a member at the same time,
      * while the test does to the broker what it likes. Prints "half" when half is acknowledged, and
      * goes on at the next line of standard input.
+     *
+     * A classic member of Java 4 that finds no broker at all forgets its metadata
+     * (metadata.recovery.strategy=rebootstrap), sees its topic without partitions, and as leader of
+     * its group joins again. It commits before that, so it reads nothing twice unless the broker has
+     * forgotten it: what is lost, not given up, cannot be committed.
      */
     private Object through() throws Exception {
         int count = Integer.parseInt(arguments.get(2));
         List<Future<RecordMetadata>> sends = new ArrayList<>();
         Map<String, Object> found = new LinkedHashMap<>();
-        try (Member member = new Member(arguments.get(0), settings(3)).subscribe(arguments.get(1));
+        try (Member member = new Member(arguments.get(0), settings(3)).committing()
+                        .subscribe(arguments.get(1));
                 KafkaProducer<byte[], byte[]> producer = producer(Map.of("linger.ms", "1"))) {
             for (int number = 0; number < count; number++) {
                 if (number == count / 2) {

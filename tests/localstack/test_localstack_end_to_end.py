@@ -65,7 +65,7 @@ def broker(bucket: Bucket, tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
     log = tmp_path / "verify.log"
     verify: list[str | Path] = ["verify", "--data", tmp_path / "data", "--object-store", bucket.url]
-    assert run_diskless(verify, log, timeout_s=60) == 0, log.read_text()
+    assert run_diskless(verify, log, timeout_s=300) == 0, log.read_text()
 
 
 def produced(broker: BrokerProcess, topic: str, made: Iterator[events.Event]) -> Ledger:
@@ -141,7 +141,7 @@ def test_rolled_segments_serve_kafka_and_spark_alike(
 
     log = tmp_path / "tier.log"
     roll = ["tier", "--bootstrap", broker.bootstrap, "--once", "--all", "--master", "local[2]"]
-    assert run_diskless(roll, log, timeout_s=120) == 0, log.read_text()
+    assert run_diskless(roll, log, timeout_s=600) == 0, log.read_text()
 
     # Kafka, from cold caches, out of Parquet alone.
     broker.stop()

@@ -34,6 +34,7 @@ from tests.support.stock_clients import (
 
 __all__ = [
     "CONSUMER_GROUP_HEARTBEAT",
+    "OWN",
     "RELEASES",
     "Reader",
     "as_old_as",

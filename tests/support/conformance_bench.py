@@ -16,7 +16,6 @@ WAL object with real RecordBatches first, for cases that look at timestamps of r
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -28,10 +27,10 @@ from sqlalchemy import Connection, select
 
 from diskless.api import RunningOperations, coordinator_apis
 from diskless.authorization import AllowEverything
-from diskless.broker_metrics import RequestMetrics
 from diskless.ports import ListOffsetsResult
 from diskless.replica.batch_reader import BatchReader
 from diskless.replica.timestamp_search import TimestampSearch
+from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer, ServerSettings
 from metadata.clients.coordinator_client import CoordinatorClient
@@ -61,9 +60,11 @@ from metadata.retention_settings import RetentionSettings
 from metadata.rules.files import permuted_owners
 from metadata.state.schema import APPLIED, STATE_TABLES
 from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.workers.deletion_steps import DeletingCoordinator
 from metadata.workers.file_workers import FileWorkers
+from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.producer_expiry import ProducerExpiry
-from metadata.workers.retention import RetainingCoordinator, RetentionWorker
+from metadata.workers.retention import RetentionWorker
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.batch_builder import Row, build_batch
 from tests.support.contender import until
@@ -76,6 +77,7 @@ from wal.clock import ManualClock
 from wal.coordinates import CREATE_TIME, BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownFile
 from wal.failpoint import FailpointError
+from wal.inflation_budget import InflationBudget
 from wal.stores.object_store import BytesBody, ObjectStore
 from wal.ulid import mint_ulid, wal_object_key
 
@@ -259,15 +261,17 @@ class ConformanceBench:
         self.is_shared: Final = medium.lease_ms > 0
         """Whether two brokers can be there at the same time."""
         self.records = WrittenRecords(store)
-        self._executor = ThreadPoolExecutor(1)
         self.search = TimestampSearch(
-            reader=cast(BatchReader, self.records), segments=self.records, executor=self._executor
+            reader=cast(BatchReader, self.records),
+            segments=self.records,
+            budget=InflationBudget(64 << 20),
         )
         self._names = 0
         self.life: BrokerLife
 
     async def __aenter__(self) -> Self:
         self.life = BrokerLife(self, 1, self.path / "broker-1")
+        await self.search.__aenter__()
         await self._begin()
         return self
 
@@ -281,8 +285,8 @@ class ConformanceBench:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._executor.shutdown()
         await self.life.stop()
+        await self.search.__aexit__(error_type, error, traceback)
 
     # -- lives of brokers
 
@@ -535,7 +539,7 @@ class ConformanceBench:
 
     def retention(
         self,
-        wrap: Callable[[PartitionCoordinator], RetainingCoordinator] = lambda leading: leading,
+        wrap: Callable[[PartitionCoordinator], DeletingCoordinator] = lambda leading: leading,
         *,
         step_rows_max: int = 500,
     ) -> Sequence[RetentionWorker]:
@@ -555,7 +559,6 @@ class ConformanceBench:
                 self.coordinator(index),
                 expiration_ms=self.settings.producer_expiration_ms,
                 settings=RetentionSettings(),
-                clock=self.clock,
             )
             await expiry.pass_once()
 
@@ -581,6 +584,7 @@ class ConformanceBench:
             settings=self.settings,
             clock=self.clock,
             rng=self.rng,
+            notes=NoteKeeper(self.store, clock=self.clock, rng=self.rng),
         )
 
     async def work_on_files(self) -> None:

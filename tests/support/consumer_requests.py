@@ -1,12 +1,14 @@
 """Heartbeats of KIP-848 members with everything that a test does not care about left unsaid."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
 from diskless.groups.assignors.assignors import ASSIGNORS
 from diskless.groups.consumer.consumer_group import ConsumerGroup
+from diskless.groups.consumer.topic_patterns import PatternsInUse, TopicPattern
 from diskless.groups.settings import GroupSettings
 from diskless.ports import ConsumerHeartbeat
 from metadata.operations import TopicDescription
@@ -75,6 +77,7 @@ class NumberedTopics:
     version: int = 0
     known: dict[str, TopicDescription] = field(default_factory=dict)
     made: int = 0
+    patterns: PatternsInUse = field(default_factory=PatternsInUse)
 
     def topics(self) -> Mapping[str, TopicDescription]:
         return self.known
@@ -82,8 +85,14 @@ class NumberedTopics:
     def topic(self, name: str) -> TopicDescription | None:
         return self.known.get(name)
 
+    def named(self, names: AbstractSet[str]) -> Sequence[TopicDescription]:
+        return [self.known[name] for name in names if name in self.known]
+
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
         return next((one for one in self.known.values() if one.topic_id == topic_id), None)
+
+    def pattern(self, pattern: str) -> TopicPattern:
+        return self.patterns.get(pattern)
 
     def create(self, name: str, partitions: int) -> UUID:
         self.made += 1

@@ -31,7 +31,7 @@ from wal.clock import ManualClock
 from wal.stores.object_store import ObjectStore
 
 LEASE_MS: Final = 10_000
-DEADLINE_S: Final = 30.0
+DEADLINE_S: Final = 120
 _TICK_S: Final = 0.002
 
 

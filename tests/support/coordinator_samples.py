@@ -277,7 +277,7 @@ _SAMPLES: Final = [
                 object_key=TEXT,
                 base_offset=INT64,
                 last_offset=INT64,
-                extents=st.lists(WAL_EXTENTS, max_size=3),
+                extents=st.lists(WAL_EXTENTS, max_size=3).map(tuple),
             ),
             max_size=3,
         ),

@@ -13,6 +13,7 @@ is drawn from the proxy's own seeded generator.
 | action | what happens |
 |---|---|
 | `status` | the request is not passed on; the answer is `status` with S3's XML error `code` |
+| `status_after` | the request is passed on and applied; the answer is `status` all the same |
 | `drop` | the request is not passed on; the connection is closed |
 | `lose_response` | the request is passed on and applied; the connection is closed |
 | `hang` | the request is not passed on; no answer until the proxy is closed |
@@ -40,6 +41,7 @@ from aiohttp import web
 
 Action = Literal[
     "status",
+    "status_after",
     "drop",
     "lose_response",
     "hang",
@@ -148,6 +150,8 @@ class FaultyS3:
         if action == "hang_after":
             await self._closing.wait()
             return _cut(request)
+        if fault is not None and action == "status_after":
+            return _error(fault)
         if action == "hide_checksum":
             headers = {k: v for k, v in headers.items() if "checksum" not in k.lower()}
         if action == "shorten":

@@ -32,6 +32,7 @@ class StoreFaults:
         """How many of the next puts are stored and then end with UploadOutcomeUnknown."""
         self.put_delay_s = 0.0
         self.get_error: DisklessError | None = None
+        """Everything but puts fails with it."""
         self.flip_bits = False
         """Every read has a bit of its last byte flipped."""
         self.puts_tried = 0
@@ -98,10 +99,15 @@ class FaultyStore:
             raise self._faults.get_error
         return await self._store.head(key)
 
-    def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
-        return self._store.list(prefix, start_after)
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
+        if self._faults.get_error is not None:
+            raise self._faults.get_error
+        async for stat in self._store.list(prefix, start_after):
+            yield stat
 
     async def delete(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:
+        if self._faults.get_error is not None:
+            raise self._faults.get_error
         return await self._store.delete(keys)
 
     def _through(self, data: bytes) -> bytes:

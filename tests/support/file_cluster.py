@@ -13,11 +13,13 @@ from metadata.records.records import FilesDeletedRecord
 from metadata.replica.verify import verify_metadata
 from metadata.state.queries import DeletableFile
 from metadata.workers.file_workers import FileWorkers
+from metadata.workers.note_keeper import NoteKeeper
 from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, batch
 from tests.support.standalone_coordinator import standalone_coordinator
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.errors import DisklessError, NotCoordinator, ObjectStoreUnavailable
+from wal.errors import DisklessError, NotCoordinator, ObjectNotFound, ObjectStoreUnavailable
+from wal.stores.object_store import ObjectStat
 
 SETTINGS = CoordinatorSettings(
     state_readers=2, file_cleaner_batch_max=3, file_cleaner_interval_ms=1_000
@@ -27,12 +29,18 @@ COMMIT_AGE_S = SETTINGS.max_commit_age_ms / 1000 + 0.001
 
 
 class DeletingStore:
-    """As much of an object store as the workers need."""
+    """As much of an object store as the workers need; none of the objects was ever uploaded."""
 
     def __init__(self) -> None:
         self.deleted: list[ObjectKey] = []
         self.stubborn: set[ObjectKey] = set()
         self.is_away = False
+
+    async def head(self, key: ObjectKey) -> ObjectStat:
+        raise ObjectNotFound(key)
+
+    async def get_range(self, key: ObjectKey, start: int, length: int) -> bytes:
+        raise ObjectNotFound(key)
 
     async def delete(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:
         if self.is_away:
@@ -95,6 +103,7 @@ class Cluster:
                 settings=SETTINGS,
                 clock=bench.clock,
                 rng=random.Random(index),
+                notes=NoteKeeper(self.store, clock=bench.clock, rng=random.Random(index)),
             )
 
     async def work(self) -> None:

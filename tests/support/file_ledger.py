@@ -147,7 +147,12 @@ class LedgerCoordinator:
         self._perform(
             [key],
             lambda view: decide_commit(
-                view, commit, now_ms=now_ms, wall_ms=now_ms, settings=self._world.settings
+                view,
+                commit,
+                now_ms=now_ms,
+                wall_ms=now_ms,
+                steady_ms=now_ms,
+                settings=self._world.settings,
             ),
         )
 

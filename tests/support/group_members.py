@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException
 from tests.support.live_broker import until
 from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer, RebalanceInProgressError
 
-TIMES: Final = {"session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
+TIMES: Final = {"session_timeout_ms": 20_000, "heartbeat_interval_ms": 200}
 
 
 class Member:
@@ -104,8 +104,7 @@ class ConfluentMember(Member):
                 if message is not None and message.error() is None:
                     self.read.append(message.value() or b"")
                 self._assigned = {place.partition for place in consumer.assignment()}
-                if self._must_commit.is_set():
-                    self._commit(consumer)
+                if self._must_commit.is_set() and self._commits(consumer):
                     self._must_commit.clear()
         finally:
             consumer.close()
@@ -113,12 +112,17 @@ class ConfluentMember(Member):
     def _count(self, *_: object) -> None:
         self.rebalances += 1
 
-    def _commit(self, consumer: Consumer) -> None:
+    def _commits(self, consumer: Consumer) -> bool:
+        """Whether it is committed; in a rebalance it is refused, and to be repeated after it."""
         try:
             consumer.commit(asynchronous=False)
         except KafkaException as error:
-            if error.args[0].name() != "_NO_OFFSET":
+            name = error.args[0].name()
+            if name in ("ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"):
+                return False
+            if name != "_NO_OFFSET":
                 raise
+        return True
 
 
 class CooperativeMember(ConfluentMember):

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
@@ -13,7 +13,9 @@ from diskless.api.catalogue import kafka_apis
 from diskless.authorization import AclOperation, AllowEverything, Authorizer, ResourceType
 from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.groups.errors import NotGroupCoordinator
+from diskless.loop.long_work import Steps
 from diskless.ports import (
+    AT_ONCE,
     ActiveProducer,
     AppendBatch,
     AppendResult,
@@ -206,7 +208,8 @@ class FakeReplicaManager:
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
-    ) -> asyncio.Future[Sequence[AppendResult]]:
+    ) -> Steps[asyncio.Future[Sequence[AppendResult]]]:
+        yield
         self.clients.append(client)
         if self.raises is not None:
             for batch in batches:
@@ -271,6 +274,7 @@ class FakeReplicaManager:
         client: ClientInfo,
         wake: EarlyEnd,
         reserve: Callable[[int], int],
+        read_turn: AbstractAsyncContextManager[None] = AT_ONCE,
     ) -> Sequence[FetchResult]:
         if self.raises is not None:
             raise self.raises
@@ -445,6 +449,10 @@ class FakeGroups:
     ) -> DisklessError | Sequence[DisklessError | None]:
         return self.error
 
+    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+        yield from ()
+        return None
+
     async def consumer_heartbeat(
         self, request: ConsumerHeartbeat, client: ClientInfo
     ) -> ConsumerHeartbeatAnswer:
@@ -458,7 +466,8 @@ class FakeGroups:
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> DisklessError | Sequence[ListedGroup]:
+    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
+        yield
         return []
 
     async def delete_group(self, group_id: str) -> DisklessError | None:

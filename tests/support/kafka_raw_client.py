@@ -10,8 +10,8 @@ from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
-from tests.support.kio_entities import entity_of, smallest
 
+from tests.support.kio_entities import entity_of, smallest
 from wal.records.record_batch import HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2
 
 
@@ -106,7 +106,7 @@ class RawClient:
 
     async def receive(self) -> tuple[int, bytes]:
         """(correlation id, everything behind it) of the next answer."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             (length,) = struct.unpack(">i", await self.reader.readexactly(4))
             answer = await self.reader.readexactly(length)
         return struct.unpack_from(">i", answer)[0], answer[4:]
@@ -133,7 +133,7 @@ class RawClient:
 
     async def is_closed_by_server(self) -> bool:
         """Wait for the end of the stream; anything else is a timeout."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             try:
                 while await self.reader.read(1 << 16):
                     pass

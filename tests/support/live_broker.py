@@ -6,8 +6,8 @@
         committed = broker.broker.lane.batches_committed
 
 The broker has the event loop of that thread to itself, as in `diskless serve`. Tests may read its
-counters from their own thread; what must run on the loop goes through `run`. `disk` and `opener`
-are the broker's own doors for faults.
+counters from their own thread; what must run on the loop goes through `run`. `disk`, `opener` and
+`clock` are the broker's own doors for faults; a `ForwardClock` lets long times pass at once.
 
 A test that asks a broker over and over is given `until`, which has a deadline and says what it
 waited for.
@@ -27,16 +27,33 @@ import uvloop
 
 from diskless.broker import Broker, StoreOpener
 from diskless.config import load_config
-from wal.clock import SystemClock
+from tests.support.loop_holds import LOOP_HELD_MS_MAX
+from tests.support.ports import own_port
+from wal.clock import Clock, SystemClock
 from wal.disk import SYSTEM_DISK, Disk
 from wal.stores.store_url import open_store
 
-DEADLINE_S: Final = 30.0
+DEADLINE_S: Final = 120.0
 """How long anything may take here; far beyond what it does take on a loaded machine."""
 
-QUIET: Final = {"log.level": "error", "metrics.listen": ""}
+QUIET: Final = {"log.level": "error", "http.listen": "", "loop.stall.stop.ms": LOOP_HELD_MS_MAX}
+"""Nothing but errors is written. A callback that holds the loop too long ends the broker, and with
+that the test."""
 
 _Result = TypeVar("_Result")
+
+
+class ForwardClock(SystemClock):
+    """The machine's clocks; a test can put the monotonic one forward."""
+
+    def __init__(self) -> None:
+        self._forward_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._forward_s
+
+    def advance(self, seconds: float) -> None:
+        self._forward_s += seconds
 
 
 class LiveBroker:
@@ -51,14 +68,16 @@ class LiveBroker:
         seed: int | None = None,
         disk: Disk = SYSTEM_DISK,
         opener: StoreOpener = open_store,
+        clock: Clock | None = None,
     ) -> None:
         """`seed` None: keys and ids that differ between lives, as they must on one directory."""
         self._config = load_config(overrides={**QUIET, **(settings or {})})
         self._data = data
-        self._port = port
+        self._port = port or own_port()
         self._rng = random.Random(seed)
         self._disk = disk
         self._opener = opener
+        self._clock = clock or SystemClock()
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="live-broker")
@@ -72,6 +91,10 @@ class LiveBroker:
     def port(self) -> int:
         return self.broker.port
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Run `work` on the broker's loop; its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
@@ -80,16 +103,17 @@ class LiveBroker:
         """A clean stop. Raises what the broker died of, if it did."""
         if self._thread.is_alive() and self._failure is None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(DEADLINE_S * 2)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the broker does not stop"
         # The broker put itself out of the collector's reach; a test process has many of them.
         gc.unfreeze()
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._ready.wait(DEADLINE_S)
+        assert self._ready.wait(DEADLINE_S), "the broker does not start"
         if self._failure is not None:
             self._thread.join()
             raise self._failure
@@ -101,7 +125,7 @@ class LiveBroker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._thread.is_alive():
+        if self._thread.is_alive() or (self._failure is not None and error is None):
             self.stop()
 
     def _run(self) -> None:
@@ -121,7 +145,7 @@ class LiveBroker:
             data=self._data,
             host="127.0.0.1",
             port=self._port,
-            clock=SystemClock(),
+            clock=self._clock,
             rng=self._rng,
             disk=self._disk,
             opener=self._opener,

@@ -187,7 +187,7 @@ class History:
         self.restart(broker)
         self.brokers[broker].waiting.clear()
 
-    def roll(self, number: int, batches: int, *, names_sources: bool = True) -> None:
+    def roll(self, number: int, batches: int) -> None:
         """Put the next batches of a partition into a segment."""
         partition = PARTITIONS[number]
         truth = self.partitions[partition]
@@ -212,11 +212,9 @@ class History:
             sources=[
                 RolledRange(placed.batch[0], placed.extent.byte_offset, placed.extent.length_bytes)
                 for placed in wanted
-            ]
-            if names_sources
-            else None,
-            first_source=min(ulids) if names_sources else None,
-            last_source=max(ulids) if names_sources else None,
+            ],
+            first_source=min(ulids),
+            last_source=max(ulids),
             producer_id_max=max(placed.extent.producer_id for placed in wanted),
             batches=[
                 RolledBatch(
@@ -225,12 +223,10 @@ class History:
                     placed.extent.producer_id,
                     placed.extent.producer_epoch,
                     placed.extent.base_sequence,
-                    placed.extent.max_timestamp_ms,
                 )
                 for placed in wanted
-                if placed.extent.producer_id >= 0 or not names_sources
+                if placed.extent.producer_id >= 0
             ],
-            has_all_batches=not names_sources,
         )
         self.segments[segment.object_key] = segment
 

@@ -23,7 +23,7 @@ from tests.support.jvm import (
     resolve,
 )
 
-DEADLINE_S: Final = 120.0
+DEADLINE_S: Final = 300.0
 """How long one job may take, the first of them with the start of Spark."""
 
 _OLDER: Final = (("4.2.0", "4.0.0"),)

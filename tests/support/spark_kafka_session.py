@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-DEADLINE_S: Final = 60
+DEADLINE_S: Final = 240
 
 Options = dict[str, str]
 

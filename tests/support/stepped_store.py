@@ -7,9 +7,14 @@
     steps.waiting[0].decide(Fate.OK)          # ... until told
 
 Several stepped stores may share one `Steps` or have their own, over one real store.
+
+With `steps.listings` set, a listing that waits for its fate shows what was there all the time that
+it waited, and of what came and went meanwhile whatever that generator draws: no more than
+`ObjectStore.list` promises.
 """
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +80,8 @@ class Steps:
         """The fates of the next requests of other kinds, unless held."""
         self.before_answer: Callable[[str, str], Awaitable[None]] | None = None
         """Called with kind and key when a request was applied, before its answer arrives."""
+        self.listings: random.Random | None = None
+        """Draws what listings show of what came and went meanwhile; None: what there is now."""
         self.zombies: list[Zombie] = []
         self.made: list[tuple[str, str]] = []
         """(kind, key) of every request."""
@@ -90,6 +97,20 @@ class Steps:
                 self.waiting.remove(waiting)
         plan = self.puts if kind == "put" else self.others
         return plan.popleft() if plan else Fate.OK
+
+    def shown(
+        self, before: Sequence[ObjectStat], after: Sequence[ObjectStat]
+    ) -> Sequence[ObjectStat]:
+        """What a listing shows that began and ended with these objects."""
+        rng = self.listings
+        if rng is None:
+            return after
+        always = set(before) & set(after)
+        some = dict.fromkeys(stat for stat in (*before, *after) if stat not in always)
+        # All or nothing as often as anything between: holes are where both meet.
+        share = rng.choice([0.0, 0.5, 1.0])
+        drawn = {stat.key: stat for stat in (*always, *(s for s in some if rng.random() < share))}
+        return [drawn[key] for key in sorted(drawn)]
 
     def count(self, kind: str) -> int:
         return sum(made == kind for made, _ in self.made)
@@ -132,8 +153,13 @@ class SteppedStore:
         return await self._read("head", key, lambda: self._store.head(key))
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
-        async def whole() -> Sequence[ObjectStat]:
+        async def now() -> Sequence[ObjectStat]:
             return [stat async for stat in self._store.list(prefix, start_after)]
+
+        before = await now()
+
+        async def whole() -> Sequence[ObjectStat]:
+            return self._steps.shown(before, await now())
 
         for stat in await self._read("list", prefix, whole):
             yield stat

@@ -47,7 +47,7 @@ __all__ = [
     "value_of",
 ]
 
-TIMEOUT_S: Final = 30
+TIMEOUT_S: Final = 60
 
 close_refused_sockets()
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -7,7 +7,6 @@ from pathlib import Path
 from uuid import UUID
 
 from tests.support.batch_builder import seal
-
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import ChunkIdentity, ChunkPaths, ChunkWriter, PendingBatch
 from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk

@@ -5,6 +5,7 @@ from collections import defaultdict
 from metadata.operations import SegmentExtent, WalExtent
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.stores.object_store import ObjectStore
+from wal.worker_threads import WorkerThreads
 
 
 class WrittenRecords:
@@ -21,7 +22,7 @@ class WrittenRecords:
         self.partition_of: dict[ObjectKey, TopicIdPartition] = {}
         """Of segments."""
 
-    async def read_extent(self, extent: WalExtent) -> bytearray:
+    async def read_extent(self, extent: WalExtent, threads: WorkerThreads) -> bytearray:
         data = await self._store.get_range(
             extent.object_key, extent.byte_offset, extent.length_bytes
         )

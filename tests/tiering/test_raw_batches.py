@@ -10,7 +10,7 @@ from typing import Any
 import google_crc32c
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tiering_samples import (
     PARTITION,
@@ -29,6 +29,7 @@ from tiering_samples import (
 
 from metadata.operations import RolledSegment
 from tests.support.batch_builder import Row, build_batch, record, seal
+from tests.support.profiles import examples
 from tiering import roll as roll_module
 from tiering.raw_batches import raw_batches, raw_rows
 from tiering.roll import RollSettings, roll
@@ -38,7 +39,7 @@ from tiering.segment_verification import verify_segment
 from tiering.segment_writer import FileBody, SegmentWriter
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, ObjectKey
 from wal.errors import CorruptObject, CorruptSegment
-from wal.records.batch_validation import UNBOUNDED_MS, TopicRules, validate_batch
+from wal.records.batch_validation import UNBOUNDED_MS, TopicRules, check_contents, check_header
 from wal.records.record_columns import LocatedBatch, decode_batches
 from wal.stores.object_store import BytesBody
 
@@ -84,13 +85,9 @@ def prepared(data: bytes, max_timestamp_ms: int = NOW) -> PreparedBatch:
 
 def accepted(batch: PreparedBatch) -> PreparedBatch:
     """The batch, after the checks of a Produce request."""
-    validate_batch(
-        [memoryview(batch.data)],
-        total_bytes=len(batch.data),
-        rules=RULES,
-        produce_version=9,
-        now_ms=NOW,
-    )
+    payload = [memoryview(batch.data)]
+    header = check_header(payload, total_bytes=len(batch.data), rules=RULES, produce_version=9)
+    check_contents(payload, header, rules=RULES, now_ms=NOW)
     return batch
 
 
@@ -238,9 +235,7 @@ _sealed_garbage = st.builds(
     append_time_ms=st.none() | st.integers(0, 2**45),
     row_group_bytes=st.sampled_from([1, 500, 4 << 20]),
 )
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(0.6, allow=[HealthCheck.function_scoped_fixture])
 def test_any_mixture_is_served_as_from_the_wal(
     tmp_path_factory: pytest.TempPathFactory,
     extents: list[list[SampleBatch | PreparedBatch]],
@@ -360,7 +355,7 @@ def test_verification_counts_the_raw_batches(tmp_path: Path) -> None:
     key = ObjectKey("segments/x")
     identity = SegmentIdentity("flights", PARTITION, 10, 12)
     with (tmp_path / "file").open("w+b") as file, file_store(tmp_path / "store") as store:
-        with SegmentWriter(file, identity) as writer:
+        with SegmentWriter(file, identity, sources=()) as writer:
             writer.write_row_group(raw_rows(located(POISON["garbage"])))
             writer._raw_batch_count += 1
             written = writer.finish()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tiering_samples import (
     PARTITION,
@@ -24,6 +24,7 @@ from tiering_samples import (
 
 from metadata.operations import RolledSegment
 from metadata.rules.segments import segment_key
+from tests.support.profiles import examples
 from tiering.roll import RollSettings, roll
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tiering.segment_reader import SegmentReader
@@ -77,9 +78,7 @@ def _served(store_directory: Path, segment: RolledSegment) -> list[bytes]:
     gap=st.binary(max_size=3),
     append_time=st.none() | st.integers(0, 2**45),
 )
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(0.6, allow=[HealthCheck.function_scoped_fixture])
 def test_a_consumer_sees_the_same_batches_from_the_segment_as_from_the_wal_object(
     tmp_path_factory: pytest.TempPathFactory,
     extents: list[list[SampleBatch]],
@@ -162,6 +161,7 @@ def test_the_footer_names_the_records_and_holds_no_time(tmp_path: Path) -> None:
         "diskless.last.offset": "104",
         "diskless.record.count": "5",
         "diskless.raw.batch.count": "0",
+        "diskless.sources.bytes": "0",
         "diskless.created.by": "diskless segment writer 1",
         "diskless.row.groups": metadata[b"diskless.row.groups"].decode(),
         "diskless.crc32c": metadata[b"diskless.crc32c"].decode(),

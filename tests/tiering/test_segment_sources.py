@@ -1,15 +1,25 @@
 """What a segment says of its origin, and of its own checksum, from the footer alone."""
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiering_samples import SampleBatch, SampleRecord, file_store, plan_of, put_wal_object
 
+from tiering import segment_writer
 from tiering.roll import RollSettings, roll
-from tiering.segment_format import SourceRange, decode_sources, encode_sources
+from tiering.segment_format import (
+    SOURCES_BYTES_KEY,
+    VERSION_KEY,
+    SourceRange,
+    decode_sources,
+    encode_sources,
+    footer_metadata,
+)
 from tiering.segment_verification import verify_segment
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
@@ -29,9 +39,7 @@ _sources = st.lists(
 
 @given(_sources)
 def test_sources_read_back_as_they_were_written(sources: list[SourceRange]) -> None:
-    encoded = encode_sources(sources)
-    assert encoded is not None
-    assert decode_sources("key", encoded) == sources
+    assert decode_sources("key", encode_sources(sources)) == sources
 
 
 @pytest.mark.parametrize("data", [b"\0", b"\1" + bytes(13), b"\xff" * 12 + bytes(12)])
@@ -40,8 +48,40 @@ def test_what_is_no_sources_is_corrupt(data: bytes) -> None:
         decode_sources("key", data)
 
 
-def test_objects_that_are_not_named_by_a_ulid_are_not_told() -> None:
-    assert encode_sources([SourceRange(ObjectKey("wal/00/object"), 1, 2)]) is None
+def test_objects_that_are_not_named_like_wal_objects_are_not_told() -> None:
+    ulid = encode_ulid(7)
+    named = SourceRange(wal_object_key(ulid), 1, 2)
+    others = [named._replace(object_key=ObjectKey(key)) for key in ("wal/00/object", f"x/{ulid}")]
+    assert decode_sources("key", encode_sources([others[0], named, others[1]])) == [named]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({VERSION_KEY: "0"}, "format version 0; this release reads version 1"),
+        ({VERSION_KEY: "2"}, "format version 2; this release reads version 1"),
+        ({SOURCES_BYTES_KEY: "1000000"}, "1000000 bytes of sources"),
+        ({SOURCES_BYTES_KEY: None}, "incomplete: .*diskless.sources.bytes"),
+    ],
+)
+def test_a_segment_of_another_version_or_without_sources_is_refused_by_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Mapping[str, str | None],
+    problem: str,
+) -> None:
+    def footer(*told: Any) -> dict[str, str]:
+        fields = {**footer_metadata(*told), **change}
+        return {key: value for key, value in fields.items() if value is not None}
+
+    key = wal_object_key(encode_ulid(7))
+    with file_store(tmp_path) as store:
+        plan = plan_of(put_wal_object(store, key, [[SampleBatch([SampleRecord()])]]))
+        with monkeypatch.context() as patch:
+            patch.setattr(segment_writer, "footer_metadata", footer)
+            roll(plan, store)
+        with pytest.raises(CorruptSegment, match=f"{plan.object_key}: .*{problem}"):
+            verify_segment(store, plan.object_key)
 
 
 def test_a_segment_tells_its_sources_and_its_own_checksum(tmp_path: Path) -> None:
@@ -59,7 +99,6 @@ def test_a_segment_tells_its_sources_and_its_own_checksum(tmp_path: Path) -> Non
         stored = store.get(segment.object_key)
     assert len(footer.row_groups) > 1
     assert footer.object_crc32c == segment.crc32c == crc32c(stored)
-    assert footer.sources_bytes is not None
     sources = stored[footer.footer_start - footer.sources_bytes : footer.footer_start]
     assert decode_sources("key", sources) == [
         # Neighbours in one object are one.

@@ -144,7 +144,7 @@ def test_a_driver_killed_before_its_commit_leaves_nothing_but_work_done(
             env=os.environ | {ENVIRONMENT_VARIABLE: "roll.before_commit=kill"},
             check=False,
             capture_output=True,
-            timeout=120,
+            timeout=600,
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
         assert not coordinator.committed

@@ -144,7 +144,7 @@ run_once({broker.bootstrap!r}, roller=PlainRoller(file_store(Path({str(tmp_path)
             env=os.environ | {failpoint.ENVIRONMENT_VARIABLE: f"{point}=kill"},
             check=False,
             capture_output=True,
-            timeout=60,
+            timeout=240,
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
         assert len(coordinator.committed) == (2 if point == "roll.after_commit" else 0)

@@ -27,7 +27,9 @@ A pool is tiered by size class and capped over all classes: at the cap it first 
 of other classes, then grows beyond it, counts that, and drops such a buffer on its return.
 A request never fails because a pool is small. Who wants less memory to be lent asks for less: the
 pool counts what it has lent (`in_use_bytes`), how much of that still waits for the rest of a frame
-(`receiving_bytes`), and tells its listener whenever a buffer comes back.
+(`receiving_bytes`), and tells its listener whenever a buffer comes back. Who wants to know whose
+memory it is gives each ChainBuilder a `Borrower`, which hears of every buffer lent to it and of its
+return, however many chains hold it in between.
 
 Source: Redpanda, "Thread-per-core buffer management" (size classes, reference-counted sharing);
 Mofka, "Caches and buffer pools" (tiers, preallocation, growth on demand).
@@ -36,7 +38,7 @@ Mofka, "Caches and buffer pools" (tiers, preallocation, growth on demand).
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 SIZE_MIN: Final = 512
 SIZE_MAX: Final = 128 * 1024
@@ -58,13 +60,37 @@ assert len(SIZE_CLASSES) == 15
 assert SIZE_CLASSES[8] == 13122
 
 
+class Borrower(Protocol):
+    """Somebody for whom buffers are lent. Sizes are capacities in bytes."""
+
+    def lent(self, size_bytes: int) -> None:
+        """A ChainBuilder got a buffer and receives into it."""
+        ...
+
+    def received(self, size_bytes: int) -> None:
+        """The ChainBuilder let go of a buffer; chains may hold it on."""
+        ...
+
+    def returned(self, size_bytes: int) -> None:
+        """A buffer is back in the pool. Comes before the pool's listener hears of it."""
+        ...
+
+
 class Fragment:
     """One buffer: `view` spans its whole capacity. Made by a pool with one owner, who asked."""
 
-    __slots__ = ("_pool", "_pooled", "_references", "_size_class", "view")
+    __slots__ = ("_borrower", "_pool", "_pooled", "_references", "_size_class", "view")
 
-    def __init__(self, pool: "BufferPool", size_class: int, view: memoryview, pooled: bool) -> None:
+    def __init__(
+        self,
+        pool: "BufferPool",
+        size_class: int,
+        view: memoryview,
+        pooled: bool,
+        borrower: Borrower | None,
+    ) -> None:
         self.view = view
+        self._borrower = borrower
         self._pool = pool
         self._size_class = size_class
         self._pooled = pooled
@@ -94,6 +120,16 @@ class Fragment:
             self._pool._take_back(self)
 
 
+class _AdoptedFragment(Fragment):
+    """Bytes of no size class that the pool counts and never lends again."""
+
+    __slots__ = ()
+
+    @property
+    def capacity(self) -> int:
+        return len(self.view)
+
+
 class BufferPoolStatistics(NamedTuple):
     """What a pool holds now, and counters since it was made."""
 
@@ -108,7 +144,7 @@ class BufferPoolStatistics(NamedTuple):
 
 
 class BufferPool:
-    """Free buffers per size class, `max_bytes` over all classes (`wal.chunks.buffer.pool.max.bytes`).
+    """Free buffers per size class, `max_bytes` over all classes (`wal.buffer.pool.max.bytes`).
 
     `preallocate` maps a size class to how many of its buffers to allocate now.
     """
@@ -135,8 +171,11 @@ class BufferPool:
             self._free_bytes += size * count
             self._allocated += count
 
-    def get(self, wanted_bytes: int) -> Fragment:
-        """A fragment of the smallest class that holds `wanted_bytes`, or of the largest class."""
+    def get(self, wanted_bytes: int, borrower: Borrower | None = None) -> Fragment:
+        """A fragment of the smallest class that holds `wanted_bytes`, or of the largest class.
+
+        `borrower` hears of its return.
+        """
         size_class = bisect_left(SIZE_CLASSES, min(wanted_bytes, SIZE_MAX))
         size = SIZE_CLASSES[size_class]
         self._in_use_bytes += size
@@ -144,7 +183,7 @@ class BufferPool:
         if free:
             self._reused += 1
             self._free_bytes -= size
-            return Fragment(self, size_class, free.pop(), True)
+            return Fragment(self, size_class, free.pop(), True, borrower)
         if self._in_use_bytes + self._free_bytes > self._max_bytes:
             self._drop_free(self._in_use_bytes + self._free_bytes - self._max_bytes)
         pooled = self._in_use_bytes + self._free_bytes <= self._max_bytes
@@ -152,12 +191,18 @@ class BufferPool:
             self._allocated += 1
         else:
             self._grown += 1
-        return Fragment(self, size_class, memoryview(bytearray(size)), pooled)
+        return Fragment(self, size_class, memoryview(bytearray(size)), pooled, borrower)
 
     @property
     def in_use_bytes(self) -> int:
         """Capacity of all buffers that are lent out."""
         return self._in_use_bytes
+
+    def adopt(self, data: bytes) -> "FragmentChain":
+        """A chain over `data` itself, counted as lent out until it is released."""
+        self._in_use_bytes += len(data)
+        fragment = _AdoptedFragment(self, 0, memoryview(data), False, None)
+        return FragmentChain([fragment], [memoryview(data)])
 
     def listen(self, on_returned: Callable[[], None] | None) -> None:
         """Call this whenever a buffer came back, in place of what was called before."""
@@ -173,11 +218,13 @@ class BufferPool:
         )
 
     def _take_back(self, fragment: Fragment) -> None:
-        size = SIZE_CLASSES[fragment._size_class]
+        size = fragment.capacity
         self._in_use_bytes -= size
         if fragment._pooled:
             self._free[fragment._size_class].append(fragment.view)
             self._free_bytes += size
+        if fragment._borrower is not None:
+            fragment._borrower.returned(size)
         if self._on_returned is not None:
             self._on_returned()
 
@@ -278,13 +325,52 @@ class FragmentChain:
             raise IndexError(f"bytes [{start}, {start + length}) of {self.length_bytes}")
 
 
+class ChainCutter:
+    """Cuts chains off `chain` from its start to its end, without searching for each from the start.
+
+    A frame of 100 MiB may lie in ten thousand fragments and hold as many batches.
+    """
+
+    __slots__ = ("_chain", "_index", "_passed")
+
+    def __init__(self, chain: FragmentChain) -> None:
+        self._chain = chain
+        self._index = 0
+        self._passed = 0
+        """Bytes in front of fragment `_index`."""
+
+    def share(self, start: int, length: int) -> FragmentChain:
+        """As `FragmentChain.share`; `start` is not smaller than at the last call."""
+        chain = self._chain
+        owned = chain._check_owned()
+        chain._check_range(start, length)
+        views = chain._views
+        if not length:
+            return FragmentChain((), ())
+        while start - self._passed >= len(views[self._index]):
+            self._passed += len(views[self._index])
+            self._index += 1
+        index, start = self._index, start - self._passed
+        fragments: list[Fragment] = []
+        parts: list[memoryview] = []
+        while length:
+            part = views[index][start : start + length]
+            owned[index].retain()
+            fragments.append(owned[index])
+            parts.append(part)
+            length -= len(part)
+            index, start = index + 1, 0
+        return FragmentChain(fragments, parts)
+
+
 class ChainBuilder:
     """Receives a stream and hands it on in chains: `writable`, `commit`, then `take`."""
 
-    __slots__ = ("_filled", "_filling", "_pieces", "_pool", "_start", "received_bytes")
+    __slots__ = ("_borrower", "_filled", "_filling", "_pieces", "_pool", "_start", "received_bytes")
 
-    def __init__(self, pool: BufferPool) -> None:
+    def __init__(self, pool: BufferPool, borrower: Borrower | None = None) -> None:
         self._pool = pool
+        self._borrower = borrower
         self.received_bytes = 0
         """Bytes committed and not taken yet."""
         # Full fragments, each with the range that is not taken yet, oldest first; behind them the
@@ -305,8 +391,10 @@ class ChainBuilder:
             if room >= min(wanted_bytes, _ROOM_MIN_BYTES) and room > 0:
                 return filling.view[self._filled :]
             self._put_aside(filling)
-        self._filling = filling = self._pool.get(wanted_bytes)
+        self._filling = filling = self._pool.get(wanted_bytes, self._borrower)
         self._pool.receiving_bytes += filling.capacity
+        if self._borrower is not None:
+            self._borrower.lent(filling.capacity)
         return filling.view
 
     def commit(self, received_bytes: int) -> None:
@@ -356,7 +444,7 @@ class ChainBuilder:
             if end - start <= length:
                 # The builder's reference goes over to the chain.
                 self._pieces.popleft()
-                self._pool.receiving_bytes -= fragment.capacity
+                self._hand_over(fragment)
             else:
                 end = start + length
                 self._pieces[0] = (fragment, end, self._pieces[0][2])
@@ -394,8 +482,13 @@ class ChainBuilder:
         self._start = self._filled = 0
 
     def _let_go(self, fragment: Fragment) -> None:
-        self._pool.receiving_bytes -= fragment.capacity
+        self._hand_over(fragment)
         fragment.release()
+
+    def _hand_over(self, fragment: Fragment) -> None:
+        self._pool.receiving_bytes -= fragment.capacity
+        if self._borrower is not None:
+            self._borrower.received(fragment.capacity)
 
     def _all_pieces(self) -> list[tuple[Fragment, int, int]]:
         pieces = list(self._pieces)

@@ -8,10 +8,8 @@ directory (wal/chunks/chunk_directory.py) decides which chunks there are.
     chunk-NNNNNN.desc   per batch what a reader needs to find and check its bytes
     chunk-NNNNNN.idx    per batch 36 bytes: offset and size in .data, .meta and .desc
 
-Format version 2; all integers big-endian. A change of any table gets a new version in the header;
-a broker refuses versions it does not know, and reads older ones for as long as a chunk of the
-previous release may lie on a disk, which is one release. A chunk of version 1 has no notes, and
-becomes a WAL object of version 1: an upload that is repeated must repeat the same bytes.
+Format version 1; all integers big-endian. A change of any table gets a new version in the header;
+a broker refuses a chunk of a version that it does not know.
 
     .meta header, 64 bytes                   .meta record, 72 bytes
      0  magic        8s  "DLSCHUNK"           0  CRC           u32  over salt, then bytes 4 .. 71
@@ -88,8 +86,7 @@ from wal.ulid import ULID_CHARS, mint_ulid, wal_object_key
 
 log = structlog.get_logger(__name__)
 
-FORMAT_VERSION: Final = 2
-FORMAT_WITHOUT_NOTES: Final = 1
+FORMAT_VERSION: Final = 1
 MAGIC: Final = b"DLSCHUNK"
 CHUNK_HEADER: Final = struct.Struct(">8sHHiQQ26s2s")
 CHUNK_HEADER_CRC: Final = struct.Struct(">I")
@@ -158,7 +155,6 @@ class ChunkIdentity:
     salt: int
     broker_id: int
     opened_at_ms: int
-    format_version: int = FORMAT_VERSION
 
     @classmethod
     def mint(
@@ -180,7 +176,7 @@ class ChunkIdentity:
     def encode(self) -> bytes:
         content = CHUNK_HEADER.pack(
             MAGIC,
-            self.format_version,
+            FORMAT_VERSION,
             CHUNK_HEADER_BYTES,
             self.broker_id,
             self.opened_at_ms,
@@ -202,18 +198,18 @@ class ChunkIdentity:
         magic, version, length, broker_id, opened_at_ms, salt, ulid, _ = CHUNK_HEADER.unpack(
             content
         )
-        if (
-            magic != MAGIC
-            or version not in (FORMAT_WITHOUT_NOTES, FORMAT_VERSION)
-            or length != CHUNK_HEADER_BYTES
-        ):
-            raise CorruptChunk(f"{name}: not a chunk of format {FORMAT_VERSION}")
+        if magic != MAGIC:
+            raise CorruptChunk(f"{name}: no header of a chunk")
+        if version != FORMAT_VERSION or length != CHUNK_HEADER_BYTES:
+            raise CorruptChunk(
+                f"{name}: format version {version}, header of {length} bytes;"
+                f" this release reads version {FORMAT_VERSION}"
+            )
         return cls(
             ulid=ulid.decode("ascii"),
             salt=salt,
             broker_id=broker_id,
             opened_at_ms=opened_at_ms,
-            format_version=version,
         )
 
 
@@ -253,7 +249,7 @@ class ChunkWriter:
     """The open chunk: appends groups of batches to the four files. One thread at a time.
 
     `data_max_bytes` is where appends stop being welcome, `overflow_bytes` what a single append may
-    go beyond it (`wal.chunks.chunk.max.bytes`, `wal.chunks.chunk.overflow.bytes`).
+    go beyond it (`wal.chunk.max.bytes`, `wal.chunk.overflow.bytes`).
     """
 
     def __init__(
@@ -620,7 +616,7 @@ class _Scanner:
             for later in range(len(entries) + 1, count):
                 if isinstance(self._check(later, None), ChunkEntry):
                     raise CorruptChunk(f"{torn}, and record {later} behind it is good")
-        notes = self._read_notes(identity, count)
+        notes = self._read_notes(count)
         if not torn and self._has_bytes_behind(count, data_bytes, notes):
             torn = f"{self._paths.idx}: bytes behind record {count - 1} that it does not name"
         if not entries:
@@ -637,10 +633,10 @@ class _Scanner:
         self._salt_crc = crc32c(SALT.pack(identity.salt))
         return identity
 
-    def _read_notes(self, identity: ChunkIdentity, count: int) -> bytes | None:
+    def _read_notes(self, count: int) -> bytes | None:
         """The valid notes behind `count` records, if that is what is there, and all of it."""
         rest = self._meta[CHUNK_HEADER_BYTES + META_RECORD_BYTES * count :]
-        if len(rest) < NOTES_HEAD_BYTES or identity.format_version == FORMAT_WITHOUT_NOTES:
+        if len(rest) < NOTES_HEAD_BYTES:
             return None
         (crc,) = RECORD_CRC.unpack_from(rest)
         batches, length = NOTES_HEAD.unpack_from(rest, RECORD_CRC.size)

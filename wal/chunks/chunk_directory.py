@@ -36,7 +36,10 @@ Committed chunks are kept up to `wal.cache.max.bytes` and as long as what is rem
 `wal.quarantine.max.bytes`; the oldest go first, and no chunk goes while somebody reads it. The
 files of a few that went are used again (`wal.chunks.chunk_spares`).
 
-An exclusive lock on the directory keeps two brokers from sharing it.
+An exclusive lock on the directory keeps two brokers from sharing it. When somebody deletes the
+directory of a running broker, the next chunk makes it anew and locks it again; its lock file tells.
+Batches in chunks that were not uploaded yet fail with ChunkLost, which says that they are nowhere;
+committed ones are read from the object store.
 
 Threads: the write loop's thread opens chunks, the uploader's marks and removes them, reader threads
 read them; one lock guards the books, and is never held during I/O on data.
@@ -44,7 +47,6 @@ read them; one lock guards the books, and is never held during I/O on data.
 Source: Mofka's default partition manager, "Crash recovery and restart", "FD cache".
 """
 
-import fcntl
 import os
 import random
 import struct
@@ -62,7 +64,6 @@ import structlog
 from wal.chunks.chunk import (
     CHUNK_FILE,
     CHUNK_HEADER_BYTES,
-    FORMAT_WITHOUT_NOTES,
     META_RECORD_BYTES,
     ChunkEntry,
     ChunkIdentity,
@@ -91,8 +92,10 @@ from wal.clock import Clock
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.disk import SYSTEM_DISK, Disk, write_vectors
-from wal.errors import CorruptChunk, OutOfBounds, StorageFailed
+from wal.errors import ChunkLost, CorruptChunk, DirectoryLost, OutOfBounds, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
+from wal.private_copy import unset_buffer
+from wal.segmented_log.log_directory import DirectoryLock
 
 _MARKER_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
@@ -105,7 +108,6 @@ COMMITTED_BYTES: Final = COMMITTED.size + COMMITTED_CRC.size
 assert COMMITTED_BYTES == 32
 
 QUARANTINE: Final = "quarantine"
-LOCK_FILE: Final = "lock"
 DAMAGE_KEPT_MAX: Final = 100
 
 BATCH_OVERHEAD_BYTES: Final = 1024
@@ -192,7 +194,7 @@ class SealedChunk:
 
     @property
     def charged_bytes(self) -> int:
-        """What this chunk counts against `wal.chunks.buffer.max.bytes`."""
+        """What this chunk counts against `wal.buffer.max.bytes`."""
         return self.data_bytes + BATCH_OVERHEAD_BYTES * self.batch_count
 
     @property
@@ -225,25 +227,24 @@ class SealedChunk:
         return [tokens[position] for position in plan.positions]
 
     def open_data(self) -> FdHandle:
-        """The .data file, for a `with` statement. Raises: CorruptChunk, StorageFailed."""
+        """The .data file, for a `with` statement. Raises: ChunkLost, StorageFailed."""
         return self._directory.open_data(self)
 
-    def read_object_range(self, start: int, length: int) -> bytearray:
+    def read_object_range(self, start: int, length: int) -> memoryview:
         """Bytes [start, start + length) of the object, from this chunk; blocks on the disk.
 
         The caller owns the answer. The range must lie within the batches; it need not follow their
         borders. The bytes are not checked: readers check each batch's CRC, as they do for bytes
         from anywhere else.
         Raises: OutOfBounds, StorageFailed (deleted in the meantime, or unreadable), CorruptChunk
-        (the file is too short, or missing).
+        (the file is too short).
         """
         pieces = self._extents_of(start, length)
-        content = bytearray(length)
-        view = memoryview(content)
+        content = unset_buffer(length)
         with self._directory.pin(self), self.open_data() as data:
             filled = 0
             for offset, size in pieces:
-                self._fill(data, view[filled : filled + size], offset)
+                self._fill(data, content[filled : filled + size], offset)
                 filled += size
         return content
 
@@ -349,7 +350,7 @@ class ChunkDirectory:
         floors: FloorLookup | None = None,
         commits: CommitJournal | None = None,
     ) -> None:
-        """`topics`, `floors` and `commits` give what objects note; see wal/chunks/object_notes.py."""
+        """`topics`, `floors` and `commits` give what objects note: chunks/object_notes.py."""
         self.path = path
         self.damage: deque[CorruptChunk] = deque(maxlen=DAMAGE_KEPT_MAX)
         """The latest damage found since the start; each names file and position."""
@@ -371,7 +372,7 @@ class ChunkDirectory:
         self._cached_bytes = 0
         self._cached_memory_bytes = 0
         self._next_number = 0
-        self._lock_fd = -1
+        self._directory_lock: DirectoryLock | None = None
         self._spares = SpareChunks(path, disk)
 
     def recover(self) -> list[SealedChunk]:
@@ -380,12 +381,14 @@ class ChunkDirectory:
         Raises: StorageFailed (another process has the directory, or it cannot be read).
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
+            if self._directory_lock is None:
+                self._directory_lock = DirectoryLock(self.path)
             self._spares.clear()
             names = os.listdir(self.path)
             quarantine = self.path / QUARANTINE
             quarantined = os.listdir(quarantine) if quarantine.exists() else []
+        except BlockingIOError as error:
+            raise StorageFailed(f"{self.path}: another broker uses this directory") from error
         except OSError as error:
             raise StorageFailed(f"{self.path}: cannot be opened: {error}") from error
         numbers = _chunk_numbers(names)
@@ -422,7 +425,8 @@ class ChunkDirectory:
         return waiting
 
     def open_chunk(self) -> ChunkWriter:
-        """A new chunk with a new object key; blocks. Raises: StorageFailed."""
+        """A new chunk with a new object key; blocks. Raises: StorageFailed, DirectoryLost."""
+        self._make_anew_if_deleted()
         spare = self._spares.take()
         if spare is not None:
             try:
@@ -431,6 +435,32 @@ class ChunkDirectory:
                 log.warning("spare files not used", error=str(error))
                 self._spares.delete(spare.files)
         return self._new_writer(None)
+
+    def _make_anew_if_deleted(self) -> None:
+        """Raises: DirectoryLost when it cannot be made anew, or is another broker's by now."""
+        held = self._directory_lock
+        if held is None or held.is_in_place():
+            return
+        log.error("chunk directory deleted under this broker, made anew", path=str(self.path))
+        try:
+            # Not all parents: a data directory that was deleted is not made again.
+            self.path.parent.mkdir(exist_ok=True)
+            self.path.mkdir(exist_ok=True)
+            self._directory_lock = DirectoryLock(self.path)
+            held.close()
+            self._spares.clear()
+            found = _chunk_numbers(os.listdir(self.path))
+        except OSError as error:
+            raise DirectoryLost(
+                f"{self.path} was deleted under this broker and cannot be made anew: {error}"
+            ) from error
+        with self._lock:
+            self._next_number = max(self._next_number, max(found, default=-1) + 1)
+            cached = list(self._cached.values())
+        for chunk in cached:
+            if not os.path.exists(chunk.data_path):
+                self._forget(chunk)
+                self._fd_cache.invalidate(chunk.data_path)
 
     def _new_writer(self, spare: SpareFiles | None) -> ChunkWriter:
         with self._lock:
@@ -451,10 +481,16 @@ class ChunkDirectory:
         )
 
     def seal(self, writer: ChunkWriter, tokens: Sequence[Any]) -> SealedChunk | None:
-        """Close an open chunk and make it findable; None (and no files) if it has no batch."""
-        if not writer.entries:
+        """Close an open chunk and make it findable; None (and no files) if it has no batch.
+
+        Raises: ChunkLost when somebody deleted its files; what is left of them is removed.
+        """
+        is_lost = bool(writer.entries) and not os.path.exists(writer.paths.data)
+        if not writer.entries or is_lost:
             writer.close()
             remove_files(self._disk, writer.paths)
+            if is_lost:
+                raise ChunkLost(f"{writer.paths.data}: deleted before it was sealed")
             return None
         assert len(tokens) == len(writer.entries)
         commits = self._commits.take()
@@ -542,11 +578,13 @@ class ChunkDirectory:
         self._quarantine(chunk.paths, error)
 
     def open_data(self, chunk: SealedChunk) -> FdHandle:
-        """Raises: CorruptChunk (the file is missing), StorageFailed."""
+        """Raises: ChunkLost (deleted; what is committed is in the store), StorageFailed."""
         try:
             return self._fd_cache.open(chunk.data_path)
         except FileNotFoundError as error:
-            raise CorruptChunk(f"{chunk.data_path}: the file is missing") from error
+            if chunk.is_committed:
+                self._forget(chunk)
+            raise ChunkLost(f"{chunk.data_path}: the file is missing") from error
         except OSError as error:
             raise StorageFailed(f"{chunk.data_path}: cannot be opened: {error}") from error
 
@@ -567,20 +605,9 @@ class ChunkDirectory:
 
     def close(self) -> None:
         """Let another process have the directory. Closing twice is harmless."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-
-    def _take_lock(self) -> None:
-        if self._lock_fd >= 0:
-            return
-        fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(fd)
-            raise StorageFailed(f"{self.path}: another broker uses this directory") from error
-        self._lock_fd = fd
+        if self._directory_lock is not None:
+            self._directory_lock.close()
+            self._directory_lock = None
 
     def _recover_chunk(self, paths: ChunkPaths) -> SealedChunk | None:
         """Raises: CorruptChunk, StorageFailed."""
@@ -616,8 +643,6 @@ class ChunkDirectory:
 
     def _note_recovered(self, paths: ChunkPaths, scan: ChunkScan) -> bytes:
         """Notes for a chunk that was not sealed, so that nothing of it was uploaded yet."""
-        if scan.identity.format_version == FORMAT_WITHOUT_NOTES:
-            return b""
         notes = self._notes_of(scan.entries, ())
         if not notes:
             return b""

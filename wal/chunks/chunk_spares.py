@@ -18,7 +18,8 @@ Invariants:
 - A marker gets its content before its name.
 
 Failure cases: whatever the disk refuses, the files in question are deleted and the chunk is created
-or deleted as without spares. `clear`, at start, deletes what an earlier process left.
+or deleted as without spares. `clear`, at start and when the directory was deleted under the broker,
+deletes what is left of an earlier time.
 """
 
 import os
@@ -67,7 +68,10 @@ class SpareChunks:
         self._markers: list[str] = []
 
     def clear(self) -> None:
-        """Delete every spare in the directory. Raises: OSError."""
+        """Forget and delete every spare in the directory. Raises: OSError."""
+        with self._lock:
+            self._spares.clear()
+            self._markers.clear()
         for name in os.listdir(self._directory):
             if name.startswith(PREFIX):
                 self._disk.unlink(str(self._directory / name))

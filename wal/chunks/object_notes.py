@@ -46,6 +46,7 @@ from uuid import UUID
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import CorruptObject
 from wal.ulid import decode_ulid, encode_ulid
+from wal.wire.fields import FieldReader, string, uvarint, zigzag
 
 NOTES_KEPT_MAX: Final = 256
 """Commits that wait for an object to carry them; a broker has one or a few per upload lane."""
@@ -58,7 +59,6 @@ REFUSED: Final = 1
 
 _TIME: Final = struct.Struct(">q")
 _ID_BYTES: Final = 16
-_UVARINT_BYTES_MAX: Final = 10
 _RUN_BYTES_MIN: Final = 1
 
 
@@ -223,45 +223,56 @@ def encode_notes(notes: ObjectNotes) -> bytes:
     floors = notes.floors if any(floor is not None for floor in notes.floors) else ()
     if not notes.topics and not notes.commits and not floors:
         return b""
-    parts: list[bytes] = [_uvarint(len(notes.topics))]
-    for topic_id, facts in sorted(notes.topics.items()):
-        parts += (topic_id.bytes, _string(facts.name), _uvarint(facts.partition_count))
-        parts.append(_uvarint(len(facts.configs)))
-        for name, value in facts.configs:
-            parts += (_string(name), _string(value))
-    parts.append(_uvarint(len(notes.commits)))
-    for note in notes.commits:
-        parts += (decode_ulid(note.ulid).to_bytes(_ID_BYTES, "big"), bytes((note.outcome,)))
-        if note.outcome == COMMITTED:
-            parts += _committed(note)
-    parts.append(_uvarint(len(floors)))
+    parts = [encode_topics(notes.topics), encode_commits(notes.commits)]
+    parts.append(uvarint(len(floors)))
     for floor in floors:
         if floor is None:
             parts.append(b"\0")
         else:
             parts += (
-                _uvarint(floor.high_watermark + 1),
-                _uvarint(floor.high_watermark - floor.log_start_offset),
+                uvarint(floor.high_watermark + 1, 64),
+                uvarint(floor.high_watermark - floor.log_start_offset, 64),
             )
+    return b"".join(parts)
+
+
+def encode_topics(topics: Mapping[UUID, TopicFacts]) -> bytes:
+    """The bytes of what is noted of topics, with their number in front."""
+    parts: list[bytes] = [uvarint(len(topics))]
+    for topic_id, facts in sorted(topics.items()):
+        parts += (topic_id.bytes, string(facts.name), uvarint(facts.partition_count))
+        parts.append(uvarint(len(facts.configs)))
+        for name, value in facts.configs:
+            parts += (string(name), string(value))
+    return b"".join(parts)
+
+
+def encode_commits(commits: Sequence[CommitNote]) -> bytes:
+    """The bytes of what is noted of commits, with their number in front."""
+    parts: list[bytes] = [uvarint(len(commits))]
+    for note in commits:
+        parts += (decode_ulid(note.ulid).to_bytes(_ID_BYTES, "big"), bytes((note.outcome,)))
+        if note.outcome == COMMITTED:
+            parts += _committed(note)
     return b"".join(parts)
 
 
 def _committed(note: CommitNote) -> Iterator[bytes]:
     first = next((run.append_time_ms for run in note.runs if run.base_offset >= 0), 0)
     yield _TIME.pack(first)
-    yield _uvarint(len(note.runs))
+    yield uvarint(len(note.runs))
     for run in note.runs:
         if run.base_offset < 0:
             yield b"\0"
             continue
         delta = run.append_time_ms - first
-        yield _uvarint(run.base_offset + 1)
-        yield _uvarint(delta << 1 if delta >= 0 else (-delta << 1) - 1)
-        yield _uvarint(run.base_offset - run.log_start_offset)
-    yield _uvarint(len(note.exceptions))
+        yield uvarint(run.base_offset + 1, 64)
+        yield zigzag(delta)
+        yield uvarint(run.base_offset - run.log_start_offset, 64)
+    yield uvarint(len(note.exceptions))
     previous = 0
     for position, kind in sorted(note.exceptions.items()):
-        yield _uvarint(position - previous)
+        yield uvarint(position - previous)
         yield bytes((kind,))
         previous = position
 
@@ -270,34 +281,44 @@ def decode_notes(data: bytes, name: str) -> ObjectNotes:
     """The inverse of `encode_notes`. Raises: CorruptObject naming `name`."""
     if not data:
         return NO_NOTES
-    reader = _Reader(data, name)
+    reader = FieldReader(data, f"{name}: notes", CorruptObject)
+    topics = decode_topics(reader)
+    commits = decode_commits(reader)
+    floors = [_decode_floor(reader) for _ in range(reader.count(1))]
+    reader.finish()
+    return ObjectNotes(topics, commits, tuple(floors))
+
+
+def decode_topics(reader: FieldReader) -> Mapping[UUID, TopicFacts]:
+    """The inverse of `encode_topics`. Raises: CorruptObject."""
     topics: dict[UUID, TopicFacts] = {}
     for _ in range(reader.count(_ID_BYTES + 3)):
-        topic_id = UUID(bytes=reader.raw(_ID_BYTES))
+        topic_id = reader.uuid()
         topic_name = reader.string()
         partition_count = reader.uvarint()
         configs = [(reader.string(), reader.string()) for _ in range(reader.count(2))]
         topics[topic_id] = TopicFacts(topic_name, partition_count, tuple(configs))
-    commits = [_decode_commit(reader) for _ in range(reader.count(_ID_BYTES + 1))]
-    floors = [_decode_floor(reader) for _ in range(reader.count(1))]
-    if reader.position != len(data):
-        raise reader.corrupt(f"{len(data) - reader.position} bytes too many")
-    return ObjectNotes(topics, tuple(commits), tuple(floors))
+    return topics
 
 
-def _decode_floor(reader: "_Reader") -> Floor | None:
-    high_watermark = reader.uvarint() - 1
+def decode_commits(reader: FieldReader) -> Sequence[CommitNote]:
+    """The inverse of `encode_commits`. Raises: CorruptObject."""
+    return tuple(_decode_commit(reader) for _ in range(reader.count(_ID_BYTES + 1)))
+
+
+def _decode_floor(reader: FieldReader) -> Floor | None:
+    high_watermark = reader.uvarint(64) - 1
     if high_watermark < 0:
         return None
-    return Floor(high_watermark, high_watermark - reader.uvarint())
+    return Floor(high_watermark, high_watermark - reader.uvarint(64))
 
 
-def _decode_commit(reader: "_Reader") -> CommitNote:
+def _decode_commit(reader: FieldReader) -> CommitNote:
     try:
         ulid = encode_ulid(int.from_bytes(reader.raw(_ID_BYTES), "big"))
     except ValueError as error:
         raise reader.corrupt(str(error)) from error
-    outcome = reader.raw(1)[0]
+    outcome = reader.uint8()
     if outcome == GIVEN_UP:
         return CommitNote(ulid, outcome=GIVEN_UP)
     if outcome != COMMITTED:
@@ -305,80 +326,18 @@ def _decode_commit(reader: "_Reader") -> CommitNote:
     (first,) = _TIME.unpack(reader.raw(_TIME.size))
     runs: list[NotedRun] = []
     for _ in range(reader.count(_RUN_BYTES_MIN)):
-        base = reader.uvarint() - 1
+        base = reader.uvarint(64) - 1
         if base < 0:
             runs.append(_NO_RUN)
             continue
-        zigzag = reader.uvarint()
-        delta = zigzag >> 1 ^ -(zigzag & 1)
-        runs.append(NotedRun(base, first + delta, base - reader.uvarint()))
+        delta = reader.zigzag()
+        runs.append(NotedRun(base, first + delta, base - reader.uvarint(64)))
     exceptions: dict[int, int] = {}
     position = 0
     for _ in range(reader.count(2)):
         position += reader.uvarint()
-        kind = reader.raw(1)[0]
+        kind = reader.uint8()
         if kind not in (DUPLICATE, REFUSED):
             raise reader.corrupt(f"exception of kind {kind}")
         exceptions[position] = kind
     return CommitNote(ulid, tuple(runs), exceptions)
-
-
-class _Reader:
-    """Reads from the front of `data`; a count is compared with what is left before it is used."""
-
-    __slots__ = ("_data", "_name", "position")
-
-    def __init__(self, data: bytes, name: str) -> None:
-        self._data = data
-        self._name = name
-        self.position = 0
-
-    def corrupt(self, problem: str) -> CorruptObject:
-        return CorruptObject(f"{self._name}: notes, byte {self.position}: {problem}")
-
-    def raw(self, length: int) -> bytes:
-        start = self.position
-        if length > len(self._data) - start:
-            raise self.corrupt(f"{length} bytes expected, {len(self._data) - start} left")
-        self.position = start + length
-        return self._data[start : self.position]
-
-    def uvarint(self) -> int:
-        value = 0
-        for number in range(_UVARINT_BYTES_MAX):
-            byte = self.raw(1)[0]
-            value |= (byte & 0x7F) << 7 * number
-            if byte < 0x80:
-                if value >> 64:
-                    break
-                return value
-        raise self.corrupt("a varint of more than 64 bits")
-
-    def count(self, element_bytes_min: int) -> int:
-        count = self.uvarint()
-        if count * element_bytes_min > len(self._data) - self.position:
-            raise self.corrupt(f"{count} elements in {len(self._data) - self.position} bytes")
-        return count
-
-    def string(self) -> str:
-        try:
-            return self.raw(self.uvarint()).decode()
-        except UnicodeDecodeError as error:
-            raise self.corrupt("text that is not UTF-8") from error
-
-
-def _uvarint(value: int) -> bytes:
-    if 0 <= value < 0x80:
-        return bytes((value,))
-    assert 0 <= value < 1 << 64
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _string(text: str) -> bytes:
-    encoded = text.encode()
-    return _uvarint(len(encoded)) + encoded

@@ -6,7 +6,7 @@ in which chunks were sealed, because that order is the producers' order. A chunk
 until its own upload is done, while later ones go on uploading.
 
 `submit` waits while the chunks that are not committed yet are too large together
-(`wal.chunks.buffer.max.bytes`, each batch charged a little more than its bytes). Bodies are read from the
+(`wal.buffer.max.bytes`, each batch charged a little more than its bytes). Bodies are read from the
 chunk files, so an outage of the store fills a local disk up to that limit, and no memory.
 
 What happens to a chunk:
@@ -19,6 +19,7 @@ What happens to a chunk:
   the same idempotent producer has on the same partition in this chunk (to accept those without it
   would be a gap). The others are uploaded under the same key; should an attempt before the damage
   have stored all of them after all, the put meets another object and the chunk is abandoned.
+- The chunk's file was deleted: abandoned. Nothing of it was committed, so producers send it again.
 - The coordinator says "not now", or nobody knows what it did: the same commit again, in place.
 - The coordinator refuses the object (too old, not allowed): abandoned and deleted.
 - Anything else is a bug or a broken state: `run` raises, and the broker stops.
@@ -31,6 +32,7 @@ Source: KIP-1164 and Mofka's write path; invariants W1, W2, W5 and W7 in docs/in
 """
 
 import asyncio
+import itertools
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -45,6 +47,7 @@ from wal.chunks.wal_object import WalObjectBody, read_checked
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
 from wal.errors import (
+    ChunkLost,
     CommitOutcomeUnknown,
     CorruptChunk,
     DisklessError,
@@ -127,6 +130,10 @@ class _Entry:
         )
 
 
+_STORED_AHEAD: Final = 2
+"""Stored chunks that keep the commit lane busy."""
+
+
 class Uploader:
     """Uploads and commits sealed chunks; see the module's text."""
 
@@ -185,6 +192,17 @@ class Uploader:
             self._waiting_bytes += chunk.charged_bytes
             self._changed.notify_all()
 
+    def is_behind(self) -> bool:
+        """Whether another chunk would only wait: for a place to be uploaded, or for its commit.
+
+        Commits go one by one; with two stored chunks behind the one that is being committed, there
+        is work for two more.
+        """
+        if len(self._lane) > self._settings.upload_concurrency:
+            return True
+        behind = itertools.islice(self._lane, 1, 1 + _STORED_AHEAD)
+        return sum(entry.uploaded.done() for entry in behind) == _STORED_AHEAD
+
     async def drain(self, timeout_s: float) -> bool:
         """Wait until everything submitted is settled; False when that took too long.
 
@@ -240,13 +258,15 @@ class Uploader:
     ) -> DisklessError | None:
         """Put the chunk's object; returns the error for which the chunk must be abandoned."""
         loop = asyncio.get_running_loop()
-        # Laying out a chunk of many small batches takes milliseconds that the loop shall not lose.
+        # Laying out a chunk of many small batches takes milliseconds, which the loop must not lose.
         plan = await loop.run_in_executor(executor, lambda: chunk.plan)
         failpoint("upload.before_put")
         attempt = 0
         while True:
             try:
                 await self._store.put(chunk.object_key, WalObjectBody(chunk, plan))
+            except ChunkLost as error:
+                return error
             except CorruptChunk as error:
                 log.error("damaged batch in a chunk", path=chunk.data_path, error=str(error))
                 damaged = await loop.run_in_executor(executor, find_damaged, chunk)
@@ -309,7 +329,9 @@ class Uploader:
                 self._chunks_abandoned += 1
                 await self._committer.abandon(chunk, refused)
             entry.is_settled = True
-            if not_stored is not None:
+            if isinstance(not_stored, ChunkLost):
+                await loop.run_in_executor(executor, self._directory.discard, chunk)
+            elif not_stored is not None:
                 damage = CorruptChunk(f"{chunk.data_path}: {not_stored}")
                 await loop.run_in_executor(executor, self._directory.quarantine, chunk, damage)
             elif refused is not None:
@@ -355,11 +377,19 @@ class Uploader:
     async def _abandon_rest(self) -> None:
         error = CommitOutcomeUnknown("the broker stopped; its next start commits this batch")
         self._to_upload.clear()
+        batches = 0
         while self._lane:
             entry = self._lane.popleft()
             if not entry.is_settled:
                 self._left_behind += 1
+                batches += entry.chunk.batch_count
                 await self._committer.abandon(entry.chunk, error)
+        if self._left_behind:
+            log.warning(
+                "chunks kept for the next start, which commits them",
+                chunks=self._left_behind,
+                batches=batches,
+            )
         self._waiting_bytes = 0
         async with self._changed:
             self._changed.notify_all()
@@ -376,8 +406,6 @@ def find_damaged(chunk: SealedChunk) -> Sequence[int]:
     broken: set[tuple[object, int]] = set()
     try:
         data = chunk.open_data()
-    except CorruptChunk:
-        return range(chunk.batch_count)
     except StorageFailed as error:
         log.warning("chunk not readable now", path=chunk.data_path, error=str(error))
         return ()

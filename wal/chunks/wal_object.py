@@ -7,15 +7,15 @@ Fetches do not come here: the coordinator knows every batch's place.
     byte 0          header, 64 bytes
     64              batches, sorted by (topic id, partition), in arrival order within a partition
     footer offset   index entries, 72 bytes each, one per batch, in the order of the batches
-                    notes, of any length (wal/chunks/object_notes.py); version 1 has none
+                    notes, of any length (wal/chunks/object_notes.py)
     end - 32        trailer, 32 bytes
 
-Format version 2; all integers big-endian. A change of any table gets a new version in header and
-trailer. Objects live as long as their batches do, so every version ever written stays readable.
+Format version 1; all integers big-endian. A change of any table gets a new version in header and
+trailer. Objects live as long as their batches do, so every released version stays readable.
 
     header                                   index entry
      0  magic        8s  "DLSWALOB"           0  topic id       16s
-     8  version     u16  2                   16  partition      i32
+     8  version     u16  1                   16  partition      i32
     10  length      u16  64                  20  byte offset    u64  in this object
     12  broker id   i32                      28  length         u32
     16  created at  u64  ms, chunk opened    32  record count   i32
@@ -28,7 +28,7 @@ trailer. Objects live as long as their batches do, so every version ever written
      0  footer offset   u64                  63  zero           u8
      8  entries         u32                  64  request id     i64
     12  footer CRC      u32  over all entries and the notes
-    16  version         u16  2
+    16  version         u16  1
     18  zeros           2s
     20  CRC             u32  over bytes 0 .. 19
     24  magic           8s  "DLSWALIX"
@@ -46,6 +46,7 @@ CorruptChunk and nothing is stored: rot on a local disk does not become data.
 Source: KIP-1164, "WAL files"; the format is ours.
 """
 
+import asyncio
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -53,7 +54,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from wal.chunks.chunk import FORMAT_WITHOUT_NOTES, ChunkEntry, ChunkIdentity
+from wal.chunks.chunk import ChunkEntry, ChunkIdentity
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
@@ -62,9 +63,7 @@ from wal.records.record_batch import CRC_START, MAGIC_V2, parse_header, verify_c
 from wal.stores.object_store import ObjectStore
 from wal.ulid import ULID_CHARS
 
-FORMAT_VERSION: Final = 2
-"""Those of a chunk and of its object are the same."""
-KNOWN_VERSIONS: Final = (FORMAT_WITHOUT_NOTES, FORMAT_VERSION)
+FORMAT_VERSION: Final = 1
 MAGIC: Final = b"DLSWALOB"
 TRAILER_MAGIC: Final = b"DLSWALIX"
 
@@ -111,7 +110,6 @@ def plan_wal_object(
     notes: bytes = b"",
 ) -> WalObjectPlan:
     """Lay out the object of a chunk: all its entries but those at the `excluded` positions."""
-    assert not notes or identity.format_version != FORMAT_WITHOUT_NOTES
     by_partition: dict[TopicIdPartition, list[int]] = {}
     for position, entry in enumerate(entries):
         if position not in excluded:
@@ -141,8 +139,7 @@ def plan_wal_object(
         index += _encode_entry(extent)
         byte_offset += entry.length_bytes
     index += notes
-    version = identity.format_version
-    trailer = TRAILER.pack(byte_offset, len(extents), crc32c(index), version, b"\0\0")
+    trailer = TRAILER.pack(byte_offset, len(extents), crc32c(index), FORMAT_VERSION, b"\0\0")
     footer = bytes(index) + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
     return WalObjectPlan(
         object_key=identity.object_key,
@@ -300,8 +297,13 @@ def read_header(data: Buffer, name: str) -> WalObjectHeader:
     if crc32c(content) != _CRC.unpack_from(data, OBJECT_HEADER.size)[0]:
         raise CorruptObject(f"{name}: header at byte 0 fails its CRC")
     magic, version, length, broker_id, created_at_ms, _, ulid, _ = OBJECT_HEADER.unpack(content)
-    if magic != MAGIC or version not in KNOWN_VERSIONS or length != OBJECT_HEADER_BYTES:
-        raise CorruptObject(f"{name}: not a WAL object of format {FORMAT_VERSION}")
+    if magic != MAGIC:
+        raise CorruptObject(f"{name}: no header of a WAL object")
+    if version != FORMAT_VERSION or length != OBJECT_HEADER_BYTES:
+        raise CorruptObject(
+            f"{name}: format version {version}, header of {length} bytes;"
+            f" this release reads version {FORMAT_VERSION}"
+        )
     return WalObjectHeader(broker_id, created_at_ms, ulid.decode("ascii"))
 
 
@@ -319,15 +321,12 @@ def footer_bytes(tail: Buffer, object_bytes: int, name: str) -> int:
     if magic != TRAILER_MAGIC or crc != crc32c(content):
         raise CorruptObject(f"{where} fails its check")
     footer_offset, count, _, version, _ = TRAILER.unpack(content)
-    if version not in KNOWN_VERSIONS:
-        raise CorruptObject(f"{where} has version {version}, not {FORMAT_VERSION}")
+    if version != FORMAT_VERSION:
+        raise CorruptObject(
+            f"{where}: format version {version}; this release reads version {FORMAT_VERSION}"
+        )
     length = object_bytes - footer_offset
-    least = INDEX_ENTRY.size * count + TRAILER_BYTES
-    if (
-        footer_offset < OBJECT_HEADER_BYTES
-        or length < least
-        or (length != least and version == FORMAT_WITHOUT_NOTES)
-    ):
+    if footer_offset < OBJECT_HEADER_BYTES or length < INDEX_ENTRY.size * count + TRAILER_BYTES:
         raise CorruptObject(
             f"{where}: {count} entries from byte {footer_offset} do not fit {object_bytes} bytes"
         )
@@ -388,6 +387,14 @@ def check_object_batch(data: Buffer, extent: BatchExtent, name: str) -> None:
         raise CorruptObject(f"{where}: {error}") from error
 
 
+def _partitions_and_notes(
+    tail: bytes, object_bytes: int, name: str
+) -> tuple[Sequence[TopicIdPartition], ObjectNotes]:
+    extents = read_footer(tail, object_bytes, name)
+    partitions = tuple(dict.fromkeys(extent.partition for extent in extents))
+    return partitions, read_notes(tail, object_bytes, name)
+
+
 class WalObjectReader:
     """Reads whole objects back: for `verify`, dumps, and rebuilding metadata from a bucket."""
 
@@ -402,6 +409,27 @@ class WalObjectReader:
         `object_bytes`, from a listing, saves asking for it.
         Raises: ObjectNotFound, CorruptObject, ObjectStoreUnavailable.
         """
+        tail, object_bytes = await self._tail(key, object_bytes)
+        is_whole = len(tail) == object_bytes
+        head = tail if is_whole else await self._store.get_range(key, 0, OBJECT_HEADER_BYTES)
+        header = read_header(head, key)
+        if not key.endswith(header.ulid):
+            raise CorruptObject(f"{key}: its header says {header.ulid}")
+        extents = read_footer(tail, object_bytes, key)
+        return WalObjectIndex(header, extents, object_bytes, read_notes(tail, object_bytes, key))
+
+    async def read_notes(
+        self, key: ObjectKey, *, object_bytes: int | None = None
+    ) -> tuple[Sequence[TopicIdPartition], ObjectNotes]:
+        """The partitions in one object, in its order, and its notes: mostly from one request.
+
+        Decoded in a thread. Raises: as `read_index`.
+        """
+        tail, object_bytes = await self._tail(key, object_bytes)
+        return await asyncio.to_thread(_partitions_and_notes, tail, object_bytes, key)
+
+    async def _tail(self, key: ObjectKey, object_bytes: int | None) -> tuple[bytes, int]:
+        """At least the footer, as the last bytes of the object, and the object's length."""
         if object_bytes is None:
             object_bytes = (await self._store.head(key)).length_bytes
         if object_bytes < OBJECT_HEADER_BYTES + TRAILER_BYTES:
@@ -411,12 +439,7 @@ class WalObjectReader:
         needed = footer_bytes(tail, object_bytes, key)
         if needed > len(tail):
             tail = await self._store.get_range(key, object_bytes - needed, needed)
-        head = tail if start == 0 else await self._store.get_range(key, 0, OBJECT_HEADER_BYTES)
-        header = read_header(head, key)
-        if not key.endswith(header.ulid):
-            raise CorruptObject(f"{key}: its header says {header.ulid}")
-        extents = read_footer(tail, object_bytes, key)
-        return WalObjectIndex(header, extents, object_bytes, read_notes(tail, object_bytes, key))
+        return tail, object_bytes
 
     async def verify(self, key: ObjectKey) -> WalObjectIndex:
         """Read the index and check every batch, a few MiB in memory at a time.
@@ -443,7 +466,7 @@ class WalObjectReader:
 def _encode_header(identity: ChunkIdentity) -> bytes:
     content = OBJECT_HEADER.pack(
         MAGIC,
-        identity.format_version,
+        FORMAT_VERSION,
         OBJECT_HEADER_BYTES,
         identity.broker_id,
         identity.opened_at_ms,

@@ -19,28 +19,28 @@ class WalSettings:
     """Limits of the write path; bytes and milliseconds."""
 
     chunk_max_bytes: int = setting(
-        "wal.chunks.chunk.max.bytes",
+        "wal.chunk.max.bytes",
         8 * MIB,
         minimum=64 * KIB,
         maximum=1 * GIB,
         why="smaller: more PUTs per second; larger: more to upload again after a crash",
     )
     chunk_max_batches: int = setting(
-        "wal.chunks.chunk.max.batches",
+        "wal.chunk.max.batches",
         16_384,
         minimum=1,
         maximum=1_000_000,
         why="smaller: more PUTs when batches are tiny; larger: bigger commits and footers",
     )
     chunk_overflow_bytes: int = setting(
-        "wal.chunks.chunk.overflow.bytes",
+        "wal.chunk.overflow.bytes",
         128 * MIB,
         minimum=1 * MIB,
         maximum=2 * GIB,
         why="below socket.request.max.bytes: legal requests are refused; larger: larger objects",
     )
     chunk_sync: bool = setting(
-        "wal.chunks.chunk.sync",
+        "wal.chunk.sync",
         False,
         why="true: an fdatasync per file and append, for a promise that the object store gives",
     )
@@ -53,21 +53,21 @@ class WalSettings:
     )
     append_queue_max_bytes: int = setting(
         "wal.append.queue.max.bytes",
-        256 * MIB,
+        1 * GIB,
         minimum=1 * MIB,
         maximum=64 * GIB,
-        why="a net below queued.max.request.bytes, which connections meet first and which must be "
-        "smaller; past it appends are refused (retriably)",
+        why="a net below queued.max.request.bytes and 64 KiB for each connection, which they meet "
+        "first and which must be smaller; past it appends are refused (retriably)",
     )
     buffer_pool_max_bytes: int = setting(
-        "wal.chunks.buffer.pool.max.bytes",
+        "wal.buffer.pool.max.bytes",
         64 * MIB,
         minimum=1 * MIB,
         maximum=16 * GIB,
         why="smaller: buffers are allocated anew under load; larger: memory kept while idle",
     )
     buffer_max_bytes: int = setting(
-        "wal.chunks.buffer.max.bytes",
+        "wal.buffer.max.bytes",
         256 * MIB,
         minimum=1 * MIB,
         maximum=1024 * GIB,
@@ -81,14 +81,14 @@ class WalSettings:
         why="smaller: PUT latency limits throughput; larger: more sockets and more 1 MiB buffers",
     )
     retry_backoff_ms: int = setting(
-        "wal.stores.retry.backoff.ms",
+        "wal.retry.backoff.ms",
         100,
         minimum=1,
         maximum=60_000,
         why="smaller: a failing store is asked more often; larger: one lost request costs more",
     )
     retry_backoff_max_ms: int = setting(
-        "wal.stores.retry.backoff.max.ms",
+        "wal.retry.backoff.max.ms",
         5_000,
         minimum=1,
         maximum=600_000,

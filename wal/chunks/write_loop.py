@@ -5,6 +5,8 @@ its TaskGroup. Per turn the loop drains what is queued into one grouped append (
 in its own thread), releases the buffers, and seals the chunk when it is full, has enough batches,
 or when the commit interval since its first batch is over. A sealed chunk is handed to `on_sealed`,
 the uploader's `submit`, which waits while the uploader has its fill: that is the back pressure.
+While it is behind with what it has (`is_behind`), no chunk is sealed for its age: a chunk costs a
+put and a commit whatever is in it, so a growing pile of small ones would only be further behind.
 Appends are still accepted meanwhile; what the queue then holds are the fragments it was given, so
 who lends these out (the server, up to `queued.max.request.bytes`) stops long before the queue is
 full. Past `wal.append.queue.max.bytes` an append is refused, which no broker should ever see.
@@ -18,13 +20,15 @@ Invariants:
 - Payloads are the loop's from acceptance on, and released exactly once: after the write that used
   them returned, also when the task is cancelled meanwhile (a thread cannot be cancelled, so its
   end is awaited first). When `append_nowait` raises, they are still the caller's.
-- A chunk seals in time although nothing else is appended: the loop sleeps until the deadline.
+- A chunk seals in time although nothing else is appended: the loop sleeps until the deadline, and
+  looks again after each further interval for which the uploader is behind.
 
 Failure cases: an append that the disk refuses fails its batches with StorageFailed and seals the
 chunk with what was in it before; the next append tries a new chunk, so a full disk heals by
-itself. When `run` is cancelled, queued batches fail with StorageFailed (they are in no chunk);
-those in the open chunk fail with CommitOutcomeUnknown, because a restart will recover that chunk
-and commit it.
+itself. A chunk whose files somebody deleted fails with ChunkLost when it is sealed. A chunk
+directory that is gone and cannot be made anew ends the loop, and the broker, with DirectoryLost.
+When `run` is cancelled, queued batches fail with StorageFailed (they are in no chunk); those in the
+open chunk fail with CommitOutcomeUnknown, because a restart will recover that chunk and commit it.
 """
 
 import asyncio
@@ -41,6 +45,7 @@ from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
 from wal.errors import (
     AppendTooLarge,
+    ChunkLost,
     CommitOutcomeUnknown,
     CorruptBatch,
     DisklessError,
@@ -93,6 +98,7 @@ class WriteLoop:
         on_sealed: OnSealed,
         on_failed: OnFailed,
         on_appended: OnAppended | None = None,
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
         """`on_failed` and `on_appended` are called on the event loop and must not raise."""
         self._directory = directory
@@ -101,6 +107,7 @@ class WriteLoop:
         self._on_sealed = on_sealed
         self._on_failed = on_failed
         self._on_appended = on_appended
+        self._is_behind = is_behind
         self._queue: deque[_Call] = deque()
         self._queued_bytes = 0
         self._queued_batches = 0
@@ -203,9 +210,7 @@ class WriteLoop:
                 flushes, self._flushes = self._flushes, []
                 try:
                     await self._drain(executor)
-                    if self._writer is not None and (
-                        flushes or self._is_closing or self._clock.monotonic() >= self._deadline
-                    ):
+                    if self._writer is not None and (flushes or self._is_closing or self._is_due()):
                         await self._seal(executor)
                 except BaseException:
                     self._flushes += flushes
@@ -249,9 +254,19 @@ class WriteLoop:
                 or not writer.is_appendable
                 or writer.data_bytes >= settings.chunk_max_bytes
                 or len(writer.entries) >= settings.chunk_max_batches
-                or self._clock.monotonic() >= self._deadline
+                or self._is_due()
             ):
                 await self._seal(executor)
+
+    def _is_due(self) -> bool:
+        """Whether the open chunk is sealed for its age."""
+        now = self._clock.monotonic()
+        if now < self._deadline:
+            return False
+        if not self._is_behind():
+            return True
+        self._deadline = now + self._settings.commit_interval_ms / 1000
+        return False
 
     def _take_group(self) -> tuple[list[PendingBatch], bool]:
         """The calls that still fit into the open chunk, and whether the next one did not.
@@ -330,6 +345,11 @@ class WriteLoop:
             chunk = await _finish(future)
             if chunk is not None:
                 await self._on_sealed(chunk)
+        except ChunkLost as lost:
+            log.error("chunk lost", batches=len(batches), error=str(lost))
+            self._batches_failed += len(batches)
+            self._on_failed(batches, lost)
+            return
         except BaseException:
             self._on_failed(batches, _stopped())
             raise

@@ -1,0 +1,9 @@
+"""One record batch: its header, its checks, its records as columns.
+
+- `record_batch`: the header: parse it, patch it, check its CRC. Read this first.
+- `batch_validation`: what is checked on produce; `batch_preparation`: what of it runs in a thread
+- `compression`: the codecs; `recompression`: another codec for a batch
+- `varint_columns`, `record_fields`, `record_columns`: varints a column at a time; where the fields
+  of records lie; records as Arrow columns and back
+- `record_scan`: a look into one batch, in bounded memory
+"""

@@ -1,8 +1,8 @@
 """Which RecordBatches a partition accepts: Kafka's checks on produce, in Kafka's order.
 
-The replica manager calls `validate_batch` once per partition of a Produce request, before anything
-is appended. The function is pure: it reads the fragment chain, decides, and either returns the
-header or raises; the other partitions of the request are unaffected.
+Three steps, each for what it costs, all before the batch is appended: `check_header` reads 61
+bytes, `check_contents` sums the bytes under the CRC, `check_records` opens the records. They are
+pure, and raise for their batch alone; the other partitions of the request are unaffected.
 
 Order matters to clients, which act on the first error they get. It is Apache Kafka's:
 
@@ -17,9 +17,10 @@ Order matters to clients, which act on the first error they get. It is Apache Ka
     count that readers can hold         RecordTooLarge
     keys, on compacted topics           KeysMissing
 
-Only the header is read and the bytes under the CRC are summed: 4 µs, and 45 µs per MiB. Records are
-opened (and inflated, under a cap) in two cases only: the topic is compacted, or it bounds how old a
-timestamp may be, because the header tells the largest timestamp of its batch but not the smallest.
+Header and CRC take 4 µs, and 45 µs per MiB. Records are opened (and inflated, under a cap) in two
+cases only: the topic is compacted, or it bounds how old a timestamp may be, because the header
+tells the largest timestamp of its batch but not the smallest. That takes up to a second, so it
+happens in threads (`wal/records/batch_preparation.py`).
 So a batch whose records contradict its header is not found here but by whoever opens it later; the
 producer vouched for those bytes with the CRC. Consumers get it as it was sent, and tiering keeps it
 as it is (tiering/raw_batches.py). What such a batch costs the others is bounded by its record
@@ -43,7 +44,7 @@ from wal.errors import (
     RecordTooLarge,
     UnsupportedCompression,
 )
-from wal.records.compression import CODEC_NAMES, NONE, ZSTD
+from wal.records.compression import CODEC_NAMES, NONE, ZSTD, Inflated
 from wal.records.record_batch import (
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
@@ -51,9 +52,9 @@ from wal.records.record_batch import (
     MAGIC_V2,
     RECORD_BYTES_MIN,
     BatchHeader,
+    check_crc,
     header_bytes,
     parse_header,
-    verify_crc,
 )
 
 PRODUCE_VERSION_OF_ZSTD: Final = 7
@@ -87,19 +88,14 @@ class TopicRules(NamedTuple):
     """Whether every record needs a key."""
 
 
-def validate_batch(
-    payload: Sequence[memoryview],
-    *,
-    total_bytes: int,
-    rules: TopicRules,
-    produce_version: int,
-    now_ms: int,
+def check_header(
+    payload: Sequence[memoryview], *, total_bytes: int, rules: TopicRules, produce_version: int
 ) -> BatchHeader:
-    """Check the records of one partition of a Produce request; returns the batch's header.
+    """Check what can be told without summing or opening anything; returns the batch's header.
 
     `payload` is a fragment chain of `total_bytes` that should hold exactly one RecordBatch; its
     fragments may be cut anywhere. Raises: InvalidRecord, UnsupportedCompression, RecordTooLarge,
-    CorruptBatch, InvalidTimestamp; see the module for their order.
+    CorruptBatch; see the module for their order.
     """
     header = _the_only_batch(header_bytes(payload), total_bytes)
     codec = header.codec
@@ -113,7 +109,17 @@ def validate_batch(
         raise RecordTooLarge(
             f"batch of {header.length_bytes} bytes, {rules.max_message_bytes} allowed"
         )
-    verify_crc(payload)
+    return header
+
+
+def check_contents(
+    payload: Sequence[memoryview], header: BatchHeader, *, rules: TopicRules, now_ms: int
+) -> None:
+    """Check the CRC, and what the header says that only means something if the CRC is right.
+
+    Takes 45 µs a MiB. Raises: CorruptBatch, InvalidRecord, InvalidTimestamp, RecordTooLarge.
+    """
+    check_crc(payload, header.crc)
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         raise InvalidRecord(
             f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
@@ -134,9 +140,41 @@ def validate_batch(
         _check_timestamp(header.base_timestamp_ms, rules, now_ms)
         _check_timestamp(header.max_timestamp_ms, rules, now_ms)
     _check_count(header)
-    if rules.compacted or _bounds_age(rules):
-        _check_records(payload, rules, now_ms)
-    return header
+
+
+def opens_records(rules: TopicRules) -> bool:
+    """Whether batches of such a topic need `check_records`."""
+    return rules.compacted or _bounds_age(rules)
+
+
+def inflated_bytes_max(rules: TopicRules) -> int:
+    """What a batch of such a topic may inflate to."""
+    return min(rules.max_message_bytes * INFLATION_MAX, INFLATED_BYTES_CEILING)
+
+
+def check_records(
+    header: BatchHeader, data: Buffer, records: Inflated, *, rules: TopicRules, now_ms: int
+) -> None:
+    """Check the keys and timestamps of the batch `data`, inflated to `records`; for threads.
+
+    Raises: CorruptBatch, InvalidTimestamp, KeysMissing.
+    """
+    # Imported here: NumPy and Arrow take longer to load than the rest of the broker, and most
+    # brokers never open a batch.
+    from wal.records.record_columns import LocatedBatch
+    from wal.records.record_scan import OpenedBatch, inspect_records
+
+    batch = LocatedBatch(data, 0, CREATE_TIME, NO_TIMESTAMP)
+    facts = inspect_records(OpenedBatch(batch, header, records))
+    if _bounds_age(rules):
+        _check_timestamp(facts.timestamp_min_ms, rules, now_ms)
+        _check_timestamp(facts.timestamp_max_ms, rules, now_ms)
+    if rules.compacted and facts.null_key_count:
+        raise KeysMissing(
+            f"{facts.null_key_count} of {facts.record_count} records have no key, the topic is"
+            " compacted",
+            facts.null_key_positions,
+        )
 
 
 def _the_only_batch(start: Buffer, total_bytes: int) -> BatchHeader:
@@ -188,29 +226,4 @@ def _check_count(header: BatchHeader) -> None:
         # Kafka's producers take this error as the advice to split the batch and send its parts.
         raise RecordTooLarge(
             f"batch of {header.record_count} records, {RECORDS_PER_BATCH_MAX} allowed"
-        )
-
-
-def _check_records(payload: Sequence[memoryview], rules: TopicRules, now_ms: int) -> None:
-    # Imported here: NumPy and Arrow take longer to load than the rest of the broker, and most
-    # brokers never open a batch.
-    from wal.records.record_columns import LocatedBatch, inspect_records
-
-    facts = inspect_records(
-        LocatedBatch(
-            data=b"".join(payload),
-            base_offset=0,
-            timestamp_type=CREATE_TIME,
-            log_append_time_ms=NO_TIMESTAMP,
-        ),
-        inflated_bytes_max=min(rules.max_message_bytes * INFLATION_MAX, INFLATED_BYTES_CEILING),
-    )
-    if _bounds_age(rules):
-        _check_timestamp(facts.timestamp_min_ms, rules, now_ms)
-        _check_timestamp(facts.timestamp_max_ms, rules, now_ms)
-    if rules.compacted and facts.null_key_positions:
-        raise KeysMissing(
-            f"{len(facts.null_key_positions)} of {facts.record_count} records have no key, the"
-            " topic is compacted",
-            facts.null_key_positions,
         )

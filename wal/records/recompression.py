@@ -1,6 +1,6 @@
 """A RecordBatch with its records under another codec: what compression.type asks of a broker.
 
-Records are inflated and deflated as the one run of bytes they are; nobody looks into them. So the
+Records are deflated as the one run of bytes they are; nobody looks into them. So the
 batch stays the same but for its codec, its length and its CRC, and who reads it gets the records
 that the producer sent, with the same timestamps, offsets and sequence.
 
@@ -8,12 +8,11 @@ Pure, and slow: a megabyte takes some milliseconds, with the highest levels a qu
 Callers run it in a thread; the codecs let other threads run meanwhile.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from wal.crc import crc32c
+from wal.crc import Buffer, crc32c
 from wal.errors import RecordTooLarge
-from wal.records.compression import deflate, inflate
+from wal.records.compression import deflate
 from wal.records.record_batch import (
     CODEC_MASK,
     CRC_START,
@@ -25,7 +24,7 @@ from wal.records.record_batch import (
 
 
 class Compression(NamedTuple):
-    """The codec that a topic's batches shall have."""
+    """The codec that a topic wants its batches to have."""
 
     codec: int
     level: int | None = None
@@ -33,20 +32,12 @@ class Compression(NamedTuple):
 
 
 def recompressed(
-    payload: Sequence[memoryview],
-    header: BatchHeader,
-    wanted: Compression,
-    *,
-    max_bytes: int,
-    inflated_bytes_max: int,
+    header: BatchHeader, records: Buffer, wanted: Compression, *, max_bytes: int
 ) -> tuple[BatchHeader, bytes]:
-    """The batch in `payload`, whose header is `header` and whose CRC is right, under `wanted`.
+    """The batch of `header`, whose inflated records are `records`, under the codec `wanted`.
 
-    Raises: RecordTooLarge (more than `max_bytes` in the end, or than `inflated_bytes_max` on the
-    way), CorruptBatch (its codec cannot read it).
+    Raises: RecordTooLarge (more than `max_bytes` in the end).
     """
-    whole = memoryview(b"".join(payload))
-    records = inflate(header.codec, whole[HEADER_BYTES:], limit_bytes=inflated_bytes_max)
     body = deflate(wanted.codec, records, level=wanted.level)
     length_bytes = HEADER_BYTES + len(body)
     if length_bytes > max_bytes:
@@ -55,11 +46,8 @@ def recompressed(
         )
     attributes = header.attributes & ~CODEC_MASK | wanted.codec
     new = header._replace(length_bytes=length_bytes, attributes=attributes, crc=0)
-    batch = bytearray(_packed(new))
-    batch += body
-    new = new._replace(crc=crc32c(memoryview(batch)[CRC_START:]))
-    batch[:HEADER_BYTES] = _packed(new)
-    return new, bytes(batch)
+    new = new._replace(crc=crc32c(body, crc32c(_packed(new)[CRC_START:])))
+    return new, b"".join((_packed(new), body))
 
 
 def _packed(header: BatchHeader) -> bytes:

@@ -2,8 +2,8 @@
 
 A RecordBatch stays the bytes its producer sent, from the socket to the consumer. The produce and
 fetch paths call this module to learn what they must know about those bytes and to change the few
-fields a broker owns; nothing here opens the records (wal/records/record_columns.py does) and nothing here
-decides whether a batch is welcome (wal/records/batch_validation.py does).
+fields a broker owns; nothing here opens the records (wal/records/record_columns.py does) and
+nothing here decides whether a batch is welcome (wal/records/batch_validation.py does).
 
     byte   0  base offset             i64  assigned at commit; 0 in a WAL object
            8  length                  i32  bytes after this field = size of the batch - 12
@@ -107,6 +107,14 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta
 
 
+class EncodedBatch(NamedTuple):
+    """One RecordBatch ready to be served; its header holds the base offset and leader epoch."""
+
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at `position`; `buffer` may end anywhere after the header.
 
@@ -166,7 +174,14 @@ def verify_crc(batch: Buffer | Sequence[Buffer]) -> None:
     Raises: CorruptBatch.
     """
     fragments = (batch,) if isinstance(batch, bytes | bytearray | memoryview) else batch
-    expected = parse_header(header_bytes(fragments)).crc
+    check_crc(fragments, parse_header(header_bytes(fragments)).crc)
+
+
+def check_crc(fragments: Sequence[Buffer], expected: int) -> None:
+    """As `verify_crc`, for who has parsed the header: `expected` is the CRC in it.
+
+    Raises: CorruptBatch.
+    """
     actual = crc32c_of(fragments, skip=CRC_START)
     if actual != expected:
         raise CorruptBatch(f"batch carries CRC {expected:#010x}, its bytes have {actual:#010x}")
@@ -192,8 +207,19 @@ def assign_log_append_time(
     Readers ignore the records' own deltas when the type bit is set, so only the header changes, and
     with it the CRC. `length_bytes` is the size of the whole batch.
     """
+    set_log_append_time(buffer, position, timestamp_ms)
+    set_crc(
+        buffer, position, crc32c(memoryview(buffer)[position + CRC_START : position + length_bytes])
+    )
+
+
+def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
+    """As `assign_log_append_time`, but the CRC is left to the caller, who has `set_crc`."""
     attributes = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_POSITION)[0]
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_POSITION, attributes | TIMESTAMP_TYPE_BIT)
     _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
-    covered = memoryview(buffer)[position + CRC_START : position + length_bytes]
-    _CRC.pack_into(buffer, position + _CRC_POSITION, crc32c(covered))
+
+
+def set_crc(buffer: bytearray | memoryview, position: int, crc: int) -> None:
+    """Write the CRC of the batch at `position`."""
+    _CRC.pack_into(buffer, position + _CRC_POSITION, crc)

@@ -1,13 +1,13 @@
 """RecordBatches to Arrow columns and back, without touching a record in Python.
 
 Tiering decodes the batches of a segment into the table that becomes Parquet; the segment reader
-encodes rows of it into RecordBatches for consumers; ListOffsets and the validation of compacted
-topics look into single batches. Per-batch Python is fine here (a batch is ~16 KiB to 1 MiB),
+encodes rows of it into RecordBatches for consumers. (`wal/records/record_scan.py` looks into single
+batches without making columns.) Per-batch Python is fine here (a batch is ~16 KiB to 1 MiB),
 per-record Python is not: fields are read and written for all records at once, and the keys and
 values themselves are only ever moved by Arrow's C++.
 
-Decoding: the batches are inflated and joined into one arena. `follow_chains` finds the records
-(see wal/records/varint_columns.py), then each field is one vectorised step. A column of byte strings is
+Decoding: the batches are inflated and joined into one arena. `follow_chains` finds the records (see
+wal/records/varint_columns.py), then each field is one vectorised step. A column of byte strings is
 described as an Arrow array over the arena whose offsets alternate (value, gap, value, gap, ...);
 taking its even elements copies the values and leaves the rest.
 
@@ -26,6 +26,7 @@ Failure cases: CorruptBatch and RecordTooLarge, naming the base offset of the ba
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
+from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptBatch, RecordTooLarge, UnsupportedCompression
 from wal.records.compression import inflate
@@ -48,9 +49,11 @@ from wal.records.record_batch import (
     RECORD_BYTES_MIN,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
+    EncodedBatch,
     parse_header,
     verify_crc,
 )
+from wal.records.record_fields import locate_fields
 from wal.records.varint_columns import (
     Arena,
     Bools,
@@ -60,7 +63,6 @@ from wal.records.varint_columns import (
     UInt64s,
     follow_chains,
     pack_varints,
-    read_varints,
     varint_sizes,
     zigzag,
 )
@@ -73,9 +75,6 @@ SLICE_BYTES: Final = 8 * 1024 * 1024
 every byte column below the 2 GiB that Arrow's 32-bit offsets reach."""
 
 _INFLATED_BYTES_LIMIT: Final = 1024**3
-_BODY_BYTES_MIN: Final = 6
-_HEADER_BYTES_MIN: Final = 2
-
 _HEADER_TYPE: Final = pa.struct(
     [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())]
 )
@@ -122,31 +121,6 @@ class LocatedBatch(NamedTuple):
     """Every record's timestamp under LOG_APPEND_TIME; not read otherwise."""
 
 
-class EncodedBatch(NamedTuple):
-    """One RecordBatch ready to be served; its header holds the base offset and leader epoch."""
-
-    base_offset: int
-    last_offset: int
-    data: bytes
-
-
-class RecordPosition(NamedTuple):
-    """A record and its timestamp, as ListOffsets answers."""
-
-    offset: int
-    timestamp_ms: int
-
-
-class RecordFacts(NamedTuple):
-    """What validation may have to know of the records of one batch."""
-
-    record_count: int
-    null_key_positions: Sequence[int]
-    """Of the records without key, ascending from 0."""
-    timestamp_min_ms: int
-    timestamp_max_ms: int
-
-
 def decode_batches(
     batches: Sequence[LocatedBatch], *, inflated_bytes_max: int = INFLATED_BYTES_MAX
 ) -> pa.Table:
@@ -180,53 +154,6 @@ def encode_batches(table: pa.Table) -> list[EncodedBatch]:
         rows = table.slice(start, end - start).combine_chunks()
         encoded.extend(_encode_slice(rows.to_batches()[0]))
     return encoded
-
-
-def first_record_at_or_after(
-    batch: LocatedBatch, timestamp_ms: int, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
-) -> RecordPosition | None:
-    """The first record, by offset, whose timestamp is `timestamp_ms` or later.
-
-    Raises: CorruptBatch, RecordTooLarge.
-    """
-    for rows in _open_slices([batch], inflated_bytes_max):
-        at = np.flatnonzero(rows.timestamps >= timestamp_ms)
-        if len(at):
-            return RecordPosition(int(rows.offsets[at[0]]), int(rows.timestamps[at[0]]))
-    return None
-
-
-def max_timestamp_record(
-    batch: LocatedBatch, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
-) -> RecordPosition | None:
-    """The first record that carries the largest timestamp; None for a batch without records.
-
-    Raises: CorruptBatch, RecordTooLarge.
-    """
-    for rows in _open_slices([batch], inflated_bytes_max):
-        if len(rows.timestamps):
-            at = int(np.argmax(rows.timestamps))
-            return RecordPosition(int(rows.offsets[at]), int(rows.timestamps[at]))
-    return None
-
-
-def inspect_records(
-    batch: LocatedBatch, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
-) -> RecordFacts:
-    """Open one batch and look at its keys and timestamps.
-
-    The timestamps are the extremes of those that records carry, NO_TIMESTAMP when none does.
-    Raises: CorruptBatch, RecordTooLarge.
-    """
-    for rows in _open_slices([batch], inflated_bytes_max):
-        timestamps = rows.timestamps[rows.timestamps != NO_TIMESTAMP]
-        return RecordFacts(
-            len(rows.timestamps),
-            np.flatnonzero(rows.keys.lengths < 0).tolist(),
-            int(timestamps.min()) if len(timestamps) else NO_TIMESTAMP,
-            int(timestamps.max()) if len(timestamps) else NO_TIMESTAMP,
-        )
-    raise AssertionError("one batch gives one slice")
 
 
 # --- decode --------------------------------------------------------------------------------------
@@ -270,27 +197,42 @@ def _open_slices(batches: Sequence[LocatedBatch], inflated_bytes_max: int) -> It
 
 def _open_batch(batch: LocatedBatch, inflated_bytes_max: int) -> tuple[BatchHeader, Buffer]:
     """Check the header against the bytes and inflate the records."""
-    try:
-        header = parse_header(batch.data)
-        if header.magic != MAGIC_V2:
-            raise CorruptBatch(f"magic {header.magic}")
-        if header.length_bytes != len(batch.data):
-            raise CorruptBatch(f"announces {header.length_bytes} of {len(batch.data)} bytes")
-        verify_crc(batch.data)
+    with naming(batch.base_offset):
+        header = checked_header(batch.data)
         payload = inflate(
             header.codec, memoryview(batch.data)[HEADER_BYTES:], limit_bytes=inflated_bytes_max
         )
-    except (CorruptBatch, UnsupportedCompression) as error:
-        raise CorruptBatch(f"batch at offset {batch.base_offset}: {error}") from error
-    except RecordTooLarge as error:
-        raise RecordTooLarge(f"batch at offset {batch.base_offset}: {error}") from error
-    least_bytes = header.record_count * RECORD_BYTES_MIN
-    if not 0 <= least_bytes <= len(payload) or (header.record_count == 0 and len(payload)):
-        raise CorruptBatch(
-            f"batch at offset {batch.base_offset}: {header.record_count} records"
-            f" in {len(payload)} bytes"
-        )
+        check_count(header, len(payload))
     return header, payload
+
+
+@contextmanager
+def naming(base_offset: int) -> Iterator[None]:
+    """Let errors of a batch name it; UnsupportedCompression, here too late, is CorruptBatch."""
+    try:
+        yield
+    except (CorruptBatch, UnsupportedCompression) as error:
+        raise CorruptBatch(f"batch at offset {base_offset}: {error}") from error
+    except RecordTooLarge as error:
+        raise RecordTooLarge(f"batch at offset {base_offset}: {error}") from error
+
+
+def checked_header(data: Buffer) -> BatchHeader:
+    """The header of exactly one batch, whose CRC is right. Raises: CorruptBatch."""
+    header = parse_header(data)
+    if header.magic != MAGIC_V2:
+        raise CorruptBatch(f"magic {header.magic}")
+    if header.length_bytes != len(data):
+        raise CorruptBatch(f"announces {header.length_bytes} of {len(data)} bytes")
+    verify_crc(data)
+    return header
+
+
+def check_count(header: BatchHeader, inflated_bytes: int) -> None:
+    """Check that the bytes can hold the records. Raises: CorruptBatch."""
+    least_bytes = header.record_count * RECORD_BYTES_MIN
+    if not 0 <= least_bytes <= inflated_bytes or (header.record_count == 0 and inflated_bytes):
+        raise CorruptBatch(f"{header.record_count} records in {inflated_bytes} bytes")
 
 
 def _locate_records(
@@ -308,27 +250,15 @@ def _locate_records(
     except MalformedChain as error:
         raise _corrupt(batches[int(filled[error.chain])], "records do not fill it") from None
     batch_of_row = np.repeat(np.arange(len(batches)), counts)
-    ends = records.starts + records.lengths
-    bad = records.lengths < _BODY_BYTES_MIN
-
-    position = records.starts + 1  # attributes, of which none are defined
-    timestamp_deltas, sizes = read_varints(arena, position)
-    position, bad = _advance(position, sizes, ends, bad | (sizes == 0))
-    offset_deltas, sizes = read_varints(arena, position)
-    position, bad = _advance(position, sizes, ends, bad | (sizes == 0))
-    keys, position, bad = _locate_blobs(arena, position, ends, bad)
-    values, position, bad = _locate_blobs(arena, position, ends, bad)
-    header_counts, sizes = read_varints(arena, position)
-    position, bad = _advance(position, sizes, ends, bad | (sizes == 0))
-    bad |= (header_counts < 0) | (header_counts > (ends - position) // _HEADER_BYTES_MIN)
-    bad |= (header_counts == 0) & (position != ends)
-
+    fields = locate_fields(arena, records)
+    offset_deltas, bad = fields.offset_deltas, fields.bad
     is_first = np.diff(batch_of_row, prepend=-1) > 0
     last_deltas = np.array([header.last_offset_delta for header in headers], dtype=np.int64)
     bad |= np.where(
         is_first, offset_deltas < 0, np.diff(offset_deltas, prepend=offset_deltas[:1]) <= 0
     )
-    bad |= offset_deltas > last_deltas[batch_of_row]
+    # Differences of 64-bit numbers may wrap.
+    bad |= (offset_deltas < 0) | (offset_deltas > last_deltas[batch_of_row])
     if bad.any():
         raise _corrupt(batches[int(batch_of_row[np.argmax(bad)])], "a record's fields do not fit")
 
@@ -339,32 +269,13 @@ def _locate_records(
         batches=batches,
         batch_of_row=batch_of_row,
         offsets=base_offsets[batch_of_row] + offset_deltas,
-        timestamps=_timestamps(batches, headers, batch_of_row, timestamp_deltas),
-        keys=keys,
-        values=values,
-        header_counts=header_counts,
-        header_starts=position,
-        ends=ends,
+        timestamps=_timestamps(batches, headers, batch_of_row, fields.timestamp_deltas),
+        keys=fields.keys,
+        values=fields.values,
+        header_counts=fields.header_counts,
+        header_starts=fields.header_starts,
+        ends=fields.ends,
     )
-
-
-def _advance(position: Int64s, by: Int64s, ends: Int64s, bad: Bools) -> tuple[Int64s, Bools]:
-    """Positions moved on, those past their record's end marked bad and held back."""
-    position = position + by
-    bad |= position > ends
-    # A record that failed keeps being read, within the arena, until all are judged together.
-    return np.maximum(np.minimum(position, ends), 0), bad
-
-
-def _locate_blobs(
-    arena: Arena, position: Int64s, ends: Int64s, bad: Bools
-) -> tuple[Links, Int64s, Bools]:
-    lengths, sizes = read_varints(arena, position)
-    starts, bad = _advance(position, sizes, ends, bad | (sizes == 0) | (lengths < -1))
-    bad |= lengths > ends - starts
-    lengths[bad] = -1
-    position, bad = _advance(starts, np.maximum(lengths, 0), ends, bad)
-    return Links(starts, lengths), position, bad
 
 
 def _timestamps(
@@ -373,7 +284,7 @@ def _timestamps(
     batch_of_row: Int64s,
     deltas: Int64s,
 ) -> Int64s:
-    append_times = [_append_time(*pair) for pair in zip(batches, headers, strict=True)]
+    append_times = [append_time_of(*pair) for pair in zip(batches, headers, strict=True)]
     bases = [
         header.base_timestamp_ms if append_time is None else append_time
         for append_time, header in zip(append_times, headers, strict=True)
@@ -385,7 +296,7 @@ def _timestamps(
     return timestamps
 
 
-def _append_time(batch: LocatedBatch, header: BatchHeader) -> int | None:
+def append_time_of(batch: LocatedBatch, header: BatchHeader) -> int | None:
     """The one timestamp of all records, or None when each has its own."""
     if batch.timestamp_type == LOG_APPEND_TIME:
         return batch.log_append_time_ms
@@ -398,7 +309,7 @@ def _to_arrow(rows: _Rows) -> pa.RecordBatch:
 
     headers = rows.headers_of_batches
     timestamp_types = [
-        CREATE_TIME if _append_time(batch, header) is None else LOG_APPEND_TIME
+        CREATE_TIME if append_time_of(batch, header) is None else LOG_APPEND_TIME
         for batch, header in zip(rows.batches, headers, strict=True)
     ]
     return pa.RecordBatch.from_arrays(

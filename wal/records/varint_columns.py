@@ -1,8 +1,8 @@
 """Kafka's zigzag varints, read and written a column at a time.
 
-wal/records/record_columns.py opens RecordBatches with this. A record is a chain of variable-length fields,
-so the position of each field depends on the one before it; the trick throughout is to advance all
-records together, one field per step, with each step a handful of NumPy operations.
+wal/records/record_columns.py opens RecordBatches with this. A record is a chain of variable-length
+fields, so the position of each field depends on the one before it; the trick throughout is to
+advance all records together, one field per step, with each step a handful of NumPy operations.
 
 The hard part is finding where records begin, since every record must be read to find the next.
 `follow_chains` has two ways and picks the cheaper by estimate:
@@ -25,7 +25,7 @@ Malformed input raises `MalformedChain` with the index of the offending chain.
 
 import sys
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,8 @@ WINDOW_BYTES: Final = 1024 * 1024
 """Bytes whose positions are looked at together; bounds the memory of the window strategy."""
 
 VARINT32_BYTES_MAX: Final = 5
-_PADDING_BYTES: Final = 24
+PADDING_BYTES: Final = 24
+"""What has to lie behind an arena's bytes."""
 _WORD_BYTES: Final = 8
 
 # What the strategies cost in nanoseconds, fitted to batches of 16 KiB to 1 MiB with records of
@@ -78,14 +79,27 @@ class MalformedChain(Exception):
 
 
 class Arena:
-    """Buffers joined into one, readable at any position as a byte and as an unaligned u64."""
+    """Bytes readable at any position as a byte and as an unaligned u64."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
-        self.data = b"".join((*parts, bytes(_PADDING_BYTES)))
-        self.length = len(self.data) - _PADDING_BYTES
-        self.bytes: Bytes = np.frombuffer(self.data, dtype=np.uint8)
+        """Buffers joined into one, which copies them."""
+        self._look_at(b"".join((*parts, bytes(PADDING_BYTES))))
+
+    @classmethod
+    def over(cls, padded: Buffer, length: int) -> Self:
+        """The first `length` bytes of `padded`, uncopied; PADDING_BYTES zeros must follow them."""
+        if len(padded) < length + PADDING_BYTES:
+            raise ValueError(f"{len(padded)} bytes do not pad {length}")
+        arena = cls.__new__(cls)
+        arena._look_at(memoryview(padded)[: length + PADDING_BYTES])
+        return arena
+
+    def _look_at(self, data: Buffer) -> None:
+        self.data = data
+        self.length = len(data) - PADDING_BYTES
+        self.bytes: Bytes = np.frombuffer(data, dtype=np.uint8)
         self.words: UInt64s = np.ndarray(
-            (len(self.data) - _WORD_BYTES + 1,), dtype="<u8", buffer=self.data, strides=(1,)
+            (len(data) - _WORD_BYTES + 1,), dtype="<u8", buffer=data, strides=(1,)
         )
 
 
@@ -140,7 +154,13 @@ def _read_words(arena: Arena, positions: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def follow_chains(
-    arena: Arena, starts: Int64s, ends: Int64s, counts: Int64s, *, zero_follows: bool
+    arena: Arena,
+    starts: Int64s,
+    ends: Int64s,
+    counts: Int64s,
+    *,
+    zero_follows: bool,
+    window_bytes: int = WINDOW_BYTES,
 ) -> Links:
     """Find the links of chains of length-prefixed blobs.
 
@@ -149,7 +169,8 @@ def follow_chains(
     counts are positive and no larger than the chain has bytes. `zero_follows` says that the first
     byte of each blob is usually 0, which lets most positions be skipped.
 
-    Returns the links of all chains one after the other. Raises: MalformedChain.
+    `window_bytes` are looked at together where windows are the way: less takes less memory and
+    more time. Returns the links of all chains one after the other. Raises: MalformedChain.
     """
     if not len(starts):
         empty = np.empty(0, dtype=np.int64)
@@ -158,16 +179,20 @@ def follow_chains(
     links = int(counts.sum())
     steps = int(counts.max())
     lockstep_ns = steps * _LOCKSTEP_STEP_NS + links * _LOCKSTEP_LINK_NS
-    windows_ns = spanned_bytes // WINDOW_BYTES * _WINDOW_NS + spanned_bytes * _WINDOW_BYTE_NS
+    windows_ns = spanned_bytes // window_bytes * _WINDOW_NS + spanned_bytes * _WINDOW_BYTE_NS
     if zero_follows and lockstep_ns > windows_ns:
         zeros = arena.length - int(np.count_nonzero(arena.bytes[: arena.length]))
         if lockstep_ns > windows_ns + zeros * _WINDOW_CANDIDATE_NS:
             try:
-                return _follow_windows(arena, starts, ends, counts, zero_follows=True)
+                return _follow_windows(
+                    arena, starts, ends, counts, zero_follows=True, window_bytes=window_bytes
+                )
             except MalformedChain:
                 pass  # perhaps only unusual; the ways below tell
     if lockstep_ns > windows_ns + spanned_bytes * _WINDOW_CANDIDATE_NS:
-        return _follow_windows(arena, starts, ends, counts, zero_follows=False)
+        return _follow_windows(
+            arena, starts, ends, counts, zero_follows=False, window_bytes=window_bytes
+        )
     return _follow_lockstep(arena, starts, ends, counts)
 
 
@@ -205,17 +230,24 @@ def _follow_lockstep(arena: Arena, starts: Int64s, ends: Int64s, counts: Int64s)
 
 
 def _follow_windows(
-    arena: Arena, starts: Int64s, ends: Int64s, counts: Int64s, *, zero_follows: bool
+    arena: Arena,
+    starts: Int64s,
+    ends: Int64s,
+    counts: Int64s,
+    *,
+    zero_follows: bool,
+    window_bytes: int,
 ) -> Links:
     """As follow_chains; with `zero_follows` a chain whose blobs do not all begin with 0 fails."""
     link_starts: list[Int64s] = []
     link_lengths: list[Int64s] = []
     link_chains: list[Int64s] = []
+    links_left = int(counts.sum())
     entry = int(starts[0])
     window_chain = 0  # first chain that begins at or after the window
     arena_end = int(ends[-1])
     while entry < arena_end:
-        window_end = min(entry + WINDOW_BYTES, arena_end)
+        window_end = min(entry + window_bytes, arena_end)
         next_window_chain = int(np.searchsorted(starts, window_end, side="left"))
         heads = starts[window_chain:next_window_chain]
         if not len(heads) or heads[0] != entry:
@@ -250,6 +282,11 @@ def _follow_windows(
         link_starts.append(bodies[reached])
         link_lengths.append(lengths[reached])
         link_chains.append(chains[reached])
+        links_left -= len(reached)
+        if links_left < 0:
+            # Zeros are links of no bytes, a million to the MiB: what is kept of them is bounded.
+            counted = np.bincount(np.concatenate(link_chains), minlength=len(counts))
+            raise MalformedChain(int(np.argmax(counted > counts)))
         # The last link of the window leads into a later one, or ends its chain.
         last = int(reached[-1])
         entry = int(successors[last])

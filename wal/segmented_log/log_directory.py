@@ -1,8 +1,8 @@
 """The directory of a segmented log and the files in it.
 
-wal/segmented_log/segmented_log.py reaches the disk only through here, and what changes anything goes through a
-`Disk` (wal/disk.py), so that a test can fail any write, sync or removal. What the operating system
-refuses comes out as StorageFailed, naming the file.
+wal/segmented_log/segmented_log.py reaches the disk only through here, and what changes anything
+goes through a `Disk` (wal/disk.py), so that a test can fail any write, sync or removal. What the
+operating system refuses comes out as StorageFailed, naming the file.
 """
 
 import fcntl
@@ -64,9 +64,15 @@ class LogFile:
             self._disk.ftruncate(self._fd, size_bytes)
 
     def sync(self) -> None:
-        """Return when content and size are durable. Raises: SyncFailed."""
+        """Return when content and size are durable, in the file that `path` names.
+
+        What is synced into a file that was deleted or moved away is lost with this process.
+        Raises: SyncFailed.
+        """
         with _translated(self.path, "fdatasync", SyncFailed):
             self._disk.fdatasync(self._fd)
+        if not _is_named(self._fd, self.path):
+            raise SyncFailed(f"{self.path}: deleted or moved away while it was open")
 
     def close(self) -> None:
         with _translated(self.path, "close"):
@@ -124,6 +130,15 @@ class LogDirectory:
                 self._disk.close(fd)
 
 
+def _is_named(fd: int, path: Path) -> bool:
+    """Whether `path` is the name of the open file. Raises: SyncFailed."""
+    with _translated(path, "stat", SyncFailed):
+        try:
+            return os.path.samestat(os.stat(path), os.fstat(fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
 @contextmanager
 def _translated(
     path: Path, operation: str, failure: type[StorageFailed] = StorageFailed
@@ -143,12 +158,20 @@ class DirectoryLock:
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path = path / LOCK_NAME
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
             os.close(self._fd)
             raise
+
+    def is_in_place(self) -> bool:
+        """Whether the directory still has this lock: it was not deleted, moved or replaced.
+
+        Raises: StorageFailed.
+        """
+        return _is_named(self._fd, self._path)
 
     def close(self) -> None:
         os.close(self._fd)

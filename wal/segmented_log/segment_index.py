@@ -1,7 +1,8 @@
 """A segment's index: where in its store each record lies.
 
-File `<20-digit base index>.index`: the 24-byte file header of wal/segmented_log/segment_store.py with magic
-"DLsi" and the store's salt, then one entry per record, so that entry n is found without a search:
+File `<20-digit base index>.index`: the 24-byte file header of wal/segmented_log/segment_store.py
+with magic "DLsi" and the store's salt, then one entry per record, so that entry n is found without
+a search:
 
     byte  0  index     u64
           8  position  u64  of the record in the store
@@ -9,7 +10,8 @@ File `<20-digit base index>.index`: the 24-byte file header of wal/segmented_log
 
 The index is derived: everything in it follows from the store. It is written after the store and
 never synced before its segment is full; when it lags behind, is missing or does not check, it is
-built again (by wal/segmented_log/segmented_log.py, its only user). A damaged entry is noticed when it is read.
+built again (by wal/segmented_log/segmented_log.py, its only user). A damaged entry is noticed when
+it is read.
 """
 
 import struct
@@ -21,6 +23,7 @@ from wal.errors import CorruptLog
 from wal.segmented_log.log_directory import LogDirectory, LogFile
 from wal.segmented_log.segment_store import (
     FILE_HEADER,
+    FORMAT_VERSION,
     pack_file_header,
     parse_file_header,
     segment_name,
@@ -77,7 +80,7 @@ class SegmentIndex:
         except BaseException:
             file.close()
             raise
-        if header != (salt, base_index) or rest:
+        if header != (FORMAT_VERSION, salt, base_index) or rest:
             file.close()
             return None
         return cls(file, salt, base_index, count)

@@ -29,7 +29,8 @@ order, so a crash can leave a hole with whole records behind it; nobody was told
 and they may be cut. But a whole record that says "everything up to here was durable before me"
 convicts a bad record in front of it: that one had been promised.
 
-Used by wal/segmented_log/segmented_log.py alone. All methods raise StorageFailed when the disk refuses.
+Used by wal/segmented_log/segmented_log.py alone. All methods raise StorageFailed when the disk
+refuses.
 """
 
 import struct
@@ -70,15 +71,15 @@ def pack_file_header(magic: bytes, salt: int, base_index: int) -> bytes:
     return fields + _U32.pack(crc32c(fields))
 
 
-def parse_file_header(header: bytes, magic: bytes) -> tuple[int, int] | None:
-    """(salt, base index), or None when `header` is not a whole header of this kind."""
+def parse_file_header(header: bytes, magic: bytes) -> tuple[int, int, int] | None:
+    """(version, salt, base index), or None when `header` is not a whole header of this kind."""
     if len(header) != FILE_HEADER.size:
         return None
     found_magic, version, _, salt, base_index, crc = FILE_HEADER.unpack(header)
     whole = crc == crc32c(header[: _FILE_HEADER_FIELDS.size])
-    if not whole or found_magic != magic or version != FORMAT_VERSION:
+    if not whole or found_magic != magic:
         return None
-    return salt, base_index
+    return version, salt, base_index
 
 
 class DamagedRecord(CorruptLog):
@@ -130,7 +131,8 @@ class SegmentStore:
     def open(cls, directory: LogDirectory, base_index: int) -> "SegmentStore | None":
         """The store of `base_index`; None when a crash interrupted its creation.
 
-        Raises: CorruptLog when it is gone, or holds more than its damaged header.
+        Raises: CorruptLog when it is gone, is of another version, or holds more than its damaged
+        header.
         """
         name = segment_name(base_index, STORE_SUFFIX)
         file = directory.open(name)
@@ -142,12 +144,20 @@ class SegmentStore:
             if header is None and size <= FILE_HEADER.size:
                 file.close()
                 return None
-            if header is None or header[1] != base_index:
+            if header is None:
                 raise CorruptLog(f"{file.path}: damaged file header at byte 0")
+            version, salt, told_index = header
+            if version != FORMAT_VERSION:
+                raise CorruptLog(
+                    f"{file.path}: format version {version};"
+                    f" this release reads version {FORMAT_VERSION}"
+                )
+            if told_index != base_index:
+                raise CorruptLog(f"{file.path}: its header says base index {told_index}")
         except BaseException:
             file.close()
             raise
-        return cls(file, header[0], base_index, size)
+        return cls(file, salt, base_index, size)
 
     def append(
         self, index: int, unsynced: int, fragments: Iterable[Buffer], content_bytes_max: int

@@ -3,10 +3,11 @@
 The log holds records `lowest_index` .. `highest_index - 1`; every record is a byte string with its
 own CRC. Records can be appended at the end, read by index, and dropped from either end. All appends
 go to the *write segment*, the newest; when it has reached its capacity it becomes a read segment
-and a new write segment starts. wal/segmented_log/segment_store.py and wal/segmented_log/segment_index.py describe the files.
+and a new write segment starts. wal/segmented_log/segment_store.py and
+wal/segmented_log/segment_index.py describe the files.
 
-Whoever owns a log calls it from one thread at a time; every call blocks. metadata/log/local_log.py is
-the log's user.
+Whoever owns a log calls it from one thread at a time; every call blocks. metadata/log/local_log.py
+is the log's user.
 
 Invariants (I1-I4 are checked when the log is opened and by `verify`):
 

@@ -1,0 +1,12 @@
+"""Object stores: the contract, and a directory, memory and S3 that keep it.
+
+- `object_store`: the contract. Read this first. `store_url`: which store a URL means
+- `file_store`, `memory_store`: in a directory; in memory
+- `s3_operations`, `s3_protocol`: what both S3 clients ask and conclude; single requests and answers
+- `s3_store`, `blocking_s3_store`: the clients, with an event loop and without one
+- `blocking_store`: stores for Spark tasks
+- `s3_refusals`: what S3 refuses, as one line for people; `s3_settings`: limits
+- `retry`: how often and how fast to try again
+- `observed_store`: whether a store is reached, as the outcomes of operations tell
+- `object_cache`: blocks that were read recently
+"""

@@ -1,7 +1,8 @@
 """The object store `s3://bucket/prefix` for the threads of a Spark task: boto3, no event loop.
 
-`wal.stores.blocking_store.open_blocking_store` makes it. It speaks to S3 as the broker's `wal.stores.s3_store`
-does, by the same operations (`wal.stores.s3_operations`); only the waiting differs, and here it blocks.
+`wal.stores.blocking_store.open_blocking_store` makes it. It speaks to S3 as the broker's
+`wal.stores.s3_store` does, by the same operations (`wal.stores.s3_operations`); only the waiting
+differs, and here it blocks.
 
 How long a call may block: attempts start before the operation's deadline only, and the clock is
 looked at between the pieces of a body, sent or received. The socket calls between them end by

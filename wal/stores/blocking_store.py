@@ -1,9 +1,10 @@
 """Object stores without an event loop, for Spark tasks: `open_blocking_store(url)`.
 
-The same promises as `wal.stores.object_store` for the operations a task needs, kept by the same code. A
-directory is what the broker's own store runs in its threads (`wal.stores.file_store.BlockingFileStore`).
-S3 is a client on boto3 (`wal.stores.blocking_s3_store`) below the operations that the broker's store runs
-too (`wal.stores.s3_operations`). `memory://` is another process's memory here, so it is refused.
+The same promises as `wal.stores.object_store` for the operations a task needs, kept by the same
+code. A directory is what the broker's own store runs in its threads
+(`wal.stores.file_store.BlockingFileStore`). S3 is a client on boto3
+(`wal.stores.blocking_s3_store`) below the operations that the broker's store runs too
+(`wal.stores.s3_operations`). `memory://` is another process's memory here, so it is refused.
 
 boto3 takes a tenth of a second to import, so only an `s3://` URL does it.
 """

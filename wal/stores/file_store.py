@@ -17,19 +17,28 @@ How a put is atomic, durable and put-if-absent, step by step:
 3. `fsync` of the directory, and of the parents of directories made for it, makes the name durable
 
 Failures before 2 left nothing behind (ObjectStoreUnavailable). Failures after it may have stored
-the object (UploadOutcomeUnknown). A failed fsync is final for that attempt: the kernel may have
-dropped the pages and report success the next time, so a repeated put always writes a new file.
+the object (UploadOutcomeUnknown).
 
 A name that is taken: the stored file is compared with ours byte by byte. Equal means a repeated put
-(of this process or of one that crashed before it got its answer), which is a success. Our copy then
-replaces the stored one by `rename`: its durability rests on our own fsync, not on one we know
-nothing about; readers cannot tell the two apart. Different bytes are ObjectExists.
+(of this process or of one that crashed before it got its answer), which is a success. What has a
+name was durable before it got it, so the stored file stays, and only 3 is repeated. It is not
+replaced by ours, because a listing that runs meanwhile may miss a name that is renamed over: tmpfs
+and btrfs take the old entry out and add a new one behind the reader. Different bytes are
+ObjectExists.
+
+An fsync that failed is not trusted the next time: the kernel may have dropped what it could not
+write and report success. A put whose body did not get durable writes a new file anyway. Where 3
+failed in this process, a repeated put does replace the stored file, by `rename`, which writes the
+directory's entry anew; listings of a directory whose disk fails are the lesser worry.
 
 The owner directories exist so that what a crash left over can be told from what another live
 process is writing: an owner holds a `flock` on its directory while it lives, and whoever opens the
 store removes the directories whose lock can be taken. Nothing below `.diskless-puts` is an object.
 
-Reads are `pread`s through an FD cache. Listing walks one directory at a time, in key order.
+Reads are `pread`s through an FD cache. Listing walks one directory at a time, in key order: a
+`scandir` returns every name that was there when it began and is not taken away, and of names that
+come and go meanwhile it returns some. Directories are made before their first object and never
+removed. That is what `ObjectStore.list` promises, and no more: it is no snapshot.
 Everything needs hard links, `flock` and `fsync` of directories: a local POSIX file system.
 """
 
@@ -56,6 +65,7 @@ from wal.errors import (
     DisklessError,
     ObjectExists,
     ObjectNotFound,
+    ObjectStoreRefused,
     ObjectStoreUnavailable,
     Rejected,
     UploadOutcomeUnknown,
@@ -80,7 +90,9 @@ _BUFFERS_PER_WRITE_MAX: Final = 1024  # IOV_MAX of Linux and macOS
 _SMALL_FRAGMENT_BYTES: Final = 16 * 1024
 _COMPARE_BYTES: Final = 1024 * 1024
 _KNOWN_DIRECTORIES_MAX: Final = 4096
+_DOUBTED_NAMES_MAX: Final = 4096
 _LIST_PAGE: Final = 256
+_REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +154,8 @@ class BlockingFileStore:
         self._lock = threading.Lock()
         self._staging_fd: int | None = None
         self._known_directories: set[str] = set()
+        self._doubted: dict[str, None] = {}
+        """Objects whose directory this process could not sync, oldest first."""
 
     @property
     def url(self) -> str:
@@ -150,7 +164,7 @@ class BlockingFileStore:
     def open(self) -> None:
         """Make the root directory and remove what crashed writers left unfinished.
 
-        Raises: ObjectStoreUnavailable when the directory cannot be made or read.
+        Raises: ObjectStoreRefused, ObjectStoreUnavailable when it cannot be made or read.
         """
         try:
             os.makedirs(self._root, exist_ok=True)
@@ -158,7 +172,7 @@ class BlockingFileStore:
                 with _locked_directory(self._staging_root):
                     self._remove_abandoned_puts()
         except OSError as error:
-            raise ObjectStoreUnavailable(f"{self.url}: {error}") from error
+            raise _no_directory(self.url, error) from error
 
     def close(self) -> None:
         """Close cached files and give up the staging directory; no put may be running."""
@@ -203,6 +217,9 @@ class BlockingFileStore:
         check_in_time()
         try:
             self._open_staging()
+        except OSError as error:
+            raise _no_directory(self.url, error) from error
+        try:
             self._ensure_directory(os.path.dirname(path))
         except OSError as error:
             raise _unavailable(key, error) from error
@@ -350,17 +367,27 @@ class BlockingFileStore:
         except FileExistsError as error:
             if not _same_content(key, draft, path):
                 raise ObjectExists(f"{self.url}: {key}") from error
-            try:
-                os.rename(draft, path)
-            except OSError as rename_error:
-                # The object is there, whole, but we cannot vouch that it survives a power cut.
-                raise UploadOutcomeUnknown(f"{key}: {rename_error}") from rename_error
+            if path in self._doubted:
+                try:
+                    os.rename(draft, path)
+                except OSError as rename_error:
+                    # The object is there, whole, but nobody vouches that it survives a power cut.
+                    raise UploadOutcomeUnknown(f"{key}: {rename_error}") from rename_error
         except OSError as error:
             raise _unavailable(key, error) from error
         try:
             self._sync_directory(os.path.dirname(path))
         except OSError as error:
+            self._doubt(path)
             raise UploadOutcomeUnknown(f"{key}: stored, but not durably: {error}") from error
+        self._doubted.pop(path, None)
+
+    def _doubt(self, path: str) -> None:
+        """Remember that the name `path` may not be durable; the oldest doubts are given up."""
+        with self._lock:
+            self._doubted[path] = None
+            while len(self._doubted) > _DOUBTED_NAMES_MAX:
+                del self._doubted[next(iter(self._doubted))]
 
     def _ensure_directory(self, directory: str) -> None:
         if directory in self._known_directories or directory == self._root:
@@ -651,10 +678,22 @@ def _unavailable(key: str, error: OSError) -> DisklessError:
         or error.errno == errno.ENAMETOOLONG
     ):
         return Rejected(f"{key}: {error}")
+    if error.errno in _REFUSALS:
+        return ObjectStoreRefused(f"{key}: {error}")
     return ObjectStoreUnavailable(f"{key}: {error}")
+
+
+def _no_directory(url: str, error: OSError) -> ObjectStoreUnavailable:
+    """What it means that the store's own directories cannot be made, read or written."""
+    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+    if in_the_way or error.errno in _REFUSALS:
+        return ObjectStoreRefused(
+            f"object store {url}: {error}; it must be a directory that this user may write to"
+        )
+    return ObjectStoreUnavailable(f"object store {url}: {error}")
 
 
 def _raise_read_error(key: str, error: OSError) -> NoReturn:
     if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
         raise ObjectNotFound(key) from error
-    raise ObjectStoreUnavailable(f"{key}: {error}") from error
+    raise _unavailable(key, error) from error

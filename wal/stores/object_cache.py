@@ -124,7 +124,7 @@ class ObjectCacheStatistics(NamedTuple):
 
 
 class RangeSource(Protocol):
-    """What the cache needs of an object store; see `wal.stores.object_store.ObjectStore.get_range`."""
+    """What the cache needs of an object store; see `ObjectStore.get_range`."""
 
     async def get_range(self, key: ObjectKey, start: int, length: int) -> bytes: ...
 

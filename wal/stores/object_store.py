@@ -1,8 +1,9 @@
 """What this project asks of an object store: six operations, one contract.
 
-Implementations: `wal.stores.file_store` (a directory), `wal.stores.memory_store` (tests), `wal.stores.s3_store`. All
-pass `tests/wal/stores/test_object_store_contract.py`. `wal.stores.store_url.open_store` picks one by URL. What of
-it a Spark task needs, `wal.stores.blocking_store` offers without an event loop.
+Implementations: `wal.stores.file_store` (a directory), `wal.stores.memory_store` (tests),
+`wal.stores.s3_store`. All pass `tests/wal/stores/test_object_store_contract.py`.
+`wal.stores.store_url.open_store` picks one by URL. What of it a Spark task needs,
+`wal.stores.blocking_store` offers without an event loop.
 
 Rules every implementation keeps:
 
@@ -156,7 +157,18 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
-        """Objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
+        """Objects whose key starts with `prefix` and sorts after `start_after`, in key order.
+
+        A listing is no snapshot. It shows every object that was there when the call was made (its
+        put had returned, or a get, head or listing had shown it) and that nobody deletes before
+        the listing ends. It shows no object whose delete had been confirmed before the call. Of
+        puts and deletes that happen meanwhile it shows any subset: a later one without an
+        earlier one, too. So an object that is missing beside a newer one may be about to show. A
+        caller to whom that matters asks for it by name.
+
+        "The call" is the first step of the iterator; before it, the store is asked nothing.
+        Raises: ObjectStoreUnavailable.
+        """
         ...
 
     async def delete(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:

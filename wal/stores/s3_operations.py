@@ -1,8 +1,9 @@
 """The operations of the S3 stores, without their I/O: what to ask next, and what follows from it.
 
-Two stores speak to S3: `wal.stores.s3_store` for the broker's event loop and `wal.stores.blocking_s3_store` for
-the threads of Spark tasks. What they promise (`wal.stores.object_store`) is decided once, here. An
-operation is a generator; its store makes the steps that it yields and sends back what came of them:
+Two stores speak to S3: `wal.stores.s3_store` for the broker's event loop and
+`wal.stores.blocking_s3_store` for the threads of Spark tasks. What they promise
+(`wal.stores.object_store`) is decided once, here. An operation is a generator; its store makes the
+steps that it yields and sends back what came of them:
 
 | step | sent back |
 |---|---|
@@ -15,10 +16,10 @@ operation is a generator; its store makes the steps that it yields and sends bac
         step = operation.send(perform(step))    # StopIteration.value is the operation's result
 
 A store translates its client's exceptions into `Failed`, with what each means; whatever else it
-raises ends the operation. The generator raises the errors of the contract. It ends by itself:
-every `Wait` is granted by `wal.stores.retry.Retries`, within attempts and deadline, and counts as a retry.
-No state is kept between operations, so any number of them may run at once, in any threads, as long
-as the clock and the random generator allow it.
+raises ends the operation. The generator raises the errors of the contract. It ends by itself: every
+`Wait` is granted by `wal.stores.retry.Retries`, within attempts and deadline, and counts as a
+retry. No state is kept between operations, so any number of them may run at once, in any threads,
+as long as the clock and the random generator allow it.
 """
 
 import random
@@ -33,6 +34,7 @@ from wal.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,
+    ObjectStoreRefused,
     ObjectStoreUnavailable,
     UploadOutcomeUnknown,
 )
@@ -53,6 +55,7 @@ from wal.stores.s3_protocol import (
     new_put_id,
     put_arguments,
 )
+from wal.stores.s3_refusals import explain_refusal
 from wal.stores.s3_settings import S3Settings
 
 _Result = TypeVar("_Result")
@@ -157,9 +160,28 @@ class S3Operations:
             if delay_s is None:
                 reason = _reason(key, retries, outcome.cause)
                 if maybe_applied:
+                    if (yield from self._has_landed(key, body, checksum, put_id, retries)):
+                        return
                     raise UploadOutcomeUnknown(reason) from outcome.cause
+                if outcome.failure is Failure.REFUSED:
+                    raise self._refused("put_object", key, outcome.cause) from outcome.cause
                 raise ObjectStoreUnavailable(reason) from outcome.cause
             yield Wait(delay_s)
+
+    def _has_landed(
+        self, key: ObjectKey, body: ObjectBody, checksum: str, put_id: str, retries: Retries
+    ) -> Operation[bool]:
+        """The last look before a put is given up: whether it is there after all.
+
+        Absent means little: an attempt of which nobody has heard may land later.
+        Raises: ObjectExists, CorruptObject.
+        """
+        if retries.remaining_s() <= 0:
+            return False
+        try:
+            return (yield from self._is_ours(key, body, checksum, put_id, retries))
+        except ObjectStoreUnavailable:
+            return False
 
     def _verify(
         self, key: ObjectKey, answer: Answer, length: int, checksum: str, retries: Retries
@@ -251,18 +273,33 @@ class S3Operations:
         """The next keys of `ObjectStore.list`.
 
         By key, not by continuation token: a token cannot be used again by another process, and
-        some servers' tokens go wrong with keys that need encoding.
+        some servers' tokens go wrong with keys that need encoding. Only where a server gives an
+        empty page and says that more follows, as some do behind many delete markers, there is no
+        key to go on from, and its token is followed.
         """
         location = self._location
-        page = yield from self._repeat(
-            "list_objects_v2",
-            self._retries(),
-            None,
-            _fields,
-            Prefix=location.name_of(prefix),
-            MaxKeys=self._settings.list_page,
-            **({"StartAfter": location.name_of(start_after)} if start_after else {}),
-        )
+        retries = self._retries()
+        start: dict[str, str] = {"StartAfter": location.name_of(start_after)} if start_after else {}
+        while True:
+            page = yield from self._repeat(
+                "list_objects_v2",
+                retries,
+                None,
+                _fields,
+                Prefix=location.name_of(prefix),
+                MaxKeys=self._settings.list_page,
+                **start,
+            )
+            if page.get("Contents") or not page.get("IsTruncated"):
+                break
+            token = page.get("NextContinuationToken")
+            if not token or token == start.get("ContinuationToken"):
+                raise ObjectStoreUnavailable(
+                    f"{location.url}: LIST after {start_after!r} is empty, not the last, and"
+                    " does not say how to go on"
+                )
+            start = {"ContinuationToken": token}
+            retries = self._retries()
         stats = [
             ObjectStat(location.key_of(entry), int(entry["Size"]), last_modified_ms(entry))
             for entry in page.get("Contents", ())
@@ -272,7 +309,7 @@ class S3Operations:
             raise ObjectStoreUnavailable(
                 f"{location.url}: LIST after {start_after!r} answered {stats[0].key!r}"
             )
-        return ListPage(stats, is_last=not page.get("IsTruncated") or not stats)
+        return ListPage(stats, is_last=not page.get("IsTruncated"))
 
     # -- delete
 
@@ -294,6 +331,11 @@ class S3Operations:
 
     def _retries(self) -> Retries:
         return Retries(self._settings.retry_limits(), clock=self._clock, rng=self._rng)
+
+    def _refused(
+        self, method: Method, key: ObjectKey | None, cause: BaseException
+    ) -> ObjectStoreRefused:
+        return ObjectStoreRefused(explain_refusal(self._location.url, method, key, cause))
 
     def _request(
         self,
@@ -323,7 +365,7 @@ class S3Operations:
 
         Wrong bytes (`result` raises CorruptObject) are asked for once more; then they are what the
         store has. `key` is None for a request that is not about one object.
-        Raises: ObjectNotFound, CorruptObject, ObjectStoreUnavailable.
+        Raises: ObjectNotFound, CorruptObject, ObjectStoreUnavailable, ObjectStoreRefused.
         """
         what = key or method
         refetched = False
@@ -345,6 +387,8 @@ class S3Operations:
                     raise ObjectNotFound(f"{self._location.url}: {what}") from cause
                 if failure is Failure.OUT_OF_RANGE:
                     raise CorruptObject(f"{what}: shorter than the range asked for") from cause
+                if failure is Failure.REFUSED:
+                    raise self._refused(method, key, cause) from cause
                 if failure in _WORTH_REPEATING:
                     delay_s = retries.next_delay_s()
                 if delay_s is None:

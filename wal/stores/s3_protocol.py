@@ -1,7 +1,8 @@
 """What the S3 stores know of S3: its requests, and what an answer means.
 
-Plain functions of single requests and answers; `wal.stores.s3_operations` puts them together, and the two
-clients, `wal.stores.s3_store` (aioboto3) and `wal.stores.blocking_s3_store` (boto3), send and wait.
+Plain functions of single requests and answers; `wal.stores.s3_operations` puts them together, and
+the two clients, `wal.stores.s3_store` (aioboto3) and `wal.stores.blocking_s3_store` (boto3), send
+and wait.
 
 How a put stays exact although answers get lost:
 
@@ -9,13 +10,18 @@ How a put stays exact although answers get lost:
   by a 409 that asks for another attempt.
 - Every put carries a random put-id in the object's metadata. After a 412 the stored put-id is
   looked at: ours means that an earlier attempt of this very put arrived and only its answer was
-  lost. Otherwise the stored bytes are compared: equal ones are a success too (`wal.stores.object_store`).
+  lost. Otherwise the stored bytes are compared: equal ones are a success too
+  (`wal.stores.object_store`).
 - Our CRC32C of the body, computed before the first attempt, goes along as the object's checksum.
   S3 refuses a body that does not have it, so what a 200 confirms is what we meant to store.
 
 What a failed attempt means (`Failure`) matters only for puts, where "may have been stored" and
 "certainly was not" lead to different errors once the retries are used up. Whatever is not known to
-be harmless counts as possibly stored: a 500, a timeout, a reset connection, a proxy's 503.
+be harmless counts as possibly stored: a timeout, a reset connection, and *every* 5xx, also one that
+says SlowDown. Between us and the store may be a proxy that sent the request on, waited too long,
+and asked another server, which answers that; or that answers so itself. Some stores say SlowDown
+when too few of their disks have written the object. So a put that comes to its end that way is
+looked for before it is given up (`wal.stores.s3_operations`).
 
 botocore's own retries are off: they would hide from us which attempts may have been applied.
 """
@@ -23,6 +29,7 @@ botocore's own retries are off: they would hide from us which attempts may have 
 import base64
 import enum
 import random
+import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -32,6 +39,7 @@ from botocore.exceptions import (
     ClientError,
     ConnectionClosedError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     HTTPClientError,
     IncompleteReadError,
@@ -42,8 +50,14 @@ from botocore.exceptions import (
     ReadTimeoutError,
     ResponseStreamingError,
     SSLError,
+    SSOError,
+    TokenRetrievalError,
 )
-from botocore.handlers import add_expect_header, set_list_objects_encoding_type_url
+from botocore.handlers import (
+    add_expect_header,
+    set_list_objects_encoding_type_url,
+    validate_bucket_name,
+)
 from botocore.parsers import ResponseParserError
 from crc32c import crc32c
 
@@ -106,7 +120,7 @@ class Failure(enum.Enum):
     REFUSED = "certainly had no effect and will not work later"
 
 
-# Answers by which S3 itself says that nothing happened and that trying again makes sense.
+# Answers below 500 by which S3 itself says that nothing happened and that trying again makes sense.
 _NOT_APPLIED_CODES: Final = frozenset(
     {
         "BadDigest",
@@ -116,22 +130,22 @@ _NOT_APPLIED_CODES: Final = frozenset(
         "OperationAborted",
         "RequestTimeout",
         "RequestTimeTooSkewed",
-        "ServiceUnavailable",
-        "SlowDown",
         "ThrottlingException",
         "TooManyRequests",
         "XAmzContentChecksumMismatch",
         "XAmzContentSHA256Mismatch",
     }
 )
-# Before a connection stood, or before a request could be signed.
-_NEVER_SENT: Final = (
-    ConnectTimeoutError,
-    ProxyConnectionError,
-    SSLError,
+# Before a connection stood.
+_NEVER_SENT: Final = (ConnectTimeoutError, ProxyConnectionError)
+# Before a request could be signed.
+_NEVER_SIGNED: Final = (
+    CredentialRetrievalError,
     NoCredentialsError,
-    PartialCredentialsError,
     NoRegionError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
 )
 TRANSPORT_ERRORS: Final = (
     ClientError,
@@ -142,7 +156,9 @@ TRANSPORT_ERRORS: Final = (
     ReadTimeoutError,
     ResponseParserError,
     ResponseStreamingError,
+    SSLError,
     *_NEVER_SENT,
+    *_NEVER_SIGNED,
 )
 """What a client call may raise; anything else is a bug and is not translated."""
 
@@ -151,11 +167,20 @@ def failure_of(error: BaseException) -> Failure:
     """What `error`, raised by a client call or by our own timeout around it, means."""
     if isinstance(error, ClientError):
         return _failure_of_answer(error.response)
-    if isinstance(error, (NoCredentialsError, PartialCredentialsError, NoRegionError)):
+    if isinstance(error, _NEVER_SIGNED):
         return Failure.REFUSED
-    if isinstance(error, _NEVER_SENT):
+    if isinstance(error, _NEVER_SENT) or _is_bad_certificate(error):
         return Failure.NOT_APPLIED
     return Failure.MAYBE_APPLIED
+
+
+def _is_bad_certificate(error: BaseException | None) -> bool:
+    """Whether the handshake failed. Other TLS errors may come while an answer is read."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _failure_of_answer(response: Mapping[str, Any]) -> Failure:
@@ -163,6 +188,8 @@ def _failure_of_answer(response: Mapping[str, Any]) -> Failure:
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code == "NoSuchBucket":
         return Failure.REFUSED
+    if status >= 500 and status != 501:
+        return Failure.MAYBE_APPLIED
     if status == 404:
         return Failure.NOT_FOUND
     if status == 412:
@@ -171,8 +198,6 @@ def _failure_of_answer(response: Mapping[str, Any]) -> Failure:
         return Failure.OUT_OF_RANGE
     if code in _NOT_APPLIED_CODES or status in (409, 429):
         return Failure.NOT_APPLIED
-    if status >= 500 and status != 501:
-        return Failure.MAYBE_APPLIED
     return Failure.REFUSED
 
 
@@ -219,6 +244,23 @@ def drop_unwanted_handlers(client: Any) -> None:
     client.meta.events.unregister(
         "before-parameter-build.s3.ListObjectsV2", set_list_objects_encoding_type_url
     )
+    if "amazonaws.com" not in client.meta.endpoint_url:
+        client.meta.events.register("before-call.s3", _stay_at_this_endpoint)
+
+
+def _stay_at_this_endpoint(params: Mapping[str, Any], **_: object) -> None:
+    """Keep botocore from looking for the bucket's region after a redirect.
+
+    It asks the same endpoint, and again for each answer that is a redirect too, as from a proxy
+    that sends everybody from http to https: that ends in a RecursionError.
+    """
+    if "s3_redirect" in params["context"]:
+        params["context"]["s3_redirect"]["redirected"] = True
+
+
+def check_bucket_name(bucket: str) -> None:
+    """Raise botocore's ParamValidationError, before any request is made with such a name."""
+    validate_bucket_name({"Bucket": bucket})
 
 
 def new_put_id(rng: random.Random) -> str:

@@ -1,8 +1,8 @@
 """The object store `s3://bucket/prefix`: aioboto3 against S3, MinIO, LocalStack or moto.
 
 One long-lived client per store, opened and closed with it. What to ask and what an answer means is
-in `wal.stores.s3_operations` and `wal.stores.s3_protocol`; this module does the waiting, on the broker's event
-loop: attempts under a timeout of their own and the delays between them.
+in `wal.stores.s3_operations` and `wal.stores.s3_protocol`; this module does the waiting, on the
+broker's event loop: attempts under a timeout of their own and the delays between them.
 
 A body is never joined. botocore sees a seekable file (`BodyReader`); aiohttp sees a payload of its
 own kind that writes pieces of 256 KiB as fast as the socket takes them. Neither the plain file nor
@@ -27,11 +27,11 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_exceptions import ClientConnectorError
 from aiohttp.client_exceptions import ClientError as AiohttpError
 from aiohttp.payload import Payload
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import BotoCoreError, EndpointConnectionError
 
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
-from wal.errors import DisklessError, ObjectStoreUnavailable
+from wal.errors import DisklessError, InvalidSettings, ObjectStoreUnavailable
 from wal.stores.object_store import ObjectBody, ObjectStat, StoreCounters, StoreStatistics
 from wal.stores.s3_operations import (
     Answer,
@@ -50,6 +50,7 @@ from wal.stores.s3_protocol import (
     BodyReader,
     Failure,
     S3Location,
+    check_bucket_name,
     client_configuration,
     drop_unwanted_handlers,
     endpoint_to_reopen_with,
@@ -100,6 +101,17 @@ class S3Store:
         return self._counters.snapshot()
 
     async def __aenter__(self) -> Self:
+        """Makes no request. Raises: InvalidSettings (a bucket name, an endpoint or AWS settings
+        that no client can be made with)."""
+        try:
+            check_bucket_name(self._location.bucket)
+            self._client = await self._open_client()
+        except (BotoCoreError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InvalidSettings(f"object store {self.url}: {reason}") from error
+        return self
+
+    async def _open_client(self) -> Any:
         session = aioboto3.Session()
         endpoint_url = self._location.endpoint_url
         client = await self._open.enter_async_context(self._new_client(session, endpoint_url))
@@ -107,8 +119,7 @@ class S3Store:
             await self._open.aclose()
             client = await self._open.enter_async_context(self._new_client(session, other))
         drop_unwanted_handlers(client)
-        self._client = client
-        return self
+        return client
 
     async def __aexit__(
         self,

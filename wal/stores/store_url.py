@@ -3,7 +3,8 @@
 | URL | store |
 |---|---|
 | `file:///dir` | a directory (`wal.stores.file_store`) |
-| `s3://bucket/prefix?endpoint_url=http://…&region=…` | S3, MinIO, LocalStack (`wal.stores.s3_store`) |
+| `s3://bucket/prefix?endpoint_url=http://…&region=…` | S3, MinIO, LocalStack
+(`wal.stores.s3_store`) |
 | `memory://name` | this process's memory, for tests (`wal.stores.memory_store`) |
 
 Credentials never are in a URL; they come from the usual AWS settings (environment, shared files,

@@ -1,0 +1,1 @@
+"""The APIs about the broker itself and the cluster."""

@@ -14,8 +14,10 @@ import re
 from typing import Final
 
 from diskless.api.errors import UnsupportedVersion, kafka_code
+from diskless.loop.long_work import Steps
+from diskless.ports import Buffer
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, ApiRegistry, Reply, Request
+from diskless.server.registry import Api, ApiRegistry, Outcome, ReplySteps, Request
 from wal.errors import InvalidRequest
 
 KEY: Final = 18
@@ -26,24 +28,26 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
 def api(registry: ApiRegistry) -> Api:
     """Lists what `registry` holds at the time of each request."""
-    written: dict[tuple[int, int], bytes] = {}
+    written: dict[tuple[int, int], Buffer] = {}
     """Answers by version and number of APIs. Every connection begins with this request."""
 
-    def handle(request: Request) -> Reply:
+    def handle(request: Request) -> Steps[Outcome]:
         if request.version > _MAX_VERSION:
-            return _reply(
-                0,
-                {
-                    "error_code": kafka_code(UnsupportedVersion()),
-                    "api_keys": [_range(KEY, 0, _MAX_VERSION)],
-                },
+            return (
+                yield from _reply(
+                    0,
+                    {
+                        "error_code": kafka_code(UnsupportedVersion()),
+                        "api_keys": [_range(KEY, 0, _MAX_VERSION)],
+                    },
+                )
             )
         if request.version >= 3:
-            asked = decode_request(KEY, request.version, request.body)
+            asked = yield from decode_request(KEY, request.version, request.body)
             names = (asked.client_software_name, asked.client_software_version)
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 refused = {"error_code": kafka_code(InvalidRequest()), "api_keys": []}
-                return _reply(request.version, refused)
+                return (yield from _reply(request.version, refused))
         answer = written.get((request.version, len(registry)))
         if answer is None:
             served = [
@@ -51,7 +55,8 @@ def api(registry: ApiRegistry) -> Api:
                 for item in registry
                 if item.is_advertised
             ]
-            answer = encode_response(KEY, request.version, {"error_code": 0, "api_keys": served})
+            values = {"error_code": 0, "api_keys": served}
+            (answer,) = yield from encode_response(KEY, request.version, values)
             written[request.version, len(registry)] = answer
         return [answer]
 
@@ -66,8 +71,8 @@ def api(registry: ApiRegistry) -> Api:
     )
 
 
-def _reply(version: int, values: Fields) -> Reply:
-    return [encode_response(KEY, version, values)]
+def _reply(version: int, values: Fields) -> ReplySteps:
+    return encode_response(KEY, version, values)
 
 
 def _range(key: int, min_version: int, max_version: int) -> Fields:

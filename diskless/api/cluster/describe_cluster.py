@@ -9,9 +9,10 @@ from typing import Final
 
 from diskless.api.access import NOT_ASKED, Access
 from diskless.api.errors import UnsupportedEndpointType, error_message, kafka_code
+from diskless.loop.long_work import Steps
 from diskless.ports import Cluster
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 
 KEY: Final = 60
 
@@ -19,8 +20,8 @@ _BROKERS: Final = 1
 
 
 def api(cluster: Cluster, access: Access) -> Api:
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         endpoint_type = getattr(asked, "endpoint_type", _BROKERS)
         error = None
         if endpoint_type != _BROKERS:
@@ -47,7 +48,7 @@ def api(cluster: Cluster, access: Access) -> Api:
             ],
             "cluster_authorized_operations": operations,
         }
-        return [encode_response(KEY, request.version, values)]
+        return (yield from encode_response(KEY, request.version, values))
 
     return Api(
         key=KEY,

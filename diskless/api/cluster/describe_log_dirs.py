@@ -7,15 +7,17 @@
 - A partition's size is that of its live data in WAL objects and segments, as this broker has heard.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import ClientInfo, Cluster, StoredPartitions, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 from metadata.operations import METADATA_TOPIC_ID, TopicDescription
 from wal.coordinates import TopicIdPartition
 
@@ -23,13 +25,17 @@ KEY: Final = 35
 
 _UNKNOWN_BYTES: Final = -1
 
+_Wanted = tuple[TopicDescription, Sequence[int]]
+"""A topic and which of its partitions; what there is not is left out."""
+
 
 def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
     def rows(
         topic: TopicDescription, wanted: Sequence[int], client: ClientInfo
-    ) -> Sequence[Fields]:
+    ) -> Steps[Sequence[Fields]]:
         found = []
         for index in wanted:
+            yield
             if not 0 <= index < topic.partition_count:
                 continue
             if cluster.leader_of(topic.topic_id, index, client) != cluster.node_id:
@@ -46,17 +52,19 @@ def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions, access: 
                 )
         return found
 
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         refused = access.refused_cluster(request.client, AclOperation.DESCRIBE)
         if refused is not None:
             values = {"error_code": kafka_code(refused), "results": ()}
-            return [encode_response(KEY, request.version, values)]
+            return (yield from encode_response(KEY, request.version, values))
         described = []
-        for topic, wanted in _wanted(topics.topics(), asked.topics):
-            partitions = rows(topic, wanted, request.client)
+        names = sorted(topics.topics()) if asked.topics is None else ()
+        for topic, wanted in chain(_all(topics, names), _wanted(topics, asked.topics or ())):
+            partitions = yield from rows(topic, wanted, request.client)
             if partitions:
                 described.append({"name": topic.name, "partitions": partitions})
+            yield
         directory = {
             "error_code": 0,
             "log_dir": stored.store_url,
@@ -64,7 +72,11 @@ def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions, access: 
             "total_bytes": _UNKNOWN_BYTES,
             "usable_bytes": _UNKNOWN_BYTES,
         }
-        return [encode_response(KEY, request.version, {"error_code": 0, "results": [directory]})]
+        return (
+            yield from encode_response(
+                KEY, request.version, {"error_code": 0, "results": [directory]}
+            )
+        )
 
     return Api(
         key=KEY,
@@ -76,14 +88,15 @@ def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions, access: 
     )
 
 
-def _wanted(
-    known: Mapping[str, TopicDescription], asked: Sequence[Any] | None
-) -> list[tuple[TopicDescription, Sequence[int]]]:
-    """Topics and which of their partitions; null means all. What there is not is left out."""
-    if asked is None:
-        return [
-            (topic, range(topic.partition_count))
-            for _, topic in sorted(known.items())
-            if topic.topic_id != METADATA_TOPIC_ID
-        ]
-    return [(known[item.topic], item.partitions) for item in asked if item.topic in known]
+def _all(topics: TopicAdmin, names: Iterable[str]) -> Iterator[_Wanted]:
+    for name in names:
+        topic = topics.topics().get(name)
+        if topic is not None and topic.topic_id != METADATA_TOPIC_ID:
+            yield topic, range(topic.partition_count)
+
+
+def _wanted(topics: TopicAdmin, asked: Iterable[Any]) -> Iterator[_Wanted]:
+    for item in asked:
+        topic = topics.topics().get(item.topic)
+        if topic is not None:
+            yield topic, item.partitions

@@ -1,0 +1,1 @@
+"""The APIs about configs of topics and brokers, and about client quotas."""

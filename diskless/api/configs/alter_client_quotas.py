@@ -10,16 +10,17 @@
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions, mapped
 from diskless.ports import QuotaAdmin
-from diskless.protocol.messages import decode_request, encode_response
+from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.quotas.quota_entities import check_quotas, entity_text, quota_entity
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from metadata.operations import AlterClientQuotas, QuotaEntity
 from wal.errors import DisklessError, InvalidRequest
 
@@ -27,38 +28,35 @@ KEY: Final = 49
 
 
 def api(quotas: QuotaAdmin, access: Access) -> Api:
-    async def answer(version: int, asked: Any, refused: DisklessError | None) -> Reply:
-        outcomes = [refused] * len(asked.entries) if refused else _checked(asked.entries)
-        wanted = [outcome for outcome in outcomes if isinstance(outcome, AlterClientQuotas)]
-        errors = iter([None] * len(wanted) if asked.validate_only else await altered(wanted))
-        entries = []
-        for entry, outcome in zip(asked.entries, outcomes, strict=True):
-            error = outcome if isinstance(outcome, DisklessError) else next(errors)
-            entity = [
-                {"entity_type": part.entity_type, "entity_name": part.entity_name}
-                for part in entry.entity
-            ]
-            entries.append(
-                {
-                    "error_code": kafka_code(error),
-                    "error_message": error_message(error),
-                    "entity": entity,
-                }
-            )
-        return [encode_response(KEY, version, {"entries": entries})]
-
     async def altered(wanted: Sequence[AlterClientQuotas]) -> Sequence[DisklessError | None]:
         if not wanted:
             return ()
         try:
-            return await quotas.alter_client_quotas(wanted)
+            return await in_portions(quotas.alter_client_quotas, wanted, PORTION_TOPICS)
         except DisklessError as error:
             return [error] * len(wanted)
 
-    def handle(request: Request) -> Awaitable[Reply]:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        outcomes: Sequence[AlterClientQuotas | DisklessError]
         refused = access.refused_cluster(request.client, AclOperation.ALTER_CONFIGS)
-        return answer(request.version, asked, refused)
+        if refused is not None:
+            outcomes = [refused] * len(asked.entries)
+        else:
+            outcomes = yield from _checked(asked.entries)
+        wanted = [outcome for outcome in outcomes if isinstance(outcome, AlterClientQuotas)]
+
+        def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
+            left = iter(errors)
+            entries = (
+                _entry(entry, outcome if isinstance(outcome, DisklessError) else next(left))
+                for entry, outcome in zip(asked.entries, outcomes, strict=True)
+            )
+            return encode_response(KEY, request.version, {"entries": entries})
+
+        if asked.validate_only:
+            return (yield from encode([None] * len(wanted)))
+        return Deferred(altered(wanted), encode, None)
 
     return Api(
         key=KEY,
@@ -70,10 +68,21 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
     )
 
 
-def _checked(entries: Sequence[Any]) -> Sequence[AlterClientQuotas | DisklessError]:
+def _entry(entry: Any, error: DisklessError | None) -> Fields:
+    return {
+        "error_code": kafka_code(error),
+        "error_message": error_message(error),
+        "entity": [
+            {"entity_type": part.entity_type, "entity_name": part.entity_name}
+            for part in entry.entity
+        ],
+    }
+
+
+def _checked(entries: Sequence[Any]) -> Steps[Sequence[AlterClientQuotas | DisklessError]]:
     """What each entry asks for, or why it is refused."""
     outcomes: list[AlterClientQuotas | DisklessError] = []
-    entities = [_entity(entry) for entry in entries]
+    entities = yield from mapped(_entity, entries)
     named = Counter(entity for entity in entities if not isinstance(entity, DisklessError))
     for entry, entity in zip(entries, entities, strict=True):
         if isinstance(entity, DisklessError):
@@ -83,6 +92,7 @@ def _checked(entries: Sequence[Any]) -> Sequence[AlterClientQuotas | DisklessErr
             outcomes.append(InvalidRequest(f"{text} occurs more than once in the request"))
         else:
             outcomes.append(_alteration(entity, entry.ops))
+        yield
     return outcomes
 
 

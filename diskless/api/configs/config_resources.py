@@ -2,7 +2,7 @@
 
 - A topic's configs can be altered. A broker's are read only, and so are groups', which are the same
   for all groups; there are no configs of loggers and clients: INVALID_REQUEST says which.
-- A request says once what shall become of a resource, and of each of its keys: INVALID_REQUEST for
+- A request says once what becomes of a resource, and of each of its keys: INVALID_REQUEST for
   both times where it does not.
 - Configs of topics and groups are asked for by name (DESCRIBE_CONFIGS, ALTER_CONFIGS); whoever may
   with the cluster may with all brokers, loggers and clients.
@@ -11,15 +11,15 @@
   (diskless.metadata.follow.interval.ms at most).
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.topics.named_topics import changeable_topic, no_topic
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import gathered
 from diskless.ports import ClientInfo, TopicAdmin
 from diskless.protocol.messages import Fields
 from wal.errors import DisklessError, InvalidRequest, UnknownTopicId
@@ -27,6 +27,9 @@ from wal.errors import DisklessError, InvalidRequest, UnknownTopicId
 TOPIC: Final = 2
 BROKER: Final = 4
 GROUP: Final = 32
+
+CONFIGS_MAX: Final = 1_000
+"""Of one resource in one request; there are far fewer that mean anything."""
 
 UNSERVED: Final = {8: "broker loggers", 16: "client metrics"}
 """What has configs in Kafka and none here."""
@@ -69,8 +72,8 @@ async def alter_resources(
     refused: Refused,
     *,
     validate_only: bool,
-) -> Sequence[Fields]:
-    """The responses of all resources; `change_of` says what a resource shall become.
+) -> Sequence[DisklessError | None]:
+    """Change all resources, and say by position what went wrong; `change_of` says what one becomes.
 
     `refused` as of `refused_resources`.
     """
@@ -80,6 +83,8 @@ async def alter_resources(
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidRequest("Each resource must appear at most once.")
+            if len(resource.configs) > CONFIGS_MAX:
+                raise InvalidRequest(f"{len(resource.configs)} configs of one resource")
             if (resource.resource_type, resource.resource_name) in refused:
                 raise refused[resource.resource_type, resource.resource_name]
             await _alter(topics, resource, change_of(resource), validate_only=validate_only)
@@ -90,16 +95,20 @@ async def alter_resources(
             return error
         return None
 
-    errors = await asyncio.gather(*[outcome(resource) for resource in resources])
-    return [
-        {
+    return await gathered(outcome, resources)
+
+
+def altered_rows(
+    resources: Sequence[Any], errors: Sequence[DisklessError | None]
+) -> Iterator[Fields]:
+    """The responses of `alter_resources`."""
+    for resource, error in zip(resources, errors, strict=True):
+        yield {
             "error_code": kafka_code(error),
             "error_message": error_message(error),
             "resource_type": resource.resource_type,
             "resource_name": resource.resource_name,
         }
-        for resource, error in zip(resources, errors, strict=True)
-    ]
 
 
 async def _alter(topics: TopicAdmin, resource: Any, change: Change, *, validate_only: bool) -> None:

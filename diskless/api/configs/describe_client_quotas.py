@@ -17,10 +17,11 @@ from typing import Any, Final
 from diskless.api.access import Access
 from diskless.api.errors import UnsupportedVersion, error_message, kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import QuotaAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.quotas.quota_entities import ENTITY_TYPES, IP
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 from metadata.operations import QuotaEntity
 from wal.errors import DisklessError, InvalidRequest
 
@@ -35,8 +36,8 @@ _Wanted = Mapping[str, tuple[int, str | None]]
 
 
 def api(quotas: QuotaAdmin, access: Access) -> Api:
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         values: Fields
         refused = access.refused_cluster(request.client, AclOperation.DESCRIBE_CONFIGS)
         try:
@@ -51,11 +52,15 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
             }
         else:
             known = quotas.client_quotas()
-            found = [entity for entity in known if _matches(entity, wanted, strict=asked.strict)]
-            found.sort(key=_in_order)
-            entries = [_entry(entity, known[entity]) for entity in found]
+            found = []
+            for entity, set_for_it in [*known.items()]:
+                if _matches(entity, wanted, strict=asked.strict):
+                    found.append((entity, set_for_it))
+                yield
+            found.sort(key=lambda row: _in_order(row[0]))
+            entries = (_entry(entity, set_for_it) for entity, set_for_it in found)
             values = {"error_code": 0, "error_message": None, "entries": entries}
-        return [encode_response(KEY, request.version, values)]
+        return (yield from encode_response(KEY, request.version, values))
 
     return Api(
         key=KEY,

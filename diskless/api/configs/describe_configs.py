@@ -7,12 +7,13 @@
   dynamic defaults (empty name) are empty: settings change by restart.
 - A group, known or not, shows what this broker's configuration says of all groups, read only.
 - Other resource types are INVALID_REQUEST.
+- A resource that is asked for twice in the same way is answered once.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from diskless.api.access import Access
+from diskless.api.access import Access, Refused
 from diskless.api.configs.config_resources import (
     BROKER,
     GROUP,
@@ -23,9 +24,10 @@ from diskless.api.configs.config_resources import (
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.topics.named_topics import named_topic
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps, collected
 from diskless.ports import BrokerConfigEntry, BrokerConfigs, Cluster, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 from diskless.topics.topic_config_entries import (
     ConfigSource,
     Synonym,
@@ -69,32 +71,39 @@ def api(
             return _group_configs(broker, resource.resource_name)
         raise no_such_resource(resource.resource_type)
 
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def described(resource: Any, asked: Any, refused: Refused) -> Fields:
+        error: DisklessError | None = None
+        rows: list[Fields] = []
+        try:
+            if (resource.resource_type, resource.resource_name) in refused:
+                raise refused[resource.resource_type, resource.resource_name]
+            rows = [_shown(row, asked) for row in configs_of(resource)]
+        except DisklessError as failure:
+            error = failure
+        # As in Kafka an empty list means all, like null.
+        wanted = frozenset(resource.configuration_keys or ())
+        return {
+            "error_code": kafka_code(error),
+            "error_message": error_message(error),
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+            "configs": [row for row in rows if not wanted or row["name"] in wanted],
+        }
+
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         describe = AclOperation.DESCRIBE_CONFIGS
         refused = refused_resources(access, request.client, describe, asked.resources)
-        results = []
-        for resource in asked.resources:
-            error: DisklessError | None = None
-            rows: list[Fields] = []
-            try:
-                if (resource.resource_type, resource.resource_name) in refused:
-                    raise refused[resource.resource_type, resource.resource_name]
-                rows = [_shown(row, asked) for row in configs_of(resource)]
-            except DisklessError as failure:
-                error = failure
-            # As in Kafka an empty list means all, like null.
-            wanted = resource.configuration_keys
-            results.append(
-                {
-                    "error_code": kafka_code(error),
-                    "error_message": error_message(error),
-                    "resource_type": resource.resource_type,
-                    "resource_name": resource.resource_name,
-                    "configs": [row for row in rows if not wanted or row["name"] in wanted],
-                }
+        # Once each, for a name takes little in a request, and its configs much in an answer.
+        unique = yield from collected(
+            (
+                (resource.resource_type, resource.resource_name, resource.configuration_keys),
+                resource,
             )
-        return [encode_response(KEY, request.version, {"results": results})]
+            for resource in asked.resources
+        )
+        results = (described(resource, asked, refused) for resource in dict(unique).values())
+        return (yield from encode_response(KEY, request.version, {"results": results}))
 
     return Api(
         key=KEY,

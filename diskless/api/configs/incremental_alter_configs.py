@@ -5,16 +5,23 @@ A topic's changes are made of its configs as they are at that moment, whoever el
 the same time, and all together. See diskless/api/configs/config_resources.py for the rest.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from typing import Any, Final
 
-from diskless.api.access import Access, Refused
-from diskless.api.configs.config_resources import Change, alter_resources, refused_resources
+from diskless.api.access import Access
+from diskless.api.configs.config_resources import (
+    Change,
+    alter_resources,
+    altered_rows,
+    refused_resources,
+)
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from diskless.topics.topic_config_entries import ConfigChange, TopicConfigs
+from wal.errors import DisklessError
 
 KEY: Final = 44
 
@@ -27,17 +34,19 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
         ]
         return lambda before: configs.changed(before, changes)
 
-    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
-        responses = await alter_resources(
-            topics, asked.resources, change_of, refused, validate_only=asked.validate_only
-        )
-        return [encode_response(KEY, version, {"responses": responses})]
-
-    def handle(request: Request) -> Awaitable[Reply]:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         alter = AclOperation.ALTER_CONFIGS
         refused = refused_resources(access, request.client, alter, asked.resources)
-        return answer(request.version, asked, refused)
+
+        def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
+            rows = altered_rows(asked.resources, errors)
+            return encode_response(KEY, request.version, {"responses": rows})
+
+        altered = alter_resources(
+            topics, asked.resources, change_of, refused, validate_only=asked.validate_only
+        )
+        return Deferred(altered, encode, None)
 
     return Api(
         key=KEY,

@@ -7,15 +7,17 @@
 - A type that Kafka does not list either is UNSUPPORTED_VERSION, as there.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from diskless.api.access import Access
 from diskless.api.configs.config_resources import BROKER, GROUP, TOPIC, UNSERVED
 from diskless.api.errors import UnsupportedVersion, kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import Cluster, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 
 KEY: Final = 74
 
@@ -31,21 +33,21 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
             return [str(broker.node_id) for broker in cluster.brokers()]
         return []
 
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         types = set(asked.resource_types) or _LISTED if request.version >= _TYPES_FROM else set()
-        resources: list[Fields] = []
+        resources: Iterable[Fields] = ()
         error = access.refused_cluster(request.client, AclOperation.DESCRIBE_CONFIGS)
         if error is None and types <= _LISTED:
-            resources = [
+            resources = (
                 {"resource_name": name, "resource_type": resource_type}
                 for resource_type in sorted(types)
                 for name in names_of(resource_type)
-            ]
+            )
         elif error is None:
             error = UnsupportedVersion(f"cannot list types {sorted(types - _LISTED)}")
         answer = {"error_code": kafka_code(error), "config_resources": resources}
-        return [encode_response(KEY, request.version, answer)]
+        return (yield from encode_response(KEY, request.version, answer))
 
     return Api(
         key=KEY,

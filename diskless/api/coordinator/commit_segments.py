@@ -1,12 +1,11 @@
 """CommitSegments (private API 10001, version 0): a tiering job offers what it rolled.
 
-Not a Kafka API, and not listed by ApiVersions; metadata/messages/segments.py has the bytes. Asks for
-CLUSTER_ACTION. Every segment is answered for itself; offering one again is a success that says so.
-What concerns the whole request, such as another coordinator, is one code without results.
+Not a Kafka API, and not listed by ApiVersions; metadata/messages/segments.py has the bytes. Asks
+for CLUSTER_ACTION. Every segment is answered for itself; offering one again is a success that says
+so. What concerns the whole request, such as another coordinator, is one code without results.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
@@ -19,19 +18,11 @@ from metadata.messages.segments import (
     decode_commit_request,
     encode_commit_response,
 )
-from metadata.operations import RolledSegment, SegmentCommit
+from metadata.operations import Coordinator, RolledSegment
 from wal.errors import DisklessError, InvalidRequest
 
 
-class SegmentCommitter(Protocol):
-    """The part of the coordinator that this handler calls."""
-
-    async def commit_segments(
-        self, segments: Sequence[RolledSegment]
-    ) -> Sequence[SegmentCommit]: ...
-
-
-def commit_segments_handler(committer: SegmentCommitter, access: Access) -> RawHandler:
+def commit_segments_handler(coordinator: Coordinator, access: Access) -> RawHandler:
     """A handler for `ApiRegistry.add_raw`."""
 
     async def handle(body: bytes, client: ClientInfo) -> bytes:
@@ -42,16 +33,16 @@ def commit_segments_handler(committer: SegmentCommitter, access: Access) -> RawH
         refused = access.refused_cluster(client, AclOperation.CLUSTER_ACTION)
         if refused is not None:
             return encode_commit_response(_failure(refused))
-        return encode_commit_response(await _answer(committer, segments))
+        return encode_commit_response(await _answer(coordinator, segments))
 
     return handle
 
 
 async def _answer(
-    committer: SegmentCommitter, segments: Sequence[RolledSegment]
+    coordinator: Coordinator, segments: Sequence[RolledSegment]
 ) -> CommitSegmentsResponse:
     try:
-        commits = await committer.commit_segments(segments)
+        commits = await coordinator.commit_segments(segments)
     except DisklessError as error:
         return _failure(error)
     return CommitSegmentsResponse(

@@ -20,15 +20,15 @@ from diskless.api.coordinator import (
     diskless_list_offsets,
 )
 from diskless.api.coordinator.coordinator_operation import RunningOperations
-from diskless.api.coordinator.diskless_list_offsets import ExactOffsets
 from diskless.authorization import Authorizer
+from diskless.replica.timestamp_search import TimestampSearch
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 
 
 def coordinator_apis(
     client: CoordinatorClient,
-    search: ExactOffsets,
+    search: TimestampSearch,
     running: RunningOperations,
     authorizer: Authorizer,
 ) -> Sequence[Api]:

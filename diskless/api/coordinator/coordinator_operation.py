@@ -9,6 +9,7 @@ Each API of this kind decodes with its `Operation` (metadata/messages/codec.py),
   begun and not waited for.
 - Tasks are made in the order in which requests arrive, so a connection's commits reach the
   coordinator in their order.
+- Requests of very many entries are read, served and answered a part at a time.
 - Bytes that are no request close the connection: there is no answer that would fit.
 - Asks for CLUSTER_ACTION, as KIP-1164 has it; who may not is told so in every entry.
 """
@@ -16,13 +17,15 @@ Each API of this kind decodes with its `Operation` (metadata/messages/codec.py),
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import structlog
 
 from diskless.api.access import Access
 from diskless.authorization import AclOperation
-from diskless.server.registry import Api, MustClose, Reply, Request
+from diskless.loop.long_rows import as_list
+from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
+from diskless.server.registry import Api, Deferred, MustClose, Outcome, ReplySteps, Request
 from metadata.messages.codec import Operation
 from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, InvalidRequest
 
@@ -88,29 +91,36 @@ def coordinator_api(
 ) -> Api:
     """An API that answers with what `call` gives for a request and its TimeoutMs."""
 
-    def handle(request: Request) -> Reply | Awaitable[Reply]:
+    def handle(request: Request) -> Steps[Outcome]:
         try:
-            asked, timeout_ms = operation.decode_request(request.body)
+            asked, timeout_ms = yield from operation.decode_in_steps(request.body)
         except InvalidRequest as error:
             raise MustClose(str(error)) from error
+        if isinstance(asked, list):
+            asked = cast(_Asked, as_list(asked))
+
+        def encode(answers: Sequence[_Answer]) -> ReplySteps:
+            return [*(yield from operation.encode_in_steps(asked, answers))]
+
+        def refuse(error: DisklessError) -> ReplySteps:
+            return [*(yield from operation.encode_failure_in_steps(asked, error))]
+
         refused = access.refused_cluster(request.client, AclOperation.CLUSTER_ACTION)
         if refused is not None:
-            return [operation.encode_failure(asked, refused)]
-        return answer(asked, running.start(call(asked, timeout_ms), operation.name), timeout_ms)
+            return (yield from refuse(refused))
+        task = running.start(call(asked, timeout_ms), operation.name)
+        return Deferred(answers_in_time(task, timeout_ms), encode, refuse)
 
-    async def answer(
-        asked: _Asked, task: "asyncio.Task[Sequence[_Answer]]", timeout_ms: int
-    ) -> Reply:
+    async def answers_in_time(
+        task: "asyncio.Task[Sequence[_Answer]]", timeout_ms: int
+    ) -> Sequence[_Answer]:
         try:
             async with asyncio.timeout(max(timeout_ms, 0) / 1000) as deadline:
-                answers = await asyncio.shield(task)
+                return await asyncio.shield(task)
         except TimeoutError:
             if not deadline.expired():
                 raise
-            return [operation.encode_failure(asked, _timed_out(operation, timeout_ms))]
-        except DisklessError as error:
-            return [operation.encode_failure(asked, error)]
-        return [operation.encode_response(asked, answers)]
+            raise _timed_out(operation, timeout_ms) from None
 
     return Api(
         key=operation.key,
@@ -121,6 +131,28 @@ def coordinator_api(
         handler=handle,
         is_advertised=operation.key < FIRST_OWN_KEY,
     )
+
+
+async def in_parts(
+    rows: Sequence[_Entry],
+    call: Callable[[Sequence[_Entry]], Awaitable[Sequence[_Answer]]],
+    failed: Callable[[DisklessError], _Answer],
+    size: int = PORTION_TOPICS,
+) -> Sequence[_Answer]:
+    """`await call(rows)`, of very many rows for some at a time.
+
+    What such a call raises is then the answer to its rows alone: others are served all the same.
+    """
+    if len(rows) <= size:
+        return await call(rows)
+
+    async def answered(some: Sequence[_Entry]) -> Sequence[_Answer]:
+        try:
+            return await call(some)
+        except DisklessError as error:
+            return [failed(error)] * len(some)
+
+    return await in_portions(answered, rows, size)
 
 
 async def checked(

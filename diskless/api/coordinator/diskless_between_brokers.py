@@ -21,6 +21,7 @@ from diskless.api.coordinator.coordinator_operation import (
     RunningOperations,
     checked,
     coordinator_api,
+    in_parts,
 )
 from diskless.api.coordinator.diskless_create_partitions import check_new_topic
 from diskless.api.coordinator.plan_segments import within_limit
@@ -50,9 +51,14 @@ def apis(client: CoordinatorClient, running: RunningOperations, access: Access) 
     async def create_topics(
         topics: Sequence[CreateTopic], timeout_ms: int
     ) -> Sequence[TopicDescription | DisklessError]:
-        return await checked(
-            topics, _checked_topic, lambda good: client.create_topics(good, timeout_ms=timeout_ms)
-        )
+        async def created(
+            some: Sequence[CreateTopic],
+        ) -> Sequence[TopicDescription | DisklessError]:
+            return await checked(
+                some, _checked_topic, lambda good: client.create_topics(good, timeout_ms=timeout_ms)
+            )
+
+        return await in_parts(topics, created, messages.CREATE_TOPICS.failed)
 
     async def allocate_producer_ids(asked: None, timeout_ms: int) -> Sequence[range]:
         return [await client.allocate_producer_ids(timeout_ms=timeout_ms)]
@@ -60,33 +66,42 @@ def apis(client: CoordinatorClient, running: RunningOperations, access: Access) 
     async def tombstone_files(
         message: messages.TombstoneFilesMessage, timeout_ms: int
     ) -> Sequence[Tombstone]:
-        return await client.tombstone_files(
-            message.coordinator, message.keys, timeout_ms=timeout_ms
+        return await in_parts(
+            message.keys,
+            lambda some: client.tombstone_files(message.coordinator, some, timeout_ms=timeout_ms),
+            messages.TOMBSTONE_FILES.failed,
         )
 
     async def hand_over_files(
         message: messages.HandOverFilesMessage, timeout_ms: int
     ) -> Sequence[DisklessError | None]:
-        return await client.hand_over_files(
-            message.coordinator, message.files, timeout_ms=timeout_ms
+        return await in_parts(
+            message.files,
+            lambda some: client.hand_over_files(message.coordinator, some, timeout_ms=timeout_ms),
+            messages.HAND_OVER_FILES.failed,
         )
 
     async def create_partitions_at(
         message: messages.CreatePartitionsAtMessage, timeout_ms: int
     ) -> Sequence[DisklessError | None]:
-        return await checked(
-            message.topics,
-            _checked_partitions,
-            lambda good: client.create_partitions_at(
-                message.coordinator, good, timeout_ms=timeout_ms
-            ),
-        )
+        async def created(some: Sequence[CreatePartitionsAt]) -> Sequence[DisklessError | None]:
+            return await checked(
+                some,
+                _checked_partitions,
+                lambda good: client.create_partitions_at(
+                    message.coordinator, good, timeout_ms=timeout_ms
+                ),
+            )
+
+        return await in_parts(message.topics, created, messages.CREATE_PARTITIONS_AT.failed)
 
     async def delete_topics_at(
         message: messages.DeleteTopicsAtMessage, timeout_ms: int
     ) -> Sequence[DisklessError | None]:
-        return await client.delete_topics_at(
-            message.coordinator, message.topic_ids, timeout_ms=timeout_ms
+        return await in_parts(
+            message.topic_ids,
+            lambda some: client.delete_topics_at(message.coordinator, some, timeout_ms=timeout_ms),
+            messages.DELETE_TOPICS_AT.failed,
         )
 
     async def register_broker(
@@ -109,24 +124,30 @@ def apis(client: CoordinatorClient, running: RunningOperations, access: Access) 
     async def alter_topic_configs(
         requests: Sequence[AlterTopicConfigs], timeout_ms: int
     ) -> Sequence[AlteredTopicConfigs]:
-        answers = await checked(
-            requests,
-            _checked_configs,
-            lambda good: client.alter_topic_configs(good, timeout_ms=timeout_ms),
-        )
-        return [
-            AlteredTopicConfigs(error=answer) if isinstance(answer, DisklessError) else answer
-            for answer in answers
-        ]
+        async def altered(some: Sequence[AlterTopicConfigs]) -> Sequence[AlteredTopicConfigs]:
+            answers = await checked(
+                some,
+                _checked_configs,
+                lambda good: client.alter_topic_configs(good, timeout_ms=timeout_ms),
+            )
+            return [
+                AlteredTopicConfigs(error=answer) if isinstance(answer, DisklessError) else answer
+                for answer in answers
+            ]
+
+        return await in_parts(requests, altered, messages.ALTER_TOPIC_CONFIGS.failed)
 
     async def alter_client_quotas(
         requests: Sequence[AlterClientQuotas], timeout_ms: int
     ) -> Sequence[DisklessError | None]:
-        return await checked(
-            requests,
-            check_quotas,
-            lambda good: client.alter_client_quotas(good, timeout_ms=timeout_ms),
-        )
+        async def altered(some: Sequence[AlterClientQuotas]) -> Sequence[DisklessError | None]:
+            return await checked(
+                some,
+                check_quotas,
+                lambda good: client.alter_client_quotas(good, timeout_ms=timeout_ms),
+            )
+
+        return await in_parts(requests, altered, ALTER_CLIENT_QUOTAS.failed)
 
     return [
         coordinator_api(messages.CREATE_TOPICS, create_topics, running, access),

@@ -1,4 +1,4 @@
-"""DisklessCreatePartitions, key 93, version 0: a topic shall have so many partitions.
+"""DisklessCreatePartitions, key 93, version 0: gives a topic a number of partitions.
 
 - Served by the leader of the catalogue, which sees to the other coordinators.
 - Repeating it changes nothing, so a creation that failed half-way is driven on by asking again. A
@@ -13,6 +13,7 @@ from diskless.api.coordinator.coordinator_operation import (
     RunningOperations,
     checked,
     coordinator_api,
+    in_parts,
 )
 from diskless.cluster.cluster import MAX_PARTITIONS_PER_TOPIC
 from diskless.server.registry import Api
@@ -27,9 +28,12 @@ def api(client: CoordinatorClient, running: RunningOperations, access: Access) -
     async def create_partitions(
         topics: Sequence[CreatePartitions], timeout_ms: int
     ) -> Sequence[DisklessError | None]:
-        return await checked(
-            topics, _checked, lambda good: client.create_partitions(good, timeout_ms=timeout_ms)
-        )
+        async def created(some: Sequence[CreatePartitions]) -> Sequence[DisklessError | None]:
+            return await checked(
+                some, _checked, lambda good: client.create_partitions(good, timeout_ms=timeout_ms)
+            )
+
+        return await in_parts(topics, created, CREATE_PARTITIONS.failed)
 
     return coordinator_api(CREATE_PARTITIONS, create_partitions, running, access)
 

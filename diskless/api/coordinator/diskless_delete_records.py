@@ -7,7 +7,12 @@
 from collections.abc import Sequence
 
 from diskless.api.access import Access
-from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
+from diskless.api.coordinator.coordinator_operation import (
+    RunningOperations,
+    coordinator_api,
+    in_parts,
+)
+from diskless.loop.long_work import PORTION_ROWS
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.coordinator import DELETE_RECORDS
@@ -18,6 +23,11 @@ def api(client: CoordinatorClient, running: RunningOperations, access: Access) -
     async def delete_records(
         requests: Sequence[DeleteRecords], timeout_ms: int
     ) -> Sequence[DeletedRecords]:
-        return await client.delete_records(requests, timeout_ms=timeout_ms)
+        return await in_parts(
+            requests,
+            lambda some: client.delete_records(some, timeout_ms=timeout_ms),
+            DELETE_RECORDS.failed,
+            PORTION_ROWS,
+        )
 
     return coordinator_api(DELETE_RECORDS, delete_records, running, access)

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from diskless.api.access import Access
-from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
+from diskless.api.coordinator.coordinator_operation import (
+    RunningOperations,
+    coordinator_api,
+    in_parts,
+)
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.coordinator import DELETE_TOPICS
@@ -19,6 +23,10 @@ def api(client: CoordinatorClient, running: RunningOperations, access: Access) -
     async def delete_topics(
         topic_ids: Sequence[UUID], timeout_ms: int
     ) -> Sequence[DisklessError | None]:
-        return await client.delete_topics(topic_ids, timeout_ms=timeout_ms)
+        return await in_parts(
+            topic_ids,
+            lambda some: client.delete_topics(some, timeout_ms=timeout_ms),
+            DELETE_TOPICS.failed,
+        )
 
     return coordinator_api(DELETE_TOPICS, delete_topics, running, access)

@@ -7,7 +7,12 @@
 from collections.abc import Sequence
 
 from diskless.api.access import Access
-from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
+from diskless.api.coordinator.coordinator_operation import (
+    RunningOperations,
+    coordinator_api,
+    in_parts,
+)
+from diskless.loop.long_work import PORTION_ROWS
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.coordinator import DESCRIBE_FILES, DescribeFilesMessage
@@ -18,8 +23,13 @@ def api(client: CoordinatorClient, running: RunningOperations, access: Access) -
     async def describe_files(
         message: DescribeFilesMessage, timeout_ms: int
     ) -> Sequence[DescribedFile]:
-        return await client.describe_files(
-            message.keys, coordinator=message.coordinator, timeout_ms=timeout_ms
+        return await in_parts(
+            message.keys,
+            lambda some: client.describe_files(
+                some, coordinator=message.coordinator, timeout_ms=timeout_ms
+            ),
+            DESCRIBE_FILES.failed,
+            PORTION_ROWS,
         )
 
     return coordinator_api(DESCRIBE_FILES, describe_files, running, access)

@@ -8,36 +8,50 @@
   been used up.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from diskless.api.access import Access
 from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
+from diskless.loop.long_work import batched
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.clients.local_client import taken_bytes
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.operations import FoundBatches
 
 EXTENTS_MAX: Final = 50_000
 """About 6 MiB."""
 
+_FOUND_AT_ONCE: Final = 1_000
+"""Partitions, as many as a Fetch looks up at once."""
+
 
 def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
     async def find_batches(message: FindBatchesMessage, timeout_ms: int) -> Sequence[FoundBatches]:
-        found = await client.find_batches(
-            message.requests,
-            max_bytes=message.max_bytes,
-            at_least_one=message.at_least_one,
-            batches_per_partition_max=message.batches_per_partition_max,
-            timeout_ms=timeout_ms,
-        )
-        return _within_limit(found)
+        found: list[FoundBatches] = []
+        bytes_left, extents_left = message.max_bytes, EXTENTS_MAX
+        for some in batched(message.requests, _FOUND_AT_ONCE):
+            if found:
+                await asyncio.sleep(0)
+            answers = await client.find_batches(
+                some,
+                max_bytes=bytes_left,
+                at_least_one=message.at_least_one and extents_left == EXTENTS_MAX,
+                batches_per_partition_max=message.batches_per_partition_max,
+                timeout_ms=timeout_ms,
+            )
+            answers = _within_limit(answers, extents_left)
+            bytes_left -= taken_bytes(some, answers)
+            extents_left -= sum(len(answer.extents) for answer in answers)
+            found += answers
+        return found
 
     return coordinator_api(FIND_BATCHES, find_batches, running, access)
 
 
-def _within_limit(found: Sequence[FoundBatches]) -> Sequence[FoundBatches]:
-    left = EXTENTS_MAX
+def _within_limit(found: Sequence[FoundBatches], left: int) -> Sequence[FoundBatches]:
     limited = []
     for answer in found:
         if len(answer.extents) > left:

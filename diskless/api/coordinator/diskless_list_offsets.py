@@ -6,36 +6,35 @@
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from diskless.api.access import Access
-from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
-from diskless.ports import ListOffsetsResult
+from diskless.api.coordinator.coordinator_operation import (
+    RunningOperations,
+    coordinator_api,
+    in_parts,
+)
+from diskless.loop.long_work import PORTION_ROWS
+from diskless.replica.timestamp_search import TimestampSearch
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.coordinator import LIST_OFFSETS
 from metadata.operations import ListedOffset, ListOffsets
 
 
-class ExactOffsets(Protocol):
-    """`diskless.replica.timestamp_search.TimestampSearch`, as much of it as is needed here."""
-
-    async def exact(self, timestamp: int, listed: ListedOffset) -> ListOffsetsResult:
-        """What is asked for inside of `listed.extent`; errors are in the result."""
-        ...
-
-
 def api(
-    client: CoordinatorClient, search: ExactOffsets, running: RunningOperations, access: Access
+    client: CoordinatorClient, search: TimestampSearch, running: RunningOperations, access: Access
 ) -> Api:
     async def list_offsets(
         requests: Sequence[ListOffsets], timeout_ms: int
     ) -> Sequence[ListedOffset]:
-        listed = await client.list_offsets(requests, timeout_ms=timeout_ms)
-        return [
-            answer if answer.extent is None else await exact(request.timestamp, answer)
-            for request, answer in zip(requests, listed, strict=True)
-        ]
+        async def listed(some: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+            found = await client.list_offsets(some, timeout_ms=timeout_ms)
+            return [
+                answer if answer.extent is None else await exact(request.timestamp, answer)
+                for request, answer in zip(some, found, strict=True)
+            ]
+
+        return await in_parts(requests, listed, LIST_OFFSETS.failed, PORTION_ROWS)
 
     async def exact(timestamp: int, listed: ListedOffset) -> ListedOffset:
         found = await search.exact(timestamp, listed)

@@ -1,14 +1,14 @@
-"""PlanSegments (private API 10000, version 0): what a tiering job shall roll.
+"""PlanSegments (private API 10000, version 0): what a tiering job is to roll.
 
-Not a Kafka API, and not listed by ApiVersions; metadata/messages/segments.py has the bytes. Asks for
-CLUSTER_ACTION. Answers with the plans that are not committed yet, after planning what is due, and
-with the URL at which the objects lie. An answer is cut off between plans at `RESPONSE_BYTES_MAX`;
-the job asks again when it has committed what it got.
+Not a Kafka API, and not listed by ApiVersions; metadata/messages/segments.py has the bytes. Asks
+for CLUSTER_ACTION. Answers with the plans that are not committed yet, after planning what is due,
+and with the URL at which the objects lie. An answer is cut off between plans at
+`RESPONSE_BYTES_MAX`; the job asks again when it has committed what it got.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Final
 
 from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
@@ -22,21 +22,15 @@ from metadata.messages.segments import (
     encode_plan,
     encode_plan_response,
 )
-from metadata.operations import SegmentPlan
+from metadata.operations import Coordinator, SegmentPlan
 from wal.errors import DisklessError, InvalidRequest
 
 RESPONSE_BYTES_MAX: Final = 16 << 20
 """About 200,000 extents."""
 
 
-class SegmentPlanner(Protocol):
-    """The part of the coordinator that this handler calls."""
-
-    async def plan_segments(self, *, include_partial: bool = False) -> Sequence[SegmentPlan]: ...
-
-
 def plan_segments_handler(
-    planner: SegmentPlanner, object_store_url: str, access: Access
+    coordinator: Coordinator, object_store_url: str, access: Access
 ) -> RawHandler:
     """A handler for `ApiRegistry.add_raw`. `object_store_url` holds no secrets."""
 
@@ -48,19 +42,19 @@ def plan_segments_handler(
         refused = access.refused_cluster(client, AclOperation.CLUSTER_ACTION)
         if refused is not None:
             return encode_plan_response(_failure(refused))
-        return encode_plan_response(await _answer(planner, object_store_url, request))
+        return encode_plan_response(await _answer(coordinator, object_store_url, request))
 
     return handle
 
 
 async def _answer(
-    planner: SegmentPlanner, object_store_url: str, request: PlanSegmentsRequest
+    coordinator: Coordinator, object_store_url: str, request: PlanSegmentsRequest
 ) -> PlanSegmentsResponse:
     if request.max_plans < 1:
         refused = InvalidRequest(f"at most {request.max_plans} plans were asked for")
         return PlanSegmentsResponse(kafka_code(refused), str(refused))
     try:
-        plans = await planner.plan_segments(include_partial=request.include_partial)
+        plans = await coordinator.plan_segments(include_partial=request.include_partial)
     except DisklessError as error:
         return _failure(error)
     plans = within_limit(plans[: request.max_plans])

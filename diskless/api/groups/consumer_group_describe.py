@@ -6,13 +6,13 @@
 - Version 1 tells which members speak the classic protocol.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from diskless.api.access import NOT_ASKED, Access, Refused, allowed_rows
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation, ResourceType
+from diskless.loop.long_work import Steps, gathered, mapped
 from diskless.ports import (
     AssignedTopic,
     ConsumerGroupMember,
@@ -20,7 +20,7 @@ from diskless.ports import (
     GroupCoordinator,
 )
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError
 
 KEY: Final = 69
@@ -30,9 +30,9 @@ _CONSUMER_MEMBER: Final = 1
 
 
 def api(groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Deferred:
+    def handle(request: Request) -> Steps[Outcome]:
         version = request.version
-        asked = decode_request(KEY, version, request.body)
+        asked = yield from decode_request(KEY, version, request.body)
 
         client, describe = request.client, AclOperation.DESCRIBE
         refused = access.refused_groups(client, describe, asked.group_ids)
@@ -41,17 +41,19 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
         if asked.include_authorized_operations:
             operations = access.operations(client, ResourceType.GROUP, rows.allowed)
 
-        def encode(described: Sequence[DescribedConsumerGroup]) -> Reply:
-            names = {name for group in described for name in _topics_of(group)}
-            hidden = access.refused_topics(client, describe, names)
-            described = rows.merged([_shown(group, hidden) for group in described], _refused)
-            answers = [
-                _group(group, operations.get(group.group_id, NOT_ASKED)) for group in described
-            ]
-            return [encode_response(KEY, version, {"groups": answers})]
+        def encode(described: Sequence[DescribedConsumerGroup]) -> ReplySteps:
+            shown = yield from mapped(show, described)
+            answers = (
+                _group(group, operations.get(group.group_id, NOT_ASKED))
+                for group in rows.merged(shown, _refused)
+            )
+            return (yield from encode_response(KEY, version, {"groups": answers}))
 
-        described = asyncio.gather(*map(groups.describe_consumer, rows.allowed))
-        return Deferred(described, encode, None)
+        def show(group: DescribedConsumerGroup) -> DescribedConsumerGroup:
+            hidden = access.refused_topics(client, describe, set(_topics_of(group)))
+            return _shown(group, hidden)
+
+        return Deferred(gathered(groups.describe_consumer, rows.allowed), encode, None)
 
     return Api(
         key=KEY,
@@ -88,7 +90,7 @@ def _group(group: DescribedConsumerGroup, operations: int) -> Fields:
         "group_epoch": group.group_epoch,
         "assignment_epoch": group.assignment_epoch,
         "assignor_name": group.assignor,
-        "members": [_member(member) for member in group.members],
+        "members": map(_member, group.members),
         "authorized_operations": NOT_ASKED if group.error else operations,
     }
 

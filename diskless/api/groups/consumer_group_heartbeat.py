@@ -13,9 +13,10 @@ from uuid import UUID
 from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import ClientInfo, ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupCoordinator
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError
 
 KEY: Final = 68
@@ -25,9 +26,10 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 def api(groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Deferred | Reply:
+    def handle(request: Request) -> Steps[Outcome]:
         version = request.version
-        asked = decode_request(KEY, version, request.body)
+        asked = yield from decode_request(KEY, version, request.body)
+        owned = yield from _partitions(asked.topic_partitions)
         heartbeat = ConsumerHeartbeat(
             group_id=asked.group_id,
             member_id=asked.member_id,
@@ -38,11 +40,11 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             topic_names=asked.subscribed_topic_names,
             topic_pattern=getattr(asked, "subscribed_topic_regex", None),
             assignor=asked.server_assignor,
-            owned=_partitions(asked.topic_partitions),
+            owned=owned,
             makes_own_id=version >= _OWN_MEMBER_ID_FROM,
         )
 
-        def encode(answer: ConsumerHeartbeatAnswer) -> Reply:
+        def encode(answer: ConsumerHeartbeatAnswer) -> ReplySteps:
             assignment = answer.assignment
             values = {
                 "error_code": kafka_code(answer.error),
@@ -53,18 +55,25 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
                 "assignment": None
                 if assignment is None
                 else {
-                    "topic_partitions": [
+                    "topic_partitions": (
                         {"topic_id": topic_id, "partitions": sorted(indexes)}
                         for topic_id, indexes in assignment.items()
-                    ]
+                    )
                 },
             }
-            return [encode_response(KEY, version, values)]
+            return encode_response(KEY, version, values)
 
         refused = _refused(access, request.client, heartbeat)
         if refused is not None:
-            return encode(ConsumerHeartbeatAnswer(error=refused))
-        return Deferred(groups.consumer_heartbeat(heartbeat, request.client), encode, None)
+            return (yield from encode(ConsumerHeartbeatAnswer(error=refused)))
+        try:
+            # Kept until the heartbeat is taken in, which would match all topics at once otherwise.
+            matched = yield from groups.match_patterns(heartbeat)
+        except DisklessError as error:
+            return (yield from encode(ConsumerHeartbeatAnswer(error=error)))
+        answer = groups.consumer_heartbeat(heartbeat, request.client)
+        del matched
+        return Deferred(answer, encode, None)
 
     return Api(
         key=KEY,
@@ -86,7 +95,7 @@ def _refused(
     return refused
 
 
-def _partitions(topics: Any) -> Mapping[UUID, frozenset[int]] | None:
+def _partitions(topics: Any) -> Steps[Mapping[UUID, frozenset[int]] | None]:
     """None for null; topics without an id or without partitions are nothing."""
     if topics is None:
         return None
@@ -95,4 +104,5 @@ def _partitions(topics: Any) -> Mapping[UUID, frozenset[int]] | None:
         if topic.topic_id is not None and topic.partitions:
             before = owned.get(topic.topic_id, frozenset())
             owned[topic.topic_id] = before | frozenset(topic.partitions)
+        yield
     return owned

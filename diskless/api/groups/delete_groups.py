@@ -3,37 +3,37 @@
 Asks for DELETE on each group.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps, gathered
 from diskless.ports import GroupCoordinator
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError
 
 KEY: Final = 42
 
 
 def api(groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Deferred:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         names = [*dict.fromkeys(asked.groups_names)]
         refused = access.refused_groups(request.client, AclOperation.DELETE, names)
         rows = allowed_rows(names, str, refused)
 
-        def encode(answers: Sequence[DisklessError | None]) -> Reply:
+        def encode(answers: Sequence[DisklessError | None]) -> ReplySteps:
             errors = rows.merged(answers, lambda _, error: error)
-            results = [
+            results = (
                 {"group_id": name, "error_code": kafka_code(error)}
                 for name, error in zip(names, errors, strict=True)
-            ]
-            return [encode_response(KEY, request.version, {"results": results})]
+            )
+            return encode_response(KEY, request.version, {"results": results})
 
-        return Deferred(asyncio.gather(*map(groups.delete_group, rows.allowed)), encode, None)
+        return Deferred(gathered(groups.delete_group, rows.allowed), encode, None)
 
     return Api(
         key=KEY, name="DeleteGroups", min_version=0, max_version=2, flexible_from=2, handler=handle

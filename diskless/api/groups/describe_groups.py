@@ -5,7 +5,6 @@
 - Metadata and assignments of members are there while the group is stable.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -13,9 +12,10 @@ from diskless.api.access import NOT_ASKED, Access, allowed_rows
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation, ResourceType
 from diskless.groups.errors import GroupIdNotFound
+from diskless.loop.long_work import Steps, gathered
 from diskless.ports import DescribedGroup, GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 
 KEY: Final = 15
 
@@ -23,9 +23,9 @@ _NOT_FOUND_FROM: Final = 6
 
 
 def api(groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Deferred:
+    def handle(request: Request) -> Steps[Outcome]:
         version = request.version
-        asked = decode_request(KEY, version, request.body)
+        asked = yield from decode_request(KEY, version, request.body)
         include_operations = getattr(asked, "include_authorized_operations", False)
         refused = access.refused_groups(request.client, AclOperation.DESCRIBE, asked.groups)
         rows = allowed_rows(asked.groups, str, refused)
@@ -33,17 +33,17 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
         if include_operations:
             operations = access.operations(request.client, ResourceType.GROUP, rows.allowed)
 
-        def encode(described: Sequence[DescribedGroup]) -> Reply:
+        def encode(described: Sequence[DescribedGroup]) -> ReplySteps:
             described = rows.merged(
                 described, lambda group_id, error: DescribedGroup(group_id, error=error)
             )
-            answers = [
+            answers = (
                 _group(group, version, operations.get(group.group_id, NOT_ASKED))
                 for group in described
-            ]
-            return [encode_response(KEY, version, {"groups": answers})]
+            )
+            return encode_response(KEY, version, {"groups": answers})
 
-        return Deferred(asyncio.gather(*map(groups.describe, rows.allowed)), encode, None)
+        return Deferred(gathered(groups.describe, rows.allowed), encode, None)
 
     return Api(
         key=KEY,
@@ -68,7 +68,7 @@ def _group(group: DescribedGroup, version: int, operations: int) -> Fields:
         "group_state": group.state,
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol_name,
-        "members": [
+        "members": (
             {
                 "member_id": member.member_id,
                 "group_instance_id": member.instance_id,
@@ -78,6 +78,6 @@ def _group(group: DescribedGroup, version: int, operations: int) -> Fields:
                 "member_assignment": member.assignment,
             }
             for member in group.members
-        ],
+        ),
         "authorized_operations": NOT_ASKED if group.error else operations,
     }

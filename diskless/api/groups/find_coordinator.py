@@ -13,9 +13,10 @@ from typing import Final
 from diskless.api.access import Access, Refused
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import BrokerEndpoint, Cluster, GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 from wal.errors import DisklessError, InvalidRequest
 
 KEY: Final = 10
@@ -28,20 +29,20 @@ _NOBODY: Final = BrokerEndpoint(-1, "", -1)
 
 
 def api(cluster: Cluster, groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         key_type = getattr(asked, "key_type", _GROUP)
         is_batched = request.version >= _BATCHED_FROM
         keys = asked.coordinator_keys if is_batched else [asked.key]
         refused: Refused = {}
         if key_type == _GROUP:
             refused = access.refused_groups(request.client, AclOperation.DESCRIBE, keys)
-        answers = [
+        answers = (
             {"key": key, **_answer(cluster, groups, key, key_type, refused.get(key))}
             for key in keys
-        ]
-        values: Fields = {"coordinators": answers} if is_batched else answers[0]
-        return [encode_response(KEY, request.version, values)]
+        )
+        values: Fields = {"coordinators": answers} if is_batched else next(answers)
+        return (yield from encode_response(KEY, request.version, values))
 
     return Api(
         key=KEY,

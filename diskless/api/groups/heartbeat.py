@@ -9,16 +9,17 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import GroupCoordinator, GroupHeartbeat
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 
 KEY: Final = 12
 
 
 def api(groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         error = access.refused_group(request.client, AclOperation.READ, asked.group_id)
         if error is None:
             error = groups.heartbeat(
@@ -29,7 +30,7 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
                     instance_id=getattr(asked, "group_instance_id", None),
                 )
             )
-        return [encode_response(KEY, request.version, {"error_code": kafka_code(error)})]
+        return (yield from encode_response(KEY, request.version, {"error_code": kafka_code(error)}))
 
     return Api(
         key=KEY, name="Heartbeat", min_version=0, max_version=4, flexible_from=4, handler=handle

@@ -12,9 +12,10 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps, collected
 from diskless.ports import GroupCoordinator, GroupProtocol, JoinedGroup, JoinGroup
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 
 KEY: Final = 11
 
@@ -25,9 +26,12 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 def api(groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Deferred | Reply:
+    def handle(request: Request) -> Steps[Outcome]:
         version = request.version
-        asked = decode_request(KEY, version, request.body)
+        asked = yield from decode_request(KEY, version, request.body)
+        protocols = yield from collected(
+            GroupProtocol(item.name, item.metadata) for item in asked.protocols
+        )
         join = JoinGroup(
             group_id=asked.group_id,
             member_id=asked.member_id,
@@ -35,13 +39,13 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             session_timeout_ms=asked.session_timeout // _MS,
             rebalance_timeout_ms=getattr(asked, "rebalance_timeout", asked.session_timeout) // _MS,
             protocol_type=asked.protocol_type,
-            protocols=[GroupProtocol(item.name, item.metadata) for item in asked.protocols],
+            protocols=protocols,
             needs_member_id=version >= _MEMBER_ID_NEEDED_FROM,
             may_skip_assignment=version >= _ASSIGNMENT_SKIPPED_FROM,
             reason=getattr(asked, "reason", None) or "",
         )
 
-        def encode(joined: JoinedGroup) -> Reply:
+        def encode(joined: JoinedGroup) -> ReplySteps:
             no_name = None if version >= _PROTOCOL_NULLABLE_FROM else ""
             values = {
                 "error_code": kafka_code(joined.error),
@@ -51,20 +55,20 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
                 "leader": joined.leader,
                 "skip_assignment": joined.skip_assignment,
                 "member_id": joined.member_id,
-                "members": [
+                "members": (
                     {
                         "member_id": member.member_id,
                         "group_instance_id": member.instance_id,
                         "metadata": member.metadata,
                     }
                     for member in joined.members
-                ],
+                ),
             }
-            return [encode_response(KEY, version, values)]
+            return encode_response(KEY, version, values)
 
         refused = access.refused_group(request.client, AclOperation.READ, join.group_id)
         if refused is not None:
-            return encode(JoinedGroup(error=refused))
+            return (yield from encode(JoinedGroup(error=refused)))
         return Deferred(groups.join(join, request.client), encode, None)
 
     return Api(

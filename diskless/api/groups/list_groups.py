@@ -9,18 +9,19 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 from wal.errors import DisklessError
 
 KEY: Final = 16
 
 
 def api(groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
-        listed = groups.list_groups(
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        listed = yield from groups.list_groups(
             states=getattr(asked, "states_filter", ()), types=getattr(asked, "types_filter", ())
         )
         client, describe = request.client, AclOperation.DESCRIBE
@@ -33,7 +34,7 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
         else:
             values = {
                 "error_code": 0,
-                "groups": [
+                "groups": (
                     {
                         "group_id": group.group_id,
                         "protocol_type": group.protocol_type,
@@ -41,9 +42,9 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
                         "group_type": group.group_type,
                     }
                     for group in listed
-                ],
+                ),
             }
-        return [encode_response(KEY, request.version, values)]
+        return (yield from encode_response(KEY, request.version, values))
 
     return Api(
         key=KEY, name="ListGroups", min_version=0, max_version=5, flexible_from=3, handler=handle

@@ -8,7 +8,6 @@
   as ours: clients would believe it more than our Metadata.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -16,9 +15,10 @@ from typing import Any, Final
 from diskless.api.access import Access, Refused, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps, collected, gathered
 from diskless.ports import ClientInfo, FetchedOffset, FetchedOffsets, FetchOffsets, GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError
 
 KEY: Final = 9
@@ -49,44 +49,51 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             return found
         return found._replace(offsets=rows.merged(found.offsets, _refused_offset))
 
-    def handle(request: Request) -> Deferred:
+    def handle(request: Request) -> Steps[Outcome]:
         version = request.version
-        asked = decode_request(KEY, version, request.body)
+        asked = yield from decode_request(KEY, version, request.body)
         has_many = version >= _MANY_GROUPS_FROM
         require_stable = getattr(asked, "require_stable", False)
-        wanted = [
-            FetchOffsets(
-                group_id=group.group_id,
-                member_id=getattr(group, "member_id", None),
-                member_epoch=getattr(group, "member_epoch", -1),
-                partitions=_partitions(group.topics),
-                require_stable=require_stable,
+        wanted = []
+        for group in asked.groups if has_many else [asked]:
+            partitions = yield from _partitions(group.topics)
+            wanted.append(
+                FetchOffsets(
+                    group_id=group.group_id,
+                    member_id=getattr(group, "member_id", None),
+                    member_epoch=getattr(group, "member_epoch", -1),
+                    partitions=partitions,
+                    require_stable=require_stable,
+                )
             )
-            for group in (asked.groups if has_many else [asked])
-        ]
+            yield
 
-        def encode(found: Sequence[FetchedOffsets]) -> Reply:
-            answers = [
+        def encode(found: Sequence[FetchedOffsets]) -> ReplySteps:
+            answers = (
                 _group(group, offsets, says_error_once=version >= _ERROR_OF_GROUP_FROM)
                 for group, offsets in zip(wanted, found, strict=True)
-            ]
-            values = {"groups": answers} if has_many else answers[0]
-            return [encode_response(KEY, version, values)]
+            )
+            values: Fields = {"groups": answers} if has_many else next(answers)
+            return encode_response(KEY, version, values)
 
         names = [group.group_id for group in wanted]
         refused = access.refused_groups(request.client, AclOperation.DESCRIBE, names)
-        offsets = [fetched(group, refused, request.client) for group in wanted]
-        return Deferred(asyncio.gather(*offsets), encode, None)
+        found = gathered(lambda group: fetched(group, refused, request.client), wanted)
+        return Deferred(found, encode, None)
 
     return Api(
         key=KEY, name="OffsetFetch", min_version=1, max_version=9, flexible_from=6, handler=handle
     )
 
 
-def _partitions(topics: Sequence[Any] | None) -> Sequence[tuple[str, int]] | None:
+def _partitions(topics: Sequence[Any] | None) -> Steps[Sequence[tuple[str, int]] | None]:
     if topics is None:
         return None
-    return [(topic.name, index) for topic in topics for index in topic.partition_indexes]
+    return (
+        yield from collected(
+            (topic.name, index) for topic in topics for index in topic.partition_indexes
+        )
+    )
 
 
 def _refused_offset(partition: tuple[str, int], error: DisklessError) -> FetchedOffset:
@@ -100,7 +107,7 @@ def _group(asked: FetchOffsets, found: FetchedOffsets, *, says_error_once: bool)
         offsets = [FetchedOffset(*partition, error=found.error) for partition in partitions]
     return {
         "group_id": asked.group_id,
-        "topics": [*_topics(offsets)],
+        "topics": _topics(offsets),
         "error_code": kafka_code(found.error),
     }
 
@@ -109,7 +116,7 @@ def _topics(offsets: Sequence[FetchedOffset]) -> Iterator[Fields]:
     for name, of_topic in groupby(offsets, key=lambda offset: offset.topic_name):
         yield {
             "name": name,
-            "partitions": [
+            "partitions": (
                 {
                     "partition_index": offset.partition,
                     "committed_offset": offset.offset,
@@ -118,5 +125,5 @@ def _topics(offsets: Sequence[FetchedOffset]) -> Iterator[Fields]:
                     "error_code": kafka_code(offset.error),
                 }
                 for offset in of_topic
-            ],
+            ),
         }

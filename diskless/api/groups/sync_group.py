@@ -8,16 +8,21 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import GroupCoordinator, SyncedGroup, SyncGroup
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 
 KEY: Final = 14
 
 
 def api(groups: GroupCoordinator, access: Access) -> Api:
-    def handle(request: Request) -> Deferred | Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        assignments = {}
+        for item in asked.assignments:
+            assignments[item.member_id] = item.assignment
+            yield
         sync = SyncGroup(
             group_id=asked.group_id,
             generation_id=asked.generation_id,
@@ -25,21 +30,21 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             instance_id=getattr(asked, "group_instance_id", None),
             protocol_type=getattr(asked, "protocol_type", None),
             protocol_name=getattr(asked, "protocol_name", None),
-            assignments={item.member_id: item.assignment for item in asked.assignments},
+            assignments=assignments,
         )
 
-        def encode(synced: SyncedGroup) -> Reply:
+        def encode(synced: SyncedGroup) -> ReplySteps:
             values = {
                 "error_code": kafka_code(synced.error),
                 "protocol_type": synced.protocol_type,
                 "protocol_name": synced.protocol_name,
                 "assignment": synced.assignment,
             }
-            return [encode_response(KEY, request.version, values)]
+            return encode_response(KEY, request.version, values)
 
         refused = access.refused_group(request.client, AclOperation.READ, sync.group_id)
         if refused is not None:
-            return encode(SyncedGroup(error=refused))
+            return (yield from encode(SyncedGroup(error=refused)))
         return Deferred(groups.sync(sync), encode, None)
 
     return Api(

@@ -1,0 +1,1 @@
+"""The APIs about records: produce and fetch, offsets, producers."""

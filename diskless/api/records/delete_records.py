@@ -9,16 +9,19 @@
   Metadata names.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
 from diskless.api.errors import kafka_code
 from diskless.api.topics.named_topics import changeable_topic, partition_of
 from diskless.authorization import AclOperation
+from diskless.loop.long_rows import as_list
+from diskless.loop.long_work import Steps, in_portions, mapped
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from diskless.topics.topic_config_entries import TopicConfigs
 from diskless.topics.topic_configs import list_items
 from metadata.operations import DeletedRecords, DeleteRecords
@@ -40,44 +43,64 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
             raise OffsetOutOfRange(f"offset {item.offset}")
         return DeleteRecords(partition, item.offset)
 
-    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
-        outcomes: dict[tuple[int, int], DeletedRecords] = {}
-        wanted: dict[tuple[int, int], DeleteRecords] = {}
-        for at, topic in enumerate(asked.topics):
-            for index, item in enumerate(topic.partitions):
+    def all_checked(
+        asked: Any, refused: Refused
+    ) -> Steps[tuple[Sequence[DeleteRecords | DisklessError], Sequence[DeleteRecords]]]:
+        """What to delete, or why not, of each partition of a request; and what to delete."""
+        outcomes: list[DeleteRecords | DisklessError] = []
+        wanted: list[DeleteRecords] = []
+        for topic in asked.topics:
+            for item in topic.partitions:
                 try:
                     if topic.name in refused:
                         raise refused[topic.name]
-                    wanted[at, index] = checked(topic.name, item)
+                    outcomes.append(deletion := checked(topic.name, item))
+                    wanted.append(deletion)
                 except DisklessError as error:
-                    outcomes[at, index] = DeletedRecords(error=error)
-        if wanted:
-            try:
-                deleted = await topics.delete_records([*wanted.values()])
-                outcomes.update(zip(wanted, deleted, strict=True))
-            except DisklessError as error:
-                outcomes.update(dict.fromkeys(wanted, DeletedRecords(error=error)))
-        rows = [
-            {
-                "name": topic.name,
-                "partitions": [
-                    _partition(item.partition_index, outcomes[at, index])
-                    for index, item in enumerate(topic.partitions)
-                ],
-            }
-            for at, topic in enumerate(asked.topics)
-        ]
-        return [encode_response(KEY, version, {"topics": rows})]
+                    outcomes.append(error)
+                yield
+        return as_list(outcomes), wanted
 
-    def handle(request: Request) -> Awaitable[Reply]:
-        asked = decode_request(KEY, request.version, request.body)
-        names = [topic.name for topic in asked.topics]
+    async def deleted(wanted: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+        try:
+            return await in_portions(topics.delete_records, wanted)
+        except DisklessError as error:
+            return [DeletedRecords(error=error)] * len(wanted)
+
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        names = yield from mapped(attrgetter("name"), asked.topics)
         refused = access.refused_topics(request.client, AclOperation.DELETE, names)
-        return answer(request.version, asked, refused)
+        outcomes, wanted = yield from all_checked(asked, refused)
+
+        def encode(answers: Sequence[DeletedRecords]) -> ReplySteps:
+            left, decided = iter(answers), iter(outcomes)
+            rows = (
+                {
+                    "name": topic.name,
+                    "partitions": (
+                        _partition(item.partition_index, _outcome(next(decided), left))
+                        for item in topic.partitions
+                    ),
+                }
+                for topic in asked.topics
+            )
+            return encode_response(KEY, request.version, {"topics": rows})
+
+        if not wanted:
+            return (yield from encode(()))
+        return Deferred(deleted(wanted), encode, None)
 
     return Api(
         key=KEY, name="DeleteRecords", min_version=0, max_version=2, flexible_from=2, handler=handle
     )
+
+
+def _outcome(
+    decided: DeleteRecords | DisklessError, answers: Iterator[DeletedRecords]
+) -> DeletedRecords:
+    """What became of a partition: why it was refused, or the next of the coordinator's answers."""
+    return DeletedRecords(error=decided) if isinstance(decided, DisklessError) else next(answers)
 
 
 def _partition(index: int, outcome: DeletedRecords) -> dict[str, int]:

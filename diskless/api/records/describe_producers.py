@@ -7,17 +7,19 @@
 - There are no transactions: no open one, and no coordinator epoch.
 """
 
-import asyncio
-from collections.abc import Awaitable
-from typing import Any, Final
+from collections.abc import Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import Final
 
 from diskless.api.access import Access, Refused
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.topics.named_topics import named_topic, partition_of
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps, collected, gathered, mapped
 from diskless.ports import ActiveProducer, StoredPartitions, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError
 
 KEY: Final = 61
@@ -46,20 +48,24 @@ def api(topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
             "active_producers": producers,
         }
 
-    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
-        rows = []
-        for topic in asked.topics:
-            partitions = await asyncio.gather(
-                *[partition_row(topic.name, index, refused) for index in topic.partition_indexes]
-            )
-            rows.append({"name": topic.name, "partitions": partitions})
-        return [encode_response(KEY, version, {"topics": rows})]
-
-    def handle(request: Request) -> Awaitable[Reply]:
-        asked = decode_request(KEY, request.version, request.body)
-        names = [topic.name for topic in asked.topics]
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        names = yield from mapped(attrgetter("name"), asked.topics)
         refused = access.refused_topics(request.client, AclOperation.READ, names)
-        return answer(request.version, asked, refused)
+        wanted = yield from collected(
+            (topic.name, index) for topic in asked.topics for index in topic.partition_indexes
+        )
+
+        def encode(found: Sequence[Fields]) -> ReplySteps:
+            left = iter(found)
+            rows = (
+                {"name": topic.name, "partitions": islice(left, len(topic.partition_indexes))}
+                for topic in asked.topics
+            )
+            return encode_response(KEY, request.version, {"topics": rows})
+
+        found = gathered(lambda row: partition_row(*row, refused), wanted)
+        return Deferred(found, encode, None)
 
     return Api(
         key=KEY,

@@ -1,17 +1,18 @@
 """Fetch, key 1, versions 4-18.
 
-- Sessions (KIP-227) are diskless/fetch/fetch_sessions.py's: what a session leaves out of a request is
-  read as well, and what has not changed is left out of its answer.
+- Sessions (KIP-227) are diskless/fetch/fetch_sessions.py's: what a session leaves out of a request
+  is read as well, and what has not changed is left out of its answer.
 - Asks for READ on each topic, in each request of a session anew.
 - A parked Fetch ends early when another answer of its connection waits behind it.
 - The broker's own `fetch.max.bytes` caps the answer; one whole batch is given in any case.
 - read_committed equals read_uncommitted as long as no transactions are served: the last stable
   offset is the high watermark and no transaction was aborted.
 - A consumer that says it is in another rack (version 11 and above) is sent to a broker there by a
-  preferred read replica (diskless/cluster/reader_routing.py). Never a diverging epoch or a leader hint.
+  preferred read replica (diskless/cluster/reader_routing.py). Never a diverging epoch or a leader
+  hint.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -20,8 +21,16 @@ from diskless.api.access import Access, topic_name
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
 from diskless.cluster.reader_routing import ReaderRouting
-from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
+from diskless.fetch.fetch_rows import (
+    NO_ERRORS,
+    FetchAnswer,
+    FetchRows,
+    FetchTopic,
+    Int64s,
+    RowErrors,
+)
 from diskless.fetch.fetch_sessions import FetchSessions, SentPartitions, SessionRequest
+from diskless.loop.long_work import Steps, mapped
 from diskless.ports import READ_COMMITTED, ClientInfo, FetchResult, ReplicaManager, TopicAdmin
 from diskless.protocol.fetch import (
     FLEXIBLE_FROM,
@@ -32,7 +41,7 @@ from diskless.protocol.fetch import (
     encode_refusal,
     encode_response,
 )
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError
 
 KEY: Final = 1
@@ -45,26 +54,26 @@ def api(
     routing: ReaderRouting,
     access: Access,
 ) -> Api:
-    def handle(request: Request) -> Deferred | Reply:
+    def handle(request: Request) -> Steps[Outcome]:
         version = request.version
-        asked = decode_request(version, request.body)
+        asked = yield from decode_request(version, request.body)
         try:
             context = sessions.begin(_session_request(version, asked))
         except DisklessError as error:
             return encode_refusal(version, kafka_code(error))
-        refused = _refused(access, request.client, context.rows, topics)
+        refused = yield from _refused(access, request.client, context.rows, topics)
         rows = context.rows.without(refused)
 
-        def encode(results: Sequence[FetchResult]) -> Reply:
+        def encode(results: Sequence[FetchResult]) -> ReplySteps:
             answer = FetchAnswer.of(results).at(readers).among(refused)
             return _reply(version, asked, context.sent(answer))
 
-        def refuse(error: DisklessError) -> Reply:
+        def refuse(error: DisklessError) -> ReplySteps:
             return encode(FetchAnswer.refused(len(rows), error))
 
-        readers = routing.elsewhere(asked.rack, rows)
+        readers = yield from routing.elsewhere(asked.rack, rows)
         if refused and not rows:
-            return encode(())
+            return (yield from encode(()))
         if readers:
             return Deferred(manager.bounds(rows), encode, refuse)
         max_bytes = max(asked.max_bytes, 0)
@@ -77,6 +86,7 @@ def api(
             client=request.client,
             wake=request.wake,
             reserve=request.reserve,
+            read_turn=request.read_turn,
         )
         return Deferred(answer, encode, refuse)
 
@@ -104,25 +114,24 @@ def _session_request(version: int, asked: FetchRequest) -> SessionRequest:
 
 def _refused(
     access: Access, client: ClientInfo, rows: FetchRows, topics: TopicAdmin
-) -> Mapping[int, DisklessError]:
-    """Errors by row."""
+) -> Steps[RowErrors]:
+    """What is refused, because of its topic."""
     names = (name for topic in rows.topics if (name := _name(topic, topics)) is not None)
     refused = access.refused_topics(client, AclOperation.READ, names)
     if not refused:
-        return {}
-    errors = [refused.get(_name(topic, topics)) for topic in rows.topics]
-    return {
-        row: error
-        for row, place in enumerate(rows.topic_of.tolist())
-        if (error := errors[place]) is not None
-    }
+        return NO_ERRORS
+    # All for one reason: the right to READ is missing.
+    error = next(iter(refused.values()))
+    is_refused = yield from mapped(lambda topic: _name(topic, topics) in refused, rows.topics)
+    wrong = np.flatnonzero(np.array(is_refused)[rows.topic_of])
+    return RowErrors(wrong, np.zeros(len(wrong), np.int64), [error])
 
 
 def _name(topic: FetchTopic, topics: TopicAdmin) -> str | None:
     return topic.name if topic.topic_id is None else topic_name(topic.topic_id, topics)
 
 
-def _reply(version: int, asked: FetchRequest, sent: SentPartitions) -> Reply:
+def _reply(version: int, asked: FetchRequest, sent: SentPartitions) -> ReplySteps:
     return encode_response(
         version,
         sent.topics,
@@ -136,6 +145,7 @@ def _reply(version: int, asked: FetchRequest, sent: SentPartitions) -> Reply:
 
 def _error_codes(answer: FetchAnswer) -> Int64s:
     codes = np.zeros(len(answer), np.int64)
-    for row, error in answer.errors.items():
-        codes[row] = kafka_code(error)
+    errors = answer.errors
+    if errors:
+        codes[errors.rows] = np.array([*map(kafka_code, errors.kinds)])[errors.which]
     return codes

@@ -12,33 +12,34 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import TransactionsNotServed, kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import ProducerIds
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError, InvalidRequest
 
 KEY: Final = 22
 
 
 def api(producer_ids: ProducerIds, access: Access) -> Api:
-    def handle(request: Request) -> Deferred | Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
 
-        def encode(producer_id: int) -> Reply:
+        def encode(producer_id: int) -> ReplySteps:
             values = {"error_code": 0, "producer_id": producer_id, "producer_epoch": 0}
-            return [encode_response(KEY, request.version, values)]
+            return encode_response(KEY, request.version, values)
 
-        def refuse(error: DisklessError) -> Reply:
+        def refuse(error: DisklessError) -> ReplySteps:
             values = {"error_code": kafka_code(error), "producer_id": -1, "producer_epoch": -1}
-            return [encode_response(KEY, request.version, values)]
+            return encode_response(KEY, request.version, values)
 
         if asked.transactional_id == "":
-            return refuse(InvalidRequest("an empty transactional id"))
+            return (yield from refuse(InvalidRequest("an empty transactional id")))
         if asked.transactional_id is not None:
-            return refuse(TransactionsNotServed("transactions are not served"))
+            return (yield from refuse(TransactionsNotServed("transactions are not served")))
         refused = access.refused_cluster(request.client, AclOperation.IDEMPOTENT_WRITE)
         if refused is not None and access.may_with_no_topic(request.client, AclOperation.WRITE):
-            return refuse(refused)
+            return (yield from refuse(refused))
         return Deferred(producer_ids.allocate_producer_id(), encode, refuse)
 
     return Api(

@@ -10,11 +10,13 @@
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import UnsupportedVersion, kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps, collected, in_portions, mapped
 from diskless.ports import (
     LEADER_EPOCH,
     READ_UNCOMMITTED,
@@ -23,7 +25,7 @@ from diskless.ports import (
     ReplicaManager,
 )
 from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from metadata.operations import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
 from wal.errors import DisklessError
 
@@ -31,10 +33,10 @@ KEY: Final = 2
 
 
 def api(manager: ReplicaManager, access: Access) -> Api:
-    def handle(request: Request) -> Deferred:
+    def handle(request: Request) -> Steps[Outcome]:
         version = request.version
-        asked = decode_request(KEY, version, request.body)
-        partitions = [
+        asked = yield from decode_request(KEY, version, request.body)
+        partitions = yield from collected(
             ListOffsetsPartition(
                 topic.name,
                 item.partition_index,
@@ -43,26 +45,26 @@ def api(manager: ReplicaManager, access: Access) -> Api:
             )
             for topic in asked.topics
             for item in topic.partitions
-        ]
+        )
 
-        names = {topic.name for topic in asked.topics}
+        names = yield from mapped(attrgetter("name"), asked.topics)
         refused = access.refused_topics(request.client, AclOperation.DESCRIBE, names)
         rows = allowed_rows(partitions, topic_of, refused)
 
-        def encode(results: Sequence[ListOffsetsResult]) -> Reply:
+        def encode(results: Sequence[ListOffsetsResult]) -> ReplySteps:
             answers = iter(rows.merged(results, refused_row))
-            topics = [
+            topics = (
                 {
                     "name": topic.name,
-                    "partitions": [
+                    "partitions": (
                         _partition(item.partition_index, next(answers)) for item in topic.partitions
-                    ],
+                    ),
                 }
                 for topic in asked.topics
-            ]
-            return [encode_response(KEY, version, {"topics": topics})]
+            )
+            return encode_response(KEY, version, {"topics": topics})
 
-        def refuse(error: DisklessError) -> Reply:
+        def refuse(error: DisklessError) -> ReplySteps:
             return encode([ListOffsetsResult(error=error)] * len(rows.allowed))
 
         isolation = getattr(asked, "isolation_level", READ_UNCOMMITTED)
@@ -86,20 +88,23 @@ async def _answer(
     partitions: Sequence[ListOffsetsPartition],
     isolation: int,
     request: Request,
-) -> list[ListOffsetsResult]:
+) -> Sequence[ListOffsetsResult]:
     """Ask the replica manager for everything but what is decided by the timestamp alone."""
-    decided = {
-        index: _decided(partition.timestamp)
-        for index, partition in enumerate(partitions)
-        if partition.timestamp < EARLIEST_LOCAL_TIMESTAMP
-    }
-    wanted = [item for index, item in enumerate(partitions) if index not in decided]
-    found = iter(
-        await manager.list_offsets(wanted, isolation=isolation, client=request.client)
-        if wanted
-        else ()
-    )
-    return [decided[index] if index in decided else next(found) for index in range(len(partitions))]
+
+    async def answered(some: Sequence[ListOffsetsPartition]) -> Sequence[ListOffsetsResult]:
+        wanted = [item for item in some if item.timestamp >= EARLIEST_LOCAL_TIMESTAMP]
+        if not wanted:
+            return [_decided(item.timestamp) for item in some]
+        found = await manager.list_offsets(wanted, isolation=isolation, client=request.client)
+        if len(wanted) == len(some):
+            return found
+        left = iter(found)
+        return [
+            _decided(item.timestamp) if item.timestamp < EARLIEST_LOCAL_TIMESTAMP else next(left)
+            for item in some
+        ]
+
+    return await in_portions(answered, partitions)
 
 
 def _decided(timestamp: int) -> ListOffsetsResult:

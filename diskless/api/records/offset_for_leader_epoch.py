@@ -8,12 +8,14 @@ Epochs that never were are answered with -1 and -1, as in Kafka.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.api.records.list_offsets import refused_row, topic_of
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps, collected, in_portions, mapped
 from diskless.ports import (
     LEADER_EPOCH,
     READ_UNCOMMITTED,
@@ -22,7 +24,7 @@ from diskless.ports import (
     ReplicaManager,
 )
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from metadata.operations import LATEST_TIMESTAMP
 from wal.errors import DisklessError
 
@@ -32,46 +34,50 @@ _UNDEFINED: Final = -1
 
 
 def api(manager: ReplicaManager, access: Access) -> Api:
-    def handle(request: Request) -> Deferred | Reply:
+    def handle(request: Request) -> Steps[Outcome]:
         version = request.version
-        asked = decode_request(KEY, version, request.body)
-        partitions = [
+        asked = yield from decode_request(KEY, version, request.body)
+        partitions = yield from collected(
             ListOffsetsPartition(
                 topic.topic, item.partition, LATEST_TIMESTAMP, item.current_leader_epoch
             )
             for topic in asked.topics
             for item in topic.partitions
-        ]
+        )
+        names = yield from mapped(attrgetter("topic"), asked.topics)
 
         refused = access.refused_topics(
             request.client,
             AclOperation.DESCRIBE,
-            {topic.topic for topic in asked.topics},
+            names,
             or_cluster=AclOperation.CLUSTER_ACTION,
         )
         rows = allowed_rows(partitions, topic_of, refused)
 
-        def encode(results: Sequence[ListOffsetsResult]) -> Reply:
+        def encode(results: Sequence[ListOffsetsResult]) -> ReplySteps:
             answers = iter(rows.merged(results, refused_row))
-            topics = [
+            topics = (
                 {
                     "topic": topic.topic,
-                    "partitions": [
+                    "partitions": (
                         _partition(item.partition, item.leader_epoch, next(answers))
                         for item in topic.partitions
-                    ],
+                    ),
                 }
                 for topic in asked.topics
-            ]
-            return [encode_response(KEY, version, {"topics": topics})]
+            )
+            return encode_response(KEY, version, {"topics": topics})
 
-        def refuse(error: DisklessError) -> Reply:
+        def refuse(error: DisklessError) -> ReplySteps:
             return encode([ListOffsetsResult(error=error)] * len(rows.allowed))
 
         if rows.are_none:
-            return encode(())
-        found = manager.list_offsets(
-            rows.allowed, isolation=READ_UNCOMMITTED, client=request.client
+            return (yield from encode(()))
+        found = in_portions(
+            lambda some: manager.list_offsets(
+                some, isolation=READ_UNCOMMITTED, client=request.client
+            ),
+            rows.allowed,
         )
         return Deferred(found, encode, refuse)
 

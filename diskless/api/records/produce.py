@@ -1,18 +1,20 @@
 """Produce, key 0, versions 3-13.
 
-- Advertised from 0 (see `diskless/api/cluster/api_versions.py`); 0-2 carry formats older than RecordBatch
-  and close the connection.
+- Advertised from 0 (see `diskless/api/cluster/api_versions.py`); 0-2 carry formats older than
+  RecordBatch and close the connection.
 - acks=1 and acks=all are the same: an offset exists only once the coordinator has committed it, so
   both are answered then. acks=0 is never answered; when one of its batches is refused the
   connection is closed, as Kafka does, since that is the only way to tell.
-- Batches of one connection are handed on in the order of arrival, without waiting for answers.
+- Batches of one connection are handed on in the order of arrival, without waiting for answers. A
+  request of very many partitions is taken in slices, and what follows on its connection waits
+  behind it.
 - Transactional producers are refused; what version 12 means for them (it adds partitions to their
   transaction by itself) does not arise.
 - Version 13 names topics by id: with the id of a deleted topic a batch is UNKNOWN_TOPIC_ID, also
   when there is a new topic of the same name.
 - A batch for the metadata topic is INVALID_TOPIC_EXCEPTION, as for Kafka's internal topics.
-- Of a batch for a compacted topic, the records without key are named (KIP-467); Kafka names those
-  with a bad timestamp too.
+- Of a batch for a compacted topic, the first thousand records without key are named (KIP-467);
+  Kafka names those with a bad timestamp too.
 - Asks for WRITE on each topic.
 - Under a producer_byte_rate quota the request counts, with all its bytes, when it has arrived; who
   is over the quota is told so in throttle_time_ms and not read from until then.
@@ -31,6 +33,7 @@ from diskless.api.errors import (
     kafka_code,
 )
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps
 from diskless.ports import AppendBatch, AppendResult, ClientQuotas, ReplicaManager, TopicAdmin
 from diskless.protocol.produce import (
     ProducedRow,
@@ -39,7 +42,7 @@ from diskless.protocol.produce import (
     encode_response,
     release,
 )
-from diskless.server.registry import Api, Deferred, MustClose, Reply, Request
+from diskless.server.registry import Api, Deferred, MustClose, Outcome, ReplySteps, Request
 from wal.errors import DisklessError, KeysMissing
 
 KEY: Final = 0
@@ -48,10 +51,10 @@ _ACKS: Final = frozenset({-1, 0, 1})
 
 
 def api(manager: ReplicaManager, topics: TopicAdmin, quotas: ClientQuotas, access: Access) -> Api:
-    def handle(request: Request) -> Deferred | Reply:
+    def handle(request: Request) -> Steps[Outcome]:
         assert request.frame is not None
         assert request.reader is not None
-        asked = decode_request(request.version, request.frame, request.reader)
+        asked = yield from decode_request(request.version, request.frame, request.reader)
         request.batch_count = len(asked.batches)
         mute_until = quotas.produced(request.client, len(request.frame))
         if mute_until:
@@ -61,22 +64,32 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: ClientQuotas, acces
         refused = access.refused_named(request.client, AclOperation.WRITE, named, topics)
         rows = allowed_rows(asked.batches, _topic_of, refused)
 
-        def encode(results: Sequence[AppendResult]) -> Reply:
+        def encode(results: Sequence[AppendResult]) -> ReplySteps:
             results = rows.merged(results, lambda _, error: AppendResult(error=error))
-            return _reply(request.version, asked, results, quotas.left_ms(mute_until))
+            if asked.acks == 0:
+                _close_if_refused(results)
+                return None
+            answered = map(_row, asked.batches, results)
+            throttle_ms = quotas.left_ms(mute_until)
+            version = request.version
+            body = yield from encode_response(
+                version, asked.topics, answered, throttle_ms=throttle_ms
+            )
+            return [body]
 
-        def refuse(error: DisklessError) -> Reply:
+        def refuse(error: DisklessError) -> ReplySteps:
             return encode([AppendResult(error=error)] * len(rows.allowed))
 
         refusal = _refusal(asked)
         if refusal is not None:
-            release(asked.batches)
-            return refuse(refusal)
-        release([asked.batches[position] for position in rows.refused])
-        if rows.are_none:
-            return encode(())
+            yield from release(asked.batches)
+            return (yield from refuse(refusal))
+        if rows.refused:
+            yield from release([asked.batches[position] for position in rows.refused])
+            if rows.are_none:
+                return (yield from encode(()))
         try:
-            answer = manager.append(
+            answer = yield from manager.append(
                 rows.allowed,
                 acks=asked.acks,
                 timeout_ms=asked.timeout_ms,
@@ -84,7 +97,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: ClientQuotas, acces
                 client=request.client,
             )
         except DisklessError as error:
-            return refuse(error)
+            return (yield from refuse(error))
         return Deferred(answer, encode, refuse)
 
     return Api(
@@ -111,24 +124,20 @@ def _topic_of(batch: AppendBatch) -> str | UUID:
     return batch.topic_name if batch.topic_id is None else batch.topic_id
 
 
-def _reply(
-    version: int, asked: ProduceRequest, results: Sequence[AppendResult], throttle_ms: int
-) -> Reply:
-    if asked.acks == 0:
-        for result in results:
-            if result.error is not None:
-                raise MustClose(f"acks=0 produce refused: {result.error}")
-        return None
-    rows = [
-        ProducedRow(
-            batch.partition,
-            kafka_code(result.error),
-            result.base_offset,
-            result.log_append_time_ms,
-            result.log_start_offset,
-            error_message(result.error),
-            result.error.positions if isinstance(result.error, KeysMissing) else (),
-        )
-        for batch, result in zip(asked.batches, results, strict=True)
-    ]
-    return [encode_response(version, asked.topics, rows, throttle_ms=throttle_ms)]
+def _close_if_refused(results: Sequence[AppendResult]) -> None:
+    """Raises MustClose for a refused batch of a request that is not answered."""
+    for result in results:
+        if result.error is not None:
+            raise MustClose(f"acks=0 produce refused: {result.error}")
+
+
+def _row(batch: AppendBatch, result: AppendResult) -> ProducedRow:
+    return ProducedRow(
+        batch.partition,
+        kafka_code(result.error),
+        result.base_offset,
+        result.log_append_time_ms,
+        result.log_start_offset,
+        error_message(result.error),
+        result.error.positions if isinstance(result.error, KeysMissing) else (),
+    )

@@ -1,4 +1,4 @@
-"""Fetch under consumer_byte_rate quotas: what diskless/api/records/fetch.py does, measured and held back.
+"""Fetch under consumer_byte_rate quotas: what api/records/fetch.py does, measured and held back.
 
 - Whoever has to wait for what it was sent before is answered at once, with nothing and with
   throttle_time_ms: an empty response to a full fetch, as Kafka gives it. A request in a fetch
@@ -11,13 +11,15 @@
   says for how long the connection is mute, beside the data.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Final
 
+from diskless.loop.long_work import Steps
 from diskless.ports import ClientQuotas
-from diskless.protocol.wire import EMPTY_TAGS, INT16, INT32, Reader, array_count
-from diskless.server.registry import Api, Deferred, Reply, Request
+from diskless.protocol.wire import Reader, array_count
+from diskless.server.registry import Api, Deferred, Outcome, Reply, ReplySteps, Request
+from wal.wire.fields import INT16, INT32, NO_TAGS
 
 _ALL: Final = 2**31 - 1
 _SESSIONS_FROM: Final = 7
@@ -30,20 +32,22 @@ _NO_SESSION: Final = 0
 def throttled(api: Api, quotas: ClientQuotas) -> Api:
     """`api`, which is Fetch, under `quotas`."""
 
-    def handle(request: Request) -> Reply | Awaitable[Reply] | Deferred:
+    def handle(request: Request) -> Steps[Outcome]:
         until, allowed = quotas.may_fetch(request.client, _ALL)
         if until and not _is_in_session(request):
             request.mute(until)
             return [_nothing(api, request.version, quotas.left_ms(until))]
         if allowed < _ALL:
             request.reserve = _limited(request.reserve, allowed)
-        outcome = api.handler(request)
+        called = api.handler(request)
+        outcome = (yield from called) if isinstance(called, Generator) else called
         if isinstance(outcome, Deferred):
             encode = outcome.encode
             return outcome._replace(encode=lambda result: measured(request, encode(result)))
         return outcome
 
-    def measured(request: Request, reply: Reply) -> Reply:
+    def measured(request: Request, encoded: Reply | Steps[Reply]) -> ReplySteps:
+        reply = (yield from encoded) if isinstance(encoded, Generator) else encoded
         if reply is None:
             return reply
         until = quotas.fetched(request.client, sum(map(len, reply)))
@@ -76,7 +80,7 @@ def _nothing(api: Api, version: int, throttle_ms: int) -> bytes:
     flexible = api.is_flexible(version)
     fields.append(array_count(0, flexible=flexible))
     if flexible:
-        fields.append(EMPTY_TAGS)
+        fields.append(NO_TAGS)
     return b"".join(fields)
 
 

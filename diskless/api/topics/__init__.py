@@ -1,0 +1,1 @@
+"""The APIs about topics: Metadata, and creating, enlarging, deleting, describing them."""

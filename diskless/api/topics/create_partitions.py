@@ -1,6 +1,6 @@
 """CreatePartitions, key 37, versions 0-3: topics grow; they never shrink.
 
-- `count` is how many a topic shall have in all. As many as it has, or fewer: INVALID_PARTITIONS.
+- `count` is how many partitions the topic has afterwards. It must grow: INVALID_PARTITIONS.
 - A manual assignment must have one entry per new partition; its brokers are ignored, since any
   broker serves any partition.
 - Asks for ALTER on each topic.
@@ -11,16 +11,18 @@
 """
 
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
 from diskless.api.errors import InvalidReplicaAssignment, error_message, kafka_code
 from diskless.api.topics.named_topics import changeable_topic, no_topic
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions, mapped
 from diskless.ports import TopicAdmin
-from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from metadata.operations import CreatePartitions
 from wal.errors import DisklessError, InvalidPartitions, InvalidRequest, UnknownTopicId
 
@@ -28,42 +30,52 @@ KEY: Final = 37
 
 
 def api(topics: TopicAdmin, access: Access) -> Api:
-    async def answer(version: int, asked: Any, refused: Refused) -> Reply:
-        named = Counter(item.name for item in asked.topics)
-        outcomes: dict[int, DisklessError | None] = {}
-        growths: dict[int, CreatePartitions] = {}
-        for index, item in enumerate(asked.topics):
+    def checked(
+        asked: Any, names: Sequence[str], refused: Refused
+    ) -> Steps[Sequence[CreatePartitions | DisklessError]]:
+        """What to create, or why not, of each topic of a request."""
+        named = Counter(names)
+        outcomes: list[CreatePartitions | DisklessError] = []
+        for item in asked.topics:
             try:
                 if named[item.name] > 1:
                     raise InvalidRequest("Duplicate topic name.")
                 if item.name in refused:
                     raise refused[item.name]
-                growths[index] = _checked(topics, item)
+                outcomes.append(_checked(topics, item))
             except DisklessError as error:
-                outcomes[index] = error
-        if growths and not asked.validate_only:
-            try:
-                grown = await topics.create_partitions([*growths.values()])
-                for index, outcome in zip(growths, grown, strict=True):
-                    is_gone = isinstance(outcome, UnknownTopicId)
-                    outcomes[index] = no_topic(growths[index].name) if is_gone else outcome
-            except DisklessError as error:
-                outcomes.update(dict.fromkeys(growths, error))
-        results = [
-            {
-                "name": item.name,
-                "error_code": kafka_code(outcomes.get(index)),
-                "error_message": error_message(outcomes.get(index)),
-            }
-            for index, item in enumerate(asked.topics)
-        ]
-        return [encode_response(KEY, version, {"results": results})]
+                outcomes.append(error)
+            yield
+        return outcomes
 
-    def handle(request: Request) -> Awaitable[Reply]:
-        asked = decode_request(KEY, request.version, request.body)
-        names = [item.name for item in asked.topics]
+    async def grown(growths: Sequence[CreatePartitions]) -> Sequence[DisklessError | None]:
+        try:
+            outcomes = await in_portions(topics.create_partitions, growths, PORTION_TOPICS)
+        except DisklessError as error:
+            return [error] * len(growths)
+        return [
+            no_topic(growth.name) if isinstance(outcome, UnknownTopicId) else outcome
+            for growth, outcome in zip(growths, outcomes, strict=True)
+        ]
+
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        names = yield from mapped(attrgetter("name"), asked.topics)
         refused = access.refused_topics(request.client, AclOperation.ALTER, names)
-        return answer(request.version, asked, refused)
+        outcomes = yield from checked(asked, names, refused)
+        growths = [outcome for outcome in outcomes if isinstance(outcome, CreatePartitions)]
+
+        def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
+            left = iter(errors)
+            results = (
+                _row(name, outcome if isinstance(outcome, DisklessError) else next(left))
+                for name, outcome in zip(names, outcomes, strict=True)
+            )
+            return encode_response(KEY, request.version, {"results": results})
+
+        if asked.validate_only or not growths:
+            return (yield from encode([None] * len(growths)))
+        return Deferred(grown(growths), encode, None)
 
     return Api(
         key=KEY,
@@ -75,8 +87,16 @@ def api(topics: TopicAdmin, access: Access) -> Api:
     )
 
 
+def _row(name: str, error: DisklessError | None) -> Fields:
+    return {
+        "name": name,
+        "error_code": kafka_code(error),
+        "error_message": error_message(error),
+    }
+
+
 def _checked(topics: TopicAdmin, item: Any) -> CreatePartitions:
-    """What the coordinator shall create. Raises the Rejected that names what is wrong."""
+    """What the coordinator is asked to create. Raises the Rejected that names what is wrong."""
     topic = changeable_topic(topics, item.name)
     have, wanted = topic.partition_count, item.count
     if wanted == have:

@@ -1,7 +1,7 @@
 """CreateTopics, key 19, versions 2-7.
 
 - Any replication factor is accepted and 1 is reported: the object store replicates. A manual
-  assignment counts as so many partitions; its brokers are ignored, since any broker serves any
+  assignment gives that number of partitions; its brokers are ignored, since any broker serves any
   partition.
 - A topic can be used as soon as it is answered; the request's timeout is not needed.
 - The metadata topic always exists: TOPIC_ALREADY_EXISTS.
@@ -11,7 +11,8 @@
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
@@ -22,12 +23,13 @@ from diskless.api.errors import (
     kafka_code,
 )
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_portions, mapped
 from diskless.ports import TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from diskless.topics.topic_config_entries import TopicConfigs
 from diskless.topics.topic_configs import check_topic_configs
-from diskless.topics.topic_names import check_collision, check_topic_name
+from diskless.topics.topic_names import TakenNames, check_topic_name
 from metadata.operations import CreateTopic, TopicDescription
 from wal.errors import DisklessError, InvalidPartitions, InvalidRequest, TopicExists
 
@@ -35,73 +37,89 @@ KEY: Final = 19
 
 _REPLICATION_FACTOR: Final = 1
 
+_Outcome = CreateTopic | TopicDescription | DisklessError
+"""Of a topic: what is to be created or would be, what was created, or why it was not."""
+
 
 def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
-    async def answer(version: int, asked: Any, refused: Refused, hidden: Refused) -> Reply:
-        twice = {name for name, count in Counter(t.name for t in asked.topics).items() if count > 1}
-        outcomes: dict[int, CreateTopic | TopicDescription | DisklessError] = {}
-        for index, item in enumerate(asked.topics):
+    def checked(asked: Any, names: Sequence[str], refused: Refused) -> Steps[Sequence[_Outcome]]:
+        """What to create, or why not, of each topic of a request."""
+        occurrences = Counter(names)
+        taken = TakenNames(topics.topics())
+        outcomes: list[_Outcome] = []
+        for item in asked.topics:
             try:
-                if item.name in twice:
+                if occurrences[item.name] > 1:
                     raise InvalidRequest(f"{item.name!r} occurs more than once in the request")
                 if item.name in refused:
                     raise refused[item.name]
-                outcomes[index] = _checked(topics, item)
+                outcomes.append((yield from _checked(topics, item, taken)))
             except DisklessError as error:
-                outcomes[index] = error
-        if not asked.validate_only:
-            wanted = {i: item for i, item in outcomes.items() if isinstance(item, CreateTopic)}
-            if wanted:
-                created = await _create(topics, list(wanted.values()))
-                outcomes.update(zip(wanted, created, strict=True))
-        rows = [
-            _row(configs, item.name, outcomes[index], hidden.get(item.name))
-            for index, item in enumerate(asked.topics)
-        ]
-        return [encode_response(KEY, version, {"topics": rows})]
+                outcomes.append(error)
+            yield
+        return outcomes
 
-    def handle(request: Request) -> Awaitable[Reply]:
-        asked = decode_request(KEY, request.version, request.body)
-        client, names = request.client, [item.name for item in asked.topics]
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        client = request.client
+        names = yield from mapped(attrgetter("name"), asked.topics)
         refused = access.refused_topics(
             client, AclOperation.CREATE, names, or_cluster=AclOperation.CREATE
         )
         hidden = access.refused_topics(client, AclOperation.DESCRIBE_CONFIGS, names)
-        return answer(request.version, asked, refused, hidden)
+        outcomes = yield from checked(asked, names, refused)
+        wanted = [outcome for outcome in outcomes if isinstance(outcome, CreateTopic)]
+
+        def encode(created: Sequence[_Outcome]) -> ReplySteps:
+            left = iter(created)
+            rows = (
+                _row(
+                    configs,
+                    name,
+                    next(left) if isinstance(outcome, CreateTopic) else outcome,
+                    hidden.get(name),
+                )
+                for name, outcome in zip(names, outcomes, strict=True)
+            )
+            return encode_response(KEY, request.version, {"topics": rows})
+
+        if asked.validate_only or not wanted:
+            return (yield from encode(wanted))
+        return Deferred(_create(topics, wanted), encode, None)
 
     return Api(
         key=KEY, name="CreateTopics", min_version=2, max_version=7, flexible_from=5, handler=handle
     )
 
 
-async def _create(
-    topics: TopicAdmin, wanted: Sequence[CreateTopic]
-) -> Sequence[TopicDescription | DisklessError]:
+async def _create(topics: TopicAdmin, wanted: Sequence[CreateTopic]) -> Sequence[_Outcome]:
     try:
-        return await topics.create_topics(wanted)
+        return await in_portions(topics.create_topics, wanted, PORTION_TOPICS)
     except DisklessError as error:
         return [error] * len(wanted)
 
 
-def _checked(topics: TopicAdmin, item: Any) -> CreateTopic:
-    """What the coordinator shall create. Raises the Rejected that names what is wrong."""
+def _checked(topics: TopicAdmin, item: Any, taken: TakenNames) -> Steps[CreateTopic]:
+    """What the coordinator is asked to create. Raises the Rejected that names what is wrong."""
     check_topic_name(item.name)
-    known = topics.topics()
-    if item.name in known:
+    if item.name in topics.topics():
         raise TopicExists(f"topic {item.name!r} exists already")
-    check_collision(item.name, known)
+    taken.check_collision(item.name)
+    partition_count = yield from _partition_count(topics, item)
+    configs = yield from collected((config.name, config.value) for config in item.configs)
     return CreateTopic(
         name=item.name,
-        partition_count=_partition_count(topics, item),
-        configs=check_topic_configs({config.name: config.value for config in item.configs}),
+        partition_count=partition_count,
+        configs=check_topic_configs(dict(configs)),
     )
 
 
-def _partition_count(topics: TopicAdmin, item: Any) -> int:
+def _partition_count(topics: TopicAdmin, item: Any) -> Steps[int]:
     if item.assignments:
         if item.num_partitions != -1 or item.replication_factor != -1:
             raise InvalidRequest("give an assignment or counts, not both")
-        given = sorted(assignment.partition_index for assignment in item.assignments)
+        given = yield from mapped(attrgetter("partition_index"), item.assignments)
+        given.sort()
         if given != list(range(len(given))):
             raise InvalidReplicaAssignment("it must name partitions 0, 1, 2 … once each")
         count = len(given)
@@ -121,7 +139,7 @@ def _partition_count(topics: TopicAdmin, item: Any) -> int:
 def _row(
     configs: TopicConfigs,
     name: str,
-    outcome: CreateTopic | TopicDescription | DisklessError,
+    outcome: _Outcome,
     hidden: DisklessError | None,
 ) -> Fields:
     """`hidden`: why its configs are not shown, if they are not."""
@@ -145,14 +163,17 @@ def _row(
         **created,
         "num_partitions": outcome.partition_count,
         "replication_factor": _REPLICATION_FACTOR,
-        "configs": [
-            {
-                "name": entry.config.name,
-                "value": entry.value,
-                "read_only": False,
-                "config_source": entry.source,
-                "is_sensitive": False,
-            }
-            for entry in configs.entries(outcome.configs)
-        ],
+        "configs": _config_rows(configs, outcome.configs),
     }
+
+
+def _config_rows(configs: TopicConfigs, values: Mapping[str, str]) -> Iterator[Fields]:
+    """Made only for the versions that show them."""
+    for entry in configs.entries(values):
+        yield {
+            "name": entry.config.name,
+            "value": entry.value,
+            "read_only": False,
+            "config_source": entry.source,
+            "is_sensitive": False,
+        }

@@ -8,15 +8,17 @@
 - A new topic of the same name has a new id, so nothing of the old one is ever served under it.
 """
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation
+from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_portions
 from diskless.ports import ClientInfo, TopicAdmin
-from diskless.protocol.messages import decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from metadata.operations import TopicDescription
 from wal.errors import DisklessError, InvalidRequest, UnknownPartition, UnknownTopicId
 
@@ -29,47 +31,59 @@ class _Asked(NamedTuple):
 
 
 def api(topics: TopicAdmin, access: Access) -> Api:
-    async def answer(version: int, asked: list[_Asked], client: ClientInfo) -> Reply:
-        found = [_find(topics, item) for item in asked]
-        _refuse(access, client, asked, found)
-        # Once each: a request may name a topic twice, or by both of its names.
-        doomed = {item.topic_id: item.name for item in found if isinstance(item, TopicDescription)}
-        errors: dict[UUID, DisklessError | None] = {}
-        if doomed:
-            try:
-                results = await topics.delete_topics(list(doomed))
-                errors = dict(zip(doomed, results, strict=True))
-            except DisklessError as error:
-                errors = dict.fromkeys(doomed, error)
-        rows = []
-        for item, topic in zip(asked, found, strict=True):
-            outcome: DisklessError | None
-            if isinstance(topic, TopicDescription):
-                item = _Asked(topic.name, topic.topic_id)
-                outcome = errors[topic.topic_id]
-            else:
-                outcome = topic
-            rows.append(
-                {
-                    "name": item.name,
-                    "topic_id": item.topic_id,
-                    "error_code": kafka_code(outcome),
-                    "error_message": error_message(outcome),
-                }
-            )
-        return [encode_response(KEY, version, {"responses": rows})]
+    async def deleted(doomed: Sequence[UUID]) -> Mapping[UUID, DisklessError | None]:
+        try:
+            deletions = await in_portions(topics.delete_topics, doomed, PORTION_TOPICS)
+            return dict(zip(doomed, deletions, strict=True))
+        except DisklessError as error:
+            return dict.fromkeys(doomed, error)
 
-    def handle(request: Request) -> Any:
-        body = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        body = yield from decode_request(KEY, request.version, request.body)
         if request.version >= 6:
-            asked = [_Asked(item.name, item.topic_id) for item in body.topics]
+            asked = yield from collected(_Asked(item.name, item.topic_id) for item in body.topics)
         else:
-            asked = [_Asked(name, None) for name in body.topic_names]
-        return answer(request.version, asked, request.client)
+            asked = yield from collected(_Asked(name, None) for name in body.topic_names)
+        found = yield from collected(_find(topics, item) for item in asked)
+        yield from _refuse(access, request.client, asked, found)
+        # Once each: a request may name a topic twice, or by both of its names.
+        once: dict[UUID, None] = {}
+        for item in found:
+            if isinstance(item, TopicDescription):
+                once[item.topic_id] = None
+            yield
+        doomed = [*once]
+
+        def encode(errors: Mapping[UUID, DisklessError | None]) -> ReplySteps:
+            rows = (_row(*row, errors) for row in zip(asked, found, strict=True))
+            return encode_response(KEY, request.version, {"responses": rows})
+
+        if not doomed:
+            return (yield from encode({}))
+        return Deferred(deleted(doomed), encode, None)
 
     return Api(
         key=KEY, name="DeleteTopics", min_version=1, max_version=6, flexible_from=4, handler=handle
     )
+
+
+def _row(
+    asked: _Asked,
+    found: TopicDescription | DisklessError,
+    errors: Mapping[UUID, DisklessError | None],
+) -> Fields:
+    error: DisklessError | None
+    if isinstance(found, TopicDescription):
+        asked = _Asked(found.name, found.topic_id)
+        error = errors[found.topic_id]
+    else:
+        error = found
+    return {
+        "name": asked.name,
+        "topic_id": asked.topic_id,
+        "error_code": kafka_code(error),
+        "error_message": error_message(error),
+    }
 
 
 def _refuse(
@@ -77,17 +91,18 @@ def _refuse(
     client: ClientInfo,
     asked: list[_Asked],
     found: list[TopicDescription | DisklessError],
-) -> None:
+) -> Steps[None]:
     """Put errors in the place of topics that may not be deleted, or not be known about."""
-    names = [
+    names = yield from collected(
         topic.name if isinstance(topic, TopicDescription) else item.name
         for item, topic in zip(asked, found, strict=True)
-    ]
-    known = [name for name in names if name is not None]
+    )
+    known = yield from collected(name for name in names if name is not None)
     delete, describe = AclOperation.DELETE, AclOperation.DESCRIBE
     refused = access.refused_topics(client, delete, known, or_cluster=delete)
     hidden = access.refused_topics(client, describe, known, or_cluster=delete)
     for at, (item, name) in enumerate(zip(asked, names, strict=True)):
+        yield
         if name is None or isinstance(found[at], InvalidRequest):
             continue
         error = refused.get(name) if isinstance(found[at], TopicDescription) else None

@@ -9,15 +9,17 @@
 """
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
-from diskless.api.access import NOT_ASKED, Access
+from diskless.api.access import NOT_ASKED, Access, Refused
 from diskless.api.errors import kafka_code
 from diskless.api.topics.named_topics import named_topic
 from diskless.authorization import AclOperation, ResourceType
+from diskless.loop.long_work import Steps, in_order, mapped
 from diskless.ports import LEADER_EPOCH, ClientInfo, Cluster, TopicAdmin
 from diskless.protocol.messages import Fields, decode_request, encode_response
-from diskless.server.registry import Api, Reply, Request
+from diskless.server.registry import Api, Outcome, Request
 from diskless.topics.topic_names import is_internal
 from metadata.operations import TopicDescription
 from wal.errors import DisklessError, InvalidRequest
@@ -29,23 +31,29 @@ PAGE_PARTITIONS_MAX: Final = 2_000
 
 
 def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
-    def handle(request: Request) -> Reply:
-        asked = decode_request(KEY, request.version, request.body)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
         cursor = asked.cursor
         if cursor is not None and cursor.partition_index < 0:
             refused = InvalidRequest("the cursor's partition is negative")
-            rows: list[Fields] = [_absent(item.name, refused) for item in asked.topics]
-            return [encode_response(KEY, request.version, {"topics": rows, "next_cursor": None})]
-        names = sorted({item.name for item in asked.topics} or topics.topics())
+            absent = (_absent(item.name, refused) for item in asked.topics)
+            return (
+                yield from encode_response(
+                    KEY, request.version, {"topics": absent, "next_cursor": None}
+                )
+            )
+        named = yield from mapped(attrgetter("name"), asked.topics)
+        names = yield from in_order(set(named) or topics.topics())
         hidden = access.refused_topics(request.client, AclOperation.DESCRIBE, names)
         if hidden and not asked.topics:
             names = [name for name in names if name not in hidden]
         if cursor is not None:
             names = [name for name in names if name >= cursor.topic_name]
         left = max(min(asked.response_partition_limit, PAGE_PARTITIONS_MAX), 1)
-        rows = []
+        rows: list[Fields] = []
         next_cursor: Mapping[str, Any] | None = None
         for name in names:
+            yield
             if left <= 0:
                 next_cursor = {"topic_name": name, "partition_index": 0}
                 break
@@ -64,14 +72,9 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
             if end < topic.partition_count:
                 next_cursor = {"topic_name": name, "partition_index": end}
                 break
-        shown = [row["name"] for row in rows if row["name"] not in hidden]
-        operations = access.operations(request.client, ResourceType.TOPIC, shown)
-        rows = [
-            {**row, "topic_authorized_operations": operations.get(row["name"], NOT_ASKED)}
-            for row in rows
-        ]
-        values = {"topics": rows, "next_cursor": next_cursor}
-        return [encode_response(KEY, request.version, values)]
+        allowed = (_with_operations(access, request.client, row, hidden) for row in rows)
+        values = {"topics": allowed, "next_cursor": next_cursor}
+        return (yield from encode_response(KEY, request.version, values))
 
     return Api(
         key=KEY,
@@ -81,6 +84,14 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
         flexible_from=0,
         handler=handle,
     )
+
+
+def _with_operations(access: Access, client: ClientInfo, row: Fields, hidden: Refused) -> Fields:
+    name = row["name"]
+    operations = NOT_ASKED
+    if name not in hidden:
+        operations = access.operations(client, ResourceType.TOPIC, (name,))[name]
+    return {**row, "topic_authorized_operations": operations}
 
 
 def _absent(name: str, error: DisklessError) -> Fields:
@@ -96,26 +107,25 @@ def _absent(name: str, error: DisklessError) -> Fields:
 def _topic(
     cluster: Cluster, client: ClientInfo, topic: TopicDescription, indexes: Sequence[int]
 ) -> Fields:
-    partitions = []
-    for index in indexes:
-        replicas = cluster.replicas_of(topic.topic_id, index, client)
-        partitions.append(
-            {
-                "error_code": 0,
-                "partition_index": index,
-                "leader_id": replicas[0],
-                "leader_epoch": LEADER_EPOCH,
-                "replica_nodes": replicas,
-                "isr_nodes": replicas,
-                "eligible_leader_replicas": (),
-                "last_known_elr": (),
-                "offline_replicas": (),
-            }
-        )
     return {
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": is_internal(topic.name),
-        "partitions": partitions,
+        "partitions": (_partition(cluster, client, topic, index) for index in indexes),
+    }
+
+
+def _partition(cluster: Cluster, client: ClientInfo, topic: TopicDescription, index: int) -> Fields:
+    replicas = cluster.replicas_of(topic.topic_id, index, client)
+    return {
+        "error_code": 0,
+        "partition_index": index,
+        "leader_id": replicas[0],
+        "leader_epoch": LEADER_EPOCH,
+        "replica_nodes": replicas,
+        "isr_nodes": replicas,
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
+        "offline_replicas": (),
     }

@@ -10,22 +10,23 @@
 - Asks for DESCRIBE on each topic; an answer about all topics leaves out those that may not be
   described. Creating one takes CREATE on it, or on the cluster.
 - From version 9 on each partition has a tagged field of ours, PreferredProduceBrokers (tag 10000,
-  array of int32): the produce gateways for this client, best first (metadata/clients/produce_gateways.py).
-  KIP-1163 proposes the field but no released schema has it; clients skip a tag they do not know.
+  array of int32): the produce gateways for this client, best first
+  (metadata/clients/produce_gateways.py). KIP-1163 proposes the field but no released schema has it;
+  clients skip a tag they do not know.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from diskless.api.access import NOT_ASKED, Access, Refused
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation, ResourceType
+from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_order, in_portions
 from diskless.ports import LEADER_EPOCH, ClientInfo, Cluster, TopicAdmin
 from diskless.protocol.messages import EXTRA_TAGS, Fields, decode_request, encode_response
-from diskless.protocol.wire import INT32, unsigned_varint
-from diskless.server.registry import Api, Reply, Request
-from diskless.topics.topic_names import check_collision, check_topic_name, is_internal
+from diskless.server.registry import Api, Outcome, ReplySteps, Request
+from diskless.topics.topic_names import TakenNames, check_topic_name, is_internal
 from metadata.operations import CreateTopic, TopicDescription
 from wal.errors import (
     DisklessError,
@@ -35,6 +36,7 @@ from wal.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
+from wal.wire.fields import INT32, uvarint
 
 KEY: Final = 3
 
@@ -59,32 +61,43 @@ class _Asked(NamedTuple):
 
 def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
     async def create_then_answer(
-        request: Request, asked: Any, hidden: Refused, refused: Refused, missing: list[str]
-    ) -> Reply:
-        refused = {**refused, **await _create(topics, missing)}
-        return _reply(cluster, topics, access, request, asked, hidden, refused)
+        request: Request,
+        asked: Any,
+        wanted: list[_Asked] | None,
+        hidden: Refused,
+        refused: Refused,
+        missing: tuple[list[CreateTopic], dict[Hashable, DisklessError]],
+    ) -> ReplySteps:
+        refused = {**refused, **await _create(topics, *missing)}
+        return _reply(cluster, topics, access, request, asked, wanted, hidden, refused)
 
-    def handle(request: Request) -> Any:
-        asked = decode_request(KEY, request.version, request.body)
-        hidden = _hidden(topics, access, request, asked)
-        missing = _to_create(topics, request.version, asked, hidden)
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        wanted = yield from _asked_topics(request.version, asked)
+        hidden = yield from _hidden(topics, access, request, wanted)
+        missing = yield from _to_create(topics, asked, wanted, hidden)
         create = AclOperation.CREATE
         refused = access.refused_topics(request.client, create, missing, or_cluster=create)
-        missing = [name for name in missing if name not in refused]
+        if refused:
+            missing = [name for name in missing if name not in refused]
         if missing:
-            return create_then_answer(request, asked, hidden, refused, missing)
-        return _reply(cluster, topics, access, request, asked, hidden, refused)
+            creations = yield from _creations(topics, missing)
+            return create_then_answer(request, asked, wanted, hidden, refused, creations)
+        return (yield from _reply(cluster, topics, access, request, asked, wanted, hidden, refused))
 
     return Api(
         key=KEY, name="Metadata", min_version=0, max_version=13, flexible_from=9, handler=handle
     )
 
 
-def _asked_topics(version: int, asked: Any) -> list[_Asked] | None:
+def _asked_topics(version: int, asked: Any) -> Steps[list[_Asked] | None]:
     """The topics of a request in its order, once each; None for all."""
     if asked.topics is None or (version == 0 and not asked.topics):
         return None
-    unique = {_asked_topic(item): None for item in asked.topics}
+    unique: dict[_Asked, None] = {}
+    for item in asked.topics:
+        unique[_asked_topic(item)] = None
+        yield
     return list(unique)
 
 
@@ -94,43 +107,62 @@ def _asked_topic(item: Any) -> _Asked:
     return _Asked(item.name if topic_id is None else None, topic_id)
 
 
-def _hidden(topics: TopicAdmin, access: Access, request: Request, asked: Any) -> Refused:
+def _hidden(
+    topics: TopicAdmin, access: Access, request: Request, wanted: list[_Asked] | None
+) -> Steps[Refused]:
     """What may not be described, as the request names it."""
     client, describe = request.client, AclOperation.DESCRIBE
-    wanted = _asked_topics(request.version, asked)
     if wanted is None:
         return access.refused_topics(client, describe, topics.topics())
-    named = [item.key for item in wanted if item.key is not None]
+    named = yield from collected(item.key for item in wanted if item.key is not None)
     return access.refused_named(client, describe, named, topics)
 
 
-def _to_create(topics: TopicAdmin, version: int, asked: Any, hidden: Refused) -> list[str]:
-    wanted = _asked_topics(version, asked)
+def _to_create(
+    topics: TopicAdmin, asked: Any, wanted: list[_Asked] | None, hidden: Refused
+) -> Steps[list[str]]:
     if wanted is None or not topics.auto_create_enabled:
         return []
     if not getattr(asked, "allow_auto_topic_creation", True):
         return []
     known = topics.topics()
-    names = [item.name for item in wanted if item.name is not None]
-    return [name for name in names if name not in known and name not in hidden]
+    missing = []
+    for item in wanted:
+        if item.name is not None and item.name not in known and item.name not in hidden:
+            missing.append(item.name)
+        yield
+    return missing
 
 
-async def _create(topics: TopicAdmin, names: Sequence[str]) -> Refused:
-    """Create topics with the defaults; gives the names that could not be, and why."""
+def _creations(
+    topics: TopicAdmin, names: Sequence[str]
+) -> Steps[tuple[list[CreateTopic], dict[Hashable, DisklessError]]]:
+    """What to create with the defaults, and why the others of `names` cannot be."""
+    creations: list[CreateTopic] = []
     refused: dict[Hashable, DisklessError] = {}
-    creations = []
+    taken = TakenNames(topics.topics())
     for name in names:
         try:
             check_topic_name(name)
-            check_collision(name, topics.topics())
+            taken.check_collision(name)
         except InvalidTopic as error:
             refused[name] = error
         else:
             creations.append(CreateTopic(name=name, partition_count=topics.default_partition_count))
+        yield
+    return creations, refused
+
+
+async def _create(
+    topics: TopicAdmin, creations: Sequence[CreateTopic], refused: dict[Hashable, DisklessError]
+) -> Refused:
+    """Create topics; `refused`, and with them the ones that could not be, and why."""
     if not creations:
         return refused
     try:
-        results: Sequence[TopicDescription | DisklessError] = await topics.create_topics(creations)
+        results: Sequence[TopicDescription | DisklessError] = await in_portions(
+            topics.create_topics, creations, PORTION_TOPICS
+        )
     except DisklessError as error:
         results = [error] * len(creations)
     for creation, result in zip(creations, results, strict=True):
@@ -146,25 +178,19 @@ def _reply(
     access: Access,
     request: Request,
     asked: Any,
+    wanted: list[_Asked] | None,
     hidden: Refused,
     refused: Refused,
-) -> Reply:
+) -> ReplySteps:
     """`hidden` may not be described, `refused` could not be created."""
-    version = request.version
-    wanted = _asked_topics(version, asked)
-    known = topics.topics()
+    rows: Iterable[Fields]
     if wanted is None:
-        names = [name for name in sorted(known) if name not in hidden]
-        rows = [_topic(cluster, request.client, known[name]) for name in names]
+        names = yield from in_order(topics.topics())
+        rows = _known_topics(cluster, topics, request.client, names, hidden)
     else:
-        rows = [_wanted_topic(cluster, topics, request, item, hidden, refused) for item in wanted]
+        rows = (_wanted_topic(cluster, topics, request, item, hidden, refused) for item in wanted)
     if getattr(asked, "include_topic_authorized_operations", False):
-        shown = [row["name"] for row in rows if not row["error_code"]]
-        operations = access.operations(request.client, ResourceType.TOPIC, shown)
-        rows = [
-            {**row, "topic_authorized_operations": operations.get(row["name"], NOT_ASKED)}
-            for row in rows
-        ]
+        rows = _with_operations(access, request.client, rows)
     cluster_operations = NOT_ASKED
     if getattr(asked, "include_cluster_authorized_operations", False):
         cluster_operations = access.cluster_operations(request.client)
@@ -176,7 +202,28 @@ def _reply(
         "topics": rows,
         "cluster_authorized_operations": cluster_operations,
     }
-    return [encode_response(KEY, version, values)]
+    return (yield from encode_response(KEY, request.version, values))
+
+
+def _known_topics(
+    cluster: Cluster, topics: TopicAdmin, client: ClientInfo, names: Sequence[str], hidden: Refused
+) -> Iterator[Fields]:
+    """Those that are still there when their row is written."""
+    for name in names:
+        topic = topics.topics().get(name)
+        if topic is not None and name not in hidden:
+            yield _topic(cluster, client, topic)
+
+
+def _with_operations(
+    access: Access, client: ClientInfo, rows: Iterable[Fields]
+) -> Iterator[Fields]:
+    for row in rows:
+        operations = NOT_ASKED
+        if not row["error_code"]:
+            name = row["name"]
+            operations = access.operations(client, ResourceType.TOPIC, (name,))[name]
+        yield {**row, "topic_authorized_operations": operations}
 
 
 def _wanted_topic(
@@ -221,29 +268,30 @@ def _absence(name: str) -> DisklessError:
 
 
 def _topic(cluster: Cluster, client: ClientInfo, topic: TopicDescription) -> Fields:
-    partitions = []
-    internal = is_internal(topic.name)
-    for partition in range(topic.partition_count):
-        replicas = cluster.replicas_of(topic.topic_id, partition, client)
-        partitions.append(
-            {
-                "error_code": 0,
-                "partition_index": partition,
-                "leader_id": replicas[0],
-                "leader_epoch": LEADER_EPOCH,
-                "replica_nodes": replicas,
-                "isr_nodes": replicas,
-                EXTRA_TAGS: {}
-                if internal
-                else _gateways(cluster, client, topic.topic_id, partition),
-            }
-        )
     return {
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": internal,
-        "partitions": partitions,
+        "is_internal": is_internal(topic.name),
+        "partitions": (
+            _partition(cluster, client, topic, index) for index in range(topic.partition_count)
+        ),
+    }
+
+
+def _partition(
+    cluster: Cluster, client: ClientInfo, topic: TopicDescription, partition: int
+) -> Fields:
+    replicas = cluster.replicas_of(topic.topic_id, partition, client)
+    internal = is_internal(topic.name)
+    return {
+        "error_code": 0,
+        "partition_index": partition,
+        "leader_id": replicas[0],
+        "leader_epoch": LEADER_EPOCH,
+        "replica_nodes": replicas,
+        "isr_nodes": replicas,
+        EXTRA_TAGS: {} if internal else _gateways(cluster, client, topic.topic_id, partition),
     }
 
 
@@ -254,4 +302,4 @@ def _gateways(
     if not preferred:
         return {}
     ids = b"".join([INT32.pack(broker) for broker in preferred])
-    return {PREFERRED_PRODUCE_BROKERS_TAG: unsigned_varint(len(preferred) + 1) + ids}
+    return {PREFERRED_PRODUCE_BROKERS_TAG: uvarint(len(preferred) + 1) + ids}

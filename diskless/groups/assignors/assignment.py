@@ -5,8 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from diskless.loop.long_work import Steps, collected, in_order
+
 TopicPartitions = Mapping[UUID, frozenset[int]]
 """Topic id -> partitions."""
+
+Targets = dict[str, dict[UUID, frozenset[int]]]
+"""What an assignor gives: topic id -> partitions, by member id."""
 
 
 class MemberSubscription(NamedTuple):
@@ -23,7 +28,10 @@ class MemberSubscription(NamedTuple):
 
 
 class Assignor(Protocol):
-    """Decides which member reads which partition; a pure and deterministic function."""
+    """Decides which member reads which partition; a pure and deterministic function, in steps.
+
+    What it is given does not change while it decides.
+    """
 
     @property
     def name(self) -> str:
@@ -36,7 +44,7 @@ class Assignor(Protocol):
         partitions: Mapping[UUID, int],
         current: Mapping[str, TopicPartitions],
         topic_names: Mapping[UUID, str],
-    ) -> dict[str, dict[UUID, frozenset[int]]]:
+    ) -> Steps[Targets]:
         """Give every partition of a topic that somebody subscribes to exactly one of those members.
 
         `members` by member id; `partitions` is the number of partitions of each topic; `current`
@@ -49,12 +57,14 @@ class Assignor(Protocol):
 
 def topics_in_order(
     partitions: Mapping[UUID, int], topic_names: Mapping[UUID, str]
-) -> list[tuple[UUID, int]]:
+) -> Steps[list[tuple[UUID, int]]]:
     """Topics that have partitions, with how many, by name."""
-    return sorted(
-        ((topic_id, count) for topic_id, count in partitions.items() if count > 0),
-        key=lambda one: (topic_names.get(one[0], ""), one[0]),
+    named = yield from collected(
+        (topic_names.get(topic_id, ""), topic_id, count)
+        for topic_id, count in partitions.items()
+        if count > 0
     )
+    return [(topic_id, count) for _, topic_id, count in (yield from in_order(named))]
 
 
 class AlikeTopics(NamedTuple):
@@ -68,7 +78,7 @@ class AlikeTopics(NamedTuple):
 
 def topics_by_readers(
     members: Sequence[MemberSubscription], topics: Sequence[tuple[UUID, int]]
-) -> list[AlikeTopics]:
+) -> Steps[list[AlikeTopics]]:
     """Put together the topics that the same members want, without those that nobody wants."""
     # Most members of a group want the same, so what they want is looked at once for all of them.
     wanting: dict[frozenset[UUID], list[int]] = defaultdict(list)
@@ -79,8 +89,10 @@ def topics_by_readers(
     for crowd, wanted in enumerate(wanting):
         for topic_id in wanted:
             crowds_of[topic_id].append(crowd)
+            yield
     alike: dict[tuple[int, ...], AlikeTopics] = {}
     for topic in topics:
+        yield
         readers = tuple(crowds_of.get(topic[0], ()))
         if not readers:
             continue

@@ -1,7 +1,7 @@
 """How many of which partitions each member gets: as even as can be, then as few moves as can be.
 
 Partitions of topics with the same readers are interchangeable here; they are one *kind*, and only
-counts matter: how many of a kind a member has now, and shall have. Finding the counts is a flow of
+counts matter: how many of a kind a member has now, and gets. Finding the counts is a flow of
 partitions from kinds to members, whose cost is first the sum of the squares of what members get
 (the least sum is the evenest shares, whoever may read what), then the partitions that change hands.
 
@@ -24,8 +24,12 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from diskless.loop.long_work import Steps, batched, collected
+
 SEARCH_STEPS_MAX: Final = 2_000_000
 """Edges that are looked at in both searches together: about a second."""
+
+_EDGES_AT_ONCE: Final = 1_000
 
 
 class Kind(NamedTuple):
@@ -42,14 +46,14 @@ def fair_shares(
     owned: Sequence[dict[int, int]],
     *,
     search_steps_max: int = SEARCH_STEPS_MAX,
-) -> Sequence[dict[int, int]]:
+) -> Steps[Sequence[dict[int, int]]]:
     """Per member: how many of each kind. `owned`: the same of now, only what may stay."""
     shares = _Shares(kinds, owned, search_steps_max)
-    shares.place()
-    shares.level()
+    yield from shares.place()
+    yield from shares.level()
     if len(kinds) > 1:
-        shares.chain()
-        shares.settle()
+        yield from shares.chain()
+        yield from shares.settle()
     return shares.shares
 
 
@@ -65,34 +69,32 @@ class _Shares:
         self._owned = owned
         self.shares = [dict(mine) for mine in owned]
         self._loads = [sum(mine.values()) for mine in owned]
-        wanted: list[list[int]] = [[] for _ in owned]
-        for number, kind in enumerate(kinds):
-            for member in kind.readers:
-                wanted[member].append(number)
-        self._wanted = wanted
+        self._wanted: list[list[int]] = [[] for _ in owned]
         self._steps_left = search_steps_max
 
-    def place(self) -> None:
+    def place(self) -> Steps[None]:
         """Give what nobody has, beginning with what the fewest may have."""
+        for number, kind in enumerate(self._kinds):
+            for member in kind.readers:
+                self._wanted[member].append(number)
+            yield
         placed = [0] * len(self._kinds)
         for mine in self.shares:
-            for kind, count in mine.items():
-                placed[kind] += count
+            for number, count in mine.items():
+                placed[number] += count
+            yield
         fewest_first = sorted(
             range(len(self._kinds)), key=lambda kind: (len(self._kinds[kind].readers), kind)
         )
-        for kind in fewest_first:
-            left = self._kinds[kind].partitions - placed[kind]
+        for number in fewest_first:
+            yield
+            left = self._kinds[number].partitions - placed[number]
             if not left:
                 continue
-            least = [(self._loads[member], member) for member in self._kinds[kind].readers]
-            heapq.heapify(least)
-            for _ in range(left):
-                load, member = least[0]
-                self._give(member, kind)
-                heapq.heapreplace(least, (load + 1, member))
+            for member, count in filled(self._loads, self._kinds[number].readers, left):
+                self._give(member, number, count)
 
-    def level(self) -> None:
+    def level(self) -> Steps[None]:
         """Move from those with most to those with least, where one can give to the other.
 
         Who has received something is a giver no more: it has at most one more than the least.
@@ -102,11 +104,13 @@ class _Shares:
             for kind, count in mine.items():
                 if count:
                     givers[kind].append((-self._loads[member], member))
+            yield
         for heap in givers:
             heapq.heapify(heap)
         least = [(load, member) for member, load in enumerate(self._loads)]
         heapq.heapify(least)
         while least:
+            yield
             load, member = least[0]
             giver, kind = self._richest_giver(member, givers)
             if giver is None or self._loads[giver] < load + 2:
@@ -136,7 +140,7 @@ class _Shares:
                 best, best_kind = heap[0], kind
         return (best[1], best_kind) if best is not None else (None, 0)
 
-    def chain(self) -> None:
+    def chain(self) -> Steps[None]:
         """Level over others in between, until no chain from a giver to a receiver is left.
 
         Members are looked at from those with least upwards. All from whom those can receive, if
@@ -146,13 +150,13 @@ class _Shares:
         try:
             while len(done) < len(self._loads):
                 least = min(load for member, load in enumerate(self._loads) if member not in done)
-                reached = self._improve(least, done)
+                reached = yield from self._improve(least, done)
                 if reached is not None:
                     done |= reached
         except _Spent:
             return
 
-    def _improve(self, least: int, done: set[int]) -> set[int] | None:
+    def _improve(self, least: int, done: set[int]) -> Steps[set[int] | None]:
         """One chain to somebody with `least`; if there is none, all that could have begun one."""
         queue = [
             member
@@ -167,6 +171,7 @@ class _Shares:
                 if kind in seen_kinds:
                     continue
                 seen_kinds.add(kind)
+                yield
                 readers = self._kinds[kind].readers
                 self._spend(len(readers))
                 for giver in readers:
@@ -186,7 +191,7 @@ class _Shares:
             self._give(receiver, kind)
             giver = receiver
 
-    def settle(self) -> None:
+    def settle(self) -> Steps[None]:
         """Undo moves that were not needed, as long as everybody can keep the size of their share.
 
         Who has one more than another may also change places with it.
@@ -198,10 +203,11 @@ class _Shares:
         ):
             return
         try:
-            while cycles := self._saving_cycles():
+            while cycles := (yield from self._saving_cycles()):
                 for cycle in cycles:
                     for start, end in cycle:
                         self._apply(start, end)
+                        yield
         except _Spent:
             return
 
@@ -233,24 +239,26 @@ class _Shares:
         elif end in kinds:
             self._take(start, end - members)
 
-    def _saving_cycles(self) -> list[list[tuple[int, int]]]:
+    def _saving_cycles(self) -> Steps[list[list[tuple[int, int]]]]:
         """Cycles without a node in common, each of which saves moves; none if nothing does.
 
         Bellman and Ford's search from everywhere at once: a cycle among the edges by which nodes
         were reached most cheaply is one of negative cost.
         """
-        edges = list(self._edges())
+        edges = yield from collected(self._edges())
         nodes = len(self._loads) + len(self._kinds) + max(self._loads, default=0) + 1
         costs = [0] * nodes
         came_from = [-1] * nodes
         for _ in range(nodes):
             self._spend(len(edges))
             changed = False
-            for start, end, cost in edges:
-                if costs[start] + cost < costs[end]:
-                    costs[end] = costs[start] + cost
-                    came_from[end] = start
-                    changed = True
+            for some in batched(edges, _EDGES_AT_ONCE):
+                yield
+                for start, end, cost in some:
+                    if costs[start] + cost < costs[end]:
+                        costs[end] = costs[start] + cost
+                        came_from[end] = start
+                        changed = True
             if not changed:
                 return []
             if cycles := _cycles(came_from):
@@ -262,13 +270,34 @@ class _Shares:
         if self._steps_left < 0:
             raise _Spent
 
-    def _give(self, member: int, kind: int) -> None:
-        self.shares[member][kind] = self.shares[member].get(kind, 0) + 1
-        self._loads[member] += 1
+    def _give(self, member: int, kind: int, count: int = 1) -> None:
+        self.shares[member][kind] = self.shares[member].get(kind, 0) + count
+        self._loads[member] += count
 
     def _take(self, member: int, kind: int) -> None:
         self.shares[member][kind] -= 1
         self._loads[member] -= 1
+
+
+def filled(loads: Sequence[int], readers: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
+    """How many of `count` partitions go to whom, one after the other to the first with least."""
+    by_load = sorted(readers, key=lambda member: loads[member])
+    level, filled = loads[by_load[0]], 0
+    while count:
+        # Those with least are filled up to the next one, or as far as it goes.
+        while filled < len(by_load) and loads[by_load[filled]] == level:
+            filled += 1
+        room = loads[by_load[filled]] - level if filled < len(by_load) else count
+        rise = min(room, count // filled)
+        if not rise:
+            break
+        level += rise
+        count -= rise * filled
+    for member in sorted(by_load[:filled]):
+        one_more = 1 if count else 0
+        count -= one_more
+        if gets := level - loads[member] + one_more:
+            yield member, gets
 
 
 def _cycles(came_from: Sequence[int]) -> list[list[tuple[int, int]]]:

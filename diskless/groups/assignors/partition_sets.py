@@ -3,7 +3,7 @@
 They are values: nothing here changes what it is given. No topic in a result is without partitions.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Final
 from uuid import UUID
@@ -57,15 +57,6 @@ def overlaps(first: TopicPartitions, second: TopicPartitions) -> bool:
         topic_id in second and not partitions.isdisjoint(second[topic_id])
         for topic_id, partitions in first.items()
     )
-
-
-def select(partitions: TopicPartitions, wanted: Callable[[UUID, int], bool]) -> TopicPartitions:
-    """Those for which `wanted` holds."""
-    chosen = {
-        topic_id: frozenset(index for index in indexes if wanted(topic_id, index))
-        for topic_id, indexes in partitions.items()
-    }
-    return {topic_id: indexes for topic_id, indexes in chosen.items() if indexes}
 
 
 def each(partitions: TopicPartitions) -> Iterator[tuple[UUID, int]]:

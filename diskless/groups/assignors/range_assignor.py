@@ -17,10 +17,12 @@ from uuid import UUID
 
 from diskless.groups.assignors.assignment import (
     MemberSubscription,
+    Targets,
     TopicPartitions,
     topics_by_readers,
     topics_in_order,
 )
+from diskless.loop.long_work import Steps
 
 
 class RangeAssignor:
@@ -34,21 +36,23 @@ class RangeAssignor:
         partitions: Mapping[UUID, int],
         current: Mapping[str, TopicPartitions],
         topic_names: Mapping[UUID, str],
-    ) -> dict[str, dict[UUID, frozenset[int]]]:
+    ) -> Steps[Targets]:
         ordered = sorted(members, key=lambda member_id: _place(member_id, members[member_id]))
-        result: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in ordered}
-        kinds = topics_by_readers(
-            [members[one] for one in ordered], topics_in_order(partitions, topic_names)
-        )
+        result: Targets = {member_id: {} for member_id in ordered}
+        topics_by_name = yield from topics_in_order(partitions, topic_names)
+        kinds = yield from topics_by_readers([members[one] for one in ordered], topics_by_name)
         for kind in kinds:
             readers = [ordered[number] for number in kind.readers]
             alike: dict[int, list[UUID]] = defaultdict(list)
             for topic_id, count in kind.topics:
                 alike[count].append(topic_id)
+                yield
             for count, topics in alike.items():
-                for member_id, share in _shares(readers, count, topics, current).items():
+                shares = yield from _shares(readers, count, topics, current)
+                for member_id, share in shares.items():
                     for topic_id in topics:
                         result[member_id][topic_id] = share
+                        yield
         return result
 
 
@@ -61,12 +65,13 @@ def _shares(
     count: int,
     topics: Sequence[UUID],
     current: Mapping[str, TopicPartitions],
-) -> dict[str, frozenset[int]]:
+) -> Steps[dict[str, frozenset[int]]]:
     """Who gets which of `count` partitions of alike topics; only of readers that get any."""
-    owned = _owned(readers, count, topics, current)
+    owned = yield from _owned(readers, count, topics, current)
     least, surplus = divmod(count, len(readers))
     kept: dict[str, list[int]] = {}
     for member_id in readers:
+        yield
         mine = owned.get(member_id, [])
         share = least
         if surplus and len(mine) > least:
@@ -91,18 +96,20 @@ def _owned(
     count: int,
     topics: Sequence[UUID],
     current: Mapping[str, TopicPartitions],
-) -> dict[str, list[int]]:
+) -> Steps[dict[str, list[int]]]:
     """The partitions that each reader has of most of the alike topics, in order."""
     alike = frozenset(topics)
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     for member_id in readers:
         for topic_id, has in current.get(member_id, {}).items():
+            yield
             if topic_id in alike:
                 for partition in has:
                     if partition < count:
                         votes[partition][member_id] += 1
     owned: dict[str, list[int]] = defaultdict(list)
     for partition in sorted(votes):
+        yield
         # Of several with as many votes, the first reader.
         owned[votes[partition].most_common(1)[0][0]].append(partition)
     return owned

@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic.subscription import (
     CONSUMER_PROTOCOL,
     all_subscribed_topics,
@@ -126,7 +127,7 @@ class ClassicGroup:
         self._instances: dict[str, str] = {}
         """Member id by instance id."""
         self._pending: dict[str, float] = {}
-        """Ids given to clients that shall come back with them, and until when they are good."""
+        """Ids given to clients to come back with, and until when they are good."""
         self._supported: Counter[str] = Counter()
         """How many members know a protocol."""
         self._joining: dict[str, Ticket] = {}
@@ -661,7 +662,7 @@ class ClassicGroup:
             member_id = self._instances.get(instance_id, "")
         if member_id in self._pending and instance_id is None:
             del self._pending[member_id]
-            self._after_removal(now)
+            self._stop_waiting_for_pending(now)
             return None
         error = self._check_member(member_id, instance_id)
         if error is None:
@@ -732,8 +733,10 @@ class ClassicGroup:
             del self._pending[member_id]
         for member_id in expired:
             self._remove(member_id, UnknownMember("the session has expired"))
-        if expired or forgotten:
+        if expired:
             self._after_removal(now)
+        elif forgotten:
+            self._stop_waiting_for_pending(now)
         if self._join_deadline <= now:
             self._join_time_is_up(now)
         if self._sync_deadline <= now:
@@ -744,6 +747,10 @@ class ClassicGroup:
             min((one.expires_at for one in self._members.values()), default=math.inf),
             min(self._pending.values(), default=math.inf),
         )
+
+    def assigned(self, serial: int, targets: Targets, now: float) -> None:
+        """Never called: a member assigns the partitions."""
+        raise AssertionError("a classic group does not ask for an assignment")
 
     def close(self, error: DisklessError) -> None:
         """The group ends here: answer everybody who waits."""
@@ -796,6 +803,11 @@ class ClassicGroup:
             self._complete_join_if_all_are_there(now)
         elif self.state in (GroupState.STABLE, GroupState.COMPLETING):
             self._prepare_rebalance(now)
+
+    def _stop_waiting_for_pending(self, now: float) -> None:
+        """An id is good no more that nobody came back with: only a join phase waits for these."""
+        if self.state is GroupState.PREPARING:
+            self._complete_join_if_all_are_there(now)
 
     def _answer_parked(self, member_id: str, error: DisklessError) -> None:
         if (ticket := self._joining.pop(member_id, None)) is not None:

@@ -20,7 +20,8 @@ Source: ConsumerProtocolSubscription and ConsumerProtocolAssignment in Apache Ka
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from diskless.protocol.wire import INT16, INT32, ProtocolError, Reader, string
+from diskless.protocol.wire import ProtocolError, Reader, string
+from wal.wire.fields import INT16, INT32
 
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of groups that read topics; Connect and others have their own."""

@@ -1,10 +1,11 @@
 """Members of a KIP-848 group that speak the classic protocol: while a group is being upgraded.
 
-Nobody waits for anybody here either. JoinGroup is answered at once, with the member's epoch as the
-generation and without a leader; SyncGroup with what the coordinator has assigned. Heartbeats answer
-"rebalance in progress" when the member has to come again: for a newer assignment, to say that it
-has given something up, or because what it waits for is free now. A member says what it has in its
-subscription when it joins: one that rebalances eagerly has nothing then.
+Nobody waits for anybody here either. JoinGroup is answered as soon as there is an assignment, with
+the member's epoch as the generation and without a leader; SyncGroup with what the coordinator has
+assigned. Heartbeats answer "rebalance in progress" when the member has to come again: for a newer
+assignment, to say that it has given something up, or because what it waits for is free now. A
+member says what it has in its subscription when it joins: one that rebalances eagerly has nothing
+then.
 
 Whoever was told to join again, or has joined and not asked for its assignment yet, is removed after
 its rebalance timeout.
@@ -17,12 +18,11 @@ not take minutes, and such a member goes with its session).
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from diskless.groups.assignors.assignment import TopicPartitions
-from diskless.groups.assignors.partition_sets import difference, select
+from diskless.groups.assignors.partition_sets import difference
 from diskless.groups.classic.subscription import (
     CONSUMER_PROTOCOL,
     Subscription,
@@ -43,6 +43,13 @@ from diskless.groups.errors import (
 from diskless.ports import ClientInfo, JoinedGroup, JoinGroup, SyncedGroup, SyncGroup
 
 
+class Joining(NamedTuple):
+    """Who has asked to join, and what it has."""
+
+    member_id: str
+    owned: TopicPartitions
+
+
 class ClassicMembers:
     """Their part of a group. What is asked raises what it refuses."""
 
@@ -51,10 +58,10 @@ class ClassicMembers:
         self._roster: Final = core.roster
         self._topics = topics
 
-    def join(
+    def hear_join(
         self, request: JoinGroup, client: ClientInfo, now: float, *, new_id: str
-    ) -> JoinedGroup:
-        """JoinGroup; `new_id` is the member id for a client that has none."""
+    ) -> Joining:
+        """Take in a JoinGroup; `new_id` is the member id for a client that has none."""
         core, roster = self._core, self._roster
         subscription = self._subscription(request)
         before = self._joining(request, new_id)
@@ -80,14 +87,22 @@ class ClassicMembers:
         roster.put(before if member == before else member)
         if is_new or not is_same:
             roster.bump()
-        member = core.advance(member.member_id, self._ids(subscription.owned), now)
+        core.hear(member, now)
+        core.give_time(member, now)
+        return Joining(member.member_id, self._ids(subscription.owned))
+
+    def join(self, joining: Joining, now: float) -> JoinedGroup:
+        """Let who has asked to join go one step on; what it is told."""
+        core = self._core
+        member = core.advance(joining.member_id, joining.owned, now)
+        assert member.classic is not None
         core.hear(member, now)
         # Until it has asked for its assignment.
         core.give_time(member, now)
         return JoinedGroup(
             generation_id=member.member_epoch,
             protocol_type=CONSUMER_PROTOCOL,
-            protocol_name=classic.protocols[0].name,
+            protocol_name=member.classic.protocols[0].name,
             member_id=member.member_id,
         )
 
@@ -206,7 +221,7 @@ class ClassicMembers:
 
     def _can_take_more(self, member: ConsumerMember) -> bool:
         missing = difference(member.target, member.assigned)
-        return bool(select(missing, partial(self._roster.is_free, member.member_id)))
+        return bool(self._roster.free(member.member_id, missing))
 
     def _ids(self, owned: Mapping[str, frozenset[int]]) -> TopicPartitions:
         by_id: dict[UUID, frozenset[int]] = {}

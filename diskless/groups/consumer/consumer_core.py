@@ -14,12 +14,20 @@ durable. One state is being stored at a time, with everything that happened unti
 happens meanwhile goes into the next one. When a store fails, the requests it was for are refused,
 and what they changed stays: the next event stores it. When it never can be stored, as of a group
 that has grown too large, everybody who waits is refused, and the group is what it was when it was
-stored last.
+stored last. What it knew of topics is taken back too, so it looks at them again a little later.
 
-While a state is being stored no new assignment is made: nobody could be told of it yet, and more
-members may come until then. Heartbeats that need one are *postponed* to when the store is done, and
-then share it. What a member says is good until it says something else, so its next heartbeat takes
-the place of one that is postponed.
+An assignment is worked out in steps, outside, from what is so when it begins. Whoever needs one is
+*postponed* until it is there, and so is whoever has something to say; members that only say that
+they are alive are answered at once, and stay as they are. They take no step, because what they
+would be given now might be asked back at once, before they have said that they have it; and they
+are told nothing that they do not know, so their answers wait for no store. What changes meanwhile
+is stored together with the assignment, and is a reason for the next one: this one holds until then,
+so that the group gets on however often something changes. At most one is worked out at a time.
+
+While a state is being stored no new assignment is begun for heartbeats: nobody could be told of it
+yet, and more members may come until then. They too are postponed, and then share it. What a member
+says is good until it says something else, so its next request takes the place of one that is
+postponed.
 
 Timers cost nothing while nothing happens, as in a classic group: being heard of only moves the
 member's deadline on; `wakes_at` is a lower bound that is made exact when it comes.
@@ -27,29 +35,46 @@ member's deadline on; `wakes_at` is a lower bound that is made exact when it com
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from diskless.groups.assignors.assignment import Assignor, MemberSubscription, TopicPartitions
+from diskless.groups.assignors.assignment import (
+    Assignor,
+    MemberSubscription,
+    Targets,
+    TopicPartitions,
+)
 from diskless.groups.consumer.reconciliation import reconciled
 from diskless.groups.consumer.roster import Roster
 from diskless.groups.consumer.subscribed_topics import SubscribedTopics
 from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredConsumerGroup
 from diskless.groups.errors import GroupCoordinatorUnavailable, UnknownMember
-from diskless.groups.group_machine import Answer, AnswerHeartbeat, Effect, Store, Ticket
+from diskless.groups.group_machine import Answer, Assign, Effect, Store
 from diskless.groups.settings import GroupSettings
-from diskless.ports import ConsumerHeartbeatAnswer
 from wal.errors import AppendTooLarge, DisklessError, Rejected
 
 _STORE_RETRY_S: Final = 1.0
 """What could not be stored is stored with the next event, or then."""
 
+_NO_REVISION: Final = -1
+
+LOOK_AGAIN_S: Final = 5.0
+"""How long after a refused state the group looks at its topics again; about one heartbeat. At once
+would refuse every heartbeat of a group whose topics have become too many to be stored."""
+
 
 class _Postponed(NamedTuple):
-    ticket: Ticket
+    answer: Answer
+    """Without anything in it yet."""
     proceed: Callable[[float], None]
+
+
+class _Assigning(NamedTuple):
+    serial: int
+    bumps: int
+    """Of the roster, when it began."""
 
 
 class ConsumerCore:
@@ -78,26 +103,27 @@ class ConsumerCore:
         """Serial, revision and content of what is being stored."""
         self._durable = roster.snapshot()
         self._durable_revision = roster.revision
+        self._may_be_other = False
+        """Whether a later state may be what is stored, because a store had no certain outcome."""
         self._waiting: list[tuple[int, Answer]] = []
         """Answers, with the revision they must not precede; in order."""
         self._postponed: dict[str, _Postponed] = {}
-        """Heartbeats that need an assignment, by member."""
+        """Requests that need an assignment, by member."""
+        self._assigning: _Assigning | None = None
+        self._looks_again_at = math.inf
+        """When to look at the topics again, because what came of the last look was taken back."""
 
     # -- assignment -----------------------------------------------------------------------------
 
     def advance(self, member_id: str, owned: TopicPartitions | None, now: float) -> ConsumerMember:
         """Let a member that says what it has go one step on; the member as it is then."""
-        self.look_at_topics()
         roster = self.roster
-        if roster.group_epoch > roster.assignment_epoch:
-            self._count_topics()
-            self._assign()
         before = roster[member_id]
         member = reconciled(
             before,
             assignment_epoch=roster.assignment_epoch,
             owned=owned,
-            is_free=partial(roster.is_free, member_id),
+            free_of=partial(roster.free, member_id),
         )
         if member is not before:
             roster.put(member)
@@ -127,36 +153,83 @@ class ConsumerCore:
         names = self._settings.assignors
         return max(names, key=lambda name: (votes[name], -names.index(name)))
 
-    def _assign(self) -> None:
+    def _begin_assignment(self) -> None:
+        """Have the next assignment worked out, unless one is being worked out; not beside a store.
+
+        So what it is worked out from is not taken back meanwhile.
+        """
+        assert self._storing is None
+        if self._assigning is not None:
+            return
+        self._count_topics()
         roster, subscribed = self.roster, self.subscribed
         members = roster.members()
-        targets = self._assignors[self.assignor_name].assign(
+        steps = self._assignors[self.assignor_name].assign(
             {
                 one.member_id: MemberSubscription(one.instance_id, one.rack_id, subscribed.ids(one))
                 for one in members
             },
             roster.partition_counts,
             {one.member_id: one.target for one in members},
-            subscribed.names(roster.partition_counts),
+            subscribed.topic_names,
         )
+        self._serial += 1
+        self._assigning = _Assigning(self._serial, roster.bumps)
+        self.effects.append(Assign(self._serial, steps))
+
+    def assigned(self, serial: int, targets: Targets, now: float) -> None:
+        """The assignment that was begun under `serial` is worked out."""
+        if self._assigning is None or self._assigning.serial != serial:
+            return
+        bumps, self._assigning = self._assigning.bumps, None
+        roster = self.roster
         roster.assign(targets)
+        members = {member.member_id for member in roster.members()}
+        if roster.bumps != bumps or members != targets.keys():
+            roster.bump()
+        self._proceed(now, targets.keys())
+        if not self._waiting:
+            self._begin_if_wanted()
+        self.flush()
 
-    @property
+    def _proceed(self, now: float, assigned: Container[str] = ()) -> None:
+        """Go on with what was postponed: all of it, or that of members that are `assigned`."""
+        postponed, self._postponed = self._postponed, {}
+        is_outdated = self.roster.is_outdated
+        for member_id, one in postponed.items():
+            if is_outdated and member_id not in assigned:
+                self._postponed[member_id] = one
+            else:
+                one.proceed(now)
+
+    def _begin_if_wanted(self) -> None:
+        """Begin an assignment for those that are postponed, unless a store is under way."""
+        if self._postponed and self._storing is None:
+            self._begin_assignment()
+
     def must_wait(self) -> bool:
-        """Whether another assignment is due, and is better made when the store is done."""
+        """Whether a request needs another assignment, which is begun if it can be."""
         self.look_at_topics()
-        return self._storing is not None and self.roster.group_epoch > self.roster.assignment_epoch
+        if self.roster.is_outdated and self._storing is None:
+            self._begin_assignment()
+        return self.roster.is_outdated
 
-    def postpone(self, member_id: str, ticket: Ticket, proceed: Callable[[float], None]) -> None:
-        """Go on with this member's heartbeat when the store is done."""
-        self._postponed[member_id] = _Postponed(ticket, proceed)
+    def postpone(
+        self, member_id: str, empty_answer: Answer, proceed: Callable[[float], None]
+    ) -> None:
+        """Go on with this member's request when there is an assignment."""
+        self._postponed[member_id] = _Postponed(empty_answer, proceed)
 
     def refuse_postponed(self, member_id: str, error: DisklessError) -> None:
         """What a member said earlier does not count any more."""
         postponed = self._postponed.pop(member_id, None)
         if postponed is not None:
-            answer = ConsumerHeartbeatAnswer(error=error)
-            self.effects.append(AnswerHeartbeat(postponed.ticket, answer))
+            self.effects.append(refused(postponed.answer, error))
+
+    @property
+    def is_assigning(self) -> bool:
+        """Whether an assignment is being worked out."""
+        return self._assigning is not None
 
     # -- members --------------------------------------------------------------------------------
 
@@ -230,7 +303,12 @@ class ConsumerCore:
         }
         for member_id in sorted(late):
             self.remove(member_id)
-        self.wakes_at = min((*self._sessions.values(), *self._deadlines.values()), default=math.inf)
+        if self._looks_again_at <= now:
+            self._looks_again_at = math.inf
+            self.subscribed.look_again()
+        self.wakes_at = min(
+            (self._looks_again_at, *self._sessions.values(), *self._deadlines.values())
+        )
 
     # -- what is durable ------------------------------------------------------------------------
 
@@ -247,8 +325,12 @@ class ConsumerCore:
             self._waiting.append((self.roster.revision, effect))
 
     def flush(self) -> None:
-        """Have stored what has changed, unless a store is under way; the end of every event."""
-        if self._storing is None and not self.is_durable:
+        """Have stored what has changed, unless a store is under way; the end of every event.
+
+        What changes while an assignment is worked out is stored together with it.
+        """
+        is_busy = self._storing is not None or self._assigning is not None
+        if not is_busy and not self.is_durable:
             self._serial += 1
             snapshot = self.roster.snapshot()
             self._storing = self._serial, self.roster.revision, snapshot
@@ -262,37 +344,51 @@ class ConsumerCore:
         self._storing = None
         if error is None:
             self._durable, self._durable_revision = snapshot, revision
+            self._may_be_other = False
         elif isinstance(error, Rejected):
             self._refuse_all_postponed(unavailable(error))
             revision = self._take_back(now)
         else:
+            self._may_be_other = True
             self.wakes_at = min(self.wakes_at, now + _STORE_RETRY_S)
         answered = [effect for needed, effect in self._waiting if needed <= revision]
         self._waiting = [one for one in self._waiting if one[0] > revision]
         if isinstance(error, AppendTooLarge):
-            # Whoever made it too large: nobody else shall give up because of it.
+            # Whoever made it too large: nobody else gives up because of it.
             error = unavailable(error)
         self.effects += answered if error is None else [refused(one, error) for one in answered]
-        postponed, self._postponed = self._postponed, {}
-        for one in postponed.values():
-            one.proceed(now)
-        if self._waiting:
+        self._proceed(now)
+        self._begin_if_wanted()
+        if self._waiting or error is None:
             self.flush()
 
     def _take_back(self, now: float) -> int:
-        """Be as what is durable, because the rest never will be; the revision of that."""
+        """Go back to the durable state: the rest never becomes durable. Returns its revision."""
         roster = self.roster
         roster.revert(self._durable)
-        self._durable_revision = roster.revision
+        taken_back_at = roster.revision
+        if self._may_be_other:
+            # Nobody was told what that state says, and somebody else would begin with it.
+            self._durable_revision = _NO_REVISION
+            self.wakes_at = min(self.wakes_at, now + _STORE_RETRY_S)
+        else:
+            self._durable_revision = taken_back_at
+        self._looks_again_at = now + LOOK_AGAIN_S
+        self.wakes_at = min(self.wakes_at, self._looks_again_at)
         for member_id in (*self._sessions, *self._deadlines):
             if member_id not in roster:
                 self.forget(member_id)
         for member in roster.members():
             if member.member_id not in self._sessions:
                 self.hear(member, now)
-            if member.state is MemberState.UNREVOKED and not self.is_due(member.member_id):
-                self.give_time(member, now)
-        return self._durable_revision
+            if member.state is MemberState.UNREVOKED:
+                if not self.is_due(member.member_id):
+                    self.give_time(member, now)
+            elif member.classic is None:
+                # What it was told to do has been taken back. One that speaks the classic protocol
+                # may have been told to join again, and is heard of when it does.
+                self.has_done(member.member_id)
+        return taken_back_at
 
     def _refuse_all_postponed(self, error: DisklessError) -> None:
         for member_id in [*self._postponed]:
@@ -303,10 +399,10 @@ class ConsumerCore:
         waiting, self._waiting = self._waiting, []
         self.effects += [refused(effect, error) for _, effect in waiting]
         self._refuse_all_postponed(error)
-        self._storing = None
+        self._storing = self._assigning = None
         self._sessions.clear()
         self._deadlines.clear()
-        self.wakes_at = math.inf
+        self._looks_again_at = self.wakes_at = math.inf
 
 
 def started_over(member: ConsumerMember) -> ConsumerMember:

@@ -6,10 +6,10 @@
 
 Members send heartbeats, and everything happens in them: a heartbeat says what has changed with the
 member and what it has, its answer what it may have from now on. Nobody waits for anybody: each
-member goes to its target at its own pace (diskless/groups/consumer/reconciliation.py), and only a partition
-that is still held by another member has to be waited for. What is common to all members is in
-diskless/groups/consumer/consumer_core.py, those that speak the classic protocol, which may be in the group
-too, are in diskless/groups/consumer/classic_members.py.
+member goes to its target at its own pace (diskless/groups/consumer/reconciliation.py), and only a
+partition that is still held by another member has to be waited for. What is common to all members
+is in diskless/groups/consumer/consumer_core.py, those that speak the classic protocol, which may be
+in the group too, are in diskless/groups/consumer/classic_members.py.
 
 Invariants:
 - No partition is assigned to a member while another one may have it. It may, until it says that it
@@ -31,15 +31,16 @@ Source: KIP-848; Apache Kafka's GroupMetadataManager.
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Final
 
-from diskless.groups.assignors.assignment import Assignor
+from diskless.groups.assignors.assignment import Assignor, Targets, TopicPartitions
 from diskless.groups.assignors.partition_sets import NO_PARTITIONS, is_subset
 from diskless.groups.classic.subscription import CONSUMER_PROTOCOL
-from diskless.groups.consumer.classic_members import ClassicMembers
+from diskless.groups.consumer.classic_members import ClassicMembers, Joining
 from diskless.groups.consumer.consumer_core import ConsumerCore, started_over
 from diskless.groups.consumer.consumer_requests import (
     JOIN_EPOCH,
@@ -195,7 +196,7 @@ class ConsumerGroup:
 
     @property
     def is_unused(self) -> bool:
-        return self.is_empty and self._core.is_durable
+        return self.is_empty and self._core.is_durable and not self._core.is_assigning
 
     @property
     def is_closed(self) -> bool:
@@ -207,6 +208,7 @@ class ConsumerGroup:
         return (
             not self.is_empty
             and self._core.is_durable
+            and not self._core.is_assigning
             and all(member.classic is not None for member in self._roster.members())
         )
 
@@ -224,6 +226,10 @@ class ConsumerGroup:
     def may_delete_offsets(self) -> bool:
         return True
 
+    def patterns_to_match(self) -> AbstractSet[str]:
+        """Patterns of members that the next heartbeat matches with topics that are new."""
+        return self._core.subscribed.patterns_to_match(self._roster.members())
+
     # -- heartbeats -----------------------------------------------------------------------------
 
     def consumer_heartbeat(
@@ -238,10 +244,16 @@ class ConsumerGroup:
             elif request.member_epoch == LEAVE_STATIC_EPOCH:
                 answer = self._leave_for_a_while(request, now)
             else:
+                revision = self._roster.revision
                 member = self._heard(request, client, now)
-                if core.must_wait:
+                is_silent = self._roster.revision == revision and request.owned is None
+                if is_silent and core.is_assigning:
+                    self.effects.append(AnswerHeartbeat(ticket, self._answer(member)))
+                    return
+                if core.must_wait():
                     proceed = partial(self._proceed, ticket, request, member)
-                    core.postpone(member.member_id, ticket, proceed)
+                    empty_answer = AnswerHeartbeat(ticket, ConsumerHeartbeatAnswer())
+                    core.postpone(member.member_id, empty_answer, proceed)
                     return
                 answer = self._moved(request, member, now)
         except DisklessError as error:
@@ -282,11 +294,16 @@ class ConsumerGroup:
             member = replace(member, previous_epoch=request.member_epoch)
             self._roster.put(member)
         is_told = joins or _says_all(request) or member.assigned != before.assigned
+        return self._answer(member, member.assigned if is_told else None)
+
+    def _answer(
+        self, member: ConsumerMember, assignment: TopicPartitions | None = None
+    ) -> ConsumerHeartbeatAnswer:
         return ConsumerHeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
             heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
-            assignment=member.assigned if is_told else None,
+            assignment=assignment,
         )
 
     def _joining(self, request: ConsumerHeartbeat) -> ConsumerMember:
@@ -356,15 +373,23 @@ class ConsumerGroup:
     def join(
         self, ticket: Ticket, request: JoinGroup, client: ClientInfo, now: float, *, new_id: str
     ) -> None:
-        """JoinGroup: such a member is answered at once, with the epoch it goes to."""
+        """JoinGroup: such a member is answered with the epoch it goes to, when that is assigned."""
+        core = self._core
         try:
-            answer = self._classic.join(request, client, now, new_id=new_id)
+            joining = self._classic.hear_join(request, client, now, new_id=new_id)
         except DisklessError as error:
             refusal = JoinedGroup(error=error, member_id=request.member_id)
             self.effects.append(AnswerJoin(ticket, refusal))
         else:
-            self._core.answer(AnswerJoin(ticket, answer))
-        self._core.flush()
+            proceed = partial(self._proceed_join, ticket, joining)
+            if core.must_wait():
+                core.postpone(joining.member_id, AnswerJoin(ticket, JoinedGroup()), proceed)
+            else:
+                proceed(now)
+        core.flush()
+
+    def _proceed_join(self, ticket: Ticket, joining: Joining, now: float) -> None:
+        self._core.answer(AnswerJoin(ticket, self._classic.join(joining, now)))
 
     def sync(self, ticket: Ticket, request: SyncGroup, now: float) -> None:
         """SyncGroup: what the member has been assigned."""
@@ -440,6 +465,10 @@ class ConsumerGroup:
     def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
         """What was to be stored under `serial` is durable, or it is not known to be."""
         self._core.stored(serial, error, now)
+
+    def assigned(self, serial: int, targets: Targets, now: float) -> None:
+        """What an `Assign` has come to."""
+        self._core.assigned(serial, targets, now)
 
     def close(self, error: DisklessError) -> None:
         """The group ends here: answer everybody who waits."""

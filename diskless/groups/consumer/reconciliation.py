@@ -1,9 +1,9 @@
-"""How a member of a KIP-848 group comes from what it has to what it shall have.
+"""How a member of a KIP-848 group gets from what it has to its target.
 
             ┌── nothing to give up: epoch = the assignment's ──▶ STABLE or UNRELEASED
     STABLE ─┤                                                          ▲
             └── something to give up: epoch stays ──▶ UNREVOKED ───────┘
-                                            the member says that it has it no more
+                                            the member says that it gave it up
 
 A member first gives up what the target does not have any more, then takes what nobody else has.
 Whatever others still have it waits for, asking with every heartbeat (UNRELEASED). A partition
@@ -15,7 +15,6 @@ Source: KIP-848, "Member reconciliation".
 
 from collections.abc import Callable
 from dataclasses import replace
-from uuid import UUID
 
 from diskless.groups.assignors.assignment import TopicPartitions
 from diskless.groups.assignors.partition_sets import (
@@ -23,7 +22,6 @@ from diskless.groups.assignors.partition_sets import (
     difference,
     intersection,
     overlaps,
-    select,
     union,
 )
 from diskless.groups.consumer_state import ConsumerMember, MemberState
@@ -34,12 +32,12 @@ def reconciled(
     *,
     assignment_epoch: int,
     owned: TopicPartitions | None,
-    is_free: Callable[[UUID, int], bool],
+    free_of: Callable[[TopicPartitions], TopicPartitions],
 ) -> ConsumerMember:
     """The member one step further; itself if there is nothing to be done yet.
 
-    `owned` is what it says that it has; None: it does not say. `is_free` tells whether nobody else
-    has a partition.
+    `owned` is what the member says it has, None where it does not say. `free_of` takes partitions
+    and returns those that no other member has.
     """
     member_epoch = member.member_epoch
     match member.state:
@@ -56,7 +54,7 @@ def reconciled(
             member, member_epoch, MemberState.UNREVOKED, assigned=kept, revoking=given_up
         )
     missing = difference(member.target, kept)
-    free = select(missing, is_free)
+    free = free_of(missing)
     state = MemberState.STABLE if free == missing else MemberState.UNRELEASED
     assigned = union(kept, free) if free or given_up else member.assigned
     return _at_epoch(member, assignment_epoch, state, assigned=assigned, revoking=NO_PARTITIONS)

@@ -27,6 +27,8 @@ class Roster:
         self.revision = 0
         self.group_epoch = group_epoch
         self.assignment_epoch = group_epoch
+        self.bumps = 0
+        """How often something has changed that the assignment depends on."""
         self.partition_counts: Mapping[UUID, int] = MappingProxyType({})
         """Of the topics that members subscribe to and that exist, as the group epoch knows them."""
         self._members: dict[str, ConsumerMember] = {}
@@ -86,6 +88,20 @@ class Roster:
         """Whether nobody but `member_id` holds the partition."""
         return self._holders.get(topic_id, _NOBODY).get(partition, member_id) == member_id
 
+    def free(self, member_id: str, wanted: TopicPartitions) -> TopicPartitions:
+        """Those of `wanted` that nobody but `member_id` holds."""
+        held = self._holders.keys()
+        found = {}
+        for topic_id, indexes in wanted.items():
+            # Of most topics that are free at all, nobody holds any partition.
+            if topic_id in held:
+                indexes = frozenset(
+                    index for index in indexes if self.is_free(member_id, topic_id, index)
+                )
+            if indexes:
+                found[topic_id] = indexes
+        return found
+
     def revert(self, stored: StoredConsumerGroup) -> None:
         """Be as this was; what happened since has not happened."""
         self.group_epoch = stored.group_epoch
@@ -136,15 +152,21 @@ class Roster:
         A group epoch that has no assignment yet is as good for that as the next one.
         """
         self.revision += 1
+        self.bumps += 1
         self.group_epoch = self.assignment_epoch + 1
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the group epoch has no assignment yet."""
+        return self.group_epoch > self.assignment_epoch
+
     def assign(self, targets: Mapping[str, TopicPartitions]) -> None:
-        """The group epoch has an assignment: `targets` by member."""
+        """The group epoch has an assignment: `targets` by member, of which some may have gone."""
         self.revision += 1
         self.assignment_epoch = self.group_epoch
         for member_id, target in targets.items():
-            member = self._members[member_id]
-            if member.target != target:
+            member = self._members.get(member_id)
+            if member is not None and member.target != target:
                 self._members[member_id] = replace(member, target=target)
 
     def _hold(self, member_id: str, before: TopicPartitions, now: TopicPartitions) -> None:
@@ -154,9 +176,10 @@ class Roster:
             del holders[partition]
             if not holders:
                 del self._holders[topic_id]
-        for topic_id, partition in each(difference(now, before)):
-            holder = self._holders.setdefault(topic_id, {}).setdefault(partition, member_id)
-            assert holder == member_id, f"{topic_id}-{partition} is held by {holder}"
+        for topic_id, partitions in difference(now, before).items():
+            holders = self._holders.setdefault(topic_id, {})
+            assert holders.keys().isdisjoint(partitions), f"{topic_id} is held by others"
+            holders.update(dict.fromkeys(partitions, member_id))
 
 
 _NOBODY: Final[Mapping[int, str]] = MappingProxyType({})

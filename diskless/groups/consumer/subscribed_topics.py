@@ -5,8 +5,9 @@ is kept until topics change, and shared by members with the same subscription. T
 topics are not found by patterns: whoever wants to read the metadata log names it.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from diskless.groups.consumer.topic_patterns import TopicPattern
@@ -26,11 +27,25 @@ class Topics(Protocol):
 
     def topic(self, name: str) -> TopicDescription | None: ...
 
+    def named(self, names: AbstractSet[str]) -> Sequence[TopicDescription]:
+        """Those of these names that there are."""
+        ...
+
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
+
+    def pattern(self, pattern: str) -> TopicPattern:
+        """The same one for all that use it. Raises: InvalidRegularExpression."""
+        ...
+
+
+_NEVER: Final = -1
+"""No version of the topics."""
 
 
 class _Resolved(NamedTuple):
     names: frozenset[str]
+    """Whether there are such topics or not."""
+    topic_names: Mapping[UUID, str]
     counts: Mapping[UUID, int]
     ids: frozenset[UUID]
 
@@ -40,14 +55,26 @@ class SubscribedTopics:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._version = -1
+        self._version = _NEVER
         self._resolved: dict[tuple[tuple[str, ...], str | None], _Resolved] = {}
         self._patterns: dict[str, TopicPattern] = {}
+        self.topic_names: Mapping[UUID, str] = {}
+        """Of the topics that members mean, as of the last `counts`."""
 
     @property
     def is_current(self) -> bool:
         """Whether topics are still the same as when they were looked at last."""
         return self._version == self._topics.version
+
+    def look_again(self) -> None:
+        """Topics count as not looked at, whether they have changed or not."""
+        self._version = _NEVER
+
+    def patterns_to_match(self, members: Iterable[ConsumerMember]) -> AbstractSet[str]:
+        """Those that the next `counts` has to match with topics that are new."""
+        if self.is_current:
+            return frozenset()
+        return {one.topic_pattern for one in members if one.topic_pattern is not None}
 
     def check_pattern(self, pattern: str) -> None:
         """Raises: InvalidRegularExpression."""
@@ -59,9 +86,13 @@ class SubscribedTopics:
             self._version = self._topics.version
             self._resolved.clear()
         counts: dict[UUID, int] = {}
+        topic_names: dict[UUID, str] = {}
         in_use = {(member.topic_names, member.topic_pattern) for member in members}
         for names, pattern in in_use:
-            counts.update(self._resolve(names, pattern).counts)
+            resolved = self._resolve(names, pattern)
+            counts.update(resolved.counts)
+            topic_names.update(resolved.topic_names)
+        self.topic_names = topic_names
         self._resolved = {key: self._resolved[key] for key in in_use}
         patterns = {pattern for _, pattern in in_use}
         self._patterns = {
@@ -90,13 +121,15 @@ class SubscribedTopics:
             wanted = frozenset(names)
             if pattern is not None:
                 wanted |= self._pattern(pattern).matching(self._topics.topics())
-            found = [topic for topic in map(self._topics.topic, wanted) if topic is not None]
+            found = self._topics.named(wanted)
             counts = {topic.topic_id: topic.partition_count for topic in found}
-            known = self._resolved[key] = _Resolved(wanted, counts, frozenset(counts))
+            topic_names = {topic.topic_id: topic.name for topic in found}
+            known = _Resolved(wanted, topic_names, counts, frozenset(counts))
+            self._resolved[key] = known
         return known
 
     def _pattern(self, pattern: str) -> TopicPattern:
         compiled = self._patterns.get(pattern)
         if compiled is None:
-            compiled = self._patterns[pattern] = TopicPattern(pattern)
+            compiled = self._patterns[pattern] = self._topics.pattern(pattern)
         return compiled

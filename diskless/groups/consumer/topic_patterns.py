@@ -2,18 +2,22 @@
 
 RE2 takes time proportional to the name, whatever the pattern, and memory up to a limit: a client
 cannot make the broker work for ever. A pattern is for whole names, as in Kafka: `a` matches only
-the topic "a". Whoever compiles a pattern should keep the `TopicPattern`.
+the topic "a". A `TopicPattern` remembers which names it has looked at, so that a new topic costs
+one match; `PatternsInUse` has each pattern once for all that use it.
 
 Raises: InvalidRegularExpression (code 128) for what RE2 does not take, look-ahead and references to
 groups among it, and for what would become too large.
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final
+from weakref import WeakValueDictionary
 
 import re2
 
 from diskless.groups.errors import InvalidRegularExpression
+from diskless.loop.long_work import Steps, done_at_once
 
 PATTERN_LENGTH_MAX: Final = 8 << 10
 """Characters."""
@@ -27,7 +31,7 @@ _SHOWN_LENGTH_MAX: Final = 100
 class TopicPattern:
     """One compiled pattern."""
 
-    __slots__ = ("_compiled", "pattern")
+    __slots__ = ("__weakref__", "_compiled", "_looked_at", "_matched", "pattern")
 
     def __init__(self, pattern: str) -> None:
         """Raises: InvalidRegularExpression."""
@@ -45,14 +49,43 @@ class TopicPattern:
         except UnicodeEncodeError as error:
             raise _invalid(pattern, "not valid Unicode") from error
         self.pattern = pattern
+        self._looked_at: set[str] = set()
+        self._matched: set[str] = set()
 
     def __repr__(self) -> str:
         return f"TopicPattern({self.pattern!r})"
 
     def matching(self, names: Iterable[str]) -> frozenset[str]:
         """Those of `names` that the pattern matches from end to end."""
+        wanted = frozenset(names)
+        done_at_once(self.match(wanted))
+        return wanted & self._matched
+
+    def match(self, names: AbstractSet[str]) -> Steps[None]:
+        """Look at those of `names` that are new, in steps: `matching` is quick then."""
         matches = self._compiled.fullmatch
-        return frozenset(name for name in names if matches(name.encode()) is not None)
+        for name in names - self._looked_at:
+            if matches(name.encode()) is not None:
+                self._matched.add(name)
+            self._looked_at.add(name)
+            yield
+        if len(self._looked_at) > 2 * len(names):
+            self._looked_at &= names
+            self._matched &= names
+
+
+class PatternsInUse:
+    """Compiled patterns, each once for as long as somebody keeps it."""
+
+    def __init__(self) -> None:
+        self._compiled: WeakValueDictionary[str, TopicPattern] = WeakValueDictionary()
+
+    def get(self, pattern: str) -> TopicPattern:
+        """Raises: InvalidRegularExpression."""
+        compiled = self._compiled.get(pattern)
+        if compiled is None:
+            compiled = self._compiled[pattern] = TopicPattern(pattern)
+        return compiled
 
 
 def _invalid(pattern: str, reason: str) -> InvalidRegularExpression:

@@ -5,8 +5,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.support.kafka_fakes import HIGH_WATERMARK, Broker, FakeLog, running_broker
-from tests.support.kafka_raw_client import RawClient
 
 from diskless.ports import ActiveProducer, BrokerConfigEntry
 from metadata.operations import (
@@ -16,6 +14,8 @@ from metadata.operations import (
     DeleteRecords,
     TopicDescription,
 )
+from tests.support.kafka_fakes import HIGH_WATERMARK, Broker, FakeLog, running_broker
+from tests.support.kafka_raw_client import RawClient
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, CorruptState, DisklessError, NotCoordinator, UnknownTopicId
 

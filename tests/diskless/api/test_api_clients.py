@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
 from tests.support.kafka_fakes import Broker, running_broker
 
 pytestmark = pytest.mark.clients
@@ -77,12 +78,12 @@ def test_librdkafka_creates_produces_consumes_describes_and_deletes(broker):
     consumer.assign([TopicPartition("flights", partition, 0) for partition in range(3)])
     received: list[bytes] = []
     while len(received) < len(sent):
-        messages = consumer.consume(1_000, timeout=10)
+        messages = consumer.consume(1_000, timeout=120)
         assert messages, f"only {len(received)} of {len(sent)} records came"
         assert all(message.error() is None for message in messages)
         received += [message.value() for message in messages]
     assert sorted(received) == sorted(sent)
-    assert consumer.get_watermark_offsets(TopicPartition("flights", 0), timeout=10) == (0, 1_000)
+    assert consumer.get_watermark_offsets(TopicPartition("flights", 0), timeout=120) == (0, 1_000)
     consumer.close()
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, "flights")
@@ -90,7 +91,7 @@ def test_librdkafka_creates_produces_consumes_describes_and_deletes(broker):
     assert described.result(10)["retention.ms"].value == "1000"
     assert admin.describe_cluster().result(10).cluster_id == "a-cluster"
     admin.delete_topics(["flights"])["flights"].result(10)
-    assert "flights" not in admin.list_topics(timeout=10).topics
+    assert "flights" not in admin.list_topics(timeout=120).topics
 
 
 def test_librdkafka_is_told_at_once_that_there_are_no_transactions(broker):
@@ -111,7 +112,7 @@ def test_librdkafka_without_acks_stores_too(broker):
     consumer.assign([TopicPartition("t", 0, 0)])
     received: list[object] = []
     while len(received) < 100:
-        messages = consumer.consume(100, timeout=10)
+        messages = consumer.consume(100, timeout=120)
         assert messages
         received += messages
     consumer.close()

@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.support.kafka_fakes import running_broker
-from tests.support.kafka_raw_client import RawClient, frame
 
 from diskless.ports import JoinedGroup
 from tests.support.consumer_requests import consumer_join
 from tests.support.group_requests import CLIENT
 from tests.support.groups_bench import GroupsBench
+from tests.support.kafka_fakes import running_broker
+from tests.support.kafka_raw_client import RawClient, frame
 
 HEARTBEAT, DESCRIBE, COMMIT, FETCH, LIST, CLASSIC_DESCRIBE = 68, 69, 8, 9, 16, 15
 TOPIC = UUID(int=1)

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.kafka_fakes import running_broker
-from tests.support.kafka_raw_client import RawClient
 
 from tests.support.group_requests import subscription
 from tests.support.groups_bench import GroupsBench
+from tests.support.kafka_fakes import running_broker
+from tests.support.kafka_raw_client import RawClient
 from wal.errors import CommitFailed
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE, DELETE_OFFSETS = (

@@ -6,6 +6,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader
+
+from diskless.ports import FetchPartition, FetchResult, ListOffsetsPartition, ListOffsetsResult
 from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import (
     RawClient,
@@ -15,10 +19,6 @@ from tests.support.kafka_raw_client import (
     produce_frame,
     request_body,
 )
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader
-
-from diskless.ports import FetchPartition, FetchResult, ListOffsetsPartition, ListOffsetsResult
 from wal.errors import CommitOutcomeUnknown, CorruptBatch, ObjectStoreUnavailable
 
 
@@ -233,7 +233,7 @@ async def test_a_fetch_passes_on_what_was_asked_and_who_says_how_much_is_granted
         asked.append({"requests": list(requests), **arguments})
         return [FetchResult(None, 0, 0) for _ in requests]
 
-    async with connected(fetched_max_bytes=1 << 20) as (broker, client):
+    async with connected(fetched_max_bytes=2 << 20) as (broker, client):
         broker.manager.fetch = fetch  # type: ignore[method-assign,assignment]
         await client.send(
             fetch_frame(1, max_wait_ms=500, max_bytes=1 << 30, min_bytes=1 << 20),

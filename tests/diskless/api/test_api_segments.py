@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from tests.support.kafka_fakes import DenyEverything
 
 from diskless.api.access import Access
 from diskless.api.coordinator import plan_segments
@@ -24,6 +23,7 @@ from metadata.messages.segments import (
     encode_plan_request,
 )
 from metadata.operations import RolledSegment, SegmentCommit, SegmentPlan, WalExtent
+from tests.support.kafka_fakes import DenyEverything
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, DisklessError, NotCoordinator, UnknownTopicId
 
@@ -40,7 +40,7 @@ def plan(number: int) -> SegmentPlan:
         object_key=ObjectKey(f"segments/{number:03d}"),
         base_offset=Offset(0),
         last_offset=Offset(9),
-        extents=[EXTENT],
+        extents=(EXTENT,),
     )
 
 
@@ -61,7 +61,7 @@ class Coordinator:
     """Gives `plans`, answers three segments in three ways, or raises `error`."""
 
     def __init__(self, plans: int = 0, error: DisklessError | None = None) -> None:
-        self.plans = [plan(number) for number in range(plans)]
+        self.plans = tuple(plan(number) for number in range(plans))
         self.error = error
         self.asked: list[bool] = []
 
@@ -74,7 +74,7 @@ class Coordinator:
     async def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
         if self.error:
             raise self.error
-        assert segments == [rolled(0), rolled(1), rolled(2)]
+        assert segments == (rolled(0), rolled(1), rolled(2))
         return [
             SegmentCommit(),
             SegmentCommit(is_duplicate=True),
@@ -104,13 +104,13 @@ async def test_an_answer_ends_between_plans_and_holds_at_least_one(
 
 
 async def test_nothing_due_is_an_empty_answer() -> None:
-    assert (await ask(Coordinator(), PlanSegmentsRequest(False, 1))).plans == []
+    assert (await ask(Coordinator(), PlanSegmentsRequest(False, 1))).plans == ()
 
 
 async def test_what_a_coordinator_raises_is_a_code_without_plans() -> None:
     error = NotCoordinator("gone")
     response = await ask(Coordinator(error=error), PlanSegmentsRequest(False, 1))
-    assert response == PlanSegmentsResponse(kafka_code(error), "gone", "", [])
+    assert response == PlanSegmentsResponse(kafka_code(error), "gone", "", ())
 
 
 async def test_asking_for_no_plans_is_refused() -> None:
@@ -124,13 +124,13 @@ async def test_every_segment_is_answered_for_itself() -> None:
     body = encode_commit_request([rolled(0), rolled(1), rolled(2)])
     response = decode_commit_response(await handler(body, CLIENT))
     assert response.error_code == 0
-    assert response.results == [(0, "", False), (0, "", True), (100, "deleted", False)]
+    assert response.results == ((0, "", False), (0, "", True), (100, "deleted", False))
 
 
 async def test_a_commit_of_unknown_outcome_says_that_it_may_be_repeated() -> None:
     handler = commit_segments_handler(Coordinator(error=CommitOutcomeUnknown("disk")), ACCESS)
     response = decode_commit_response(await handler(encode_commit_request([rolled(0)]), CLIENT))
-    assert (response.error_code, response.results) == (7, [])
+    assert (response.error_code, response.results) == (7, ())
 
 
 async def test_who_may_not_act_on_the_cluster_neither_plans_nor_commits() -> None:
@@ -138,13 +138,13 @@ async def test_who_may_not_act_on_the_cluster_neither_plans_nor_commits() -> Non
     plan_handler = plan_segments_handler(coordinator, "s3://bucket", access)
     body = encode_plan_request(PlanSegmentsRequest(True, 1))
     planned = decode_plan_response(await plan_handler(body, CLIENT))
-    assert (planned.error_code, planned.object_store_url, planned.plans) == (31, "", [])
+    assert (planned.error_code, planned.object_store_url, planned.plans) == (31, "", ())
     assert coordinator.asked == []
     commit_handler = commit_segments_handler(Coordinator(error=DisklessError("asked")), access)
     committed = decode_commit_response(
         await commit_handler(encode_commit_request([rolled(0)]), CLIENT)
     )
-    assert (committed.error_code, committed.results) == (31, [])
+    assert (committed.error_code, committed.results) == (31, ())
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff" * 20, b"\x05garbage"])

@@ -7,11 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.support.kafka_fakes import Broker, running_broker
-from tests.support.kafka_raw_client import RawClient
 from kio.index import load_request_schema
 
 from metadata.operations import CreateTopic, TopicDescription
+from tests.support.kafka_fakes import Broker, running_broker
+from tests.support.kafka_raw_client import RawClient
 from wal.errors import CommitFailed, DisklessError
 
 
@@ -329,6 +329,15 @@ async def test_a_topics_whole_configuration_is_described(version):
         if version >= 3:
             assert policy.config_type == 7
             assert policy.documentation
+
+
+async def test_a_resource_that_is_asked_for_a_hundred_times_is_described_once():
+    async with connected() as (broker, client):
+        broker.topics.add("t")
+        asked = _item(32, 4, "resources", resource_type=2, resource_name="t",
+                      configuration_keys=None)  # fmt: skip
+        answer = await client.call(32, 4, resources=(asked,) * 100)
+        assert [r.resource_name for r in answer.results] == ["t"]
 
 
 async def test_the_brokers_own_configuration_is_described_read_only():

@@ -14,12 +14,12 @@ from uuid import UUID
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.support.kafka_raw_client import RawClient, frame, request_body, written
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
-from tests.support.kio_entities import smallest
 
 from tests.support.batch_builder import Row, build_batch, seal
+from tests.support.kafka_raw_client import RawClient, frame, request_body, written
+from tests.support.kio_entities import smallest
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
 

@@ -9,15 +9,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.kafka_fakes import DenyEverything, running_broker
-from tests.support.kafka_raw_client import RawClient
 from structlog.testing import capture_logs
 
 from diskless.api import RunningOperations, coordinator_apis
 from diskless.api.coordinator import diskless_find_batches
 from diskless.authorization import AllowEverything, Authorizer
+from diskless.loop.long_work import PORTION_TOPICS, done_at_once
 from diskless.ports import ClientInfo, EarlyEnd, ListOffsetsResult
 from diskless.server.registry import ApiRegistry, Request
 from metadata.clients.wire_client import WireClient
@@ -47,7 +46,10 @@ from metadata.operations import (
     WalExtent,
 )
 from tests.support.coordinator_samples import SAMPLES, told
+from tests.support.kafka_fakes import DenyEverything, running_broker
+from tests.support.kafka_raw_client import RawClient
 from tests.support.kip_1164_schemas import SCHEMAS, Field, decode, encode
+from tests.support.profiles import examples
 from wal.clock import SystemClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import (
@@ -55,6 +57,7 @@ from wal.errors import (
     CommitFailed,
     CommitOutcomeUnknown,
     CorruptObject,
+    DisklessError,
     InvalidConfig,
     InvalidPartitions,
     InvalidTopic,
@@ -163,7 +166,7 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         object_key=ObjectKey("segments/s"),
         base_offset=Offset(0),
         last_offset=Offset(9),
-        extents=[EXTENT],
+        extents=(EXTENT,),
     )
     rolled = RolledSegment(
         partition=TopicIdPartition(A, 0),
@@ -272,14 +275,14 @@ async def test_a_broker_that_may_not_act_on_the_cluster_hears_that() -> None:
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@examples(0.3)
 def test_every_operation_is_refused_to_who_may_not_act_on_the_cluster(data: st.DataObject) -> None:
     coordinators: Any = Coordinators()
     apis = coordinator_apis(coordinators, Search(), RunningOperations(), DenyEverything())
     samples = data.draw(st.sampled_from([*SAMPLES.values()]))
     (api,) = [api for api in apis if api.key == samples.operation.key]
     asked = data.draw(samples.requests)
-    reply: Any = api.handler(
+    steps: Any = api.handler(
         Request(
             version=0,
             client=ClientInfo(1, "c", "h"),
@@ -289,9 +292,51 @@ def test_every_operation_is_refused_to_who_may_not_act_on_the_cluster(data: st.D
             mute=lambda until: None,
         )
     )
+    reply: Any = done_at_once(steps)
     _, error = samples.operation.decode_response(asked, b"".join(reply))
     assert isinstance(error, ClusterAuthorizationFailed)
     assert coordinators.calls == []
+
+
+async def test_very_many_entries_are_served_some_at_a_time() -> None:
+    counts: list[int] = []
+
+    async def delete_topics(
+        topic_ids: Sequence[UUID], *, timeout_ms: int
+    ) -> Sequence[DisklessError | None]:
+        counts.append(len(topic_ids))
+        if len(counts) == 2:
+            raise CommitFailed("the disk")
+        return [None if topic_id != A else UnknownTopicId("gone") for topic_id in topic_ids]
+
+    async with serving() as s:
+        s.coordinators.delete_topics = delete_topics  # type: ignore[attr-defined]
+        others = [UUID(int=number) for number in range(1_000, 1_000 + 2 * PORTION_TOPICS)]
+        answers = await s.client.delete_topics([*others, A])
+    assert counts == [PORTION_TOPICS, PORTION_TOPICS, 1]
+    kinds = [type(answer) for answer in answers]
+    assert kinds == [
+        *[type(None)] * PORTION_TOPICS,
+        *[CommitFailed] * PORTION_TOPICS,
+        UnknownTopicId,
+    ]
+
+
+async def test_very_many_look_ups_share_their_limits() -> None:
+    asked: list[tuple[int, int, bool]] = []
+
+    async def find_batches(
+        requests: Sequence[FindBatches], *, max_bytes: int, at_least_one: bool, **_: Any
+    ) -> Sequence[FoundBatches]:
+        asked.append((len(requests), max_bytes, at_least_one))
+        return [FoundBatches(0, 10, [EXTENT]), *[FoundBatches()] * (len(requests) - 1)]
+
+    requests = [FindBatches(TopicIdPartition(A, number), 5, 100) for number in range(1_500)]
+    async with serving() as s:
+        s.coordinators.find_batches = find_batches  # type: ignore[attr-defined]
+        answers = await s.client.find_batches(requests, max_bytes=20)
+    assert asked == [(1_000, 20, True), (500, 20 - EXTENT.length_bytes, False)]
+    assert [at for at, answer in enumerate(answers) if answer.extents] == [0, 1_000]
 
 
 async def ask_for(s: Serving, key: int, count: int) -> Mapping[str, Any]:
@@ -644,7 +689,7 @@ async def test_stock_clients_pass_over_keys_that_they_do_not_know() -> None:
 
     def with_librdkafka(bootstrap: str) -> int:
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
-        return len(admin.list_topics(timeout=10).brokers)
+        return len(admin.list_topics(timeout=120).brokers)
 
     async with serving() as s:
         assert await asyncio.to_thread(with_kafka_python, s.bootstrap) == []

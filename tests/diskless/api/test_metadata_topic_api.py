@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
-from tests.support.kafka_raw_client import RawClient
 from kio.index import load_request_schema
-from tests.support.kio_entities import smallest
 
 from metadata.coordinator.metadata_partition import MetadataPartition
 from metadata.operations import CreateTopic, TopicDescription
+from tests.support.kafka_raw_client import RawClient
+from tests.support.kio_entities import smallest
 from tests.support.live_broker import DEADLINE_S, LiveBroker, until
 from wal.records.record_batch import iterate_headers
 

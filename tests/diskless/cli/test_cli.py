@@ -3,18 +3,21 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from demo.broker_process import DISKLESS, BrokerError, BrokerProcess
 from diskless.cli.cli import main
-from tests.support.live_broker import LiveBroker, until
+from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import ConfluentKafka, Record
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -97,7 +100,7 @@ def test_addresses_and_urls_that_make_no_sense_end_with_status_2(
 def test_a_bad_environment_variable_is_named_too(tmp_path: Path) -> None:
     finished = run("serve", "--data", tmp_path / "data", DISKLESS_WAL_CHUNK_MAX_BYTES="many")
     assert finished.returncode == 2
-    assert "wal.chunks.chunk.max.bytes" in finished.stderr
+    assert "wal.chunk.max.bytes" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
@@ -277,6 +280,7 @@ def test_serve_says_when_it_is_ready_and_stops_cleanly(tmp_path: Path, how: sign
         ready = (tmp_path / "broker.log").read_text()
         (line,) = (line for line in ready.splitlines() if "ready" in line)
         assert broker.bootstrap in line
+        assert re.search(r"health and metrics on http://127\.0\.0\.1:\d+$", line)
         ConfluentKafka().produce(broker.bootstrap, "t", [Record()])
         os.kill(broker.pid, how)
         assert broker.wait_for_death() == 0
@@ -311,16 +315,47 @@ def test_a_port_in_use_is_said_in_words(tmp_path: Path, broker: LiveBroker) -> N
     assert "Traceback" not in output
 
 
-def test_signals_during_start_end_it_too(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [DISKLESS, "serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until(lambda: (tmp_path / "data").exists(), "the data directory")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) in (0, -signal.SIGTERM)
-    finally:
-        process.kill()
-        process.wait()
+@pytest.mark.parametrize("what", ["data", "data/wal", "data/metadata/0/log", "data/objects"])
+def test_a_path_that_cannot_be_a_directory_is_said_in_one_line(tmp_path: Path, what: str) -> None:
+    path = tmp_path / what
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("in the way")
+    finished = run("serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0")
+    assert finished.returncode == 1
+    *_, line = finished.stderr.splitlines()
+    assert line.startswith("diskless: ")
+    assert str(tmp_path / "data") in line
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_signal_ends_a_start_that_a_store_holds_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        http = f"127.0.0.1:{probe.getsockname()[1]}"
+        probe.close()
+        url = f"s3://bucket?endpoint_url=http://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [
+                *[DISKLESS, "serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0"],
+                *["--object-store", url, "--set", f"http.listen={http}"],
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
+        )
+        try:
+            silent.settimeout(TIMEOUT_S)
+            asked, _ = silent.accept()
+            with asked, pytest.raises(HTTPError) as answer:
+                urlopen(f"http://{http}/readyz", timeout=TIMEOUT_S)
+            with answer.value as error:
+                assert b"starting: " in error.read()
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0
+    assert "stopped before it was ready" in output
+    assert "Traceback" not in output

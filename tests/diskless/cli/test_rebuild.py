@@ -11,7 +11,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from diskless.cli.cli import main
-from tests.support.live_broker import LiveBroker
+from tests.support.live_broker import LiveBroker, until
 from tests.support.rolled import roll_everything
 from tests.support.stock_clients import CODECS, TIMEOUT_S, confluent_consumer
 
@@ -63,10 +63,11 @@ def produce(broker: LiveBroker, seed: int, *, rounds: int = 6) -> None:
         assert producer.flush(TIMEOUT_S) == 0
 
 
-def read_all(broker: LiveBroker) -> Seen:
+def read_all(broker: LiveBroker, *topics: str) -> Seen:
+    """Of "flights" and "radar", or of the `topics` named."""
     seen: dict[tuple[str, int], list[tuple[int, bytes | None, bytes | None]]] = {}
     with confluent_consumer(broker.bootstrap) as consumer:
-        for topic in ("flights", "radar"):
+        for topic in topics or ("flights", "radar"):
             for partition in range(TOPICS[topic]):
                 place = TopicPartition(topic, partition)
                 low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
@@ -266,36 +267,91 @@ def test_a_rebuild_that_was_interrupted_is_repeated(
         assert read_all(broker) == before
 
 
-def test_a_lost_data_directory_comes_back_as_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("lost", "metadata_log"),
+    [
+        ("data directory", "object"),
+        ("metadata and cluster id", "local"),
+        pytest.param("data directory", "local", marks=pytest.mark.exhaustive),
+        pytest.param("metadata and cluster id", "object", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_rebuild_verify_and_serve_follow_each_other_as_the_operations_page_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], metadata_log: str, lost: str
 ) -> None:
-    store = f"file://{tmp_path / 'bucket'}"
-    with LiveBroker(tmp_path / "one", {**SETTINGS, "object.store.url": store}) as broker:
-        create_topics(broker)
-        produce(broker, 1, rounds=2)
-        before = read_all(broker)
-    shutil.rmtree(tmp_path / "bucket" / "meta", ignore_errors=True)
-    rebuild(tmp_path / "two", capsys, "--store", store)
-    with LiveBroker(tmp_path / "two", {**SETTINGS, "object.store.url": store}) as broker:
-        assert read_all(broker) == before
-        produce(broker, 2, rounds=2)
-
-
-def test_the_log_can_be_rebuilt_in_the_bucket(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = {**SETTINGS, "diskless.metadata.log": "object"}
+    url = f"file://{tmp_path / 'bucket'}"
+    settings = {**SETTINGS, "object.store.url": url, "diskless.metadata.log": metadata_log}
     data = tmp_path / "data"
     with LiveBroker(data, settings) as broker:
         create_topics(broker)
-        produce(broker, 1, rounds=2)
+        produce(broker, 1, rounds=1)
         before = read_all(broker)
-    forget_metadata(data)
-    rebuild(data, capsys, "--metadata-log", "object")
-    assert not (data / "metadata").exists()
+    if lost == "data directory":
+        shutil.rmtree(data)
+    else:
+        shutil.rmtree(data / "metadata")
+    for path in (tmp_path / "bucket" / "meta").iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif lost == "metadata and cluster id":
+            path.unlink()
+    place = ("--data", str(data), "--object-store", url)
+    assert main(["rebuild", *place, "--metadata-log", metadata_log]) == 0
+    assert main(["verify", *place]) == 0, capsys.readouterr()
+    told = capsys.readouterr().out
+    assert "metadata partitions" in told
     with LiveBroker(data, settings) as broker:
         assert read_all(broker) == before
-        produce(broker, 2, rounds=2)
+        produce(broker, 2, rounds=1)
+    assert main(["verify", *place]) == 0, capsys.readouterr()
+
+
+def test_offsets_stay_known_when_the_objects_that_noted_them_are_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+        for number in range(24):
+            # Every other object has the note of the one before, and is about to be deleted.
+            producer.produce(("flights", "radar")[number % 2], value=b"%d" % number, partition=0)
+            assert producer.flush(TIMEOUT_S) == 0
+        kept = len(wal_objects(data)) // 2
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.delete_topics(["radar"])["radar"].result(TIMEOUT_S)
+        until(lambda: len(wal_objects(data)) <= kept, "the objects of the deleted topic are gone")
+        before = read_all(broker, "flights")
+    assert (data / "objects" / "notes").is_dir()
+    assert main(["verify", "--data", str(data)]) == 0
+    assert "notes objects" in capsys.readouterr().out
+    forget_metadata(data)
+    report = rebuild(data, capsys)
+    assert len(report["inferred"]) <= 1  # type: ignore[arg-type]
+    with LiveBroker(data, SETTINGS) as broker:
+        assert read_all(broker, "flights") == before
+    (notes, *_) = (data / "objects" / "notes").iterdir()
+    content = bytearray(notes.read_bytes())
+    content[-1] ^= 1
+    notes.chmod(0o644)
+    notes.write_bytes(content)
+    assert main(["verify", "--data", str(data)]) == 1
+    assert notes.name in capsys.readouterr().out
+
+
+def wal_objects(data: Path) -> Sequence[Path]:
+    return list((data / "objects" / "wal").glob("*/*"))
+
+
+def test_a_directory_with_neither_metadata_nor_a_bucket_is_not_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", "--data", str(tmp_path / "nowhere")]) == 2
+    assert "no data directory" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+    (tmp_path / "empty").mkdir()
+    assert main(["verify", "--data", str(tmp_path / "empty")]) == 2
+    assert "holds metadata" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["flights", "x=flights"])

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.kafka_raw_client import RawClient, a_batch, frame, produce_frame, written
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
-from tests.support.kio_entities import entity_of
 
 from metadata.operations import METADATA_TOPIC
+from tests.support.kafka_raw_client import RawClient, a_batch, frame, produce_frame, written
+from tests.support.kio_entities import entity_of
 from tests.support.live_broker import LiveBroker, until
 
 COORDINATORS = 3

@@ -1,14 +1,17 @@
 """A whole broker's coordinators, asked over the wire: what was produced is found, to the record."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import Producer
 
 from metadata.clients.wire_client import WireClient
+from metadata.log.log_object import log_prefix
 from metadata.operations import (
     CommitFile,
     CreatePartitions,
@@ -19,11 +22,13 @@ from metadata.operations import (
     TopicDescription,
     WalExtent,
 )
+from tests.support.faulty_store import FaultyStore, StoreFaults
 from tests.support.live_broker import LiveBroker
 from wal.clock import SystemClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import (
     NotCoordinator,
+    ObjectStoreUnavailable,
     OffsetOutOfRange,
     Rejected,
     TopicExists,
@@ -31,6 +36,8 @@ from wal.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
+from wal.stores.object_store import ObjectStat, ObjectStore
+from wal.stores.store_url import open_store
 from wal.ulid import mint_ulid, wal_object_key
 
 NOW_MS = 1_704_067_200_000
@@ -203,3 +210,40 @@ async def test_a_coordinator_that_is_not_led_here_is_named_as_such(broker: LiveB
         ):
             with pytest.raises(NotCoordinator):
                 await asking
+
+
+class MeetingStore(FaultyStore):
+    """The first listing of each log waits until all of them have been asked for."""
+
+    logs: ClassVar[set[str]] = {log_prefix(index) for index in range(3)}
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store, StoreFaults())
+        self._asked: set[str] = set()
+        self._met = asyncio.Event()
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[ObjectStat]:
+        if prefix in self.logs:
+            self._asked.add(prefix)
+            if self._asked == self.logs:
+                self._met.set()
+            try:
+                async with asyncio.timeout(120):
+                    await self._met.wait()
+            except TimeoutError as error:
+                raise ObjectStoreUnavailable("they come one after the other") from error
+        async for stat in super().list(prefix, start_after):
+            yield stat
+
+
+def test_the_logs_of_all_metadata_partitions_are_opened_side_by_side(tmp_path: Path) -> None:
+    def opener(url: str, **doors: Any) -> ObjectStore:
+        return MeetingStore(open_store(url, **doors))
+
+    settings = {
+        "diskless.metadata.topic.num.partitions": "3",
+        "diskless.metadata.log": "object",
+        "object.store.url": f"file://{tmp_path / 'bucket'}",
+    }
+    with LiveBroker(tmp_path / "data", settings, opener=opener):
+        pass

@@ -1,5 +1,6 @@
 """The tagged field of ours in Metadata: there for who knows it, unnoticed by who does not."""
 
+from collections.abc import Generator
 from dataclasses import MISSING, fields, is_dataclass, make_dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -7,18 +8,19 @@ from typing import Any, get_args
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.support.kafka_fakes import FakeCluster, FakeTopics
-from tests.support.kafka_raw_client import request_body
 from kio.index import load_response_schema
 from kio.serial import entity_reader
-from tests.support.kio_entities import CLASS_VARIABLES
 
 from diskless.api.access import Access
 from diskless.api.topics import metadata as metadata_api
 from diskless.api.topics.metadata import PREFERRED_PRODUCE_BROKERS_TAG
 from diskless.authorization import AllowEverything
+from diskless.loop.long_work import done_at_once
 from diskless.ports import BrokerEndpoint, ClientInfo, EarlyEnd
 from diskless.server.registry import Request
+from tests.support.kafka_fakes import FakeCluster, FakeTopics
+from tests.support.kafka_raw_client import request_body
+from tests.support.kio_entities import CLASS_VARIABLES
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import STOCK_CLIENTS, TIMEOUT_S, Record, StockClient
 
@@ -38,7 +40,9 @@ def answer(gateways: tuple[int, ...], version: int) -> bytes:
         reserve=lambda size: size,
         mute=lambda until: None,
     )
-    reply = metadata_api.api(cluster, topics, Access(AllowEverything())).handler(request)
+    steps = metadata_api.api(cluster, topics, Access(AllowEverything())).handler(request)
+    assert isinstance(steps, Generator)
+    reply = done_at_once(steps)
     assert isinstance(reply, list)
     return b"".join(reply)
 

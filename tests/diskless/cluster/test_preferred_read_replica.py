@@ -11,12 +11,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import TopicPartition
-from tests.support.kafka_fakes import Broker, running_broker
-from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 
 from metadata.operations import CreateTopic, TopicDescription
-from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
+from tests.support.jvm import NEWEST, JvmUnavailable, KafkaTools
 from tests.support.kafka_commands import KafkaCommands
+from tests.support.kafka_fakes import Broker, running_broker
+from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import (
     TIMEOUT_S,
@@ -196,7 +196,8 @@ async def test_aiokafka_reads_from_its_rack(
 
 
 @pytest.mark.clients
-@pytest.mark.parametrize("version", KAFKA_VERSIONS)
+@pytest.mark.jvm
+@pytest.mark.parametrize("version", NEWEST)
 def test_java_reads_from_its_rack(racks: Mapping[str, LiveBroker], version: str) -> None:
     try:
         tools = KafkaTools(version)

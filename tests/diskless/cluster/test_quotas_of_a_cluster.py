@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
+from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 from tests.support.live_broker import LiveBroker, until
 
 DESCRIBE, ALTER = 48, 49

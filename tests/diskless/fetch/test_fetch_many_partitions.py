@@ -10,11 +10,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.diskless.replica.test_replica_manager import SOON_S, Setting, at, setting, until
 
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.ports import FetchPartition, FetchResult
 from metadata.operations import FindBatches, FoundBatches, TopicDescription
+from tests.diskless.replica.test_replica_manager import SOON_S, Setting, at, setting, until
 from wal.coordinates import TopicIdPartition
 from wal.errors import FencedLeaderEpoch, UnknownPartition, UnknownTopicId
 
@@ -265,6 +265,44 @@ async def test_an_offset_that_nobody_here_has_heard_of_is_waited_for(
 
 async def test_nothing_is_asked_for_and_nothing_answered(setting: Setting) -> None:
     assert list(await setting.fetch()) == []
+
+
+async def test_thousands_of_partitions_are_looked_up_in_turns_and_share_the_limit(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting.coordinator.by_name["wide"] = replace(WIDE, partition_count=2_500)
+    for partition in (0, 1_500):
+        setting.commit(key(partition), 300)
+    looks: list[tuple[int, int, bool]] = []
+    turns: list[int] = []
+    original = setting.coordinator.find_batches
+
+    async def find_batches(
+        requests: Sequence[FindBatches], *, max_bytes: int, at_least_one: bool = True
+    ) -> list[FoundBatches]:
+        looks.append((len(requests), max_bytes, at_least_one))
+        turns.append(turn)
+        return await original(requests, max_bytes=max_bytes, at_least_one=at_least_one)
+
+    monkeypatch.setattr(setting.coordinator, "find_batches", find_batches)
+    turn = 0
+    task = setting.fetch(*(wide(partition) for partition in range(2_500)), max_bytes=1_000)
+    while not task.done():
+        turn += 1
+        await asyncio.sleep(0)
+    assert looks == [(1_000, 1_000, True), (1_000, 700, False), (500, 400, False)]
+    assert turns == sorted({*turns}), "the loop had a turn between them"
+    results = await task
+    assert [row for row, result in enumerate(results) if result.records] == [0, 1_500]
+    assert {result.high_watermark for result in results} == {0, 1}
+
+
+async def test_what_is_wrong_with_many_rows_is_one_error_for_all(setting: Setting) -> None:
+    rows = FetchRows.of([at(0, topic_name=f"no-{number}") for number in range(1_200)])
+    answer = FetchAnswer.of(await setting.fetch_rows(rows))
+    assert {*map(type, answer.errors.values())} == {UnknownPartition}
+    assert len({*map(id, answer.errors.values())}) == 1
+    assert [*answer.errors] == [*range(1_200)]
 
 
 async def test_columns_give_back_what_they_were_made_of() -> None:

@@ -13,16 +13,17 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
-from tests.support.kafka_raw_client import frame, produce_frame, written
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
-from tests.support.kio_entities import entity_of
 
 from metadata.operations import CreateTopic, DeleteRecords, TopicDescription
 from tests.support.batch_builder import Row, build_batch
+from tests.support.kafka_raw_client import frame, produce_frame, written
+from tests.support.kio_entities import entity_of
 from tests.support.live_broker import DEADLINE_S, LiveBroker, until
+from tests.support.profiles import examples
 from wal.coordinates import TopicIdPartition
 from wal.records.record_batch import iterate_headers
 
@@ -305,11 +306,7 @@ def within_its_limit(world: World, row: Asked) -> list[Batch]:
 @example(  # the first row has room for four batches to the byte, and is given three
     rows=[Asked("sizes", 3, 3, 1_113), Asked("sizes", 0, 0, PLENTY)], max_bytes=9_829, version=4
 )
-@settings(
-    max_examples=250,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(2.5, allow=[HealthCheck.function_scoped_fixture])
 @given(
     rows=asked_rows(),
     max_bytes=st.integers(0, 500) | st.integers(0, 40_000) | st.just(PLENTY),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -26,6 +26,7 @@ from diskless.fetch.fetch_sessions import (
     SessionRequest,
 )
 from diskless.ports import FetchPartition, FetchResult
+from tests.support.profiles import examples
 from wal.clock import ManualClock
 from wal.errors import UnknownPartition
 
@@ -390,7 +391,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert len(self.sessions) == bool(self.model)
 
 
-SessionMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=8, deadline=None)
+SessionMachine.TestCase.settings = examples(0.4, steps=8)
 TestSessionsAgainstAModel = SessionMachine.TestCase
 
 
@@ -399,7 +400,7 @@ TestSessionsAgainstAModel = SessionMachine.TestCase
         st.tuples(st.sampled_from(IDS), st.integers(-(2**31), 2**31 - 1)), max_size=8, unique=True
     )
 )
-@settings(max_examples=40, deadline=None)
+@examples(0.4)
 def test_any_partition_number_keeps_its_topic(rows):
     sessions = some_sessions()
     context = sessions.begin(

@@ -23,6 +23,7 @@ from diskless.groups.errors import (
     UnknownMember,
     UnsupportedAssignor,
 )
+from diskless.loop.long_work import SLICE_S, done_at_once
 from diskless.ports import (
     ConsumerHeartbeatAnswer,
     FetchOffsets,
@@ -38,6 +39,7 @@ from tests.support.consumer_requests import (
 )
 from tests.support.group_requests import CLIENT, join_request
 from tests.support.groups_bench import SETTINGS, GroupsBench
+from wal.clock import ManualClock
 from wal.errors import AppendTooLarge, CommitFailed, InvalidRequest, NotCoordinator
 
 TOPIC = UUID(int=1)
@@ -59,7 +61,7 @@ class ConsumerBench(GroupsBench):
         return await self.router.consumer_heartbeat(request, CLIENT)
 
     def kind(self) -> str:
-        listed = self.router.list_groups()
+        listed = done_at_once(self.router.list_groups())
         assert not isinstance(listed, Exception)
         return listed[0].group_type
 
@@ -92,10 +94,54 @@ async def restarted(bench: GroupsBench, **settings: Any) -> ConsumerBench:
 async def test_a_member_joins_and_leaves(bench: ConsumerBench) -> None:
     joined = await bench.enter("a")
     assert (joined.member_epoch, joined.assignment) == (1, {TOPIC: ALL})
-    assert bench.router.list_groups() == [ListedGroup("group", "consumer", "Stable", "consumer")]
+    assert done_at_once(bench.router.list_groups()) == [
+        ListedGroup("group", "consumer", "Stable", "consumer")
+    ]
     assert (await bench.beat("a", -1)).error is None
-    assert bench.router.list_groups() == [ListedGroup("group", "consumer", "Empty", "consumer")]
+    assert done_at_once(bench.router.list_groups()) == [
+        ListedGroup("group", "consumer", "Empty", "consumer")
+    ]
     assert bench.store.writes == ["store_group group"] * 2
+
+
+class _HurryingClock(ManualClock):
+    """Every look at it takes a tenth of a slice."""
+
+    def monotonic(self) -> float:
+        self.advance(SLICE_S / 10)
+        return super().monotonic()
+
+
+async def test_members_are_served_while_a_large_assignment_is_worked_out() -> None:
+    bench = ConsumerBench(clock=_HurryingClock())
+    for number in range(200):
+        bench.topics.create(f"t-{number:03}", 1)
+    await bench.start()
+    first = await bench.enter("a", topic_pattern="t-.*")
+    assert len(first.assignment or {}) == 200
+    second = asyncio.create_task(bench.enter("b", topic_pattern="t-.*"))
+    await asyncio.sleep(0)
+    told = await bench.beat("a", 1)
+    assert (told.error, told.member_epoch, told.assignment) == (None, 1, None)
+    assert not second.done()
+    assert (await second).member_epoch == 2
+    told = await bench.beat("a", 1)
+    assert len(told.assignment or {}) == 100
+    await bench.stop()
+
+
+async def test_who_waits_for_a_large_assignment_is_sent_elsewhere_when_another_broker_leads() -> (
+    None
+):
+    bench = ConsumerBench(clock=_HurryingClock())
+    for number in range(200):
+        bench.topics.create(f"t-{number:03}", 1)
+    await bench.start()
+    joining = asyncio.create_task(bench.enter("a", topic_pattern="t-.*"))
+    await asyncio.sleep(0)
+    await bench.stop()
+    assert isinstance((await joining).error, NotGroupCoordinator)
+    assert not bench.store.writes
 
 
 async def test_a_heartbeat_that_changes_nothing_stores_nothing_and_sets_no_alarm(
@@ -150,7 +196,7 @@ async def test_whoever_comes_to_no_group_starts_over(bench: ConsumerBench) -> No
     """Clients take "no such group" for final."""
     for epoch in (5, -1):
         assert isinstance((await bench.beat("a", epoch)).error, UnknownMember)
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
 
 
 async def test_a_store_that_fails_is_an_error_to_come_back_from(bench: ConsumerBench) -> None:
@@ -164,7 +210,7 @@ async def test_a_store_that_fails_is_an_error_to_come_back_from(bench: ConsumerB
 async def test_a_group_that_cannot_be_stored_is_not_there(bench: ConsumerBench) -> None:
     bench.store.failures.append(AppendTooLarge("4 MiB"))
     assert isinstance((await bench.enter("a")).error, GroupCoordinatorUnavailable)
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
 
 
 async def test_a_leader_that_may_have_been_replaced_confirms_nobody(bench: ConsumerBench) -> None:
@@ -190,7 +236,9 @@ async def test_who_waits_is_sent_elsewhere_when_the_broker_leads_no_more(
 async def test_a_silent_member_is_forgotten_and_that_is_stored(bench: ConsumerBench) -> None:
     await bench.enter("a")
     await bench.advance(SESSION_S + 1)
-    assert bench.router.list_groups() == [ListedGroup("group", "consumer", "Empty", "consumer")]
+    assert done_at_once(bench.router.list_groups()) == [
+        ListedGroup("group", "consumer", "Empty", "consumer")
+    ]
     heir = await restarted(bench)
     assert isinstance((await heir.beat("a", 1)).error, UnknownMember)
     await heir.stop()
@@ -332,8 +380,47 @@ async def test_a_group_with_members_is_not_deleted_one_without_is(bench: Consume
     assert isinstance(await bench.router.delete_group("group"), NonEmptyGroup)
     await bench.beat("a", -1)
     assert await bench.router.delete_group("group") is None
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
     assert not bench.store.groups
+
+
+async def test_a_state_that_is_still_encoded_is_not_written_after_its_deletion(
+    bench: ConsumerBench,
+) -> None:
+    joined = asyncio.ensure_future(bench.enter("a"))
+    async with bench.router._led[0]._groups.encoding("group"):
+        # The store of the member that joins waits here, and whatever comes after it waits for it.
+        await bench.settled()
+        left = asyncio.ensure_future(bench.beat("a", -1))
+        deleted = asyncio.ensure_future(bench.router.delete_group("group"))
+        await bench.settled()
+        assert bench.store.writes == []
+    assert isinstance((await joined).error, UnknownMember)
+    await left
+    assert await deleted is None
+    await bench.settled()
+    assert bench.store.writes[-1] == "delete_group group"
+    assert not bench.store.groups
+
+
+async def test_matched_patterns_are_there_for_the_heartbeat(bench: ConsumerBench) -> None:
+    join = consumer_join("a", topic_pattern="top.*")
+    matched = [*bench.router.match_patterns(join)]
+    assert len(matched) == len(bench.topics.topics())
+    assert (await bench.router.consumer_heartbeat(join, CLIENT)).assignment == {TOPIC: ALL}
+    # The group has the pattern now, and topics are the same.
+    again = consumer_heartbeat("a", 1, topic_pattern="top.*")
+    assert [*bench.router.match_patterns(again)] == []
+
+
+async def test_only_what_will_be_looked_at_is_matched(bench: ConsumerBench) -> None:
+    for request in (
+        consumer_heartbeat("nobody", 1, topic_pattern="top.*"),
+        consumer_join("a", topic_pattern="top.*")._replace(group_id=""),
+    ):
+        assert [*bench.router.match_patterns(request)] == []
+    with pytest.raises(InvalidRegularExpression):
+        done_at_once(bench.router.match_patterns(consumer_join("a", topic_pattern="(")))
 
 
 # -- one kind becomes the other

@@ -23,6 +23,7 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
+from diskless.loop.long_work import done_at_once
 from diskless.ports import (
     BrokerEndpoint,
     FetchedOffset,
@@ -86,7 +87,7 @@ async def test_a_broker_that_does_not_lead_says_so_to_every_request() -> None:
         await bench.router.delete_group("group"),
     ]
     assert {type(error) for error in errors} == {NotGroupCoordinator}
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
     assert not task.done()
     await bench.stop()
 
@@ -98,7 +99,7 @@ async def test_while_groups_are_being_read_clients_are_asked_to_try_again() -> N
     await bench.settled()
     assert bench.pauses == 1
     assert isinstance((await bench.join()).error, GroupLoading)
-    assert isinstance(bench.router.list_groups(), GroupLoading)
+    assert isinstance(done_at_once(bench.router.list_groups()), GroupLoading)
     # A member of the group that is being read is not disturbed.
     assert bench.heartbeat(JoinedGroup(member_id="a member", generation_id=3)) is None
     bench.may_go_on.set()
@@ -165,7 +166,7 @@ async def test_a_member_of_a_group_that_nobody_knows_is_told_to_join_anew(
     assert isinstance(bench.heartbeat(joined), UnknownMember)
     (error,) = await bench.router.leave("group", [LeavingMember("m-1", None, "")])
     assert isinstance(error, UnknownMember)
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
 
 
 async def test_member_ids_begin_with_the_client_or_the_instance_id(bench: GroupsBench) -> None:
@@ -264,9 +265,9 @@ async def test_a_group_is_stored_in_the_order_in_which_it_changed(bench: GroupsB
 
 async def test_a_group_that_nobody_ever_was_in_leaves_nothing_behind(bench: GroupsBench) -> None:
     await bench.join(needs_member_id=True)
-    assert [group.group_id for group in bench.router.list_groups()] == ["group"]
+    assert [group.group_id for group in done_at_once(bench.router.list_groups())] == ["group"]
     await bench.advance(10.0)
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
     assert bench.store.groups == {}
 
 
@@ -355,7 +356,7 @@ async def test_an_offset_that_could_not_be_stored_is_an_error_that_says_what_to_
     bench.store.failures.append(failure)
     errors = await bench.commit(("topic", 0, 1), ("topic", 1, 1))
     assert [type(one) for one in errors] == [error, error]
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
 
 
 async def test_a_deposed_leader_gives_out_no_offsets(bench: GroupsBench) -> None:
@@ -435,9 +436,9 @@ async def test_a_group_is_gone_with_its_last_offset_if_it_has_nothing_else(
     bench: GroupsBench,
 ) -> None:
     await bench.commit(("topic", 0, 1))
-    assert len(bench.router.list_groups()) == 1
+    assert len(done_at_once(bench.router.list_groups())) == 1
     await bench.router.delete_offsets("group", [("topic", 0)])
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
 
 
 # -- administration
@@ -450,7 +451,7 @@ async def test_groups_are_listed_by_state_and_type(bench: GroupsBench) -> None:
     await bench.router.leave("left", [LeavingMember(joined.member_id, None, "")])
 
     def listed(**filters: Any) -> set[tuple[str, str, str]]:
-        groups = bench.router.list_groups(**filters)
+        groups = done_at_once(bench.router.list_groups(**filters))
         assert not isinstance(groups, Exception)
         assert all(group.group_type == "classic" for group in groups)
         return {(group.group_id, group.protocol_type, group.state) for group in groups}
@@ -465,7 +466,7 @@ async def test_groups_are_listed_by_state_and_type(bench: GroupsBench) -> None:
     assert listed(types=["CLASSIC"]) == {live, left, offsets_only}
     assert listed(types=["consumer"]) == set()
     after = await bench.restarted()
-    assert {group.group_id: group.state for group in after.router.list_groups()} == {
+    assert {group.group_id: group.state for group in done_at_once(after.router.list_groups())} == {
         "live": "Stable",
         "left": "Empty",
         "offsets only": "Empty",
@@ -500,10 +501,10 @@ async def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(bench: Group
     await bench.router.leave("group", [LeavingMember(joined.member_id, None, "")])
     assert await bench.router.delete_group("group") is None
     assert await bench.fetched() == {}
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
     assert isinstance(await bench.router.delete_group("group"), GroupIdNotFound)
     after = await bench.restarted()
-    assert after.router.list_groups() == []
+    assert done_at_once(after.router.list_groups()) == []
     await after.stop()
 
 
@@ -511,7 +512,7 @@ async def test_a_deletion_that_failed_leaves_the_group(bench: GroupsBench) -> No
     await bench.commit(("topic", 0, 1))
     bench.store.failures.append(CommitFailed("away"))
     assert isinstance(await bench.router.delete_group("group"), GroupCoordinatorUnavailable)
-    assert len(bench.router.list_groups()) == 1
+    assert len(done_at_once(bench.router.list_groups())) == 1
 
 
 async def test_who_joins_while_the_group_is_deleted_is_in_a_new_group(bench: GroupsBench) -> None:
@@ -549,7 +550,7 @@ async def test_offsets_of_a_group_without_members_are_forgotten_after_their_rete
     await bench.led.forget_unused()
     assert await bench.fetched() == {}
     assert bench.store.groups == {}
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
 
 
 async def test_offsets_of_what_is_read_are_kept_however_old(bench: GroupsBench) -> None:
@@ -573,7 +574,15 @@ async def test_offsets_without_a_group_go_by_their_own_age(bench: GroupsBench) -
     await bench.advance(DAY_S)
     await bench.led.forget_unused()
     assert await bench.fetched() == {}
-    assert bench.router.list_groups() == []
+    assert done_at_once(bench.router.list_groups()) == []
+
+
+async def test_a_clock_that_jumps_ahead_makes_no_offset_old(bench: GroupsBench) -> None:
+    await bench.commit(("topic", 0, 1))
+    await bench.commit(("topic", 1, 1), retention_ms=10_000)
+    bench.clock.step_wall(2 * RETENTION_S)
+    await bench.led.forget_unused()
+    assert await bench.fetched() == {("topic", 0): 1, ("topic", 1): 1}
 
 
 async def test_offsets_with_a_time_of_their_own_go_by_that(bench: GroupsBench) -> None:
@@ -584,6 +593,18 @@ async def test_offsets_with_a_time_of_their_own_go_by_that(bench: GroupsBench) -
     await bench.advance(2)
     await bench.led.forget_unused()
     assert await bench.fetched() == {}
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "stays"), [(-1, True), (-2, False), (-(2**63), False), (2**63 - 1, True)]
+)
+async def test_a_retention_of_any_size_is_a_time_or_the_brokers_own(
+    bench: GroupsBench, retention_ms: int, stays: bool
+) -> None:
+    await bench.commit(("topic", 0, 1), retention_ms=retention_ms)
+    await bench.advance(1)
+    await bench.led.forget_unused()
+    assert await bench.fetched() == ({("topic", 0): 1} if stays else {})
 
 
 async def test_offsets_of_deleted_topics_go_when_they_are_old(bench: GroupsBench) -> None:

@@ -2,11 +2,25 @@
 
 import io
 import random
+import struct
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_writer
+
+from diskless.api import kafka_apis
+from diskless.authorization import AllowEverything
+from diskless.fetch.fetch_sessions import FetchSessions
+from diskless.loop.long_work import done_at_once
+from diskless.ports import BrokerEndpoint
+from diskless.protocol import messages
+from diskless.protocol.wire import ProtocolError
+from diskless.quotas.quota_settings import QuotaSettings
+from diskless.quotas.quotas import QuotaEnforcer
 from tests.support.kafka_fakes import (
     FakeCluster,
     FakeConfigs,
@@ -16,19 +30,17 @@ from tests.support.kafka_fakes import (
     FakeStored,
     FakeTopics,
 )
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_writer
 from tests.support.kio_entities import as_fields, entities, promoted, smallest
-
-from diskless.api import kafka_apis
-from diskless.authorization import AllowEverything
-from diskless.fetch.fetch_sessions import FetchSessions
-from diskless.ports import BrokerEndpoint
-from diskless.protocol.messages import decode_request, encode_response
-from diskless.protocol.wire import ProtocolError
-from diskless.quotas.quota_settings import QuotaSettings
-from diskless.quotas.quotas import QuotaEnforcer
+from tests.support.profiles import examples
 from wal.clock import ManualClock
+
+
+def decode_request(key: int, version: int, body: bytes) -> Any:
+    return done_at_once(messages.decode_request(key, version, body))
+
+
+def encode_response(key: int, version: int, values: messages.Fields) -> bytes:
+    return b"".join(done_at_once(messages.encode_response(key, version, values)))
 
 
 def _registry():
@@ -59,9 +71,7 @@ FLEXIBLE = [
     item for item in SERVED if load_request_schema(item.values[0], item.values[1]).__flexible__
 ]
 
-few_examples = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+few_examples = examples(0.15)
 
 
 def _written(entity: Any) -> bytes:
@@ -149,3 +159,31 @@ def test_an_api_knows_its_flexible_versions(api):
         assert (
             api.has_flexible_response_header and api.is_flexible(version)
         ) == response.__header_schema__.__flexible__
+
+
+@pytest.mark.parametrize("milliseconds", [-(2**63), 2**63 - 1])
+def test_a_time_beyond_what_can_be_held_is_as_much_as_can_be(milliseconds: int) -> None:
+    """The retention of OffsetCommit v2, behind group id, generation and member id."""
+    body = struct.pack(">hih", 0, -1, 0) + struct.pack(">qi", milliseconds, 0)
+    held = decode_request(8, 2, body).retention_time
+    assert held.days == (timedelta.max.days if milliseconds > 0 else timedelta.min.days)
+
+
+def test_an_array_may_be_written_from_an_iterator_of_unknown_length() -> None:
+    group = {"error_code": 0, "group_id": "g", "group_state": "", "protocol_type": ""}
+    rows = ({**group, "protocol_data": "", "members": iter(())} for _ in range(2_000))
+    listed = [{**group, "protocol_data": "", "members": []}] * 2_000
+    assert encode_response(15, 0, {"groups": rows}) == encode_response(15, 0, {"groups": listed})
+
+
+def test_long_arrays_are_read_and_written_in_steps() -> None:
+    """OffsetFetch v1 of a thousand partitions, and the answer to it."""
+    partitions = struct.pack(">1000i", *range(1_000))
+    body = struct.pack(">h1sih1si", 1, b"g", 1, 1, b"t", 1_000) + partitions
+    reading = messages.decode_request(9, 1, body)
+    assert sum(1 for _ in iter(lambda: next(reading, "end"), "end")) >= 1_000
+    row = {"committed_offset": 0, "metadata": None, "error_code": 0}
+    rows = [{"partition_index": index, **row} for index in range(1_000)]
+    values = {"topics": [{"name": "t", "partitions": rows}]}
+    writing = messages.encode_response(9, 1, values)
+    assert sum(1 for _ in iter(lambda: next(writing, "end"), "end")) >= 1_000

@@ -9,25 +9,26 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
-from tests.support.kio_entities import entities, promoted, smallest
 
 from diskless.fetch.fetch_rows import FetchAnswer, FetchTopic
+from diskless.loop.long_work import done_at_once
 from diskless.ports import FetchPartition, FetchResult
 from diskless.protocol import fetch, produce
-from diskless.protocol.wire import ITEMS_MAX, NO_UUID, ProtocolError, Reader, unsigned_varint
+from diskless.protocol.wire import ITEMS_MAX, ProtocolError, Reader
+from tests.support.kio_entities import entities, promoted, smallest
+from tests.support.profiles import examples
 from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.errors import DisklessError
+from wal.wire.fields import NO_UUID, uvarint
 
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)
 
-few_examples = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+few_examples = examples(0.25)
 
 
 def _written(entity: Any) -> bytes:
@@ -61,7 +62,7 @@ def test_a_produce_request_is_cut_into_slices_of_its_fragments(version, data):
     pool = BufferPool(1 << 20)
     frame = _chain(pool, _written(entity) + trailing, data.draw(st.integers(1, 400)))
     before = pool.statistics()
-    asked = produce.decode_request(version, frame, Reader(frame.views()))
+    asked = done_at_once(produce.decode_request(version, frame, Reader(frame.views())))
     assert pool.statistics() == before, "nothing may be allocated for a request's records"
     frame.release()
 
@@ -85,7 +86,7 @@ def test_a_produce_request_is_cut_into_slices_of_its_fragments(version, data):
         for b in asked.batches
     ]
     assert found == expected
-    produce.release(asked.batches)
+    done_at_once(produce.release(asked.batches))
     assert pool.statistics().in_use_bytes == 0
 
 
@@ -95,10 +96,36 @@ def test_a_produce_request_of_the_future_is_read_without_its_new_fields(data):
     entity = data.draw(entities(load_request_schema(0, 9)))
     pool = BufferPool(1 << 20)
     frame = _chain(pool, _written(promoted(entity)), 64)
-    asked = produce.decode_request(9, frame, Reader(frame.views()))
+    asked = done_at_once(produce.decode_request(9, frame, Reader(frame.views())))
     assert [batch.topic_name for batch in asked.batches] == [
         topic.name for topic in entity.topic_data for _ in topic.partition_data
     ]
+
+
+def test_very_many_partitions_are_decoded_and_encoded_in_slices():
+    count = 10 * produce.PARTITIONS_AT_ONCE
+    partition = struct.pack(">ii", 3, 5) + b"batch"
+    body = struct.pack(">hhi", -1, 1, 30_000)
+    body += struct.pack(">ih1si", 1, 1, b"t", count) + partition * count
+    pool = BufferPool(1 << 20)
+    frame = _chain(pool, body, 1000)
+    steps = produce.decode_request(3, frame, Reader(frame.views()))
+    for _ in range(9):
+        next(steps)
+    steps.close()  # the client is gone: nothing is left of it
+    asked = done_at_once(produce.decode_request(3, frame, Reader(frame.views())))
+    frame.release()
+    assert len(asked.batches) == count
+    assert {b"".join(batch.records.views()) for batch in asked.batches} == {b"batch"}
+    done_at_once(produce.release(asked.batches))
+    assert pool.statistics().in_use_bytes == 0
+
+    rows = [produce.ProducedRow(3, 0, number, -1, 0) for number in range(count)]
+    steps = produce.encode_response(3, asked.topics, rows)
+    for _ in range(9):
+        next(steps)
+    whole = done_at_once(produce.encode_response(3, asked.topics, rows))
+    assert done_at_once(steps) == whole
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -109,7 +136,7 @@ def test_a_produce_request_cut_anywhere_is_an_error_and_gives_its_slices_back(ve
     for end in range(len(body)):
         frame = _chain(pool, body[:end], 7)
         with pytest.raises(ProtocolError):
-            produce.decode_request(version, frame, Reader(frame.views()))
+            done_at_once(produce.decode_request(version, frame, Reader(frame.views())))
         frame.release()
     assert pool.statistics().in_use_bytes == 0
 
@@ -144,7 +171,7 @@ def test_a_produce_response_is_written_as_kio_reads_it(version, data):
     if version >= 13:
         names = (UUID(int=1), UUID(int=2**127))
     topics = list(zip(names, (cut, len(rows) - cut), strict=True))
-    body = produce.encode_response(version, topics, rows)
+    body = done_at_once(produce.encode_response(version, topics, rows))
     read, size = entity_reader(load_response_schema(0, version))(body, 0)
     assert size == len(body)
     assert read.throttle_time == timedelta(0)
@@ -196,12 +223,12 @@ def test_a_fetch_request_is_read_as_kio_wrote_it(version, data):
     entity = data.draw(entities(load_request_schema(1, version)))
     from_the_future = version >= 12 and data.draw(st.booleans())
     body = _written(promoted(entity) if from_the_future else entity)
-    asked = fetch.decode_request(version, body + data.draw(st.binary(max_size=3)))
+    asked = done_at_once(fetch.decode_request(version, body + data.draw(st.binary(max_size=3))))
     assert list(asked.partitions) == _asked(version, entity)
     assert asked.topics == [
         (_fetch_topic(version, topic), len(topic.partitions)) for topic in entity.topics
     ]
-    assert list(asked.forgotten) == [
+    assert [(topic, gone.tolist()) for topic, gone in asked.forgotten] == [
         (_fetch_topic(version, topic), list(topic.partitions))
         for topic in getattr(entity, "forgotten_topics_data", ())
     ]
@@ -220,7 +247,7 @@ def _many_rows(version: int, counts: list[int]) -> bytes:
     part = kind.__dataclass_fields__["partitions"].type.__args__[0]
     topics = tuple(
         kind(
-            topic_id=UUID(int=number),
+            **({"topic_id": UUID(int=number)} if version >= 13 else {"topic": f"t{number}"}),
             partitions=tuple(
                 part(partition=index, fetch_offset=index * 3, partition_max_bytes=number)
                 for index in range(count)
@@ -234,7 +261,7 @@ def _many_rows(version: int, counts: list[int]) -> bytes:
 @pytest.mark.parametrize("version", [13, 18])
 @pytest.mark.parametrize("count", [1, 126, 127, 128, 16_382, 16_383])
 def test_a_fetch_request_of_many_partitions_is_read_whatever_their_number(version, count):
-    asked = fetch.decode_request(version, _many_rows(version, [count, 0, 3]))
+    asked = done_at_once(fetch.decode_request(version, _many_rows(version, [count, 0, 3])))
     expected = [
         (UUID(int=number), index, index * 3, number)
         for number, rows in ((1, count), (2, 0), (3, 3))
@@ -244,15 +271,23 @@ def test_a_fetch_request_of_many_partitions_is_read_whatever_their_number(versio
     assert [count for _, count in asked.topics] == [count, 0, 3]
 
 
+@pytest.mark.parametrize("version", [12, 18])
+def test_a_fetch_of_many_topics_is_read_and_answered_in_steps(version):
+    steps = fetch.decode_request(version, _many_rows(version, [1] * 1_000))
+    assert sum(1 for _ in steps) >= 7
+    topics = [(FetchTopic(UUID(int=number), ""), 1) for number in range(1_000)]
+    answer = FetchAnswer.of([FetchResult(None, 0, 0)] * 1_000)
+    nothing = np.zeros(1_000, np.int64)
+    assert sum(1 for _ in fetch.encode_response(version, topics, nothing, answer, nothing)) >= 7
+
+
 @pytest.mark.parametrize("counts", [[ITEMS_MAX], [60_000, 50_000]])
 def test_a_fetch_request_of_too_many_partitions_is_refused(counts):
     row = struct.pack(">iiqiqiB", 0, 0, 0, 0, 0, 0, 0)
-    topics = b"".join(
-        bytes(16) + unsigned_varint(count + 1) + row * count + b"\0" for count in counts
-    )
-    body = bytes(13 + 8) + unsigned_varint(len(counts) + 1) + topics + b"\1\1\0"
+    topics = b"".join(bytes(16) + uvarint(count + 1) + row * count + b"\0" for count in counts)
+    body = bytes(13 + 8) + uvarint(len(counts) + 1) + topics + b"\1\1\0"
     with pytest.raises(ProtocolError, match="more than"):
-        fetch.decode_request(18, body)
+        done_at_once(fetch.decode_request(18, body))
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -264,7 +299,7 @@ def test_a_fetch_request_cut_anywhere_is_an_error(version):
     for body in bodies:
         for end in range(len(body)):
             with pytest.raises(ProtocolError):
-                fetch.decode_request(version, body[:end])
+                done_at_once(fetch.decode_request(version, body[:end]))
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 18])
@@ -272,14 +307,15 @@ def test_a_fetch_request_cut_anywhere_is_an_error(version):
 @given(garbage=st.binary(max_size=150))
 def test_garbage_is_a_fetch_or_produce_request_or_a_protocol_error(version, garbage):
     try:
-        fetch.decode_request(version, garbage)
+        done_at_once(fetch.decode_request(version, garbage))
     except ProtocolError:
         pass
     pool = BufferPool(1 << 20)
     frame = _chain(pool, garbage, 10)
     try:
-        asked = produce.decode_request(min(version, 11), frame, Reader(frame.views()))
-        produce.release(asked.batches)
+        steps = produce.decode_request(min(version, 11), frame, Reader(frame.views()))
+        asked = done_at_once(steps)
+        done_at_once(produce.release(asked.batches))
     except ProtocolError:
         pass
     frame.release()
@@ -318,14 +354,16 @@ def test_a_fetch_response_is_written_as_kio_reads_it(version, data):
             for _, error, high_watermark, start, records in rows
         ]
     )
-    out = fetch.encode_response(
-        version,
-        topics,
-        np.array([row[0] for row in rows], np.int64),
-        answer,
-        np.array([row[1] for row in rows], np.int64),
-        read_committed=read_committed,
-        session_id=session_id,
+    out = done_at_once(
+        fetch.encode_response(
+            version,
+            topics,
+            np.array([row[0] for row in rows], np.int64),
+            answer,
+            np.array([row[1] for row in rows], np.int64),
+            read_committed=read_committed,
+            session_id=session_id,
+        )
     )
     handed_in = [buffer for row in rows for buffer in row[4]]
     kept = [buffer for buffer in out if isinstance(buffer, memoryview)]

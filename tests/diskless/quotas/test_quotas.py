@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.ports import ClientInfo
+from diskless.quotas import quotas as quotas_module
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.quotas import THROTTLE_MAX_S, QuotaEnforcer
-from diskless.quotas import quotas as quotas_module
 from metadata.operations import QuotaEntity
 from wal.clock import ManualClock
 

@@ -4,21 +4,25 @@ Objects here are batches back to back: the reader believes the coordinator about
 it needs no header or footer.
 """
 
+import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from diskless.loop.long_work import SLICE_S, LongWork
 from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
+from diskless.replica.batch_stamping import BATCHES_AT_ONCE
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from tests.support.batch_builder import Row, build_batch
+from tests.support.profiles import examples
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import PendingBatch
 from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
@@ -41,10 +45,12 @@ from wal.errors import (
     ObjectStoreUnavailable,
 )
 from wal.fd_cache import FdCache
+from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES
 from wal.records.record_batch import iterate_headers, parse_header, verify_crc
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_cache import ObjectCache, ObjectCacheSettings
 from wal.stores.object_store import BytesBody
+from wal.worker_threads import WorkerThreads
 
 PARTITION = TopicIdPartition(UUID(int=1), 0)
 OTHER = TopicIdPartition(UUID(int=1), 1)
@@ -127,6 +133,13 @@ class Setting(NamedTuple):
         (result,) = await self.reader.read([request], max_bytes=max_bytes)
         return result
 
+    async def read_extent(self, extent: WalExtent) -> memoryview:
+        threads = WorkerThreads("look", 1)
+        try:
+            return await self.reader.read_extent(extent, threads)
+        finally:
+            await threads.close()
+
     def chunk_of(self, *batches: bytes) -> SealedChunk:
         """Batches in a sealed chunk of this broker, all of one partition."""
         pool = BufferPool(1 << 20)
@@ -147,7 +160,9 @@ class Setting(NamedTuple):
 
 
 @asynccontextmanager
-async def in_place(tmp_path: Path) -> AsyncIterator[Setting]:
+async def in_place(
+    tmp_path: Path, seconds: Callable[[], float] | None = None
+) -> AsyncIterator[Setting]:
     clock = ManualClock(NOW_MS)
     store = FaultyStore()
     directory = ChunkDirectory(
@@ -168,6 +183,7 @@ async def in_place(tmp_path: Path) -> AsyncIterator[Setting]:
                 segments=segments,
                 executor=executor,
                 clock=clock,
+                long_work=LongWork(seconds or clock.monotonic),
                 cold_after_ms=COLD_AFTER_MS,
             )
             yield Setting(reader, store, cache, segments, directory, clock)
@@ -367,7 +383,7 @@ async def test_what_a_segment_did_not_fill_goes_to_those_behind_it(setting: Sett
     assert len(offsets_of(results[1])) == 3
 
 
-@settings(max_examples=40, deadline=None)
+@examples(0.4)
 @given(data=st.data())
 async def test_any_reading_equals_the_plain_model(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -472,7 +488,7 @@ async def test_damage_on_the_way_heals_by_asking_once_more(setting: Setting) -> 
     assert result.error is None
     assert offsets_of(result) == [(0, 0)]
     assert setting.store.statistics().gets == 2
-    assert await setting.reader.read_extent(extent) == sent[0]
+    assert await setting.read_extent(extent) == sent[0]
 
 
 async def test_an_extent_whose_batches_do_not_fit_its_offsets_is_damage(setting: Setting) -> None:
@@ -496,14 +512,84 @@ async def test_a_look_at_records_heals_or_names_the_damaged_object(setting: Sett
     key = await setting.put(*sent)
     extent = extent_of(key, sent)
     setting.store.flips_left = 1
-    assert await setting.reader.read_extent(extent) == b"".join(sent)
+    assert await setting.read_extent(extent) == b"".join(sent)
     setting.store.damage(key, 80)
     await setting.cache.invalidate(key)
     with pytest.raises(CorruptObject, match="wal/00/object"):
-        await setting.reader.read_extent(extent)
+        await setting.read_extent(extent)
     setting.store.read_error = ObjectStoreUnavailable("away")
     with pytest.raises(ObjectStoreUnavailable):
-        await setting.reader.read_extent(extent)
+        await setting.read_extent(extent)
+
+
+# Long work
+
+
+class Turns:
+    """A monotonic clock on which every look takes a slice, and a count of the loop's turns."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._now = 0.0
+
+    def seconds(self) -> float:
+        self._now += SLICE_S
+        return self._now
+
+    async def taken(self, work: Coroutine[Any, Any, ReadResult]) -> tuple[ReadResult, int]:
+        """What `work` gives, and how many turns others had meanwhile."""
+        counting = asyncio.create_task(self._count())
+        before = self.count
+        try:
+            return await work, self.count - before
+        finally:
+            counting.cancel()
+
+    async def _count(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+
+async def test_thousands_of_tiny_batches_leave_the_loop_turns_in_between(tmp_path: Path) -> None:
+    turns = Turns()
+    async with in_place(tmp_path, turns.seconds) as setting:
+        sent = [batch(b"x")] * 3_000
+        extent = extent_of(await setting.put(*sent), sent)
+        await setting.read(extent)
+        result, count = await turns.taken(setting.read(extent))
+        assert offsets_of(result) == [(n, n) for n in range(3_000)]
+        assert count >= 3_000 // BATCHES_AT_ONCE
+        skipped, count = await turns.taken(setting.read(extent, offset=2_999))
+        assert offsets_of(skipped) == [(2_999, 2_999)]
+        assert count >= 3_000 // BATCHES_AT_ONCE
+
+
+@pytest.mark.parametrize("timestamp_type", [CREATE_TIME, LOG_APPEND_TIME])
+async def test_a_very_large_batch_is_summed_in_pieces(tmp_path: Path, timestamp_type: int) -> None:
+    turns = Turns()
+    async with in_place(tmp_path, turns.seconds) as setting:
+        sent = [batch(bytes(3 * SUMMED_AT_ONCE_BYTES)), batch(b"behind it")]
+        extent = extent_of(await setting.put(*sent), sent, timestamp_type=timestamp_type)
+        result, count = await turns.taken(setting.read(extent))
+        assert result.error is None
+        assert offsets_of(result) == [(0, 0), (1, 1)]
+        assert count >= 4
+        setting.store.damage(extent.object_key, 2 * SUMMED_AT_ONCE_BYTES)
+        await setting.cache.invalidate(extent.object_key)
+        assert isinstance((await setting.read(extent)).error, CorruptObject)
+
+
+async def test_a_few_small_batches_are_served_in_the_turn_they_are_asked_for(
+    setting: Setting,
+) -> None:
+    sent = [batch(b"a"), batch(b"b")]
+    extent = extent_of(await setting.put(*sent), sent)
+    await setting.read(extent)
+    reading = setting.read(extent)
+    with pytest.raises(StopIteration) as end:
+        reading.send(None)
+    assert offsets_of(end.value.value) == [(0, 0), (1, 1)]
 
 
 # Own chunks
@@ -553,7 +639,7 @@ async def test_a_chunk_that_is_no_good_is_replaced_by_its_object(
     assert result.error is None
     assert offsets_of(result) == [(0, 0), (1, 1)]
     assert setting.store.statistics().gets > 0
-    assert len(await setting.reader.read_extent(extent)) == extent.length_bytes
+    assert len(await setting.read_extent(extent)) == extent.length_bytes
 
 
 async def test_a_damaged_chunk_while_the_store_is_away_is_no_damage_of_the_log(

@@ -5,13 +5,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from diskless.fetch.fetch_rows import Int64s
 from diskless.replica.log_ends import NOWHERE, UNKNOWN, HeardOf, LogEnds
 from metadata.operations import FoundBatches, TopicDescription
+from tests.support.profiles import examples
 from wal.coordinates import TopicIdPartition
 from wal.errors import OffsetOutOfRange
 
@@ -213,5 +213,5 @@ class LogEndsMachine(RuleBasedStateMachine):
         assert self.ends.slot_count <= max(16, 8 * (live + 8) + 8 * 5 * len(self.topics))
 
 
-LogEndsMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+LogEndsMachine.TestCase.settings = examples(0.5, steps=25)
 TestLogEndsAgainstAModel = LogEndsMachine.TestCase

@@ -346,7 +346,7 @@ async def test_reads_beside_appends_see_whole_batches(logged: Logged) -> None:
         return found
 
     assert sum(1 + number % 4 for number in range(40)) == 100
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         tasks.create_task(append())
         consumed = tasks.create_task(consume())
     assert consumed.result() == await stored(logged.log)

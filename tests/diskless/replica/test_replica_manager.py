@@ -2,13 +2,15 @@
 what the test says, when it says so."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tests.diskless.replica.test_metadata_topic import AppliedSoFar, Logged
 
+from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import (
     AppendBatch,
     AppendResult,
@@ -18,9 +20,10 @@ from diskless.ports import (
     FetchResult,
     ListOffsetsPartition,
 )
+from diskless.replica.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
 from diskless.replica.metadata_topic import MetadataTopic
-from diskless.replica.replica_manager import ReplicaManager, append_failed
+from diskless.replica.replica_manager import BATCHES_AT_ONCE, ReplicaManager, append_failed
 from diskless.replica.timestamp_search import TimestampSearch
 from metadata.log.log_batch import encode_batch
 from metadata.operations import (
@@ -33,6 +36,7 @@ from metadata.operations import (
     TopicDescription,
     WalExtent,
 )
+from tests.diskless.replica.test_metadata_topic import AppliedSoFar, Logged
 from tests.support.batch_builder import Row, build_batch
 from tests.support.coordinator_bench import MemoryMetadataLog
 from wal.chunks.buffer import BufferPool, chain_of
@@ -47,6 +51,7 @@ from wal.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidTopic,
+    KeysMissing,
     ObjectNotFound,
     OffsetOutOfRange,
     OutcomeUnknown,
@@ -56,12 +61,17 @@ from wal.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
+from wal.inflation_budget import InflationBudget
+from wal.records.batch_preparation import BatchWork, NeededWork, PreparedBatch
+from wal.records.compression import GZIP, ZSTD
+from wal.records.record_batch import BatchHeader
 
 NOW_MS = 1_704_067_200_000
 TOPIC = TopicDescription(topic_id=UUID(int=1), name="t", partition_count=3)
 P0, P1, P2 = (TopicIdPartition(TOPIC.topic_id, index) for index in range(3))
 CLIENT = ClientInfo(1, "test", "127.0.0.1")
-SOON_S = 10.0
+OTHER_CLIENT = ClientInfo(2, "test", "127.0.0.1")
+SOON_S = 120
 """What must happen happens long before; what must not is asserted at once."""
 
 
@@ -170,6 +180,16 @@ class ScriptedReader:
         return results
 
 
+class WorkBehindDoor(BatchWork):
+    """Waits in its thread."""
+
+    door: threading.Event
+
+    def run(self) -> PreparedBatch:
+        assert self.door.wait(SOON_S)
+        return super().run()
+
+
 class Setting:
     """A replica manager and what the test moves it with."""
 
@@ -181,6 +201,9 @@ class Setting:
         self.logs = [Logged(MemoryMetadataLog(), AppliedSoFar()) for _ in range(2)]
         """The partitions of the metadata topic."""
         metadata_topic = MetadataTopic(self.logs)
+        self.lanes = BatchLanes(self.pool, InflationBudget(1 << 28), begin=self._begin_work)
+        self.door = threading.Event()
+        self.door.set()
         self.granted_bytes = 1 << 30
         self.reserved: list[int] = []
         """What fetches were about to read, each time they asked."""
@@ -191,9 +214,27 @@ class Setting:
             search=cast(TimestampSearch, None),
             clock=ManualClock(NOW_MS),
             fetch_max_bytes=1 << 20,
+            lanes=self.lanes,
             metadata_topic=metadata_topic,
         )
         metadata_topic.subscribe(self.manager.committed)
+
+    def _begin_work(
+        self, payload: Sequence[memoryview], header: BatchHeader, needed: NeededWork
+    ) -> BatchWork:
+        work = WorkBehindDoor(payload, header, needed)
+        work.door = self.door
+        return work
+
+    def shut_door(self) -> None:
+        """No batch that has to be opened gets any further, until `open_door`."""
+        self.door.clear()
+
+    def open_door(self) -> None:
+        self.door.set()
+
+    def configure(self, configs: dict[str, str]) -> None:
+        self.coordinator.by_name["t"] = replace(TOPIC, configs=configs)
 
     async def log(self, partition: int = 0) -> bytes:
         """Append a batch to a metadata log and apply it; its bytes."""
@@ -207,10 +248,25 @@ class Setting:
         return AppendBatch(None, topic, partition, chain_of(self.pool, content))
 
     def append(
-        self, *batches: AppendBatch, acks: int = -1, timeout_ms: int = 60_000
+        self,
+        *batches: AppendBatch,
+        acks: int = -1,
+        timeout_ms: int = 60_000,
+        client: ClientInfo = CLIENT,
     ) -> "asyncio.Future[Sequence[AppendResult]]":
+        return done_at_once(
+            self.appending(*batches, acks=acks, timeout_ms=timeout_ms, client=client)
+        )
+
+    def appending(
+        self,
+        *batches: AppendBatch,
+        acks: int = -1,
+        timeout_ms: int = 60_000,
+        client: ClientInfo = CLIENT,
+    ) -> Steps["asyncio.Future[Sequence[AppendResult]]"]:
         return self.manager.append(
-            batches, acks=acks, timeout_ms=timeout_ms, produce_version=9, client=CLIENT
+            batches, acks=acks, timeout_ms=timeout_ms, produce_version=9, client=client
         )
 
     def fetch(
@@ -270,7 +326,8 @@ def at_log(partition: int = 0, offset: int = 0, **values: Any) -> FetchPartition
 @pytest.fixture
 async def setting() -> AsyncIterator[Setting]:
     setting = Setting()
-    yield setting
+    async with setting.lanes:
+        yield setting
     # Whatever the test did, nothing may be left behind.
     assert setting.parked == 0
     assert setting.pool.statistics().in_use_bytes == 0
@@ -402,6 +459,81 @@ async def test_closing_answers_the_produces_that_still_wait(setting: Setting) ->
     setting.manager.close()
     assert isinstance((await future)[0].error, OutcomeUnknown)
     setting.write_loop.settle(0, done(0))
+
+
+async def test_a_request_of_very_many_batches_is_appended_in_steps(setting: Setting) -> None:
+    count = 5 * BATCHES_AT_ONCE
+    steps = setting.appending(*(setting.batch(number % 3) for number in range(count)))
+    for number in range(1, 5):
+        next(steps)
+        assert [len(call) for call in setting.write_loop.calls] == [BATCHES_AT_ONCE] * number
+    beside = setting.append(setting.batch(1), client=OTHER_CLIENT)
+    # Outcomes may come before it is all handed on.
+    setting.write_loop.settle(0, done(0))
+    future = done_at_once(steps)
+    for number in range(1, count + 1):
+        setting.write_loop.settle(number, done(number))
+    assert len(await future) == count
+    assert (await beside)[0].base_offset == 4 * BATCHES_AT_ONCE
+
+
+async def test_a_large_request_that_is_given_up_keeps_nothing(setting: Setting) -> None:
+    steps = setting.appending(*(setting.batch() for _ in range(2 * BATCHES_AT_ONCE)))
+    next(steps)
+    steps.close()
+    assert len(setting.write_loop.batches) == BATCHES_AT_ONCE
+
+
+async def test_refusals_of_a_large_request_are_its_answer_too(setting: Setting) -> None:
+    count = 3 * BATCHES_AT_ONCE
+    results = await setting.append(*(setting.batch(7) for _ in range(count)))
+    assert [type(result.error) for result in results] == [UnknownPartition] * count
+    assert all(result.error.__traceback__ is None for result in results if result.error)
+
+
+async def test_after_large_batches_others_come_first(setting: Setting) -> None:
+    setting.configure({"max.message.bytes": "100000000"})
+    large = build_batch([Row(NOW_MS, value=bytes(7 << 20))])
+    steps = setting.appending(*(setting.batch(0, large) for _ in range(4)), setting.batch(1))
+    next(steps)
+    assert len(setting.write_loop.batches) == 3
+    done_at_once(steps)
+    assert len(setting.write_loop.batches) == 5
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_a_batch_that_has_to_be_opened_holds_up_its_partition_alone(
+    setting: Setting, acks: int
+) -> None:
+    setting.configure({"cleanup.policy": "compact"})
+    setting.shut_door()
+    keyed = build_batch([Row(NOW_MS, b"key")], codec=GZIP)
+    opened = setting.append(setting.batch(0, keyed), acks=acks)
+    setting.configure({})
+    behind = setting.append(setting.batch(0), setting.batch(1), acks=acks)
+    beside = setting.append(setting.batch(0), acks=acks, client=OTHER_CLIENT)
+    assert [batch.partition for batch in setting.write_loop.batches] == [P1, P0]
+    setting.open_door()
+    await until(lambda: len(setting.write_loop.batches) == 4)
+    for number in range(4):
+        setting.write_loop.settle(number, done(number))
+    assert [result.base_offset for result in await behind] == [3, 0]
+    assert (await beside)[0].base_offset == 1
+    assert (await opened)[0].base_offset == 2
+
+
+async def test_a_batch_that_is_opened_and_refused_is_its_answer(setting: Setting) -> None:
+    setting.configure({"cleanup.policy": "compact", "compression.type": "zstd"})
+    keyed = build_batch([Row(NOW_MS, b"key")], codec=GZIP)
+    keyless = build_batch([Row(NOW_MS, b"key"), Row(NOW_MS)], codec=GZIP)
+    future = setting.append(setting.batch(0, keyless), setting.batch(1, keyed))
+    await until(lambda: len(setting.write_loop.batches) == 1)
+    assert setting.write_loop.batches[0].header.codec == ZSTD
+    setting.write_loop.settle(0, done(0))
+    refused, stored = await future
+    assert isinstance(refused.error, KeysMissing)
+    assert refused.error.positions == [1]
+    assert stored.base_offset == 0
 
 
 # Fetch

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.support.kafka_raw_client import RawClient, fetch_frame, produce_frame
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from tests.support.batch_builder import Row, build_batch, seal
+from tests.support.kafka_raw_client import RawClient, fetch_frame, produce_frame
 from tests.support.live_broker import LiveBroker
 from tests.support.rolled import roll_everything
 from tests.support.stock_clients import QUIET, TIMEOUT_S

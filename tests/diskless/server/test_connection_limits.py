@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.config import load_config
@@ -44,7 +44,6 @@ def test_addresses_are_counted_for_themselves_and_together():
     assert counted.refusal("a") is None
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(1, 50))
 def test_never_more_are_read_from_in_a_second_than_the_rate_and_its_burst(seed, rate):
     rng = random.Random(seed)

@@ -3,232 +3,316 @@
 Over real pools and chain builders, since what they lend is what is counted.
 """
 
+import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.server.request_budget import RequestBudget
+from diskless.loop.turns import Turn
+from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES, RequestBudget
+from tests.support.profiles import examples
 from wal.chunks.buffer import BufferPool, ChainBuilder, FragmentChain
+from wal.clock import ManualClock
 
-BUFFER = 512
-LIMIT = 8 * BUFFER
-OVERHEAD = 40
-
-
-class Sender:
-    """A connection that sends frames of the given sizes and reads at most a buffer at a time."""
-
-    def __init__(self, number: int, pool: BufferPool, frames: list[int]) -> None:
-        self.number = number
-        self.builder = ChainBuilder(pool)
-        self.frames = frames
-        self.is_paused = False
-        self.answered = 0
-        self.in_memory: list[FragmentChain] = []
-        self.unanswered = 0
-
-    def resume(self) -> None:
-        assert self.is_paused
-        self.is_paused = False
-
-    def read(self, budget: RequestBudget, count: int) -> None:
-        """Receive some of what is to come, hand on the frames it completes, then wait or not."""
-        room = self.builder.writable(1)
-        left = sum(self.frames) - self.builder.received_bytes
-        self.builder.commit(min(count, len(room), left))
-        while self.frames and self.builder.received_bytes >= self.frames[0]:
-            chain = self.builder.take(self.frames.pop(0))
-            budget.completed(self.number)
-            budget.charge(OVERHEAD)
-            self.in_memory.append(chain)
-            self.unanswered += 1
-        self.is_paused = budget.must_wait(
-            self.number, self.resume, is_partial=self.builder.received_bytes > 0
-        )
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(1, 9_000), min_size=1, max_size=4), min_size=1, max_size=8),
-    st.randoms(use_true_random=False),
-)
-def test_every_frame_is_read_and_answered_and_memory_stays_near_the_limit(frames, chance):
-    pool = BufferPool(LIMIT)
-    budget = RequestBudget(LIMIT, pool)
-    senders = [Sender(number, pool, list(sizes)) for number, sizes in enumerate(frames)]
-    largest = max(max(sizes) for sizes in frames)
-    slack = largest + (2 * BUFFER + OVERHEAD * 4) * len(senders) + 2 * BUFFER
-    while any(sender.frames or sender.unanswered for sender in senders):
-        readable = [s for s in senders if s.frames and not s.is_paused]
-        written = [s for s in senders if s.in_memory]
-        answerable = [s for s in senders if s.unanswered > len(s.in_memory)]
-        assert readable or written or answerable, "everybody waits for everybody"
-        step = chance.choice([step for step in (readable, written, answerable) if step])
-        sender = chance.choice(step)
-        if step is readable:
-            sender.read(budget, chance.randint(1, BUFFER))
-        elif step is written:
-            sender.in_memory.pop(0).release()
-        else:
-            sender.unanswered -= 1
-            sender.answered += 1
-            budget.answered(OVERHEAD)
-        assert budget.used_bytes <= LIMIT + slack
-    assert budget.used_bytes == 0
-    assert budget.waiting == 0
-    assert [sender.answered for sender in senders] == [len(sizes) for sizes in frames]
+BUFFER = 8748
+"""A size class of the pool."""
+LIMIT = 64 * BUFFER
+OVERHEAD = 2_000
+LARGE = REQUEST_ALLOWANCE_BYTES + 1
 
 
 @dataclass
 class Rig:
-    """A budget whose memory is lent in buffers by the test."""
+    """A budget with its pool; those whom it lets go on are noted."""
 
     pool: BufferPool = field(default_factory=lambda: BufferPool(LIMIT))
-    resumed: list[int] = field(default_factory=list)
+    is_woken: bool = False
 
     def __post_init__(self) -> None:
-        self.budget = RequestBudget(LIMIT, self.pool)
+        self.budget = RequestBudget(LIMIT, self.pool, self._wake)
+        self.turn = Turn(ManualClock())
 
-    def partial(self, buffers: int) -> ChainBuilder:
-        """A connection's unfinished frame."""
-        builder = ChainBuilder(self.pool)
+    def _wake(self, budget: RequestBudget) -> None:
+        self.is_woken = True
+
+    def take_turns(self) -> None:
+        """What the event loop does."""
+        while self.is_woken:
+            self.is_woken = False
+            self.turn.start(0.0, 1)
+            self.is_woken = self.budget.take_turn(self.turn) or self.is_woken
+
+    def client(self, owner: str, frames: list[int] | None = None) -> "Client":
+        return Client(self, owner, frames or [])
+
+
+class Client:
+    """A connection that sends frames of the given sizes and reads at most a buffer at a time."""
+
+    def __init__(self, rig: Rig, owner: str, frames: list[int]) -> None:
+        self.owner = owner
+        self.frames = frames
+        self.went_on = 0
+        self.account = rig.budget.open(owner, self._resume)
+        self.builder = ChainBuilder(rig.pool, self.account)
+        self.is_paused = False
+        self.in_memory: list[FragmentChain] = []
+        self.unanswered = 0
+        self.answered = 0
+
+    def _resume(self) -> None:
+        self.is_paused = False
+        self.went_on += 1
+
+    @property
+    def held(self) -> int:
+        return self.account.held_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of an earlier request is held."""
+        return not self.unanswered and not self.in_memory
+
+    def can_read(self) -> bool:
+        return bool(self.frames) and not self.is_paused
+
+    def read(self, count: int) -> None:
+        """Receive some of the next frame, hand it on when it is complete, then wait or not."""
+        if not self.may_go_on():
+            return
+        room = self.builder.writable(1)
+        left = self.frames[0] - self.builder.received_bytes
+        self.builder.commit(min(count, len(room), left))
+        if self.builder.received_bytes == self.frames[0]:
+            chain = self.builder.take(self.frames.pop(0))
+            self.account.completed()
+            self.account.charge(OVERHEAD)
+            self.in_memory.append(chain)
+            self.unanswered += 1
+        self.may_go_on()
+
+    def may_go_on(self) -> bool:
+        size = self.frames[0] if self.frames and self.builder.received_bytes else 0
+        self.is_paused = self.account.must_wait(size)
+        if self.is_idle and size <= REQUEST_ALLOWANCE_BYTES:
+            assert not self.is_paused, "nothing is unanswered, and it is told to wait"
+        return not self.is_paused
+
+    def written(self) -> None:
+        self.in_memory.pop(0).release()
+
+    def answer(self) -> None:
+        self.unanswered -= 1
+        self.answered += 1
+        self.account.answered(OVERHEAD)
+        if self.is_paused:
+            # An answer is reason enough to ask again, as a connection does.
+            self.may_go_on()
+
+    def close(self) -> None:
+        self.builder.release()
+        self.account.close()
+
+    def hold(self, buffers: int) -> FragmentChain:
+        """A complete frame that is not written."""
         for _ in range(buffers):
-            builder.commit(len(builder.writable(BUFFER)))
-        return builder
+            self.builder.commit(len(self.builder.writable(BUFFER)))
+        return self.builder.take(self.builder.received_bytes)
 
-    def complete(self, buffers: int) -> FragmentChain:
-        """A frame whose batches wait for the write loop."""
-        return self.partial(buffers).take(buffers * BUFFER)
 
-    def must_wait(self, connection: int, *, is_partial: bool) -> bool:
-        return self.budget.must_wait(
-            connection, lambda: self.resumed.append(connection), is_partial=is_partial
-        )
+FRAMES = st.lists(
+    st.one_of(st.integers(1, 60_000), st.integers(60_000, 300_000)), min_size=1, max_size=4
+)
+
+
+@examples(0.5)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), FRAMES), min_size=1, max_size=8),
+    st.integers(0, 2**32),
+)
+def test_every_frame_is_read_and_answered_and_memory_stays_within_the_shares(senders, seed):
+    chance = random.Random(seed)
+    rig = Rig()
+    clients = [rig.client(owner, list(sizes)) for owner, sizes in senders]
+    largest = max(max(sizes) for _, sizes in senders)
+    allowance = REQUEST_ALLOWANCE_BYTES + 3 * BUFFER + OVERHEAD
+    while any(client.frames or client.unanswered for client in clients):
+        steps = [
+            *((client.read, client) for client in clients if client.can_read()),
+            *((client.written, client) for client in clients if client.in_memory),
+            *(
+                (client.answer, client)
+                for client in clients
+                if client.unanswered > len(client.in_memory)
+            ),
+        ]
+        assert steps, "everybody waits for everybody"
+        step, client = chance.choice(steps)
+        if step == client.read:
+            client.read(chance.randint(1, 3 * BUFFER))
+        else:
+            step()
+        rig.take_turns()
+        for owner in "ab":
+            own = [client for client in clients if client.owner == owner]
+            held = rig.budget.held_by(owner)
+            assert held == sum(client.held for client in own)
+            # Beyond its half: one request each, and the one whose turn it is to be received.
+            assert held <= LIMIT // 2 + allowance * len(own) + largest + BUFFER
+        assert rig.budget.used_bytes == sum(client.held for client in clients)
+    assert rig.budget.used_bytes == 0
+    assert rig.budget.waiting == 0
+    assert [client.answered for client in clients] == [len(sizes) for _, sizes in senders]
+
+
+@examples(0.3)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), FRAMES), min_size=1, max_size=8),
+    st.integers(0, 2**32),
+)
+def test_whoever_goes_leaves_nothing_behind_and_holds_up_nobody(senders, seed):
+    chance = random.Random(seed)
+    rig = Rig()
+    clients = [rig.client(owner, list(sizes)) for owner, sizes in senders]
+    for _ in range(chance.randint(0, 200)):
+        readers = [client for client in clients if client.can_read()]
+        if readers:
+            chance.choice(readers).read(3 * BUFFER)
+        rig.take_turns()
+    chance.shuffle(clients)
+    while clients:
+        gone = clients.pop()
+        gone.close()
+        while gone.in_memory:
+            gone.written()
+        while gone.unanswered:
+            gone.unanswered -= 1
+            gone.account.answered(OVERHEAD)
+        rig.take_turns()
+    assert rig.budget.used_bytes == 0
+    assert rig.budget.waiting == 0
+    assert rig.budget.held_by("a") == rig.budget.held_by("b") == 0
+
+
+def test_who_has_nothing_unanswered_never_waits_for_a_small_request():
+    rig = Rig()
+    rig.client("a").account.charge(LIMIT)
+    same, other = rig.client("a"), rig.client("b")
+    for client in (same, other):
+        assert not client.account.must_wait(0)
+        assert not client.account.must_wait(REQUEST_ALLOWANCE_BYTES)
+        client.account.charge(OVERHEAD)
+        assert client.account.must_wait(0), "one request, and no more"
+
+
+def test_an_owner_at_its_half_stops_none_of_another():
+    rig = Rig()
+    rig.client("a").account.charge(LIMIT // 2)
+    same, other = rig.client("a"), rig.client("b")
+    same.account.charge(OVERHEAD)
+    other.account.charge(OVERHEAD)
+    assert same.account.must_wait(100)
+    assert not other.account.must_wait(100)
+    assert not other.account.must_wait(LIMIT)
 
 
 def test_memory_that_was_written_lets_everybody_go_on_although_nothing_is_answered():
     rig = Rig()
-    rig.budget.charge(OVERHEAD)
-    chains = [rig.complete(1) for _ in range(8)]
-    assert rig.must_wait(1, is_partial=True)
-    assert rig.must_wait(2, is_partial=False)
+    holder, other = rig.client("a"), rig.client("b")
+    chains = [holder.hold(8) for _ in range(4)]
+    chains += [other.hold(8) for _ in range(4)]
+    assert rig.budget.used_bytes >= LIMIT
+    waiting = [rig.client(owner) for owner in "abab"]
+    for client in waiting:
+        client.account.charge(OVERHEAD)
+        assert client.account.must_wait(0)
     chains.pop().release()
-    assert rig.resumed == [], "one buffer is not worth to go on for"
-    assert rig.must_wait(3, is_partial=False), "nor may others take what these wait for"
-    chains.pop().release()
-    chains.pop().release()
-    assert rig.resumed == [1, 2, 3]
-    assert not rig.must_wait(1, is_partial=True)
+    rig.take_turns()
+    assert [client.went_on for client in waiting] == [0] * 4, "one frame is not worth to go on for"
     for chain in chains:
         chain.release()
-    assert rig.budget.used_bytes == OVERHEAD
+    rig.take_turns()
+    assert [client.went_on for client in waiting] == [1] * 4
+    assert rig.budget.used_bytes == 4 * OVERHEAD
 
 
-def test_what_unanswered_requests_keep_counts_as_well():
+def test_large_frames_are_received_one_after_the_other_beyond_the_limit():
     rig = Rig()
-    rig.budget.charge(LIMIT)
-    assert rig.must_wait(1, is_partial=False)
-    rig.budget.answered(LIMIT // 4)
-    assert rig.resumed == []
-    rig.budget.answered(1)
-    assert rig.resumed == [1]
+    rig.client("a").account.charge(LIMIT)
+    clients = [rig.client(owner) for owner in "aba"]
+    assert not clients[0].account.must_wait(LARGE), "the first goes on"
+    assert clients[1].account.must_wait(LARGE)
+    assert clients[2].account.must_wait(LARGE)
+    assert not clients[0].account.must_wait(LARGE), "until its frame is complete"
+    clients[0].account.completed()
+    assert clients[0].account.must_wait(LARGE), "its next frame is behind the others"
+    assert [client.went_on for client in clients] == [0, 1, 0]
+    clients[1].close()
+    assert [client.went_on for client in clients] == [0, 1, 1], "who ends leaves the turn to others"
+    clients[2].account.completed()
+    assert [client.went_on for client in clients] == [1, 1, 1]
 
 
-def test_in_an_outage_unfinished_frames_wait_for_those_that_are_not_written():
+def test_in_an_outage_large_frames_wait_for_those_that_are_not_written():
     rig = Rig()
-    unfinished = rig.partial(7)
-    blocked = rig.complete(1)
-    assert rig.must_wait(1, is_partial=True)
-    rig.budget.charge(OVERHEAD)
-    rig.budget.answered(OVERHEAD)
-    assert rig.resumed == [], "an answer, a timeout for one, wrote nothing"
-    blocked.release()
-    assert rig.resumed == [1]
-    unfinished.release()
+    chains = [rig.client("a").hold(20), rig.client("b").hold(44)]
+    large = rig.client("b")
+    assert large.account.must_wait(LARGE)
+    large.account.answered(0)
+    assert large.went_on == 0, "an answer, a timeout for one, wrote nothing"
+    chains.pop().release()
+    assert large.went_on == 0, "more than a quarter of the limit is not written"
+    chains.pop().release()
+    rig.take_turns()
+    assert large.went_on == 1
 
 
-def test_a_request_that_waits_for_long_does_not_keep_unfinished_frames_waiting():
+def test_who_timed_out_and_asks_again_in_an_outage_waits():
     rig = Rig()
-    rig.budget.charge(OVERHEAD)  # a parked Fetch, say
-    unfinished = rig.partial(8)
-    assert not rig.must_wait(1, is_partial=True), "it will never be enough by itself"
-    unfinished.release()
+    chains = [rig.client(owner).hold(33) for owner in "ab"]
+    client = rig.client("b")
+    own = client.hold(1)
+    assert not client.account.charged_bytes
+    assert client.account.must_wait(100), "what it sent before is still in the write queue"
+    own.release()
+    assert client.went_on == 1
+    assert not client.account.must_wait(100)
+    for chain in chains:
+        chain.release()
 
 
-def test_unfinished_frames_are_let_through_one_after_the_other_in_turn():
+def test_those_who_wait_go_on_an_owner_at_a_time():
     rig = Rig()
-    frames = [rig.partial(4) for _ in range(3)]
-    assert not rig.must_wait(1, is_partial=True), "the first goes on"
-    assert rig.must_wait(2, is_partial=True)
-    assert rig.must_wait(3, is_partial=True)
-    assert not rig.must_wait(1, is_partial=True), "until its frame is complete"
-    rig.budget.completed(1)
-    assert rig.must_wait(1, is_partial=True), "its next frame is behind the others"
-    assert rig.resumed == [2]
-    rig.budget.completed(2)
-    assert rig.must_wait(2, is_partial=True)
-    assert rig.resumed == [2, 3]
-    for frame in frames:
-        frame.release()
-    assert rig.resumed == [2, 3, 1, 2]
+    hog = rig.client("hog")
+    hog.account.charge(LIMIT)
+    order: list[str] = []
+    for owner in ("a", "a", "a", "b", "c"):
+        account = rig.budget.open(owner, lambda owner=owner: order.append(owner))
+        account.charge(1)
+        assert account.must_wait(0)
+    hog.account.answered(LIMIT)
+    rig.take_turns()
+    assert order == ["a", "b", "c", "a", "a"]
 
 
-def test_a_connection_that_ends_lets_the_next_one_go_on():
+@pytest.mark.parametrize("size", [0, LARGE])
+def test_below_the_limits_nobody_waits(size):
     rig = Rig()
-    first, rest = rig.partial(2), rig.partial(8)
-    assert not rig.must_wait(1, is_partial=True)
-    assert rig.must_wait(2, is_partial=True)
-    assert rig.must_wait(3, is_partial=True)
-    first.release()
-    assert rig.resumed == []
-    rig.budget.abandoned(1)
-    assert rig.resumed == [2]
-    rest.release()
-    assert rig.resumed == [2, 3]
-
-
-def test_unfinished_frames_above_the_mark_leave_the_room_up_to_the_limit_to_all():
-    rig = Rig()
-    frames = [rig.partial(1) for _ in range(9)]
-    assert not rig.must_wait(1, is_partial=True)
-    assert rig.must_wait(2, is_partial=True)
-    assert rig.must_wait(3, is_partial=False)
-    frames.pop().release()
-    assert rig.resumed == []
-    frames.pop().release()
-    assert rig.resumed == [2, 3], "no answer would bring it down to the mark"
-    for frame in frames:
-        frame.release()
-
-
-def test_somebody_with_nothing_begun_is_never_preferred_at_the_limit():
-    rig = Rig()
-    unfinished = rig.partial(24)
-    assert not rig.must_wait(1, is_partial=True)
-    assert rig.must_wait(2, is_partial=False)
-    assert rig.must_wait(3, is_partial=True)
-    rig.budget.completed(1)
-    assert rig.must_wait(4, is_partial=True)
-    assert rig.resumed == [3]
-    assert rig.budget.waiting == 2
-    unfinished.release()
-
-
-@pytest.mark.parametrize("is_partial", [True, False])
-def test_below_the_limit_nobody_waits(is_partial):
-    rig = Rig()
-    chain = rig.complete(7)
-    assert not rig.must_wait(1, is_partial=is_partial)
-    assert not rig.budget.is_spent_for(1)
+    client = rig.client("a")
+    chain = client.hold(30)
+    client.account.charge(OVERHEAD)
+    assert not client.account.must_wait(size)
+    assert not client.account.is_at_limit()
     chain.release()
 
 
-def test_at_the_limit_all_but_the_preferred_one_read_little_at_a_time():
+def test_at_a_limit_all_but_the_one_whose_turn_it_is_read_little_at_a_time():
     rig = Rig()
-    unfinished = rig.partial(8)
-    assert not rig.must_wait(1, is_partial=True)
-    assert not rig.budget.is_spent_for(1)
-    assert rig.budget.is_spent_for(2)
-    unfinished.release()
+    rig.client("a").account.charge(LIMIT // 2)
+    same, other = rig.client("a"), rig.client("b")
+    assert same.account.is_at_limit()
+    assert not other.account.is_at_limit()
+    assert not same.account.must_wait(LARGE)
+    assert not same.account.is_at_limit()

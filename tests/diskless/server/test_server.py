@@ -4,11 +4,28 @@ import asyncio
 import functools
 import inspect
 import struct
+import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
+
+from diskless.loop.long_work import Steps
+from diskless.loop.read_turns import READS_MAX
+from diskless.ports import ClientInfo
+from diskless.server.registry import (
+    Api,
+    ApiRegistry,
+    Deferred,
+    MustClose,
+    Outcome,
+    Reply,
+    Request,
+)
+from diskless.server.server import KafkaServer, ServerSettings
 from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import (
     RawClient,
@@ -18,10 +35,6 @@ from tests.support.kafka_raw_client import (
     produce_frame,
     request_body,
 )
-
-from diskless.ports import ClientInfo
-from diskless.server.registry import Api, ApiRegistry, MustClose, Request
-from diskless.server.server import KafkaServer, ServerSettings
 from wal.clock import ManualClock
 from wal.errors import InvalidRecord, InvalidSettings, ObjectStoreUnavailable
 
@@ -51,7 +64,7 @@ def on_both_loops(test: Test) -> Any:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until `condition` holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
             await asyncio.sleep(0)
 
@@ -151,6 +164,53 @@ async def test_a_refused_batch_under_acks_0_closes_the_connection():
         await client.close()
 
 
+@on_both_loops
+async def test_who_sends_many_requests_before_it_is_answered_has_a_backlog_and_others_have_none():
+    async with running_broker(clock=ManualClock()) as broker:
+        assert broker.server._shared is not None
+        turns = broker.server._shared.turns
+        many = await connect(broker)
+        await many.send(*(frame(18, 0, number, b"") for number in range(200)))
+        assert [(await many.receive())[0] for _ in range(200)] == list(range(200))
+        assert not turns.are_others_served
+        few = await connect(broker)
+        await few.send(*(frame(18, 0, number, b"") for number in range(5)))
+        assert [(await few.receive())[0] for _ in range(5)] == list(range(5))
+        assert turns.are_others_served
+        await few.close()
+        await until(lambda: broker.server.statistics().connections == 1)
+        assert not turns.are_others_served
+        await many.close()
+
+
+@on_both_loops
+async def test_what_is_sent_in_one_go_is_a_backlog_before_the_first_of_it_begins():
+    reading: list[int] = []
+    may_end = asyncio.Event()
+
+    async def read(request: Request) -> Reply:
+        async with request.read_turn:
+            reading.append(request.client.connection_id)
+            await may_end.wait()
+        return [b"done"]
+
+    async with running_broker(apis=_with(read)) as broker:
+        many, one = await connect(broker), await connect(broker)
+        await many.send(*(frame(UNSERVED_KEY, 0, number, b"") for number in range(20)))
+        await until(lambda: broker.metrics.received["Broken"] == 20)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(reading) == READS_MAX
+        await one.send(frame(UNSERVED_KEY, 0, 0, b""))
+        await until(lambda: len(reading) > READS_MAX)
+        assert reading[-1] != reading[0]
+        may_end.set()
+        assert await one.receive() == (0, b"done")
+        assert [await many.receive() for _ in range(20)] == [(at, b"done") for at in range(20)]
+        await one.close()
+        await many.close()
+
+
 # --- bad bytes
 
 
@@ -239,6 +299,80 @@ async def test_apiversions_above_ours_is_answered_in_version_0_with_our_range():
         await client.close()
 
 
+# --- handlers that work in slices
+
+
+def _counting_down(effects: list[int]) -> Any:
+    """As many steps as the request says, an effect, and as many again for the answer."""
+
+    def handle(request: Request) -> Steps[Outcome]:
+        before, after = struct.unpack(">ii", request.body)
+        yield from _counted(before)
+        effects.append(before)
+
+        def encode(_: None) -> Steps[Reply]:
+            yield from _counted(after)
+            return [request.body]
+
+        async def nothing() -> None:
+            pass
+
+        return Deferred(nothing(), encode, None)
+
+    return handle
+
+
+def _counted(count: int) -> Steps[None]:
+    for _ in range(count):
+        time.sleep(0.0001)
+        yield
+
+
+@on_both_loops
+async def test_requests_of_a_connection_take_effect_in_order_whatever_their_size():
+    effects: list[int] = []
+    async with running_broker(apis=_with(_counting_down(effects))) as broker:
+        client, other = await connect(broker), await connect(broker)
+        sizes = [300, 0, 100, 0]
+        bodies = [
+            frame(UNSERVED_KEY, 0, at, struct.pack(">ii", n, n)) for at, n in enumerate(sizes)
+        ]
+        await client.send(*bodies)
+        # Somebody else is served meanwhile.
+        await other.call(18, 0)
+        assert 300 not in effects
+        assert [await client.receive() for _ in sizes] == [
+            (at, struct.pack(">ii", size, size)) for at, size in enumerate(sizes)
+        ]
+        assert effects == sizes
+        await until(lambda: broker.server.statistics().request_bytes_held == 0)
+        await client.close()
+        await other.close()
+
+
+@on_both_loops
+async def test_an_answer_in_slices_is_given_up_when_its_client_goes():
+    effects: list[int] = []
+    async with running_broker(apis=_with(_counting_down(effects))) as broker:
+        client = await connect(broker)
+        await client.send(frame(UNSERVED_KEY, 0, 1, struct.pack(">ii", 0, 1 << 30)))
+        await until(lambda: effects == [0])
+        await client.close()
+        await until(lambda: broker.server.statistics().request_bytes_held == 0)
+
+
+@on_both_loops
+async def test_a_handler_in_slices_ends_with_the_server():
+    effects: list[int] = []
+    async with running_broker(apis=_with(_counting_down(effects)), stop_timeout_ms=0) as broker:
+        client = await connect(broker)
+        await client.send(frame(UNSERVED_KEY, 0, 1, struct.pack(">ii", 1 << 30, 0)))
+        await until(lambda: broker.metrics.received["Broken"] == 1)
+    assert effects == []
+    assert await client.is_closed_by_server()
+    await client.close()
+
+
 # --- handlers that fail
 
 
@@ -279,6 +413,32 @@ async def test_a_bug_in_a_handler_closes_its_connection_only(handler):
         await until(lambda: broker.server.statistics().request_bytes_held == 0)
         await client.close()
         await good.close()
+
+
+async def test_failing_handlers_write_one_line_a_second_for_each_api():
+    clock = ManualClock()
+    apis = _with(_breaks_at_once)
+    apis.add(replace(apis.find(UNSERVED_KEY), key=UNSERVED_KEY - 1, name="BrokenToo"))
+
+    async def break_it(key: int) -> None:
+        client = await connect(broker)
+        await client.send(frame(key, 0, 1, b""))
+        assert await client.is_closed_by_server()
+        await client.close()
+
+    async with running_broker(apis=apis, clock=clock) as broker:
+        with capture_logs() as lines:
+            for key in (UNSERVED_KEY, UNSERVED_KEY, UNSERVED_KEY - 1, UNSERVED_KEY):
+                await break_it(key)
+            clock.advance(1.0)
+            await break_it(UNSERVED_KEY)
+    found = [line for line in lines if line["event"] == "handler failed"]
+    assert [(line["api"], line["suppressed"]) for line in found] == [
+        ("Broken", 0),
+        ("BrokenToo", 0),
+        ("Broken", 2),
+    ]
+    assert all(isinstance(line["exc_info"], RuntimeError) for line in found)
 
 
 @on_both_loops
@@ -410,7 +570,7 @@ async def test_a_request_that_trickles_in_is_cut_off_at_its_deadline():
         while not broker.metrics.cut:
             await slow.send(started[sent : sent + 1])
             sent += 1
-            await until(lambda sent=sent: connection._builder.received_bytes == sent)
+            await until(lambda sent=sent: connection._receiver.received_bytes == sent)
             clock.advance(2)
             broker.server.sweep()
         assert await slow.is_closed_by_server()
@@ -505,7 +665,7 @@ async def test_a_client_that_asks_and_asks_and_never_reads_is_not_read_any_more(
         assert broker.server.statistics().request_bytes_held < 2 << 20
         client.writer.transport.abort()
         await until(lambda: broker.metrics.open == 0)
-        assert broker.server.statistics().request_bytes_held == 0
+        await until(lambda: broker.server.statistics().request_bytes_held == 0)
 
 
 @on_both_loops
@@ -529,7 +689,7 @@ async def test_answers_that_are_never_read_are_given_up_after_the_idle_time():
 @on_both_loops
 async def test_fetches_that_start_together_share_the_room_for_answers():
     mib = 1 << 20
-    async with running_broker(fetched_max_bytes=4 * mib) as broker:
+    async with running_broker(fetched_max_bytes=8 * mib) as broker:
         broker.topics.add("t")
         manager = broker.manager
         manager.fetch_records = [bytes(3 * mib)]
@@ -558,7 +718,7 @@ async def test_fetches_that_start_together_share_the_room_for_answers():
 @on_both_loops
 async def test_an_answer_that_is_not_read_leaves_less_to_others_until_it_is():
     mib = 1 << 20
-    async with running_broker(fetched_max_bytes=8 * mib) as broker:
+    async with running_broker(fetched_max_bytes=16 * mib) as broker:
         broker.topics.add("t")
         manager = broker.manager
         manager.fetch_records = [bytes(8 * mib)]
@@ -644,13 +804,13 @@ async def test_past_the_budget_of_request_memory_nobody_is_read_until_some_is_wr
 
 @on_both_loops
 async def test_what_is_written_makes_room_long_before_it_is_answered():
-    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+    async with running_broker(queued_max_request_bytes=2 << 20) as broker:
         broker.topics.add("t")
         broker.manager.hold = True
         client = await connect(broker)
         await client.send(*(produce_frame(i, [a_batch(300_000)]) for i in range(20)))
         await until(lambda: len(broker.manager.held) == 20)
-        assert broker.server.statistics().request_bytes_held < 20 * 4096
+        await until(lambda: broker.server.statistics().request_bytes_held < 20 * 4096)
         for number in range(20):
             broker.manager.release_held()
             assert (await client.receive())[0] == number
@@ -661,7 +821,7 @@ async def test_what_is_written_makes_room_long_before_it_is_answered():
 @on_both_loops
 async def test_unanswered_requests_are_memory_although_their_bytes_are_written():
     """Small ones keep more than their bytes: an outage shall not pile them up without end."""
-    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+    async with running_broker(queued_max_request_bytes=2 << 20) as broker:
         broker.topics.add("t")
         broker.manager.hold = True
         clients = [await connect(broker) for _ in range(3)]
@@ -731,9 +891,10 @@ async def test_a_sender_that_stalls_with_the_budget_in_hand_is_cut_off_and_the_n
         await stalled.send(data[: 3 << 19])
         await until(lambda: broker.server.statistics().request_bytes_held >= 3 << 19)
         patient = await connect(broker)
-        await patient.send(API_VERSIONS_0[:6])
+        large = produce_frame(1, [a_batch(100_000)])
+        await patient.send(large[:10])
         await until(lambda: broker.server.statistics().connections_waiting == 1)
-        await patient.send(API_VERSIONS_0[6:])
+        await patient.send(large[10:])
         clock.advance(30 * 5)
         broker.server.sweep()
         assert await stalled.is_closed_by_server()
@@ -752,17 +913,41 @@ async def test_hundreds_that_wait_for_the_budget_go_on_when_it_is_free_again():
         await large.send(produce_frame(1, [a_batch(2 << 20)]))
         await until(lambda: bool(broker.manager.held))
         clients = [await connect(broker) for _ in range(300)]
+        data = produce_frame(1, [a_batch(70_000)])
         for client in clients:
-            await client.send(API_VERSIONS_0[:5])
+            await client.send(data[:10])
         await until(lambda: broker.server.statistics().connections_waiting >= 300)
         for client in clients:
-            await client.send(API_VERSIONS_0[5:])
+            client.writer.write(data[10:])
+        broker.manager.hold = False
         broker.manager.release_held()
         assert [(await client.receive())[0] for client in clients] == [1] * 300
         assert (await large.receive())[0] == 1
         assert broker.server.statistics().request_bytes_held == 0
         for client in (large, *clients):
             await client.close()
+
+
+@on_both_loops
+async def test_who_has_nothing_unanswered_is_served_however_much_others_hold():
+    async with running_broker(queued_max_request_bytes=1 << 20) as broker:
+        broker.topics.add("t")
+        broker.manager.hold = broker.manager.keeps_memory = True
+        large = await connect(broker)
+        await large.send(produce_frame(1, [a_batch(2 << 20)]))
+        await until(lambda: bool(broker.manager.held))
+        broker.manager.hold = False
+        other = await connect(broker)
+        for number in range(20):
+            await other.call(18, 0)
+            await other.send(produce_frame(number, [a_batch(65_000)]))
+            assert (await other.receive())[0] == number
+        assert len(broker.manager.held) == 1
+        broker.manager.release_held()
+        await large.receive()
+        assert broker.server.statistics().request_bytes_held == 0
+        await large.close()
+        await other.close()
 
 
 @on_both_loops

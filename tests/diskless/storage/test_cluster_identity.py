@@ -3,19 +3,19 @@
 import random
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from diskless.storage.cluster_identity import (
     CLUSTER_OBJECT,
     OBJECT_LOG,
+    claim_for_rebuilt,
     claim_prefix,
     known_cluster_id,
-    move_log,
     shared_cluster_id,
 )
 from diskless.storage.data_directory import DataDirectory
-from tests.support.faulty_store import FaultyStore, StoreFaults
 from tests.support.live_broker import LiveBroker
 from wal.clock import ManualClock
 from wal.errors import (
@@ -84,9 +84,9 @@ async def test_a_directory_keeps_the_prefix_that_it_claimed(
     store: MemoryStore, tmp_path: Path
 ) -> None:
     data = directory(tmp_path / "a")
-    assert await claim_prefix(store, data) == (data, True)
+    assert await claim_prefix(store, data) == data
     again = directory(tmp_path / "a", seed=9)
-    assert await claim_prefix(store, again) == (again, True)
+    assert await claim_prefix(store, again) == again
     assert await known_cluster_id(store) == data.cluster_id
 
 
@@ -97,11 +97,15 @@ async def test_another_clusters_prefix_is_refused(store: MemoryStore, tmp_path: 
 
 
 async def test_a_rebuild_moves_the_log_of_a_cluster(store: MemoryStore, tmp_path: Path) -> None:
-    await move_log(store, OBJECT_LOG)
     await claim_prefix(store, directory(tmp_path / "a"))
     cluster_id = await known_cluster_id(store)
-    await move_log(store, OBJECT_LOG)
+    await claim_for_rebuilt(store, OBJECT_LOG, str(UUID(int=7)))
     assert await shared_cluster_id(store, random.Random(1)) == cluster_id
+
+
+async def test_a_rebuild_names_the_cluster_where_nobody_does(store: MemoryStore) -> None:
+    await claim_for_rebuilt(store, OBJECT_LOG, str(UUID(int=7)))
+    assert await shared_cluster_id(store, random.Random(1)) == str(UUID(int=7))
 
 
 async def test_a_rebuilt_directory_takes_over_the_clusters_id(
@@ -112,16 +116,9 @@ async def test_a_rebuilt_directory_takes_over_the_clusters_id(
     log = tmp_path / "a" / "metadata" / "0" / "log"
     log.mkdir(parents=True)
     (log / "00000000000000000000.store").write_bytes(b"rebuilt")
-    data, is_own = await claim_prefix(store, directory(tmp_path / "a", seed=2))
-    assert (data.cluster_id, is_own) == (owner, True)
+    data = await claim_prefix(store, directory(tmp_path / "a", seed=2))
+    assert data.cluster_id == owner
     assert directory(tmp_path / "a", seed=3).cluster_id == owner
-
-
-async def test_a_store_that_is_away_owns_nothing_yet(store: MemoryStore, tmp_path: Path) -> None:
-    faults = StoreFaults()
-    faults.outage()
-    data = directory(tmp_path / "a")
-    assert await claim_prefix(FaultyStore(store, faults), data) == (data, False)
 
 
 def test_a_broker_whose_directory_was_lost_does_not_start_on_its_bucket(tmp_path: Path) -> None:

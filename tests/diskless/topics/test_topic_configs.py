@@ -12,7 +12,7 @@ from diskless.topics.topic_configs import (
     effective,
     topic_rules,
 )
-from diskless.topics.topic_names import check_collision, check_topic_name, is_internal
+from diskless.topics.topic_names import TakenNames, check_topic_name, is_internal
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.errors import InvalidConfig, InvalidTopic
 from wal.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
@@ -157,9 +157,9 @@ def test_an_illegal_name_is_refused(name):
 
 def test_names_that_differ_in_dots_and_underscores_alone_collide():
     with pytest.raises(InvalidTopic, match="collides"):
-        check_collision("a.b_c", ["x", "a_b.c"])
-    check_collision("a.b", ["a.b", "a-b"])
-    check_collision("ab", ["a.b"])
+        TakenNames(["x", "a_b.c"]).check_collision("a.b_c")
+    TakenNames(["a.b", "a-b"]).check_collision("a.b")
+    TakenNames(["a.b"]).check_collision("ab")
 
 
 def test_the_clusters_own_topics_are_internal():

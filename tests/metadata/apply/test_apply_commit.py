@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from metadata.apply.apply_commit import COALESCED_BYTES_MAX
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
 from metadata.state.producer_state import unpack_window
 from tests.support.applied_state import AppliedState, applied_state
+from tests.support.profiles import examples
 from wal.coordinates import ByteOffset, Offset, TopicIdPartition
 from wal.errors import CorruptState
 
@@ -110,7 +111,7 @@ flags = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@examples(0.6, allow=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(sent, min_size=1, max_size=12), varied=flags)
 async def test_neighbours_become_one_row_up_to_its_limit(
     tmp_path_factory: pytest.TempPathFactory,

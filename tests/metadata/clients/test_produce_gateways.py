@@ -4,7 +4,7 @@ from collections import Counter
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.clients.produce_gateways import (
@@ -206,7 +206,6 @@ def clusters(draw: st.DrawFn) -> tuple[list[GatewayBroker], dict[int, int | None
     return brokers, hosts
 
 
-@settings(deadline=None)
 @given(clusters())
 def test_every_coordinator_has_its_gateways_in_every_rack_and_no_broker_has_too_many(
     cluster: tuple[list[GatewayBroker], dict[int, int | None]],
@@ -246,7 +245,6 @@ def _units_in(
     return alone + sum(-(-size // fair_share) for size in together.values())
 
 
-@settings(deadline=None)
 @given(
     rack_count=st.integers(1, 4),
     brokers_per_rack=st.integers(1, 8),
@@ -264,7 +262,6 @@ def test_before_saturation_an_even_cluster_calls_one_broker_per_rack_at_most(
         assert outbound_calls(gateways, broker.broker_id) <= rack_count - 1
 
 
-@settings(deadline=None)
 @given(cluster=clusters(), seed=st.randoms(use_true_random=False))
 def test_the_order_in_which_brokers_are_named_does_not_matter(
     cluster: tuple[list[GatewayBroker], dict[int, int | None]], seed: object

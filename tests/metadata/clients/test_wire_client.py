@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 import uvloop
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.clients import wire_client
@@ -26,6 +26,7 @@ from metadata.operations import (
     RegisteredBroker,
 )
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
+from tests.support.profiles import examples
 from tests.support.wire_server import Received, WireServer
 from wal.clock import Clock, ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -140,7 +141,7 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
 
 @pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)
 @given(data=st.data())
-@settings(max_examples=5)
+@examples(0.06)
 def test_every_operation_arrives_and_is_answered(samples: Samples, data: st.DataObject) -> None:
     request = data.draw(samples.requests)
     answers = draw_answers(data, samples, request)
@@ -575,7 +576,7 @@ async def test_leaving_while_connecting_opens_nothing() -> None:
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@examples(0.25)
 def test_whatever_happens_an_answer_is_the_answer_to_its_question(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], seed: int
 ) -> None:

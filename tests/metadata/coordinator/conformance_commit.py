@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
 from metadata.operations import BatchCommit, CommitFile, CreatePartitions
 from tests.support.conformance_bench import ConformanceBench
@@ -52,6 +54,7 @@ class CommitCases:
         assert list(await bench.client.commit_file(request)) == []
         assert await bench.is_live(request.object_key) == [False]
 
+    @pytest.mark.about_routing
     async def test_a_good_batch_is_committed_beside_an_unknown_partition_and_an_unknown_topic(
         self, bench: ConformanceBench
     ) -> None:
@@ -88,6 +91,7 @@ class CommitCases:
         answers = await bench.commit(batch(second, 1), batch(first, 1))
         assert [answer.base_offset for answer in answers] == [8, 6]
 
+    @pytest.mark.about_log
     async def test_files_committed_at_the_same_time_leave_no_gap(
         self, bench: ConformanceBench
     ) -> None:
@@ -99,6 +103,7 @@ class CommitCases:
             assert sorted(given) == list(range(0, 40, 2))
             assert await bench.high_watermark(partition) == 40
 
+    @pytest.mark.about_routing
     async def test_files_sent_one_after_the_other_are_committed_in_that_order(
         self, bench: ConformanceBench
     ) -> None:
@@ -118,6 +123,7 @@ class CommitCases:
         assert await bench.high_watermark(partition) == 0
         assert await bench.is_live(request.object_key) == [None]
 
+    @pytest.mark.about_routing
     async def test_errors_belong_to_batches_and_come_in_the_order_of_the_request(
         self, bench: ConformanceBench
     ) -> None:
@@ -171,6 +177,7 @@ class CommitCases:
 
     # -- the same object key again
 
+    @pytest.mark.about_routing
     async def test_the_same_key_and_content_get_the_first_answer_byte_for_byte(
         self, bench: ConformanceBench
     ) -> None:
@@ -198,6 +205,7 @@ class CommitCases:
         assert as_bytes(request, await bench.client.commit_file(request)) == first
         assert [await bench.high_watermark(each) for each in (*known, *later)] == [2] * 3 + [0] * 3
 
+    @pytest.mark.about_log
     async def test_the_first_answer_outlives_the_process_the_state_and_the_leader(
         self, bench: ConformanceBench
     ) -> None:
@@ -208,6 +216,7 @@ class CommitCases:
         assert as_bytes(request, await bench.client.commit_file(request)) == first
         assert await bench.high_watermark(request.batches[0].partition) == 7
 
+    @pytest.mark.about_routing
     async def test_a_commit_sent_several_times_at_once_is_one_commit(
         self, bench: ConformanceBench
     ) -> None:
@@ -217,6 +226,7 @@ class CommitCases:
         assert len({as_bytes(request, each) for each in answers}) == 1
         assert [await bench.high_watermark(each) for each in partitions] == [3, 3, 3]
 
+    @pytest.mark.about_routing
     async def test_other_content_under_a_known_key_is_refused(
         self, bench: ConformanceBench
     ) -> None:
@@ -245,6 +255,7 @@ class CoalescingCases:
         assert await bench.spans(together) == [(0, 9)]
         assert await bench.spans(apart) == [(0, 0), (1, 4), (5, 6), (7, 9)]
 
+    @pytest.mark.about_routing
     async def test_a_row_ends_where_another_partition_begins(self, bench: ConformanceBench) -> None:
         first, second = await bench.partitions(2)
         await bench.commit_good(batch(first), batch(first), batch(second), batch(first))

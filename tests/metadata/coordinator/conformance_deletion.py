@@ -7,6 +7,7 @@ import pytest
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.operations import CommitFile, DeletedRecords, DeleteRecords
 from metadata.replica.replica import Replica
+from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import OrphanScan
 from tests.support.conformance_bench import ConformanceBench
 from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
@@ -59,6 +60,7 @@ async def _scan(bench: ConformanceBench, key: ObjectKey) -> None:
         settings=bench.settings,
         clock=bench.clock,
         rng=bench.rng,
+        notes=NoteKeeper(bench.store, clock=bench.clock, rng=bench.rng),
     )
     await scan.scan_shard(int(key.split("/")[1], 16))
 
@@ -110,6 +112,7 @@ class DeleteRecordsCases:
         assert await bench.log_start(partition) == 0
         assert await bench.is_live(*keys) == [True, True, True]
 
+    @pytest.mark.about_routing
     async def test_a_file_lives_as_long_as_one_partition_needs_it(
         self, bench: ConformanceBench
     ) -> None:
@@ -121,6 +124,7 @@ class DeleteRecordsCases:
             lives += await bench.is_live(file.object_key)
         assert lives == [True, True, False]
 
+    @pytest.mark.about_routing
     async def test_partitions_in_any_order_and_several_times_are_answered_in_that_order(
         self, bench: ConformanceBench
     ) -> None:
@@ -312,6 +316,7 @@ class RetentionCases:
         await bench.retain()
         assert [await bench.log_start(each) for each in (unlimited, compacted)] == [0, 0]
 
+    @pytest.mark.about_routing
     async def test_every_partition_has_its_turn(self, bench: ConformanceBench) -> None:
         partitions = await bench.partitions(7, retention_ms="1000")
         for age_s in (9, 9, 0):
@@ -369,6 +374,7 @@ class RetentionCases:
 class FileCases:
     """What becomes of objects that nobody needs."""
 
+    @pytest.mark.about_routing
     async def test_files_are_unknown_live_or_drained(self, bench: ConformanceBench) -> None:
         partition = await bench.partition()
         unknown = bench.file(batch(partition))
@@ -380,6 +386,7 @@ class FileCases:
         await bench.delete_records(partition, 2)
         assert await bench.is_live(*reversed(keys)) == [False, False, None]
 
+    @pytest.mark.about_routing
     async def test_an_object_is_deleted_after_its_grace_and_no_earlier(
         self, bench: ConformanceBench
     ) -> None:
@@ -433,6 +440,7 @@ class FileCases:
 
     # -- objects that were never committed
 
+    @pytest.mark.about_routing
     async def test_an_upload_under_way_survives_the_scan_for_orphans_and_is_committed(
         self, bench: ConformanceBench
     ) -> None:
@@ -449,6 +457,7 @@ class FileCases:
         assert await _is_stored(bench, file.object_key)
         assert await bench.is_live(file.object_key) == [True]
 
+    @pytest.mark.about_routing
     async def test_an_orphan_is_deleted_and_can_never_be_committed(
         self, bench: ConformanceBench
     ) -> None:
@@ -463,6 +472,7 @@ class FileCases:
         assert isinstance(await _commit_error(bench, file), ObjectExpired)
         assert await bench.high_watermark(partition) == 0
 
+    @pytest.mark.about_routing
     async def test_whoever_comes_first_excludes_the_other_the_commit_or_the_tombstone(
         self, bench: ConformanceBench
     ) -> None:

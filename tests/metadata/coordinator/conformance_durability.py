@@ -79,6 +79,7 @@ class DurabilityCases:
 
     # -- equal states
 
+    @pytest.mark.about_log
     async def test_every_replica_has_the_same_rows_however_it_came_to_its_state(
         self, bench: ConformanceBench
     ) -> None:
@@ -103,6 +104,7 @@ class DurabilityCases:
             for follower in followers:
                 await follower.close()
 
+    @pytest.mark.about_log
     async def test_the_next_life_of_a_broker_has_the_same_rows_with_its_state_and_without(
         self, bench: ConformanceBench
     ) -> None:
@@ -120,6 +122,7 @@ class DurabilityCases:
 
     # -- crashes
 
+    @pytest.mark.about_log
     @pytest.mark.parametrize(
         ("failpoint", "way"),
         [
@@ -155,6 +158,7 @@ class DurabilityCases:
 
     # -- appends that are refused
 
+    @pytest.mark.about_log
     async def test_a_refused_append_fails_everything_on_top_of_it_and_leaves_no_hole(
         self, bench: ConformanceBench
     ) -> None:

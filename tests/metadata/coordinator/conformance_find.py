@@ -102,6 +102,7 @@ class FindCases:
         assert isinstance(found.error, OffsetOutOfRange)
         assert (found.log_start_offset, found.high_watermark) == (0, 0)
 
+    @pytest.mark.about_routing
     async def test_an_unknown_partition_is_an_error_of_its_entry_alone(
         self, bench: ConformanceBench
     ) -> None:
@@ -129,6 +130,7 @@ class FindCases:
 
     # -- limits
 
+    @pytest.mark.about_routing
     async def test_limits_of_the_request_and_of_partitions(self, bench: ConformanceBench) -> None:
         partitions = await bench.partitions(3)
         await _rows(bench, partitions, 3)
@@ -192,6 +194,7 @@ class FindCases:
             answers = await bench.find_all(requests, max_bytes=max_bytes)
             assert counts(answers) == expected, (offset, max_bytes)
 
+    @pytest.mark.about_routing
     async def test_the_first_partition_that_has_something_gets_one_row_whatever_the_limits(
         self, bench: ConformanceBench
     ) -> None:
@@ -234,6 +237,7 @@ class FindCases:
 
     # -- order
 
+    @pytest.mark.about_routing
     async def test_answers_come_in_the_order_of_the_request_and_so_does_the_budget(
         self, bench: ConformanceBench
     ) -> None:
@@ -246,6 +250,7 @@ class FindCases:
         assert [answer.high_watermark for answer in answers] == [6, 2, 4, 5, 1, 3]
         assert counts(answers) == [1, 1, 1, 1, 0, 0]
 
+    @pytest.mark.about_routing
     async def test_one_partition_may_be_asked_for_twice(self, bench: ConformanceBench) -> None:
         partition = await bench.partition()
         await _rows(bench, [partition], 3)
@@ -254,6 +259,7 @@ class FindCases:
         )
         assert [spans(answer) for answer in answers] == [[(2, 2)], [(0, 0), (1, 1), (2, 2)]]
 
+    @pytest.mark.about_routing
     @pytest.mark.parametrize(
         ("partition_count", "served_per_round", "rounds", "expected"),
         [(4, 1, 32, 8), (10, 5, 50, 25)],

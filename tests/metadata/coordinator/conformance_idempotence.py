@@ -87,6 +87,7 @@ class IdempotenceCases:
         assert {answer.base_offset for (answer,) in answers} == {0}
         assert await bench.high_watermark(partition) == 3
 
+    @pytest.mark.about_routing
     async def test_a_duplicate_is_told_to_any_client(self, bench: ConformanceBench) -> None:
         partition = await bench.partition()
         await bench.commit_good(sent(partition, 0, 3))
@@ -94,6 +95,7 @@ class IdempotenceCases:
             (answer,) = await client.commit_file(bench.file(sent(partition, 0, 3)))
             assert (answer.base_offset, answer.is_duplicate) == (0, True)
 
+    @pytest.mark.about_log
     async def test_duplicates_are_told_after_a_restart_and_by_the_next_leader(
         self, bench: ConformanceBench
     ) -> None:
@@ -148,6 +150,7 @@ class IdempotenceCases:
         assert await _told(bench, batch(partition)) == [2]
         assert await _states(bench, partition) == before
 
+    @pytest.mark.about_routing
     async def test_what_is_remembered_is_of_one_producer_on_one_partition(
         self, bench: ConformanceBench
     ) -> None:
@@ -267,6 +270,7 @@ class IdempotenceCases:
             sent(partition, 1, epoch=3),
         ) == [0, StaleProducerEpoch, StaleProducerEpoch, 1]
 
+    @pytest.mark.about_log
     async def test_an_older_epoch_is_refused_over_files_and_leaders(
         self, bench: ConformanceBench
     ) -> None:
@@ -309,6 +313,7 @@ class IdempotenceCases:
 
     # -- producer ids
 
+    @pytest.mark.about_routing
     async def test_producer_ids_are_never_given_out_twice(self, bench: ConformanceBench) -> None:
         blocks = [*await asyncio.gather(*[bench.client.allocate_producer_ids() for _ in range(9)])]
         for change in (bench.restart(), bench.fail_over()):

@@ -139,6 +139,7 @@ class ListOffsetsCases:
         assert await bench.offset(partition, MAX_TIMESTAMP) == (4, 320)
         assert await bench.offset(partition, 321) == NONE
 
+    @pytest.mark.about_routing
     async def test_unknown_partitions_are_errors_of_their_entries(
         self, bench: ConformanceBench
     ) -> None:
@@ -169,6 +170,7 @@ class ListOffsetsCases:
         await bench.delete_records(partitions[0], 5)
         assert await bench.offset(partitions[0], EARLIEST_TIMESTAMP) == (5, -1)
 
+    @pytest.mark.about_log
     async def test_a_leader_whose_lease_ran_out_answers_as_well(
         self, bench: ConformanceBench
     ) -> None:
@@ -178,6 +180,7 @@ class ListOffsetsCases:
             bench.clock.advance(5 * LEASE_MS / 1_000)
             assert await bench.high_watermark(partition) == 3
 
+    @pytest.mark.about_log
     async def test_the_next_leader_answers_with_all_that_was_acknowledged(
         self, bench: ConformanceBench
     ) -> None:
@@ -247,6 +250,7 @@ class TierCases:
         await bench.client.commit_segments([segment])
         assert await bench.is_live(*keys, segment.object_key) == [False, False, True, True]
 
+    @pytest.mark.about_routing
     async def test_a_file_lives_as_long_as_a_partition_has_not_tiered_it(
         self, bench: ConformanceBench
     ) -> None:
@@ -286,6 +290,7 @@ class TierCases:
         assert (answer.is_duplicate, answer.error) == (True, None)
         assert await _starts(bench, partition) == (0, 20, 19)
 
+    @pytest.mark.about_routing
     async def test_segments_are_answered_in_the_order_of_the_request_each_for_itself(
         self, bench: ConformanceBench
     ) -> None:
@@ -312,6 +317,7 @@ class TierCases:
         ]
         assert await _starts(bench, kept) == (0, 40, 39)
 
+    @pytest.mark.about_log
     async def test_plans_and_segments_outlive_the_process_the_state_and_the_leader(
         self, bench: ConformanceBench
     ) -> None:

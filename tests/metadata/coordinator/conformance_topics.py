@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from metadata.operations import CreatePartitions, CreateTopic, TopicDescription
 from tests.support.conformance_bench import ConformanceBench
 from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
@@ -25,6 +27,7 @@ async def _wanted(
 class TopicCases:
     """Creating, growing and deleting, each as often as anybody likes."""
 
+    @pytest.mark.about_routing
     async def test_creating_a_topic_again_keeps_its_data(self, bench: ConformanceBench) -> None:
         topic = await bench.topic(3, retention_ms="5000")
         partitions = partitions_of(topic)
@@ -33,6 +36,7 @@ class TopicCases:
         assert [await bench.high_watermark(each) for each in partitions] == [4, 4, 4]
         assert bench.life.local.catalogue.topics()[topic.name] == topic
 
+    @pytest.mark.about_routing
     async def test_growing_a_topic_adds_the_missing_partitions_alone(
         self, bench: ConformanceBench
     ) -> None:
@@ -50,6 +54,7 @@ class TopicCases:
         ]
         await bench.commit_good(*[batch(each) for each in everything])
 
+    @pytest.mark.about_routing
     async def test_a_deleted_topic_does_not_come_back_by_growing(
         self, bench: ConformanceBench
     ) -> None:
@@ -69,6 +74,7 @@ class TopicCases:
             assert await _wanted(bench, topic, count) is InvalidPartitions
         assert bench.life.local.catalogue.topics()[topic.name].partition_count == 3
 
+    @pytest.mark.about_routing
     async def test_a_name_belongs_to_one_topic(self, bench: ConformanceBench) -> None:
         topic = await bench.topic(3)
         partitions = partitions_of(topic)
@@ -82,6 +88,7 @@ class TopicCases:
         assert isinstance(answer, TopicExists)
         await bench.commit_good(*[batch(each) for each in partitions])
 
+    @pytest.mark.about_routing
     async def test_a_name_is_taken_once_within_one_call(self, bench: ConformanceBench) -> None:
         answers = await bench.client.create_topics(
             [
@@ -95,6 +102,7 @@ class TopicCases:
             assert isinstance(created, TopicDescription)
             await bench.commit_good(*[batch(each) for each in partitions_of(created)])
 
+    @pytest.mark.about_routing
     async def test_a_name_is_taken_once_over_calls_at_the_same_time(
         self, bench: ConformanceBench
     ) -> None:
@@ -108,6 +116,7 @@ class TopicCases:
         assert len(topics) == 1
         await bench.commit_good(*[batch(each) for each in partitions_of(topics[0])])
 
+    @pytest.mark.about_log
     async def test_topics_outlive_the_process_the_state_and_the_leader(
         self, bench: ConformanceBench
     ) -> None:
@@ -119,6 +128,7 @@ class TopicCases:
 
     # -- deleting
 
+    @pytest.mark.about_routing
     async def test_a_deleted_topic_is_unknown_to_every_operation(
         self, bench: ConformanceBench
     ) -> None:
@@ -134,6 +144,7 @@ class TopicCases:
             deleted = await bench.delete_records(partition, -1)
             assert isinstance(deleted.error, UnknownPartition)
 
+    @pytest.mark.about_routing
     async def test_deleting_what_is_not_there_changes_nothing_and_says_so(
         self, bench: ConformanceBench
     ) -> None:
@@ -148,6 +159,7 @@ class TopicCases:
         assert all(isinstance(error, UnknownTopicId) for error in second)
         assert [await bench.high_watermark(each) for each in partitions_of(kept)] == [4, 4]
 
+    @pytest.mark.about_routing
     async def test_a_file_lives_until_its_last_topic_goes(self, bench: ConformanceBench) -> None:
         topics = [await bench.topic(2) for _ in range(2)]
         shared = await bench.commit_good(

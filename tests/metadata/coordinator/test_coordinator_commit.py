@@ -76,7 +76,7 @@ class TestProducers:
             first, second, third = (batch(partition, producer=number) for number in range(3))
             await bench.commit(first, second, third)
             assert (await bench.commit(first))[0].is_duplicate
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 answers = await bench.commit(first, second)
             assert all(answer.is_duplicate for answer in answers)
 

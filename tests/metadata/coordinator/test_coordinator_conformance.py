@@ -6,6 +6,11 @@
 | in a store   | in process, over a socket | 1 and 3      | all                           |
 | on moto's S3 | over a socket             | 1            | those that are about the log  |
 
+Every case runs on the two that have nothing in common: a local log, in process, one coordinator; a
+log in a store, over a socket, three coordinators. On the other six run those that are marked
+`about_log` (what outlives a leader or a process) or `about_routing` (what is answered for several
+partitions, topics or files together); the rest of the product is `exhaustive`.
+
 Each of these is a cluster in which the cases run one after the other: what a case finds is what
 others left, as it is in life. A cluster ends, and the next case begins with a new one, when its
 metadata log has become long (replaying it takes time), and when a case failed or left it without a
@@ -57,6 +62,7 @@ COMBINATIONS = [
     for over_the_wire in (False, True)
     for coordinators in (1, 3)
 ]
+EVERY_CASE = (Combination("local", False, 1), Combination("object", True, 3))
 IN_A_STORE = [combination for combination in COMBINATIONS if combination.log == "object"]
 ON_S3 = [Combination("s3-on-moto", True, 1)]
 
@@ -147,8 +153,20 @@ async def bench(cluster: Cluster) -> AsyncIterator[ConformanceBench]:
         arm("")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The combinations of TestCoordinatorConformance, case by case."""
+    if metafunc.cls is not TestCoordinatorConformance:
+        return
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    more = () if marks & {"about_log", "about_routing"} else (pytest.mark.exhaustive,)
+    combinations = [
+        pytest.param(each, id=str(each), marks=() if each in EVERY_CASE else more)
+        for each in COMBINATIONS
+    ]
+    metafunc.parametrize("cluster", combinations, indirect=True, scope="module")
+
+
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("cluster", COMBINATIONS, ids=str, indirect=True, scope="module")
 class TestCoordinatorConformance(CoordinatorConformance):
     """Every case, on every combination."""
 
@@ -159,6 +177,7 @@ class TestCoordinatorConformanceInAStore(SharedLogCases):
     """Cases that need a log which two brokers can have open."""
 
 
+@pytest.mark.moto
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("cluster", ON_S3, ids=str, indirect=True, scope="module")
 class TestCoordinatorConformanceOnS3(
@@ -174,7 +193,7 @@ class TestCoordinatorConformanceOnS3(
 
 
 def test_the_table_of_cases_names_every_case_and_no_other() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "conformance-coordinator.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "conformance-coordinator.md").read_text()
     named = {f"test_{name}" for name in re.findall(r"\| `([a-z_]+)` \|", text)}
     suite = {*dir(CoordinatorConformance), *dir(SharedLogCases)}
     assert named == {name for name in suite if name.startswith("test_")}

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -37,7 +37,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from metadata.apply import apply
+from metadata.apply import apply_topics
 from metadata.operations import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -75,6 +75,7 @@ from tests.support.coordinator_worlds import (
     StateFate,
     World,
 )
+from tests.support.profiles import examples
 from tests.support.stepped_store import Fate
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, BatchExtent, ByteOffset, TopicIdPartition
 from wal.errors import (
@@ -113,15 +114,6 @@ batches = st.lists(
 """(partition, producer or -1, records, how far from the next sequence and epoch, LogAppendTime)."""
 
 
-def machine_settings(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        stateful_step_count=30,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-
-
 class CoordinatorMachine(RuleBasedStateMachine):
     """The operations, on whatever world."""
 
@@ -133,7 +125,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.scratch = tempfile.TemporaryDirectory(prefix="coordinator-machine-")
         # Deleted topics leave something behind to be swept.
-        self.patches = [patch.object(apply, "SWEPT_WITH_TOPIC_MAX", 2)]
+        self.patches = [patch.object(apply_topics, "SWEPT_WITH_TOPIC_MAX", 2)]
         for patched in self.patches:
             patched.start()
         self.world = self.make_world(Path(self.scratch.name))
@@ -412,7 +404,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.world.coordinator,
             expiration_ms=SETTINGS.producer_expiration_ms,
             settings=RETENTION,
-            clock=self.world.clock,
         )
         self.run(worker.pass_once())
         self.model.expire_producers(now_ms=self.now_ms)
@@ -824,7 +815,7 @@ class RivalMachine(CoordinatorMachine):
             self.run(self.model.check(contender.replica))
 
 
-LocalMachine.TestCase.settings = machine_settings(14)
-RivalMachine.TestCase.settings = machine_settings(8)
+LocalMachine.TestCase.settings = examples(0.2, steps=30, allow=[HealthCheck.data_too_large])
+RivalMachine.TestCase.settings = examples(0.12, steps=30, allow=[HealthCheck.data_too_large])
 TestLocalMachine = LocalMachine.TestCase
 TestRivalMachine = RivalMachine.TestCase

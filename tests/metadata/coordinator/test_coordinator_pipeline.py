@@ -30,11 +30,19 @@ from wal.errors import (
 )
 from wal.failpoint import FailpointError
 
+TURNS = 20
+"""Of the loop, in which a request comes to the queue of its coordinator; no thread takes part."""
 
-async def until_queued() -> None:
-    """Let every task that can run do so; look-ups in reader threads take some turns."""
-    for _ in range(50):
-        await asyncio.sleep(0.001)
+
+async def until_queued(coordinator: PartitionCoordinator) -> None:
+    """Wait until everything that was asked is decided, or finds no room among what is decided."""
+    still = 0
+    async with asyncio.timeout(120):
+        while still < TURNS:
+            is_full = coordinator._may_decide.locked()
+            is_idle = not coordinator._deciding and (is_full or coordinator._waiting.empty())
+            still = still + 1 if is_idle else 0
+            await asyncio.sleep(0 if is_idle else 0.001)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +64,7 @@ async def test_what_was_decided_on_a_failed_append_fails_with_it(
         for request in requests:
             # One after the other, so that later ones are decided in later groups, on the earlier.
             waiting.append(asyncio.ensure_future(bench.coordinator.commit_file(request)))
-            await until_queued()
+            await until_queued(bench.coordinator)
         log.gate.set()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         failed = [isinstance(outcome, CommitFailed) for outcome in outcomes]
@@ -91,7 +99,7 @@ async def test_operations_that_need_no_record_wait_for_what_they_rest_on(tmp_pat
         await log.entered.wait()
         again = asyncio.ensure_future(bench.coordinator.commit_file(request))
         taken = asyncio.ensure_future(bench.topic("flights"))
-        await until_queued()
+        await until_queued(bench.coordinator)
         assert not again.done()
         assert not taken.done()
         log.gate.set()
@@ -191,7 +199,7 @@ async def test_a_cancelled_caller_takes_nobody_with_it(tmp_path: Path) -> None:
         first = asyncio.ensure_future(bench.commit_one(partition))
         await log.entered.wait()
         second = asyncio.ensure_future(bench.commit_one(partition))
-        await until_queued()
+        await until_queued(bench.coordinator)
         first.cancel()
         log.gate.set()
         assert (await second).base_offset == 1
@@ -205,7 +213,7 @@ async def test_waiting_operations_are_bounded(tmp_path: Path) -> None:
         partition = await bench.partition()
         log.gate.clear()
         waiting = [asyncio.ensure_future(bench.commit_one(partition)) for _ in range(40)]
-        await until_queued()
+        await until_queued(bench.coordinator)
         assert bench.coordinator._waiting.qsize() == 2
         log.gate.set()
         answers = await asyncio.gather(*waiting)
@@ -221,7 +229,7 @@ async def test_closing_fails_what_waits_and_refuses_what_comes(tmp_path: Path) -
         appending = asyncio.ensure_future(bench.commit_one(partition))
         await log.entered.wait()
         waiting = asyncio.ensure_future(bench.commit_one(partition))
-        await until_queued()
+        await until_queued(bench.coordinator)
     outcomes = await asyncio.gather(appending, waiting, return_exceptions=True)
     assert isinstance(outcomes[0], CommitOutcomeUnknown)
     assert isinstance(outcomes[1], CommitFailed | NotCoordinator)

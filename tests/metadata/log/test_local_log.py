@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.log_contract import NOW_MS, MetadataLogContract, read_records
 from support.failing_disk import FailingDisk
 
 from metadata.log.local_log import APPENDS_UNDER_WAY_MAX, LocalLogSettings, LocalMetadataLog
+from tests.support.log_contract import NOW_MS, MetadataLogContract, read_records
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
 from wal.errors import (
     CommitFailed,
@@ -63,6 +63,9 @@ class LocalStorage:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def let_leases_end(self) -> None:
+        """Nobody else can lead it."""
+
     async def open(self) -> LocalMetadataLog:
         return await open_log(self._path)
 
@@ -102,7 +105,7 @@ async def test_a_cancelled_opening_lets_go_of_the_directory(tmp_path: Path) -> N
     with pytest.raises(NotCoordinator):
         await open_log(tmp_path)
     proceed.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while True:
             try:
                 log = await open_log(tmp_path)
@@ -135,7 +138,7 @@ async def test_too_many_appends_under_way_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_segment_size_is_a_setting_with_bounds() -> None:
-    key = "metadata.log.log.segment.bytes"
+    key = "metadata.log.segment.bytes"
     assert section_from(LocalLogSettings, {key: "33554432"}).segment_bytes == 32 << 20
     with pytest.raises(InvalidSettings, match=key):
         section_from(LocalLogSettings, {key: "10"})

@@ -2,13 +2,13 @@
 
 import asyncio
 import gc
+import itertools
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.support.log_contract import FIRST, LEADER, NOW_MS, MetadataLogContract, lead, read_all, read_records
 
 from metadata.log.log_object import (
     FORMAT_VERSION,
@@ -21,12 +21,21 @@ from metadata.log.log_object import (
 )
 from metadata.log.object_log import (
     APPENDS_UNDER_WAY_MAX,
-    LEASE_MARGIN,
     ObjectLogSettings,
     ObjectMetadataLog,
 )
 from metadata.log.object_log_reader import READ_OBJECTS_MAX
 from tests.support.faulty_s3 import Fault, FaultyS3
+from tests.support.log_contract import (
+    FIRST,
+    LEADER,
+    NOW_MS,
+    MetadataLogContract,
+    lead,
+    read_all,
+    read_records,
+)
+from tests.support.racing_listings import RacingListings
 from tests.support.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ObjectKey
@@ -53,7 +62,7 @@ from wal.stores.s3_store import S3Store
 SETTINGS = ObjectLogSettings(batch_max_bytes=32 << 10)
 
 
-@pytest.fixture(params=["memory", "file", "s3-on-moto"])
+@pytest.fixture(params=["memory", "file", pytest.param("s3-on-moto", marks=pytest.mark.moto)])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[ObjectStore]:
     clock, rng = SystemClock(), random.Random()
     opened: ObjectStore
@@ -82,10 +91,14 @@ class ObjectStorage:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._clock = ManualClock()
+
+    def let_leases_end(self) -> None:
+        self._clock.advance(2 * LEASE_S)
 
     async def open(self) -> ObjectMetadataLog:
         return await ObjectMetadataLog.open(
-            self._store, 3, clock=SystemClock(), rng=random.Random(), settings=SETTINGS
+            self._store, 3, clock=self._clock, rng=random.Random(), settings=SETTINGS
         )
 
 
@@ -194,6 +207,7 @@ async def test_partitions_do_not_see_each_other_nor_names_that_are_not_theirs(
     assert await log.refresh() == 1
     assert await log.append([[b"a"]], NOW_MS) == 1
     assert await bucket.records() == [FIRST, [b"a"]]
+    bucket.clock.advance(2 * LEASE_S)
     assert await log.prune(2) == 1
     assert len(await bucket.keys()) == 5
 
@@ -515,7 +529,7 @@ async def pruned_by_the_next_leader(bucket: Bucket) -> ObjectMetadataLog:
     new, _ = await bucket.leader(b"new")
     for number in range(5):
         await new.append([[b"%d" % number, b"and more"]], NOW_MS)
-    bucket.clock.advance(LEASE_MARGIN * LEASE_S)
+    bucket.clock.advance(2 * LEASE_S)
     await new.append([[b"late"]], NOW_MS)
     assert await new.prune(9) == 9
     return new
@@ -532,6 +546,46 @@ async def test_a_leader_prunes_nothing_while_the_lease_of_another_may_last(bucke
     assert bucket.clock.monotonic() > (old.lease_expires_at or 0)
     assert await new.prune(3) == 3
     assert await bucket.keys() == [key_at(3)]
+
+
+async def test_what_was_the_last_object_less_than_a_lease_ago_is_not_pruned(
+    bucket: Bucket,
+) -> None:
+    log, _ = await bucket.leader()
+    for number in range(1, 60):
+        await log.append([[b"%d" % number]], NOW_MS)
+        bucket.clock.advance(LEASE_S / 10)
+        start = await log.prune(log.end_offset)
+        # It was put eleven appends ago, or a few more: not every moment is kept.
+        assert max(0, number - 14) <= start <= max(0, number - 10)
+    bucket.clock.advance(2 * LEASE_S)
+    assert await log.prune(log.end_offset) == 59
+
+
+async def test_a_candidate_does_not_lead_because_a_listing_missed_what_came_and_went(
+    bucket: Bucket,
+) -> None:
+    racing = RacingLog(bucket.clock)
+    old = await racing.opened()
+    await lead(old)
+    candidate = await racing.opened()
+    new = await racing.opened()
+    await lead(new)
+    await new.append([[b"a"]], NOW_MS)
+    bucket.clock.advance(2 * LEASE_S)
+    await new.prune(new.end_offset)
+
+    async def go_on_and_prune() -> None:
+        bucket.clock.advance(2 * LEASE_S)
+        await new.append([[b"b"]], NOW_MS)
+        bucket.clock.advance(2 * LEASE_S)
+        await new.prune(new.end_offset)
+
+    # Neither the last object at its beginning, which is pruned, nor any that came is listed.
+    racing.store.meanwhile.append(go_on_and_prune)
+    with pytest.raises(CommitOutcomeUnknown, match="longer than a lease"):
+        await candidate.lead([b"late"], NOW_MS, at_offset=1)
+    assert not candidate.is_leading
 
 
 async def test_a_deposed_leader_does_not_trust_a_put_at_a_pruned_offset(bucket: Bucket) -> None:
@@ -557,6 +611,7 @@ async def test_a_deposed_leader_does_not_trust_a_put_at_a_pruned_offset(bucket: 
         assert log.start_offset == 9
         assert await read_records(log) == expected
     await new.append([[b"more"]], NOW_MS)
+    bucket.clock.advance(2 * LEASE_S)
     assert await new.prune(new.end_offset) == 14
     assert await bucket.keys() == [key_at(14)]
 
@@ -570,7 +625,7 @@ async def test_a_stray_object_of_any_length_is_never_read(bucket: Bucket, record
         await old.append([[b"stray"] * records], NOW_MS)
     new, _ = await bucket.leader(b"new")
     await new.append([[b"b"]], NOW_MS)
-    bucket.clock.advance(LEASE_MARGIN * LEASE_S)
+    bucket.clock.advance(2 * LEASE_S)
     late_follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
     assert await new.prune(3) == 3
     assert await steps.zombies[0].land()
@@ -607,8 +662,8 @@ async def test_an_own_object_that_was_pruned_between_two_attempts_is_of_unknown_
         if kind == "put":
             steps.before_answer = None
             new, _ = await bucket.leader(b"new")
-            bucket.clock.advance(LEASE_MARGIN * LEASE_S)
             await new.append([[b"b"]], NOW_MS)
+            bucket.clock.advance(2 * LEASE_S)
             await new.prune(3)
             assert await rival_steps.zombies[0].land()
 
@@ -626,6 +681,7 @@ async def test_a_follower_of_a_pruned_log_is_told_so(bucket: Bucket) -> None:
         await log.append([[b"%d" % number]], NOW_MS)
     follower, _ = await bucket.log(ObjectLogSettings(cache_bytes=0))
     behind, _ = await bucket.log()
+    bucket.clock.advance(2 * LEASE_S)
     await log.prune(15)
     with pytest.raises(OutOfBounds, match=r"15 \.\. 21"):
         await follower.read(3, 1 << 20)
@@ -634,6 +690,7 @@ async def test_a_follower_of_a_pruned_log_is_told_so(bucket: Bucket) -> None:
     # Everything that this one knows is gone.
     for number in range(20, 30):
         await log.append([[b"%d" % number]], NOW_MS)
+    bucket.clock.advance(2 * LEASE_S)
     await log.prune(28)
     assert await behind.refresh() == 31
     assert behind.start_offset == 28
@@ -648,6 +705,7 @@ async def test_pruning_deletes_the_lowest_first_and_goes_on_where_it_failed(
     log, steps = await bucket.leader()
     for number in range(20):
         await log.append([[b"%d" % number]], NOW_MS)
+    bucket.clock.advance(2 * LEASE_S)
     steps.others.extend([Fate.OK, Fate.OK, Fate.OK, Fate.AWAY])  # list, delete, list, delete
     with pytest.raises(StorageFailed, match="and 3 more"):
         await log.prune(18)
@@ -674,6 +732,7 @@ async def test_an_object_that_will_not_go_stays_out_of_the_log_and_is_tried_agai
     await lead(log)
     for number in range(9):
         await log.append([[b"%d" % number]], NOW_MS)
+    bucket.clock.advance(2 * LEASE_S)
     with pytest.raises(StorageFailed, match=f"2 of 7 objects are not deleted: {key_at(2)}"):
         await log.prune(7)
     assert log.start_offset == 7
@@ -688,6 +747,8 @@ async def test_an_object_that_will_not_go_stays_out_of_the_log_and_is_tried_agai
 async def test_appends_go_on_while_the_log_is_pruned(bucket: Bucket) -> None:
     log, steps = await bucket.leader()
     await log.append([[b"a"]], NOW_MS)
+    bucket.clock.advance(2 * LEASE_S)
+    await log.append([[b"renews its lease"]], NOW_MS)
     steps.held = True
     pruning = asyncio.ensure_future(log.prune(1))
     await settle()
@@ -695,7 +756,7 @@ async def test_appends_go_on_while_the_log_is_pruned(bucket: Bucket) -> None:
     await settle()
     by_kind = {waiting.kind: waiting for waiting in steps.waiting}
     by_kind["put"].decide(Fate.OK)
-    assert await appending == 2
+    assert await appending == 3
     steps.held = False
     by_kind["list"].decide(Fate.OK)
     assert await pruning == 1
@@ -730,6 +791,99 @@ async def test_a_listing_that_misses_an_object_makes_no_gap(bucket: Bucket) -> N
     Racing.missed[:] = [key_at(1)]
     assert await follower.refresh() == 10
     assert await read_records(follower) == expected
+
+
+class RacingLog:
+    """A log on a store whose listings race with its leader."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.store = RacingListings(clock=clock)
+        self.seeds = itertools.count()
+
+    async def opened(self, settings: ObjectLogSettings = SETTINGS) -> ObjectMetadataLog:
+        rng = random.Random(next(self.seeds))
+        return await ObjectMetadataLog.open(
+            self.store, 3, clock=self.clock, rng=rng, settings=settings
+        )
+
+    def meanwhile_appends(self, log: ObjectMetadataLog, count: int, shows: Iterable[int]) -> None:
+        """During the next listing `log` appends, and of that only `shows` is listed."""
+
+        async def append() -> None:
+            for _ in range(count):
+                await log.append([[b"%d" % log.end_offset]], NOW_MS)
+
+        self.store.meanwhile.append(append)
+        self.store.shows |= {key_at(offset) for offset in shows}
+
+
+async def test_a_hole_in_each_of_two_listings_is_not_where_the_log_begins(bucket: Bucket) -> None:
+    racing = RacingLog(bucket.clock)
+    log = await racing.opened()
+    await lead(log)
+    await log.append([[b"1"]], NOW_MS)
+    racing.meanwhile_appends(log, 8, shows={6, 7, 8, 9})
+    newcomer = await racing.opened()
+    racing.meanwhile_appends(log, 5, shows={13, 14})
+    assert await read_records(newcomer) == await read_records(log)
+    assert newcomer.start_offset == 0
+
+
+async def test_a_listing_that_misses_the_beginning_of_a_new_log_makes_no_beginning(
+    bucket: Bucket,
+) -> None:
+    racing = RacingLog(bucket.clock)
+    log = await racing.opened()
+
+    async def begin() -> None:
+        await lead(log)
+        for number in range(3):
+            await log.append([[b"%d" % number]], NOW_MS)
+
+    racing.store.meanwhile.append(begin)
+    racing.store.shows = {key_at(2), key_at(3)}
+    newcomer = await racing.opened()
+    assert newcomer.start_offset == 0
+    assert await read_records(newcomer) == await read_records(log)
+
+
+async def test_a_log_that_went_on_and_was_pruned_during_a_listing_has_not_lost_its_end(
+    bucket: Bucket,
+) -> None:
+    racing = RacingLog(bucket.clock)
+    log = await racing.opened()
+    await lead(log)
+    for number in range(4):
+        await log.append([[b"%d" % number]], NOW_MS)
+    follower = await racing.opened(ObjectLogSettings(cache_bytes=0))
+
+    async def go_on_and_half_prune() -> None:
+        await log.append([[b"newest"]], NOW_MS)
+        await racing.store.delete([key_at(1), key_at(3), key_at(4)])
+
+    await racing.store.delete([key_at(0)])  # so that the follower has to list
+    racing.store.meanwhile.append(go_on_and_half_prune)
+    with pytest.raises(OutOfBounds):
+        await follower.read(0, 1)
+    assert follower.start_offset == 5
+    assert follower.end_offset == 6
+
+
+async def test_a_look_that_fails_half_way_leaves_the_index_as_it_was(bucket: Bucket) -> None:
+    log, _ = await bucket.leader()
+    for number in range(4):
+        await log.append([[b"%d" % number]], NOW_MS)
+    follower, steps = await bucket.log(ObjectLogSettings(cache_bytes=0))
+    await bucket.store.delete([key_at(0), key_at(2)])
+    # The object is gone; list, last one, first and second; is the one between them there?
+    steps.others.extend([Fate.OK, Fate.OK, Fate.OK, Fate.OK, Fate.OK, Fate.AWAY])
+    with pytest.raises(StorageFailed):
+        await follower.read(0, 1)
+    assert follower.start_offset == 0
+    with pytest.raises(OutOfBounds):
+        await follower.read(0, 1)
+    assert follower.start_offset == 3
 
 
 async def test_a_hole_is_where_the_log_begins(bucket: Bucket) -> None:
@@ -997,6 +1151,32 @@ async def test_s3_refuses_appends_for_a_while(
     assert records[:2] == [FIRST, [b"a"]]
     assert records[-1] == [b"c"]
     assert [b"b"] not in records
+
+
+async def test_an_append_that_s3_applied_and_answered_with_503_is_not_called_a_failure(
+    s3_logs: tuple[ObjectMetadataLog, ObjectMetadataLog], faulty_s3: FaultyS3
+) -> None:
+    log, follower = s3_logs
+    await lead(log)
+    faulty_s3.add(Fault("status_after", "PUT", PREFIX, count=None))
+    assert await log.append([[b"a"]], NOW_MS) == 1
+    faulty_s3.clear()
+    assert await log.append([[b"b"]], NOW_MS) == 2
+    await follower.refresh()
+    assert await read_records(follower) == [FIRST, [b"a"], [b"b"]]
+
+
+async def test_a_storm_of_503_does_not_depose_a_leader_that_gets_through_in_time(
+    s3_logs: tuple[ObjectMetadataLog, ObjectMetadataLog], faulty_s3: FaultyS3
+) -> None:
+    log, _ = s3_logs
+    await lead(log)
+    storm = faulty_s3.add(
+        Fault("status", "PUT", PREFIX, count=2 * FAST_S3.attempts_max, code="SlowDown")
+    )
+    assert await log.append([[b"a"]], NOW_MS) == 1
+    assert storm.hits == 2 * FAST_S3.attempts_max
+    assert log.is_leading
 
 
 async def test_s3_answers_a_deposed_leader_with_412(

@@ -1,7 +1,8 @@
 """Several writers on one object log, interleaved at every request to the store, against a model.
 
 Every request of every writer waits until the machine picks it, and then works, works without an
-answer, is applied much later, or fails. Writers lead, append, prune, refresh and are paused at any
+answer, is applied much later, or fails. A listing that waits shows no more than `ObjectStore.list`
+promises. Writers lead, append, prune, refresh and are paused at any
 request for any time. What the observer (who sees the bucket after every step) has once read must
 stay true for everybody:
 
@@ -19,13 +20,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.support.log_contract import NOW_MS
 
 from metadata.log.log import MetadataRecordBatch
 from metadata.log.object_log import LEASE_MARGIN, ObjectLogSettings, ObjectMetadataLog
+from tests.support.log_contract import NOW_MS
+from tests.support.profiles import examples
 from tests.support.stepped_store import Fate, SteppedStore, Steps
 from wal.clock import ManualClock
 from wal.errors import CommitOutcomeUnknown, OutOfBounds, Retriable
@@ -58,6 +59,7 @@ class Writer:
     def __init__(self, number: int) -> None:
         self.number = number
         self.steps = Steps()
+        self.steps.listings = random.Random(number)
         self.log: ObjectMetadataLog
         self.term = b""
         """The record with which it led last."""
@@ -357,7 +359,5 @@ class ObjectLogMachine(RuleBasedStateMachine):
         self.run(rest())
 
 
-ObjectLogMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None
-)
+ObjectLogMachine.TestCase.settings = examples(1.5, steps=50)
 TestObjectLogModel = ObjectLogMachine.TestCase

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.messages.codec import ENTRIES_MAX, Operation
@@ -31,6 +31,7 @@ from metadata.operations import (
 )
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
 from tests.support.kip_1164_schemas import SCHEMAS, Field, decode, encode
+from tests.support.profiles import examples
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import (
     CommitFailed,
@@ -62,7 +63,7 @@ def schema(operation: Operation[Any, Any], kind: str) -> Sequence[Field]:
 
 @OPERATIONS
 @given(data=st.data(), timeout_ms=st.integers(-(2**31), 2**31 - 1))
-@settings(max_examples=30)
+@examples(0.3)
 def test_a_request_survives_encoding(
     samples: Samples, data: st.DataObject, timeout_ms: int
 ) -> None:
@@ -73,7 +74,7 @@ def test_a_request_survives_encoding(
 
 @OPERATIONS
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(0.3)
 def test_answers_survive_encoding_and_keep_the_order_of_the_request(
     samples: Samples, data: st.DataObject
 ) -> None:
@@ -92,7 +93,7 @@ def test_answers_survive_encoding_and_keep_the_order_of_the_request(
 
 @OPERATIONS
 @given(data=st.data())
-@settings(max_examples=20)
+@examples(0.2)
 def test_what_concerns_the_whole_call_is_in_every_entry_and_beside_them(
     samples: Samples, data: st.DataObject
 ) -> None:
@@ -111,7 +112,7 @@ def test_what_concerns_the_whole_call_is_in_every_entry_and_beside_them(
 
 @OF_THE_KIP
 @given(data=st.data(), timeout_ms=st.integers(-(2**31), 2**31 - 1))
-@settings(max_examples=30)
+@examples(0.3)
 def test_a_request_that_reads_by_the_schema_alone_means_the_same_encoded_by_it(
     samples: Samples, data: st.DataObject, timeout_ms: int
 ) -> None:
@@ -131,7 +132,7 @@ def test_a_request_that_reads_by_the_schema_alone_means_the_same_encoded_by_it(
 
 @OF_THE_KIP
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(0.3)
 def test_a_response_that_reads_by_the_schema_alone_means_the_same_encoded_by_it(
     samples: Samples, data: st.DataObject
 ) -> None:
@@ -502,7 +503,7 @@ def _files(*keys: str) -> Any:
 
 @OPERATIONS
 @given(data=st.binary(max_size=300))
-@settings(max_examples=30)
+@examples(0.3)
 def test_garbage_is_refused_and_nothing_else_happens(samples: Samples, data: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
         samples.operation.decode_request(data)
@@ -510,7 +511,7 @@ def test_garbage_is_refused_and_nothing_else_happens(samples: Samples, data: byt
 
 @OPERATIONS
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(0.3)
 def test_damaged_bytes_are_refused_or_read_and_nothing_else_happens(
     samples: Samples, data: st.DataObject
 ) -> None:
@@ -592,3 +593,15 @@ def test_found_batches_name_the_error_that_came_as_a_number() -> None:
         UnknownPartition,
         "the coordinator answered with UNKNOWN_TOPIC_OR_PARTITION",
     )
+
+
+def test_many_entries_are_read_and_written_in_steps() -> None:
+    requests = [ListOffsets(TopicIdPartition(A, number), -1) for number in range(3_000)]
+    body = LIST_OFFSETS.encode_request(requests, 1_000)
+    assert len([*LIST_OFFSETS.decode_in_steps(body)]) >= len(requests)
+    answers = [ListedOffset(number, number) for number in range(len(requests))]
+    assert len([*LIST_OFFSETS.encode_in_steps(requests, answers)]) >= len(requests)
+    failed = NotCoordinator("moved")
+    assert len([*LIST_OFFSETS.encode_failure_in_steps(requests, failed)]) >= len(requests)
+    answered = LIST_OFFSETS.encode_response(requests, answers)
+    assert LIST_OFFSETS.decode_response(requests, answered) == (answers, None)

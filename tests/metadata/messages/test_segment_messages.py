@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.messages.segments import (
@@ -26,6 +26,7 @@ from metadata.messages.segments import (
     encode_plan_response,
 )
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
+from tests.support.profiles import examples
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidRequest
 
@@ -44,7 +45,7 @@ PLANS = st.builds(
     object_key=TEXT,
     base_offset=INT64,
     last_offset=INT64,
-    extents=st.lists(EXTENTS, max_size=3),
+    extents=st.lists(EXTENTS, max_size=3).map(tuple),
 )
 SEGMENTS = st.builds(
     RolledSegment,
@@ -71,7 +72,7 @@ def test_a_plan_request_survives_encoding(request_: PlanSegmentsRequest) -> None
     assert decode_plan_request(encode_plan_request(request_)) == request_
 
 
-@given(st.builds(PlanSegmentsResponse, INT16, TEXT, TEXT, st.lists(PLANS, max_size=3)))
+@given(st.builds(PlanSegmentsResponse, INT16, TEXT, TEXT, st.lists(PLANS, max_size=3).map(tuple)))
 def test_a_plan_response_survives_encoding(response: PlanSegmentsResponse) -> None:
     assert decode_plan_response(encode_plan_response(response)) == response
 
@@ -81,8 +82,8 @@ def test_a_plan_survives_the_way_into_a_task(plan: SegmentPlan) -> None:
     assert decode_plan(encode_plan(plan)) == plan
 
 
-@given(st.lists(SEGMENTS, max_size=4))
-def test_a_commit_request_survives_encoding(segments: list[RolledSegment]) -> None:
+@given(st.lists(SEGMENTS, max_size=4).map(tuple))
+def test_a_commit_request_survives_encoding(segments: tuple[RolledSegment, ...]) -> None:
     assert decode_commit_request(encode_commit_request(segments)) == segments
 
 
@@ -91,7 +92,9 @@ def test_a_commit_request_survives_encoding(segments: list[RolledSegment]) -> No
         CommitSegmentsResponse,
         INT16,
         TEXT,
-        st.lists(st.builds(CommitSegmentsResult, INT16, TEXT, st.booleans()), max_size=4),
+        st.lists(st.builds(CommitSegmentsResult, INT16, TEXT, st.booleans()), max_size=4).map(
+            tuple
+        ),
     )
 )
 def test_a_commit_response_survives_encoding(response: CommitSegmentsResponse) -> None:
@@ -100,7 +103,7 @@ def test_a_commit_response_survives_encoding(response: CommitSegmentsResponse) -
 
 @pytest.mark.parametrize("decode", DECODERS)
 @given(data=st.binary(max_size=200))
-@settings(max_examples=60)
+@examples(0.6)
 def test_garbage_is_refused_and_nothing_else_happens(
     decode: Callable[[bytes], Any], data: bytes
 ) -> None:

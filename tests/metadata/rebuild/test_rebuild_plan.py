@@ -10,9 +10,8 @@ from uuid import UUID
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.rebuild_history import PARTITIONS, TOPICS, Batch, History, Placed, RebuiltState, replayed
 
 from metadata.log.local_log import LocalMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
@@ -24,6 +23,16 @@ from metadata.rebuild.plan import RebuildPlan, plan_rebuild
 from metadata.rebuild.rebuild import check_rebuilt, write_metadata
 from metadata.records.file_committed import FileCommittedRecord
 from metadata.rules.commit_request import check_commit
+from tests.support.profiles import examples, seeds
+from tests.support.rebuild_history import (
+    PARTITIONS,
+    TOPICS,
+    Batch,
+    History,
+    Placed,
+    RebuiltState,
+    replayed,
+)
 from wal.chunks.object_notes import CommitNote, NotedRun, TopicFacts
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -173,19 +182,19 @@ def check_everything(history: History) -> None:
     check_exact(history, plan, state, to_the_end=is_clear)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(2)
 @given(steps(1), st.booleans())
 def test_what_one_broker_wrote_is_rebuilt(played: Sequence[Step], is_lagging: bool) -> None:
     check_everything(play(played, brokers=1, is_lagging=is_lagging))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(2)
 @given(steps(3), st.booleans())
 def test_what_several_brokers_wrote_is_rebuilt(played: Sequence[Step], is_lagging: bool) -> None:
     check_everything(play(played, brokers=3, is_lagging=is_lagging))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 async def test_a_rebuilt_log_is_one_that_a_coordinator_replays(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     history = History(brokers=1 + seed % 3, seed=seed)
@@ -317,12 +326,12 @@ def test_what_was_deleted_before_the_last_commit_does_not_come_back() -> None:
 # --- doubts ---------------------------------------------------------------------------------------
 
 
-def test_objects_of_an_earlier_release_follow_each_other() -> None:
+def test_objects_without_notes_follow_each_other() -> None:
     history = History(is_noting=False)
     for _ in range(6):
         written(history, 1)
         written(history, 1, partition=1)
-    history.roll(0, 3, names_sources=False)
+    history.roll(0, 3)
     history.clean()
     plan, state = rebuilt(history)
     flights = state.partitions[PARTITIONS[0]]

@@ -1,7 +1,5 @@
-"""FileCommitted records: both versions, column by column, and what no decoder may swallow."""
+"""FileCommitted records: column by column, and what no decoder may swallow."""
 
-import struct
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 
 from metadata.records.columns import column, difference, pack_column, read_column, total
 from metadata.records.file_committed import (
-    COMMITTED_AT_TAG,
     REFUSED_TAGS,
     CommittedBatch,
     CommittedBatches,
@@ -20,18 +17,12 @@ from metadata.records.file_committed import (
     RefusedBatch,
 )
 from metadata.records.records import decode_record, encode_record
-from tests.support.file_committed_v0 import encode_file_committed_0
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import FieldReader, tag_section, uvarint
 
 TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
 PARTITION = TopicIdPartition(TOPIC, 3)
-
-Encode = Callable[[FileCommittedRecord], bytes]
-both_versions = pytest.mark.parametrize(
-    "encode", [encode_file_committed_0, encode_record], ids=["version 0", "version 1"]
-)
 
 
 def batch(
@@ -84,43 +75,8 @@ FILE_COMMITTED = FileCommittedRecord(
     ),
     request_digest=bytes(range(16)),
 )
-VERSION_0 = bytes.fromhex(
-    "01 66 00"  # frame version 1, api key 102, version 0
-    "09 77616c2f30662f4b"  # "wal/0f/K"
-    "01"  # object format
-    "000000000000012c"  # file size
-    "00000005"  # uploader
-    "03 00000000 00000002"  # two owners
-    "02"  # one topic
-    "00112233445566778899aabbccddeeff"
-    "03"  # two partitions
-    "00000003"
-    "02"  # one batch
-    "02 00000064 000000c8"  # magic, byte offset, byte size
-    "000000000000000a 000000000000000c"  # assigned offsets
-    "00000000000003e8 00000000000003e7 01"  # append time, max timestamp, type
-    "0000000000000007 0001 00000004 00000006"  # producer
-    "00"  # tags of the batch
-    "00"  # tags of the partition
-    "00000004"
-    "02"
-    "02 00000064 000000c8"
-    "0000000000000000 0000000000000000"
-    "00000000000003e8 00000000000003e7 01"
-    "0000000000000007 0001 00000004 00000004"
-    "00"
-    "00"
-    "00"  # tags of the topic
-    "04"  # four tagged fields
-    "e807 08 00000000000003e9"  # 1000 CommittedAt
-    "e907 09 03 00000001 00000000"  # 1001 Positions
-    "ea07 3f 03"  # 1002 Refused, 63 bytes: two of 31
-    "00000002 002d ffffffffffffffff ffffffffffffffff ffffffffffffffff 00"
-    "00000003 0000 0000000000000009 0000000000000384 0000000000000002 00"
-    "eb07 10 000102030405060708090a0b0c0d0e0f"  # 1003 RequestDigest
-)
 # A column: count + 1, width, smallest in zigzag, entries.
-VERSION_1 = bytes.fromhex(
+ENCODED = bytes.fromhex(
     "01 66 01"
     "09 77616c2f30662f4b"
     "01 000000000000012c 00000005"
@@ -154,14 +110,9 @@ VERSION_1 = bytes.fromhex(
 )
 
 
-def test_version_0_is_read_for_ever() -> None:
-    assert decode_record(VERSION_0) == FILE_COMMITTED
-    assert encode_file_committed_0(FILE_COMMITTED) == VERSION_0
-
-
-def test_version_1_is_exactly_these_bytes() -> None:
-    assert encode_record(FILE_COMMITTED) == VERSION_1
-    assert decode_record(VERSION_1) == FILE_COMMITTED
+def test_a_record_is_exactly_these_bytes() -> None:
+    assert encode_record(FILE_COMMITTED) == ENCODED
+    assert decode_record(ENCODED) == FILE_COMMITTED
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -265,10 +216,9 @@ files = st.builds(
 )
 
 
-@both_versions
-@given(record=files)
-def test_every_file_comes_back_as_it_was(encode: Encode, record: FileCommittedRecord) -> None:
-    assert decode_record(encode(record)) == record
+@given(files)
+def test_every_file_comes_back_as_it_was(record: FileCommittedRecord) -> None:
+    assert decode_record(encode_record(record)) == record
 
 
 @given(files)
@@ -278,21 +228,19 @@ def test_what_was_decoded_is_encoded_to_the_same_bytes(record: FileCommittedReco
     assert encode_record(decoded) == data
 
 
-@both_versions
-@given(record=files)
-def test_a_file_cut_anywhere_is_refused(encode: Encode, record: FileCommittedRecord) -> None:
-    encoded = encode(record)
+@given(files)
+def test_a_file_cut_anywhere_is_refused(record: FileCommittedRecord) -> None:
+    encoded = encode_record(record)
     for length in range(len(encoded)):
         with pytest.raises(CorruptLog):
             decode_record(encoded[:length])
 
 
-@both_versions
 @given(record=files, data=st.data())
 def test_a_damaged_file_is_refused_with_nothing_but_corrupt_log(
-    encode: Encode, record: FileCommittedRecord, data: Any
+    record: FileCommittedRecord, data: Any
 ) -> None:
-    encoded = bytearray(encode(record))
+    encoded = bytearray(encode_record(record))
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(0, len(encoded) - 1))
         encoded[position] = data.draw(st.integers(0, 255))
@@ -302,11 +250,10 @@ def test_a_damaged_file_is_refused_with_nothing_but_corrupt_log(
         return
 
 
-@pytest.mark.parametrize("version", [0, 1])
-@given(data=st.binary(max_size=300))
-def test_garbage_is_refused_with_nothing_but_corrupt_log(version: int, data: bytes) -> None:
+@given(st.binary(max_size=300))
+def test_garbage_is_refused_with_nothing_but_corrupt_log(data: bytes) -> None:
     try:
-        decode_record(uvarint(1) + uvarint(102) + uvarint(version) + data)
+        decode_record(uvarint(1) + uvarint(102) + uvarint(1) + data)
     except CorruptLog:
         return
 
@@ -364,7 +311,7 @@ def many_batches(count: int, runs: int, *, producers: int) -> FileCommittedRecor
 
 @pytest.mark.parametrize(("producers", "bytes_max"), [(0, 15), (8, 20), (60_000, 24)])
 def test_a_batch_takes_few_bytes_of_the_log(producers: int, bytes_max: int) -> None:
-    """1,600 batches over 632 partitions of 158 topics; version 0 takes 61 bytes and more."""
+    """1,600 batches over 632 partitions of 158 topics; KIP-1164's layout takes 61 each."""
     record = many_batches(1_600, 632, producers=producers)
     data = encode_record(record)
     assert len(data) <= bytes_max * 1_600
@@ -374,48 +321,17 @@ def test_a_batch_takes_few_bytes_of_the_log(producers: int, bytes_max: int) -> N
 # --- what a newer release may write, and what nobody may -----------------------------------------
 
 
-def test_unknown_tagged_fields_are_skipped_in_every_structure_of_version_0() -> None:
-    data = VERSION_0
-    tags = tag_section({3: b"x" * 200})
-    first_batch_at = data.index(struct.pack(">bii", 2, 100, 200))
-    first_tags = first_batch_at + 60
-    second_tags = data.index(struct.pack(">bii", 2, 100, 200), first_tags) + 60
-    # Of the first batch and its partition, of the second one, and of the topic.
-    assert data[first_tags : first_tags + 2] == data[second_tags : second_tags + 2] == b"\0\0"
-    assert data[second_tags + 2] == 0
-    extended = b"".join(
-        (
-            data[:first_tags],
-            tags,
-            tags,
-            data[first_tags + 2 : second_tags],
-            tags,
-            tags,
-            tags,
-            data[second_tags + 3 :],
-        )
-    )
-    assert decode_record(extended) == FILE_COMMITTED
-
-
-def test_unknown_tagged_fields_are_skipped_in_version_1() -> None:
+def test_unknown_tagged_fields_are_skipped_in_every_structure() -> None:
     topic = TOPIC.bytes + b"\x02"
-    extended = VERSION_1.replace(topic + b"\x00", topic + tag_section({3: b"x" * 200}))
-    assert len(extended) > len(VERSION_1)
+    extended = ENCODED.replace(topic + b"\x00", topic + tag_section({3: b"x" * 200}))
+    assert len(extended) > len(ENCODED)
     assert decode_record(extended) == FILE_COMMITTED
     bare = encode_record(file_of())
     assert bare[-1] == 0
     assert decode_record(bare[:-1] + tag_section({5: b"", 5000: b"new"})) == file_of()
 
 
-def test_version_0_without_its_time_of_commit_is_refused() -> None:
-    data = encode_file_committed_0(file_of(committed_at_ms=1 << 40))
-    at = data.index(b"\x02" + uvarint(COMMITTED_AT_TAG))
-    with pytest.raises(CorruptLog, match="time of commit"):
-        decode_record(data[:at] + b"\x00")
-
-
-def test_version_1_with_half_of_its_refusals_is_refused() -> None:
+def test_a_file_with_half_of_its_refusals_is_refused() -> None:
     bare = encode_record(file_of())
     fields = {tag: pack_column(column([1]), is_leading=True) for tag in REFUSED_TAGS}
     complete = decode_record(bare[:-1] + tag_section(fields))
@@ -436,12 +352,10 @@ def test_version_1_with_half_of_its_refusals_is_refused() -> None:
         ("03 00 04 03 00 02", "03 00 8002 03 00 02", "magic of a batch has more than 8 bits"),
     ],
 )
-def test_version_1_that_contradicts_itself_is_refused(
-    find: str, replace: str, problem: str
-) -> None:
-    assert VERSION_1.count(bytes.fromhex(find)) == 1
+def test_a_file_that_contradicts_itself_is_refused(find: str, replace: str, problem: str) -> None:
+    assert ENCODED.count(bytes.fromhex(find)) == 1
     with pytest.raises(CorruptLog, match=problem):
-        decode_record(VERSION_1.replace(bytes.fromhex(find), bytes.fromhex(replace)))
+        decode_record(ENCODED.replace(bytes.fromhex(find), bytes.fromhex(replace)))
 
 
 @pytest.mark.parametrize(

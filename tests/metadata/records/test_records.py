@@ -26,7 +26,7 @@ from metadata.records.records import (
     decode_record,
     encode_record,
 )
-from tests.metadata.records.test_file_committed import FILE_COMMITTED, VERSION_1, files
+from tests.metadata.records.test_file_committed import ENCODED, FILE_COMMITTED, files
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import FieldReader, tag_section, uvarint
@@ -47,7 +47,7 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         "00",  # no tagged fields
     ),
     (TopicDeletedRecord(topic_id=TOPIC), f"01 65 00 {TOPIC_HEX} 00"),
-    (FILE_COMMITTED, VERSION_1.hex()),
+    (FILE_COMMITTED, ENCODED.hex()),
     (
         RecordsDeletedRecord(partition=PARTITION, new_log_start_offset=256),
         f"01 67 00 {TOPIC_HEX} 00000003 0000000000000100 00",
@@ -201,12 +201,9 @@ def test_unknown_tagged_fields_are_skipped(record: MetadataRecord) -> None:
 
 def test_a_record_of_unknown_type_or_version_is_refused_and_never_skipped() -> None:
     body = encode_record(ProducerIdsAllocatedRecord(next_producer_id=1))[4:]
-    for frame in (
-        uvarint(1) + uvarint(99) + uvarint(0),
-        uvarint(1) + uvarint(1001) + uvarint(1),
-    ):
-        with pytest.raises(CorruptLog, match="unknown record type"):
-            decode_record(frame + body)
+    for api_key, version in ((99, 0), (1001, 1), (102, 0), (102, 2)):
+        with pytest.raises(CorruptLog, match=f"api key {api_key}, version {version}"):
+            decode_record(uvarint(1) + uvarint(api_key) + uvarint(version) + body)
     with pytest.raises(CorruptLog, match="frame version 2"):
         decode_record(uvarint(2) + uvarint(1001) + uvarint(0) + body)
 

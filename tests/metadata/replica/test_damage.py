@@ -9,8 +9,8 @@ like an append that a crash has torn, which nobody was told of and which is cut.
 state or a snapshot that has that record it can, and the start is refused. An object in a store is
 there in full or not at all, so nothing is ever cut from the object log.
 
-SQLite and snapshots are damaged in tests/metadata/replica/test_start_from_snapshot.py, the bytes of single
-objects in tests/metadata/log/test_object_log.py.
+SQLite and snapshots are damaged in tests/metadata/replica/test_start_from_snapshot.py, the bytes of
+single objects in tests/metadata/log/test_object_log.py.
 """
 
 import os
@@ -34,12 +34,13 @@ from metadata.state.state import STATE_FILE
 from metadata.state.state_file import remove_database
 from tests.support.coordinator_bench import batch, running_coordinator
 from tests.support.coordinator_worlds import SETTINGS, NoSyncDisk
+from tests.support.profiles import seeds
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptLog, CorruptState
 from wal.stores.file_store import FileStore
 
-SEEDS = 200
+SEEDS = seeds(40)
 COMMITS = 60
 LOCAL_LOG = LocalLogSettings(segment_bytes=4 << 10)
 
@@ -144,7 +145,7 @@ async def test_a_damaged_local_log_gives_what_was_acknowledged_or_is_refused(
     last_store = stores_of(local.left)[-1].name
     assert len(files) >= 6, "several segments, with an index each"
     seen: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         rng = random.Random(seed)
         directory = local.copy()
         path = directory / "log" / rng.choice(files)
@@ -171,9 +172,9 @@ async def test_a_damaged_local_log_gives_what_was_acknowledged_or_is_refused(
         assert path.name == last_store, f"seed {seed}"
         assert reached in local.reached, f"seed {seed}: half an operation"
         seen["taken for torn"] += 1
-    assert seen["refused"] > SEEDS / 10
-    assert seen["whole"] > SEEDS / 10
-    assert seen["taken for torn"] < SEEDS / 10
+    assert seen["refused"] > len(SEEDS) / 10
+    assert seen["whole"] > len(SEEDS) / 10
+    assert seen["taken for torn"] < len(SEEDS) / 10
 
 
 async def test_the_last_record_is_refused_when_damaged_as_long_as_the_state_has_it(
@@ -185,7 +186,7 @@ async def test_the_last_record_is_refused_when_damaged_as_long_as_the_state_has_
     last = (await log.read(log.end_offset - 1, 1))[0]
     await log.close()
     shorter = len(b"".join(last.records))
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         rng = random.Random(seed)
         directory = local.copy()
         path = stores_of(directory)[-1]
@@ -214,7 +215,7 @@ async def test_an_append_that_was_torn_is_cut_and_nothing_else(local: LocalScene
     await log.close()
     assert stores_of(local.left)[-1] == store
     torn_size = store.stat().st_size
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         rng = random.Random(seed)
         directory = local.copy()
         path = stores_of(directory)[-1]
@@ -275,7 +276,7 @@ async def test_a_damaged_object_log_gives_what_was_acknowledged_or_is_refused(
 ) -> None:
     names = sorted(path.name for path in shared.objects.iterdir())
     seen: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         rng = random.Random(seed)
         # The last object is read by every start, the others only without a state.
         name = rng.choice(names) if seed % 4 else names[-1]
@@ -302,7 +303,7 @@ async def test_a_damaged_object_log_gives_what_was_acknowledged_or_is_refused(
             seen["refused"] += 1
         finally:
             path.write_bytes(whole)
-    assert seen["refused"] >= (SEEDS / 5 if keeps_state else SEEDS * 0.95)
+    assert seen["refused"] >= (len(SEEDS) / 5 if keeps_state else len(SEEDS) * 0.95)
 
 
 async def test_an_object_log_without_its_last_object_is_refused_as_long_as_a_state_has_it(

@@ -45,6 +45,7 @@ from wal.crc import crc32c
 from wal.errors import (
     CorruptObject,
     CorruptState,
+    DirectoryLost,
     ObjectStoreUnavailable,
     UploadOutcomeUnknown,
 )
@@ -636,6 +637,20 @@ class TestRunning:
         assert not is_as_closed(tmp_path / STATE_FILE)
         async with opened(tmp_path, log, snapshots_in(store)) as healed:
             assert await healed.checked_hash() == expected
+
+    async def test_a_state_file_that_was_deleted_ends_the_keeper_and_is_not_made_again(
+        self, tmp_path: Path, batches: Sequence[MetadataRecordBatch], store: ObjectStore
+    ) -> None:
+        log = PrunableLog(batches)
+        async with following(tmp_path, log, 10) as followed:
+            for suffix in ("", "-wal", "-shm"):
+                (tmp_path / (STATE_FILE + suffix)).unlink(missing_ok=True)
+            pauses = Pauses(ManualClock(), limit=20)
+            keeper = self.keeper(followed, snapshots_in(store), pauses, log_records=1)
+            with pytest.raises(DirectoryLost, match=STATE_FILE):
+                await keeper.run()
+            assert not followed.state.path.exists()
+        assert await keys(store) == set()
 
     async def test_a_snapshot_does_not_hold_up_writers(
         self, tmp_path: Path, batches: Sequence[MetadataRecordBatch], store: ObjectStore

@@ -235,7 +235,9 @@ def test_a_file_is_decided_as_if_batch_by_batch(
     commit = check_commit(request_, SETTINGS)
     unknown = view.unknown_producers(producers_of(commit, view))
     view.finish_look_up({}, dict.fromkeys(unknown))
-    decision = decide_commit(view, commit, now_ms=NOW_MS, wall_ms=NOW_MS, settings=SETTINGS)
+    decision = decide_commit(
+        view, commit, now_ms=NOW_MS, wall_ms=NOW_MS, steady_ms=NOW_MS, settings=SETTINGS
+    )
     (record,) = decision.records
     assert isinstance(record, FileCommittedRecord)
     expected = one_by_one(request_, partitions, windows)
@@ -286,7 +288,9 @@ def test_what_is_pending_counts_as_if_it_were_committed(
         view.start_look_up()
         unknown = view.unknown_producers(producers_of(commit, view))
         view.finish_look_up({}, dict.fromkeys(unknown))
-        decision = decide_commit(view, commit, now_ms=NOW_MS, wall_ms=NOW_MS, settings=SETTINGS)
+        decision = decide_commit(
+            view, commit, now_ms=NOW_MS, wall_ms=NOW_MS, steady_ms=NOW_MS, settings=SETTINGS
+        )
         (record,) = decision.records
         assert isinstance(record, FileCommittedRecord)
         expected = one_by_one(request, partitions, windows)
@@ -318,7 +322,7 @@ def test_a_partition_that_came_or_went_after_the_look_up_is_noticed() -> None:
     assert list(producers_of(commit, gone)) == [(10, 5), (11, 5)]
     gone.finish_look_up({}, {(10, 5): None, (11, 5): None})
     (record,) = decide_commit(
-        gone, commit, now_ms=NOW_MS, wall_ms=NOW_MS, settings=SETTINGS
+        gone, commit, now_ms=NOW_MS, wall_ms=NOW_MS, steady_ms=NOW_MS, settings=SETTINGS
     ).records
     assert isinstance(record, FileCommittedRecord)
     assert [entry.partition for entry in record.batches] == [KNOWN[1]]

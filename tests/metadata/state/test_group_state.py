@@ -9,11 +9,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, event
 
-from metadata.apply.apply_groups import COMMIT_PERIOD_MS
 from metadata.log.local_log import LocalMetadataLog
 from metadata.log.log import MetadataRecordBatch
 from metadata.records.groups import (
@@ -45,6 +44,7 @@ from metadata.state.group_queries import (
     stored_groups,
 )
 from metadata.state.image import CommittedImage
+from metadata.state.schema import COMMIT_PERIOD_MS
 from metadata.state.state import STATE_FILE, StateDatabase
 from metadata.state.state_check import scan_state_hash
 from tests.support.coordinator_bench import (
@@ -52,6 +52,7 @@ from tests.support.coordinator_bench import (
     MemoryMetadataLog,
     running_coordinator,
 )
+from tests.support.profiles import examples
 from tests.support.snapshot_bench import (
     PrunableLog,
     following,
@@ -665,7 +666,7 @@ async def states_of(
         return image.state_hash, found
 
 
-@settings(max_examples=40, deadline=None)
+@examples(0.4)
 @given(history=histories, per_transaction=st.integers(1, 12))
 def test_any_history_gives_one_state_however_it_is_cut_into_transactions(
     tmp_path_factory: pytest.TempPathFactory,

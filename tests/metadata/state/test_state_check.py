@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata.state.schema import BATCHES, FILES, PRODUCER_STATES, STATE_TABLES
 from metadata.state import state_file
+from metadata.state.schema import BATCHES, FILES, PRODUCER_STATES, STATE_TABLES
 from metadata.state.state import STATE_FILE, Applied, StateDatabase, read_copy
 from metadata.state.state_check import checked_position, verified_file, verified_position
 from metadata.state.state_file import is_as_closed

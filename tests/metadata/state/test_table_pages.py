@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from metadata.state.table_pages import COLUMNS_MAX, DatabasePages
+from tests.support.profiles import examples, seeds
 from wal.errors import CorruptState, StorageFailed
 
-SEEDS = 300
+SEEDS = seeds(300)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 integers = st.one_of(
     int64, st.integers(-2, 2), st.integers(0, 63).map(lambda bits: -(1 << bits) if bits else 1)
@@ -55,7 +56,7 @@ def read(path: Path, root_page: int, columns: int) -> list[tuple[int, ...]]:
     return sorted(tuple(row) for array in found for row in array.T.tolist())
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(allow=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), page_bytes=st.sampled_from([512, 1024, 4096, 65536]))
 def test_any_integers_are_read_as_sqlite_reads_them(
     tmp_path: Path, data: st.DataObject, page_bytes: int
@@ -85,7 +86,7 @@ def test_a_damaged_file_gives_rows_or_is_refused(tmp_path: Path) -> None:
     root_page = made(path, rows, 3, page_bytes=512)
     whole = path.read_bytes()
     refused = 0
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         rng = random.Random(seed)
         damaged = bytearray(whole)
         for _ in range(rng.choice([1, 1, 1, 20])):
@@ -101,7 +102,7 @@ def test_a_damaged_file_gives_rows_or_is_refused(tmp_path: Path) -> None:
                 assert array.dtype == np.int64
         except CorruptState:
             refused += 1
-    assert refused > SEEDS // 4
+    assert refused > len(SEEDS) // 4
 
 
 def _arrays(

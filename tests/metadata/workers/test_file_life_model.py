@@ -9,14 +9,16 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.workers.file_workers import FileWorkers
+from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import OrphanScan
 from tests.support.file_ledger import Crash, FileWorld
+from tests.support.profiles import examples
 from wal.errors import OutcomeUnknown, Retriable
 
 SETTINGS = CoordinatorSettings(
@@ -59,7 +61,11 @@ class FileLives(RuleBasedStateMachine):
             settings=SETTINGS,
             clock=world.coordinators[coordinator].clock,
             rng=self.rng,
+            notes=self.new_keeper(),
         )
+
+    def new_keeper(self) -> NoteKeeper:
+        return NoteKeeper(self.world.store, clock=self.world.scan_clock, rng=self.rng)
 
     def new_scan(self) -> OrphanScan:
         world = self.world
@@ -74,6 +80,7 @@ class FileLives(RuleBasedStateMachine):
             settings=SETTINGS,
             clock=world.scan_clock,
             rng=self.rng,
+            notes=self.new_keeper(),
         )
 
     def perform(
@@ -184,10 +191,5 @@ class FileLives(RuleBasedStateMachine):
         return {stat.key async for stat in self.world.store.list("wal/")}
 
 
-FileLives.TestCase.settings = settings(
-    max_examples=150,
-    stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+FileLives.TestCase.settings = examples(1.5, steps=60, allow=[HealthCheck.filter_too_much])
 TestFileLives = FileLives.TestCase

@@ -11,6 +11,7 @@ from metadata.operations import CommitFile, DescribedFile, HandedFile, Tombstone
 from metadata.rules.files import permuted_owners
 from metadata.state.speculative import FileStanding
 from metadata.workers.file_workers import FileWorkers
+from metadata.workers.note_keeper import NoteKeeper
 from tests.support.coordinator_bench import (
     batch,
     rolled,
@@ -79,6 +80,22 @@ async def test_an_object_is_deleted_after_the_grace_and_not_before(
     await alone.work()
     assert store.deleted == [request.object_key]
     assert alone.workers[0].objects_deleted == 1
+
+
+async def test_a_wall_clock_that_jumps_ahead_ends_no_grace(
+    alone: Cluster, store: DeletingStore
+) -> None:
+    bench = alone.benches[0]
+    partition = await bench.partition()
+    request = bench.file(batch(partition, 5))
+    await bench.coordinator.commit_file(request)
+    await drain(alone, 0, partition)
+    alone.clock.step_wall(86_400)
+    await alone.work()
+    assert store.deleted == []
+    alone.clock.advance(GRACE_S + 0.001)
+    await alone.work()
+    assert store.deleted == [request.object_key]
 
 
 async def test_the_answer_outlives_the_object_until_its_key_is_too_old(
@@ -158,6 +175,7 @@ async def test_they_go_on_after_an_outage_of_the_store(
         settings=SETTINGS,
         clock=alone.clock,
         rng=random.Random(1),
+        notes=NoteKeeper(store, clock=alone.clock, rng=random.Random(2)),  # type: ignore[arg-type]
         sleep=sleep,
     )
     task = asyncio.create_task(workers.run())

@@ -10,6 +10,7 @@ import pytest
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import HandedFile, Tombstone
+from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import MARKER_PREFIX, OrphanScan
 from tests.support.file_cluster import (
     COMMIT_AGE_S,
@@ -85,6 +86,9 @@ class Scene:
             "settings": SETTINGS,
             "clock": self.cluster.clock,
             "rng": random.Random(seed),
+            "notes": NoteKeeper(
+                self.store, clock=self.cluster.clock, rng=random.Random(seed + 1_000)
+            ),
         }
         return OrphanScan(
             self.store,
@@ -171,6 +175,7 @@ async def test_a_coordinator_that_came_while_the_others_were_asked_stops_the_del
         settings=SETTINGS,
         clock=scene.cluster.clock,
         rng=scene.rng,
+        notes=NoteKeeper(scene.store, clock=scene.store_clock, rng=scene.rng),
     )
     await scan.scan_once()
     assert await scene.store.keys() == [key]
@@ -192,6 +197,7 @@ async def test_nobody_to_ask_means_nothing_to_delete(scene: Scene) -> None:
         settings=SETTINGS,
         clock=scene.cluster.clock,
         rng=scene.rng,
+        notes=NoteKeeper(scene.store, clock=scene.store_clock, rng=scene.rng),
     )
     await scan.scan_once()
     assert await scene.store.keys() == [key]
@@ -597,7 +603,13 @@ async def test_it_scans_a_directory_as_well(tmp_path: Path) -> None:
             return (0,)
 
         scan = OrphanScan(
-            store, cluster, coordinator_ids, settings=settings, clock=clock, rng=random.Random(1)
+            store,
+            cluster,
+            coordinator_ids,
+            settings=settings,
+            clock=clock,
+            rng=random.Random(1),
+            notes=NoteKeeper(store, clock=clock, rng=random.Random(1)),
         )
         await scan.scan_once()
         assert [stat.key async for stat in store.list("")] == [key], "it was put just now"

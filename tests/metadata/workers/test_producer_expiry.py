@@ -38,7 +38,6 @@ def expiry_of(bench: CoordinatorBench, *, limit: int = 2) -> ProducerExpiry:
         bench.coordinator,
         expiration_ms=EXPIRATION_MS,
         settings=RetentionSettings(step_rows_max=limit),
-        clock=bench.clock,
     )
 
 
@@ -83,6 +82,27 @@ async def test_many_are_forgotten_in_steps_and_the_others_stay(
     assert limits == [2, 2, 2]
     answer = await bench.commit_one(partition, producer=3, sequence=9)
     assert isinstance(answer.error, OutOfOrderSequence)
+
+
+async def test_a_clock_that_jumps_a_day_ahead_makes_nobody_forgotten(
+    bench: CoordinatorBench, log: MemoryMetadataLog
+) -> None:
+    partition = await bench.partition()
+    first = await bench.commit_one(partition, producer=1, sequence=0)
+    bench.clock.step_wall(86_400)
+    appends = log.append_calls
+    assert await expiry_of(bench).pass_once() == 0
+    assert log.append_calls == appends
+    again = await bench.commit_one(partition, producer=1, sequence=0)
+    assert (again.is_duplicate, again.base_offset) == (True, first.base_offset)
+    out_of_order = await bench.commit_one(partition, producer=1, sequence=7)
+    assert isinstance(out_of_order.error, OutOfOrderSequence)
+    assert (await bench.commit_one(partition, producer=1, sequence=1)).error is None
+    bench.clock.step_wall(-86_400)
+    # What was appended since bears a time of that day, and is remembered the longer.
+    bench.clock.advance(61)
+    assert await expiry_of(bench).pass_once() == 0
+    assert await producers(bench) == [1]
 
 
 async def test_a_forgotten_producer_may_start_anywhere(bench: CoordinatorBench) -> None:
@@ -153,7 +173,6 @@ async def test_it_tries_again_after_a_failure(
         bench.coordinator,
         expiration_ms=EXPIRATION_MS,
         settings=RetentionSettings(producer_check_interval_ms=1_000),
-        clock=bench.clock,
         sleep=sleep,
     )
     task = asyncio.create_task(expiry.run())

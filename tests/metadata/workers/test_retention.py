@@ -199,6 +199,17 @@ async def test_by_time_log_append_time_counts_from_the_commit(bench: Coordinator
     assert await worker.pass_once() == 1
 
 
+async def test_by_time_a_clock_that_jumps_ahead_deletes_nothing(bench: CoordinatorBench) -> None:
+    (partition,) = await partitions(bench, retention_ms="1000")
+    await write(bench, partition, NOW - 500, NOW)
+    worker = worker_of(bench)
+    bench.clock.step_wall(86_400)
+    assert await worker.pass_once() == 0
+    bench.clock.advance(0.501)
+    assert await worker.pass_once() == 1
+    assert start(bench, partition) == 5
+
+
 async def test_by_time_a_row_without_timestamps_counts_from_its_commit(
     bench: CoordinatorBench,
 ) -> None:

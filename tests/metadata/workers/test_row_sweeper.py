@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.apply.apply_deletions import SWEPT_WITH_TOPIC_MAX
+from metadata.apply.apply_topics import SWEPT_WITH_TOPIC_MAX
 from metadata.records.control import RowsSweptRecord
 from metadata.replica.verify import check_state
 from metadata.retention_settings import RetentionSettings

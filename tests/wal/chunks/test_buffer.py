@@ -19,6 +19,7 @@ from wal.chunks.buffer import (
     SIZE_MAX,
     BufferPool,
     ChainBuilder,
+    ChainCutter,
     FragmentChain,
     chain_of,
 )
@@ -165,6 +166,51 @@ def test_what_a_chain_does_not_hold_is_an_error(start: int, length: int) -> None
         chain.share(start, length)
     with pytest.raises(IndexError):
         chain.copy_bytes(start, length)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    gaps=st.lists(st.integers(0, 3), min_size=30, max_size=30),
+    wanted=st.integers(1, 20),
+)
+def test_a_cutter_cuts_what_shares_would(lengths: list[int], gaps: list[int], wanted: int) -> None:
+    pool = BufferPool(1 << 20)
+    data = bytes(range(256))[: sum(lengths) + sum(gaps)]
+    fragments, views = [], []
+    for start in range(0, len(data), wanted):
+        fragment = pool.get(wanted)
+        view = fragment.view[: len(data[start : start + wanted])]
+        view[:] = data[start : start + wanted]
+        fragments.append(fragment)
+        views.append(view)
+    whole = FragmentChain(fragments, views)
+    cutter = ChainCutter(whole)
+    position = 0
+    for length, gap in zip(lengths, gaps, strict=False):
+        expected = whole.share(position, length)
+        cut = cutter.share(position, length)
+        assert (content(cut), cut.length_bytes) == (content(expected), length)
+        cut.release()
+        expected.release()
+        position += length + gap
+    with pytest.raises(IndexError):
+        cutter.share(position, len(data) + 1)
+    whole.release()
+    assert pool.in_use_bytes == 0
+
+
+def test_adopted_bytes_are_counted_and_not_copied() -> None:
+    pool = BufferPool(1 << 20)
+    data = bytes(300_000)
+    chain = pool.adopt(data)
+    part = chain.share(5, 10)
+    assert chain.views()[0].obj is data
+    assert pool.in_use_bytes == 300_000
+    chain.release()
+    assert pool.in_use_bytes == 300_000
+    part.release()
+    statistics = pool.statistics()
+    assert (statistics.in_use_bytes, statistics.free_bytes) == (0, 0)
 
 
 def test_a_chain_is_released_once_however_often_it_is_asked() -> None:

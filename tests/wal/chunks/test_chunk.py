@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 
 import pytest
+
 from tests.support.write_path import (
     A0,
     A1,
@@ -19,7 +20,6 @@ from tests.support.write_path import (
     pending,
     write_chunk,
 )
-
 from wal.chunks.buffer import BufferPool, ChainBuilder
 from wal.chunks.chunk import (
     CHUNK_HEADER_BYTES,
@@ -286,13 +286,14 @@ def test_stale_records_of_an_earlier_file_are_not_accepted(tmp_path: Path) -> No
     assert "record 1" in scan.torn
 
 
-def test_the_header_names_an_unknown_version_instead_of_guessing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_chunk_of_an_unknown_version_is_refused_by_name(tmp_path: Path, version: int) -> None:
     writer = write_chunk(tmp_path, [(A0, batch_bytes())])
     meta = bytearray(Path(writer.paths.meta).read_bytes())
-    struct.pack_into(">H", meta, 8, 3)
+    struct.pack_into(">H", meta, 8, version)
     struct.pack_into(">I", meta, 60, crc32c(bytes(meta[:60])))
     Path(writer.paths.meta).write_bytes(meta)
-    with pytest.raises(CorruptChunk, match="format 2"):
+    with pytest.raises(CorruptChunk, match=rf"\.meta: format version {version}, .* version 1"):
         scan_chunk(writer.paths, FdCache(8), verify_data=True)
 
 

@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+
+from tests.support.profiles import examples
 from tests.support.write_path import (
     A0,
     A1,
@@ -25,7 +27,6 @@ from tests.support.write_path import (
     sealed,
     write_chunk,
 )
-
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk import (
     CHUNK_HEADER_BYTES,
@@ -231,9 +232,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(file=st.sampled_from(["data", "meta", "desc", "idx"]), draw=st.data())
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(4, allow=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_is_found_wherever_it_is(
     pristine: Path, tmp_path: Path, file: str, draw: st.DataObject
 ) -> None:
@@ -261,7 +260,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(
 
 
 @given(garbage=st.binary(max_size=400), file=st.sampled_from(["data", "meta", "desc", "idx"]))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(allow=[HealthCheck.function_scoped_fixture])
 def test_garbage_in_place_of_a_file_never_becomes_a_batch(
     pristine: Path, tmp_path: Path, garbage: bytes, file: str
 ) -> None:
@@ -449,7 +448,7 @@ def test_a_chunk_being_read_is_not_deleted(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(allow=[HealthCheck.function_scoped_fixture])
 def test_any_range_of_the_batches_reads_as_the_object_does(
     tmp_path: Path, draw: st.DataObject
 ) -> None:
@@ -523,7 +522,7 @@ def test_two_brokers_cannot_have_one_directory(tmp_path: Path) -> None:
     result: multiprocessing.Queue[str] = context.Queue()
     child = context.Process(target=_recover_elsewhere, args=(tmp_path, result))
     child.start()
-    assert result.get(timeout=20) == "StorageFailed"
+    assert result.get(timeout=120) == "StorageFailed"
     child.join()
     directory.close()
     directory.close()

@@ -6,8 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.write_path import A0, B0, SETTINGS, FaultyDisk, batch_bytes, open_directory, sealed
 
+from tests.support.write_path import (
+    A0,
+    B0,
+    SETTINGS,
+    FaultyDisk,
+    batch_bytes,
+    open_directory,
+    sealed,
+)
 from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
 from wal.chunks.chunk_spares import SPARE_CHUNKS_MAX
 from wal.coordinates import TopicIdPartition

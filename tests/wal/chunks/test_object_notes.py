@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import random
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
@@ -12,9 +11,19 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.write_path import A0, A1, B0, SETTINGS, TOPIC_A, TOPIC_B, batch_bytes, object_bytes, sealed
 
-from wal.chunks.chunk import CHUNK_HEADER_BYTES, META_RECORD_BYTES, ChunkIdentity
+from tests.support.write_path import (
+    A0,
+    A1,
+    B0,
+    SETTINGS,
+    TOPIC_A,
+    TOPIC_B,
+    batch_bytes,
+    object_bytes,
+    sealed,
+)
+from wal.chunks.chunk import CHUNK_HEADER_BYTES, META_RECORD_BYTES
 from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
 from wal.chunks.object_notes import (
     COMMITTED,
@@ -34,10 +43,10 @@ from wal.chunks.object_notes import (
     encode_notes,
     note_commit,
 )
-from wal.chunks.wal_object import WalObjectBody, WalObjectReader, plan_wal_object, read_footer
+from wal.chunks.wal_object import WalObjectBody, WalObjectReader
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, TopicIdPartition
-from wal.crc import Buffer, crc32c
+from wal.crc import Buffer
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
 from wal.errors import CorruptObject
 from wal.fd_cache import FdCache
@@ -296,51 +305,6 @@ def test_a_committed_chunk_is_recognised_with_its_notes(tmp_path: Path) -> None:
     assert found is not None
     start, size = first.byte_offset, first.length_bytes
     assert found.read_object_range(start, size) == body[start : start + size]
-
-
-def _as_version_1(chunk: SealedChunk) -> None:
-    """The chunk's files as the previous release wrote them."""
-    meta = Path(chunk.paths.meta)
-    data = bytearray(meta.read_bytes())
-    del data[CHUNK_HEADER_BYTES + META_RECORD_BYTES * chunk.batch_count :]
-    struct.pack_into(">H", data, 8, 1)
-    struct.pack_into(">I", data, 60, crc32c(bytes(data[:60])))
-    meta.write_bytes(data)
-
-
-async def test_a_chunk_of_the_previous_release_becomes_an_object_of_that_release(
-    tmp_path: Path,
-) -> None:
-    chunks = directory(tmp_path)
-    chunks.recover()
-    chunk = sealed(chunks, BATCHES)
-    chunks.close()
-    _as_version_1(chunk)
-    (recovered,) = directory(tmp_path).recover()
-    identity = recovered.identity
-    assert identity == ChunkIdentity(
-        ulid=chunk.identity.ulid,
-        salt=chunk.identity.salt,
-        broker_id=7,
-        opened_at_ms=chunk.identity.opened_at_ms,
-        format_version=1,
-    )
-    body = content(recovered)
-    assert struct.unpack_from(">H", body, 8) == struct.unpack_from(">H", body, len(body) - 16)
-    assert struct.unpack_from(">H", body, 8) == (1,)
-    assert len(body) == plan_wal_object(identity, recovered.entries).object_bytes
-    assert await notes_of(recovered) == NO_NOTES
-
-
-def test_an_object_of_version_1_holds_nothing_but_its_index_and_trailer(tmp_path: Path) -> None:
-    chunks = directory(tmp_path)
-    chunks.recover()
-    plan = sealed(chunks, BATCHES).plan
-    trailer = bytearray(plan.footer[-32:])
-    struct.pack_into(">H", trailer, 16, 1)
-    struct.pack_into(">I", trailer, 20, crc32c(bytes(trailer[:20])))
-    with pytest.raises(CorruptObject, match="do not fit"):
-        read_footer(plan.footer[:-32] + trailer, plan.object_bytes, "object")
 
 
 # --- the order of one broker's objects ------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 import os
 import random
+import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+
+from tests.support.profiles import examples
 from tests.support.write_path import (
     A0,
     A1,
@@ -16,7 +19,6 @@ from tests.support.write_path import (
     open_directory,
     sealed,
 )
-
 from wal.chunks.chunk import ChunkEntry, ChunkIdentity
 from wal.chunks.chunk_directory import SealedChunk
 from wal.chunks.wal_object import (
@@ -34,8 +36,8 @@ from wal.chunks.wal_object import (
 )
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.crc import Buffer
-from wal.errors import CorruptChunk, CorruptObject, ObjectNotFound
+from wal.crc import Buffer, crc32c
+from wal.errors import ChunkLost, CorruptChunk, CorruptObject, ObjectNotFound
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody
 
@@ -158,7 +160,7 @@ def test_neighbours_in_the_chunk_are_read_at_once(tmp_path: Path) -> None:
 
 
 @given(draw=st.data())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(allow=[HealthCheck.function_scoped_fixture])
 def test_a_bit_that_flips_in_data_is_never_put(tmp_path: Path, draw: st.DataObject) -> None:
     chunk = chunk_of(tmp_path, MIXED)
     path = Path(chunk.data_path)
@@ -190,7 +192,7 @@ def test_a_chunk_file_that_is_too_short_or_gone_is_named(tmp_path: Path) -> None
     with pytest.raises(CorruptChunk, match="ends before byte"):
         object_bytes(WalObjectBody(chunk, chunk.plan))
     os.unlink(chunk.data_path)
-    with pytest.raises(CorruptChunk, match="missing"):
+    with pytest.raises(ChunkLost, match="missing"):
         object_bytes(WalObjectBody(chunk, chunk.plan))
 
 
@@ -201,7 +203,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[ObjectKey, bytes]:
 
 
 @given(draw=st.data())
-@settings(max_examples=300)
+@examples(3)
 async def test_a_flipped_bit_anywhere_in_an_object_is_found_unless_readers_overwrite_it(
     whole: tuple[ObjectKey, bytes], draw: st.DataObject
 ) -> None:
@@ -229,7 +231,7 @@ def _in_leader_epoch(content: bytes, byte: int) -> bool:
 
 
 @given(draw=st.data())
-@settings(max_examples=200)
+@examples(2)
 async def test_a_truncated_object_is_found(
     whole: tuple[ObjectKey, bytes], draw: st.DataObject
 ) -> None:
@@ -246,6 +248,21 @@ def test_garbage_is_no_footer_and_no_header(data: bytes) -> None:
         read_footer(data, len(data), "name")
     with pytest.raises(CorruptObject, match="name"):
         read_header(data, "name")
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("where", ["header", "trailer"])
+async def test_an_object_of_an_unknown_version_is_refused_by_name(
+    whole: tuple[ObjectKey, bytes], store: MemoryStore, where: str, version: int
+) -> None:
+    key, content = whole
+    data = bytearray(content)
+    start, at, crc_at = (0, 8, 60) if where == "header" else (len(data) - 32, 16, 20)
+    struct.pack_into(">H", data, start + at, version)
+    struct.pack_into(">I", data, start + crc_at, crc32c(bytes(data[start : start + crc_at])))
+    await store.put(key, BytesBody(bytes(data)))
+    with pytest.raises(CorruptObject, match=rf"{key}.*: format version {version}.* version 1"):
+        await WalObjectReader(store).read_index(key)
 
 
 async def test_an_object_under_another_objects_key_is_found(

@@ -10,8 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.write_path import A0, A1, SETTINGS, FaultyDisk, Outcomes, batch_bytes, open_directory, pending
 
+from tests.support.write_path import (
+    A0,
+    A1,
+    SETTINGS,
+    FaultyDisk,
+    Outcomes,
+    batch_bytes,
+    open_directory,
+    pending,
+)
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES, ChunkDirectory, SealedChunk
 from wal.chunks.wal_settings import WalSettings
@@ -48,7 +57,10 @@ class Rig:
             on_sealed=self._take,
             on_failed=self.outcomes.failed,
             on_appended=self._appended,
+            is_behind=self._looked,
         )
+        self.is_behind = False
+        self.looks = 0
         self._next_token = 0
         self.tokens: list[int] = []
 
@@ -58,6 +70,11 @@ class Rig:
         for token in chunk.tokens:
             self.outcomes.of_token.setdefault(token, []).append("sealed")
         self.changed.set()
+
+    def _looked(self) -> bool:
+        self.looks += 1
+        self.changed.set()
+        return self.is_behind
 
     def _appended(self, batches: Sequence[PendingBatch]) -> None:
         self.appended += [batch.token for batch in batches]
@@ -78,8 +95,12 @@ class Rig:
     async def wait_appended(self, count: int) -> None:
         await self._wait_until(lambda: len(self.appended) >= count)
 
+    async def wait_looked(self, count: int) -> None:
+        """Until the loop asked so often whether the uploader is behind."""
+        await self._wait_until(lambda: self.looks >= count)
+
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -101,7 +122,7 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
     try:
         yield rig
         rig.loop.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await task
     finally:
         task.cancel()
@@ -150,6 +171,21 @@ async def test_a_chunk_ends_when_it_has_enough_batches(tmp_path: Path) -> None:
             rig.loop.append_nowait(rig.batches(size))
         await rig.wait_sealed(3)
         assert rig.sealed_tokens() == [[0, 1], [2, 3, 4], [5, 6, 7]]
+
+
+async def test_no_chunk_ends_for_its_age_while_the_uploader_is_behind(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, settings=replace(SETTINGS, commit_interval_ms=1))
+    rig.is_behind = True
+    async with running(rig):
+        for number in range(5):
+            looks = rig.looks
+            rig.loop.append_nowait(rig.batches(1))
+            await rig.wait_appended(number + 1)
+            await rig.wait_looked(looks + 2)
+        assert rig.sealed == []
+        rig.is_behind = False
+        await rig.wait_sealed(1)
+    assert rig.sealed_tokens() == [[0, 1, 2, 3, 4]]
 
 
 async def test_a_chunk_ends_with_the_commit_interval_although_nothing_else_comes(
@@ -258,7 +294,7 @@ async def test_appends_are_accepted_while_the_uploader_is_full(tmp_path: Path) -
     async with running(Rig(tmp_path, settings=settings)) as rig:
         rig.gate.clear()
         accepted = 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while True:
                 batch = rig.batches(1)
                 try:
@@ -302,7 +338,7 @@ async def test_a_flush_ends_although_appends_never_do(tmp_path: Path) -> None:
 
         rig.loop._on_appended = append_again
         rig.loop.append_nowait(rig.batches(1))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await flush
         assert rig.sealed
 

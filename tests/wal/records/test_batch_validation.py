@@ -1,13 +1,14 @@
 """What a partition accepts on produce: one rule at a time, their order, any fragmentation."""
 
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
-from tests.support.batch_builder import Row, build_batch, seal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.batch_builder import Row, build_batch, seal
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from wal.errors import (
     BatchRejected,
@@ -18,8 +19,17 @@ from wal.errors import (
     RecordTooLarge,
     UnsupportedCompression,
 )
-from wal.records.batch_validation import UNBOUNDED_MS, TopicRules, validate_batch
+from wal.records.batch_validation import (
+    UNBOUNDED_MS,
+    TopicRules,
+    check_contents,
+    check_header,
+    check_records,
+    inflated_bytes_max,
+    opens_records,
+)
 from wal.records.record_batch import BatchHeader, parse_header
+from wal.records.record_scan import inflate_records
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -37,13 +47,26 @@ GOOD = build_batch(ROWS, producer_id=5, producer_epoch=0, base_sequence=0)
 def validate(
     payload: bytes, rules: TopicRules = DEFAULTS, produce_version: int = 9, **changed: Any
 ) -> BatchHeader:
-    return validate_batch(
-        [memoryview(payload)] if payload else [],
-        total_bytes=len(payload),
-        rules=rules._replace(**changed),
+    fragments = [memoryview(payload)] if payload else []
+    return validate_fragments(fragments, rules._replace(**changed), produce_version)
+
+
+def validate_fragments(
+    fragments: Sequence[memoryview], rules: TopicRules, produce_version: int = 9
+) -> BatchHeader:
+    """All three steps, one after the other."""
+    header = check_header(
+        fragments,
+        total_bytes=sum(map(len, fragments)),
+        rules=rules,
         produce_version=produce_version,
-        now_ms=NOW,
     )
+    check_contents(fragments, header, rules=rules, now_ms=NOW)
+    if opens_records(rules):
+        data = b"".join(fragments)
+        records = inflate_records(header, data, inflated_bytes_max(rules))
+        check_records(header, data, records, rules=rules, now_ms=NOW)
+    return header
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -59,13 +82,7 @@ def test_a_batch_is_judged_alike_however_it_is_fragmented(
 ) -> None:
     bounds = [0, *sorted(positions), len(GOOD)]
     fragments = [memoryview(GOOD)[a:b] for a, b in pairwise(bounds)]
-    header = validate_batch(
-        fragments,
-        total_bytes=len(GOOD),
-        rules=DEFAULTS._replace(compacted=compacted),
-        produce_version=9,
-        now_ms=NOW,
-    )
+    header = validate_fragments(fragments, DEFAULTS._replace(compacted=compacted))
     assert header == parse_header(GOOD)
 
 

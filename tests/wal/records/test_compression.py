@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -11,12 +12,23 @@ from pathlib import Path
 import aiokafka.codec
 import cramjam
 import pytest
-from tests.support.batch_builder import kafka_python_gzip_decode, kafka_python_gzip_encode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.batch_builder import kafka_python_gzip_decode, kafka_python_gzip_encode
 from wal.errors import CorruptBatch, RecordTooLarge, UnsupportedCompression
-from wal.records.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, deflate, inflate
+from wal.records.compression import (
+    CODEC_NAMES,
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    deflate,
+    inflate,
+    inflate_padded,
+    inflated_bound,
+)
 
 MIB = 1024 * 1024
 TEXT = b"".join(b"record %d of a batch; " % n for n in range(20_000))
@@ -214,3 +226,49 @@ def test_incompressible_data_is_read_and_uncompressed_data_is_not_copied() -> No
     data = os.urandom(MIB)
     assert inflate(NONE, data, limit_bytes=MIB) is data
     assert bytes(inflate(ZSTD, deflate(ZSTD, data), limit_bytes=2 * MIB)) == data
+
+
+def test_nothing_inflates_to_more_than_its_bound() -> None:
+    random_bytes = random.Random(3).randbytes(300_000)
+    for data in (b"", b"x", bytes(3 * MIB), random_bytes, TEXT * 50):
+        for codec in CODEC_NAMES:
+            deflated = deflate(codec, data)
+            assert inflated_bound(codec, deflated, limit_bytes=1 << 40) >= len(data)
+            assert inflated_bound(codec, deflated, limit_bytes=5) <= 5
+
+
+def test_the_bound_of_zstd_counts_the_blocks_of_all_frames() -> None:
+    zeros = bytes(cramjam.zstd.compress(bytes(8 * MIB), level=19))
+    assert len(zeros) < 1_000
+    skippable = b"\x53\x2a\x4d\x18" + (3).to_bytes(4, "little") + b"abc"
+    frames = skippable + zeros + skippable + zeros
+    for data, held in ((zeros, 8 * MIB), (frames, 16 * MIB)):
+        assert held <= inflated_bound(ZSTD, data, limit_bytes=1 << 40) <= held + 2 * 128 * 1024
+        assert len(inflate(ZSTD, data, limit_bytes=held)) == held
+    small = bytes(cramjam.zstd.compress(b"small " * 100))
+    assert inflated_bound(ZSTD, small, limit_bytes=1 << 40) <= 128 * 1024
+    raw = bytes(cramjam.zstd.compress(random.Random(3).randbytes(100_000)))
+    assert inflated_bound(ZSTD, raw, limit_bytes=1 << 40) == 100_000
+
+
+def test_a_bound_is_found_in_bounded_time_and_of_any_bytes() -> None:
+    header = b"\x28\xb5\x2f\xfd\x00\x58"
+    empty_blocks = header + b"\x00\x00\x00" * 1_000_000
+    assert inflated_bound(ZSTD, empty_blocks, limit_bytes=MIB) == MIB
+    skippable = (b"\x50\x2a\x4d\x18" + bytes(4)) * 100_000
+    assert inflated_bound(ZSTD, skippable, limit_bytes=MIB) == MIB
+    assert inflated_bound(7, b"?", limit_bytes=MIB) == MIB
+    rng = random.Random(4)
+    for start in (b"", header, header[:4]):
+        for size in range(40):
+            data = start + rng.randbytes(size)
+            assert 0 <= inflated_bound(ZSTD, data, limit_bytes=MIB) <= MIB
+
+
+def test_padding_is_zeros_behind_what_was_inflated() -> None:
+    for codec in CODEC_NAMES:
+        buffer, length = inflate_padded(
+            codec, deflate(codec, TEXT), limit_bytes=len(TEXT), padding_bytes=24
+        )
+        assert bytes(memoryview(buffer)[:length]) == TEXT
+        assert bytes(memoryview(buffer)[length : length + 24]) == bytes(24)

@@ -7,10 +7,10 @@ from itertools import pairwise
 import google_crc32c
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
-from tests.support.batch_builder import Row, build_batch, seal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.batch_builder import Row, build_batch, seal
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.crc import crc32c, crc32c_of
 from wal.errors import CorruptBatch
@@ -180,7 +180,7 @@ def test_log_append_time_is_what_a_client_reads_and_the_crc_fits() -> None:
 
 def test_header_and_validation_load_without_numpy_and_arrow() -> None:
     code = (
-        "import sys, wal.records.record_batch, wal.records.batch_validation, wal.records.compression;"
+        "import sys;from wal.records import record_batch, batch_validation, compression;"
         "print(sorted({'numpy', 'pyarrow'} & sys.modules.keys()))"
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -10,6 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.support.batch_builder import (
     KafkaPythonBatch,
     KafkaPythonBatchBuilder,
@@ -21,25 +24,24 @@ from tests.support.batch_builder import (
     varint,
     wrap64,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
+from tests.support.profiles import examples
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from wal.errors import CorruptBatch, RecordTooLarge
 from wal.records import record_columns
-from wal.records.record_batch import HEADER_BYTES, assign_log_append_time, parse_header, verify_crc
+from wal.records.record_batch import (
+    HEADER_BYTES,
+    EncodedBatch,
+    assign_log_append_time,
+    parse_header,
+    verify_crc,
+)
 from wal.records.record_columns import (
     RECORD_SCHEMA,
-    EncodedBatch,
     LocatedBatch,
-    RecordFacts,
-    RecordPosition,
     decode_batches,
     encode_batches,
-    first_record_at_or_after,
-    inspect_records,
-    max_timestamp_record,
 )
+from wal.records.record_scan import inspect_records, open_batch, rising_timestamps
 
 CODECS = range(5)
 NOW = 1_700_000_000_000
@@ -249,9 +251,6 @@ def test_a_batch_emptied_by_compaction_has_no_records() -> None:
     full = located(build_batch([Row()]), 60)
     assert decode_batches([empty]).num_rows == 0
     assert decode_batches([empty, full, empty]).column("offset").to_pylist() == [60]
-    assert first_record_at_or_after(empty, 0) is None
-    assert max_timestamp_record(empty) is None
-    assert inspect_records(empty) == RecordFacts(0, [], NO_TIMESTAMP, NO_TIMESTAMP)
 
 
 def test_log_append_time_replaces_every_records_timestamp() -> None:
@@ -378,35 +377,6 @@ def test_rows_of_another_schema_are_corrupt() -> None:
             encode_batches(broken)
 
 
-# --- look-ups ------------------------------------------------------------------------------------
-
-
-@given(
-    batch=st.lists(rows, min_size=1, max_size=12),
-    codec=st.sampled_from(CODECS),
-    target=timestamps,
-    append_time=st.none() | timestamps,
-)
-def test_look_ups_by_timestamp_are_exact_to_the_record(
-    batch: list[Row], codec: int, target: int, append_time: int | None
-) -> None:
-    data = located(build_batch(batch, codec=codec), 70, append_time)
-    times = [row.timestamp if append_time is None else append_time for row in batch]
-    for sought in (target, *times):
-        expected = next((n for n, time in enumerate(times) if time >= sought), None)
-        assert first_record_at_or_after(data, sought) == (
-            None if expected is None else RecordPosition(70 + expected, times[expected])
-        )
-    assert max_timestamp_record(data) == (70 + times.index(max(times)), max(times))
-    known = [time for time in times if time != NO_TIMESTAMP] or [NO_TIMESTAMP]
-    assert inspect_records(data) == (
-        len(batch),
-        [position for position, row in enumerate(batch) if row.key is None],
-        min(known),
-        max(known),
-    )
-
-
 # --- damage --------------------------------------------------------------------------------------
 
 GOOD = [Row(NOW, b"key", b"value", [(b"h", b"v")]), Row(NOW + 1, None, b"", [])]
@@ -487,9 +457,7 @@ def test_inflated_records_are_capped_and_the_batch_named() -> None:
         assert decode_batches([located(data)], inflated_bytes_max=101_000).num_rows == 1
         for read in (
             decode_batches,
-            lambda batches, **limit: first_record_at_or_after(batches[0], 0, **limit),
-            lambda batches, **limit: max_timestamp_record(batches[0], **limit),
-            lambda batches, **limit: inspect_records(batches[0], **limit),
+            lambda batches, **limit: open_batch(batches[0], **limit),
         ):
             with pytest.raises(RecordTooLarge, match="batch at offset 9"):
                 read([located(data, 9)], inflated_bytes_max=100_000)
@@ -506,8 +474,8 @@ def survives(data: bytes) -> None:
     batch = located(data)
     for read in (
         lambda: encode_batches(decode_batches([batch], inflated_bytes_max=100_000)),
-        lambda: first_record_at_or_after(batch, NOW, inflated_bytes_max=100_000),
-        lambda: inspect_records(batch, inflated_bytes_max=100_000),
+        lambda: rising_timestamps(open_batch(batch, inflated_bytes_max=100_000)),
+        lambda: inspect_records(open_batch(batch, inflated_bytes_max=100_000)),
     ):
         try:
             read()
@@ -520,7 +488,7 @@ def test_garbage_raises_nothing_unexpected(data: bytes) -> None:
     survives(data)
 
 
-@settings(max_examples=300)
+@examples(3)
 @given(
     data=st.binary(max_size=120),
     count=st.integers(-1, 20) | st.integers(-(2**31), 2**31 - 1),
@@ -536,7 +504,7 @@ def test_garbage_under_a_valid_crc_raises_nothing_unexpected(
     survives(seal(data, record_count=count, last_offset_delta=last_delta, codec=codec % 5))
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@examples(4)
 @given(
     batch=st.lists(rows, min_size=1, max_size=6),
     changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4),

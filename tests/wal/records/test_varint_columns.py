@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from tests.support.batch_builder import blob, varint
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.batch_builder import blob, varint
+from tests.support.profiles import examples
 from wal.records import varint_columns
 from wal.records.varint_columns import (
     MALFORMED,
+    WINDOW_BYTES,
     Arena,
     Links,
     MalformedChain,
@@ -73,16 +75,20 @@ def test_garbage_can_be_read_at_every_position_up_to_the_end(data: bytes) -> Non
     assert len(values) == len(data) + 1
 
 
-def lockstep(arena: Arena, *chains: np.ndarray) -> Links:
+def lockstep(arena: Arena, *chains: np.ndarray, window_bytes: int = 0) -> Links:
     return varint_columns._follow_lockstep(arena, *chains)
 
 
-def windows(arena: Arena, *chains: np.ndarray) -> Links:
-    return varint_columns._follow_windows(arena, *chains, zero_follows=False)
+def windows(arena: Arena, *chains: np.ndarray, window_bytes: int = WINDOW_BYTES) -> Links:
+    return varint_columns._follow_windows(
+        arena, *chains, zero_follows=False, window_bytes=window_bytes
+    )
 
 
-def windows_at_zeros(arena: Arena, *chains: np.ndarray) -> Links:
-    return varint_columns._follow_windows(arena, *chains, zero_follows=True)
+def windows_at_zeros(arena: Arena, *chains: np.ndarray, window_bytes: int = WINDOW_BYTES) -> Links:
+    return varint_columns._follow_windows(
+        arena, *chains, zero_follows=True, window_bytes=window_bytes
+    )
 
 
 Way = Callable[..., Links]
@@ -114,9 +120,7 @@ def test_every_way_finds_the_links_of_all_chains(
 ) -> None:
     chains = [[b"\0" + link for link in chain] for chain in chains]
     arena, bounds = lay_out(chains, gap)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(varint_columns, "WINDOW_BYTES", window)
-        found = way(arena, *bounds)
+    found = way(arena, *bounds, window_bytes=window)
     assert [
         arena.data[start : start + length]
         for start, length in zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
@@ -130,7 +134,7 @@ def test_null_links_have_length_minus_one(way: Way) -> None:
     assert found.lengths.tolist() == [-1, 1, -1, 0, -1]
 
 
-@settings(max_examples=300)
+@examples(3)
 @given(data=st.binary(max_size=80), cuts=st.lists(st.integers(0, 80), max_size=5), seed=st.data())
 def test_both_ways_agree_on_what_is_malformed(
     data: bytes, cuts: list[int], seed: st.DataObject

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import (
     ObjectNotFound,
+    ObjectStoreRefused,
     ObjectStoreUnavailable,
     Rejected,
     UploadOutcomeUnknown,
@@ -104,6 +106,31 @@ def test_an_fsync_that_failed_is_not_trusted_the_next_time(
         # A new file with a sync of its own, not the old one after a second fsync "succeeded".
         assert (tmp_path / KEY).stat().st_ino != unsure
         assert store.get(KEY) == b"content"
+
+
+@pytest.fixture(params=["a disk", "memory"])
+def medium(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A directory on the usual file system, and one on tmpfs, which keeps names differently."""
+    if request.param == "a disk":
+        yield tmp_path
+        return
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no tmpfs at /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        yield Path(directory)
+
+
+def test_a_put_again_does_not_hide_its_object_from_a_listing_under_way(medium: Path) -> None:
+    keys = [ObjectKey(f"log/{number:020}") for number in range(2000)]
+    with blocking_store(medium, sync=False) as store:
+        for key in keys:
+            store.put(key, BytesBody(b"x"))
+        with os.scandir(medium / "log") as listing:
+            seen = {next(listing).name}  # the kernel has given some names, and not all
+            for key in reversed(keys):
+                store.put(key, BytesBody(b"x"))
+            seen |= {entry.name for entry in listing}
+        assert {f"log/{name}" for name in seen} == set(keys)
 
 
 def test_file_directory_and_every_new_parent_are_synced_before_a_put_returns(
@@ -310,6 +337,19 @@ async def test_slow_puts_do_not_hold_up_reads(tmp_path: Path) -> None:
         for body in bodies:
             body.gate.set()
         await asyncio.gather(*putting)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_directory_that_may_not_be_written_is_a_refusal_and_no_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store = blocking_store(tmp_path)
+    with store:
+        store.put(KEY, BytesBody(b"before"))
+        fail_nth(monkeypatch, "open", 1, number)
+        with pytest.raises(ObjectStoreRefused):
+            store.put(ObjectKey("wal/other"), BytesBody(b"after"))
+        assert store.get(KEY) == b"before"
 
 
 async def test_an_unusable_root_is_reported_at_start(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What every object store promises: `wal.stores.object_store`, one test suite for all implementations.
+"""What every object store promises (`wal.stores.object_store`): one suite for all of them.
 
 A new implementation adds an `open_*` function to `STORES`: it takes pytest's request (for fixtures)
 and yields a factory that opens a fresh handle on one and the same empty store. A store for threads
@@ -22,6 +22,7 @@ from wal.stores.blocking_s3_store import BlockingS3Store
 from wal.stores.file_store import FileStore
 from wal.stores.memory_store import MemoryStore, forget_bucket
 from wal.stores.object_store import Buffer, BytesBody, ObjectStore
+from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.stores.s3_settings import S3Settings
 from wal.stores.s3_store import S3Store
 
@@ -33,6 +34,14 @@ KEY: Final = ObjectKey("wal/3f/01HZZZZZZZZZZZZZZZZZZZZZZZ")
 def open_file(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
     root: Path = request.getfixturevalue("tmp_path") / "store"
     yield lambda: FileStore(root, clock=SystemClock(), rng=random.Random(), sync=False)
+
+
+def open_observed(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
+    clock = SystemClock()
+    yield lambda: ObservedStore(
+        MemoryStore("observed", clock=clock), StoreReach("memory://observed", clock=clock)
+    )
+    forget_bucket("observed")
 
 
 def open_memory(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
@@ -83,16 +92,20 @@ def blocking_s3_opener(endpoint: str, bucket: str) -> OpenStore:
     )
 
 
+# `make test` has each S3 client and each S3 server once.
 STORES: Final = [
     pytest.param(open_file, id="file"),
     pytest.param(open_memory, id="memory"),
-    pytest.param(open_s3_on_moto, id="s3-on-moto"),
+    pytest.param(open_observed, id="observed"),
+    pytest.param(
+        open_s3_on_moto, id="s3-on-moto", marks=[pytest.mark.moto, pytest.mark.exhaustive]
+    ),
     pytest.param(open_s3_on_localstack, id="s3-on-localstack", marks=pytest.mark.localstack),
-    pytest.param(open_blocking_s3_on_moto, id="blocking-s3-on-moto"),
+    pytest.param(open_blocking_s3_on_moto, id="blocking-s3-on-moto", marks=pytest.mark.moto),
     pytest.param(
         open_blocking_s3_on_localstack,
         id="blocking-s3-on-localstack",
-        marks=pytest.mark.localstack,
+        marks=[pytest.mark.localstack, pytest.mark.exhaustive],
     ),
 ]
 
@@ -313,6 +326,51 @@ async def test_list_goes_on_past_a_page(store: ObjectStore) -> None:
     await asyncio.gather(*(store.put(ObjectKey(name), BytesBody(b"r")) for name in names))
     assert await keys(store, "meta/0/log/") == names
     assert await keys(store, "meta/0/log/", names[129]) == names[130:]
+
+
+async def test_a_listing_beside_writers_shows_what_was_there_before_and_nothing_that_was_gone(
+    open_store: OpenStore,
+) -> None:
+    """Writers add, delete, and put again what is there, while the same keys are listed."""
+    stable = [ObjectKey(f"log/{number:04}") for number in range(0, 100, 4)]
+    doomed = [ObjectKey(f"log/{number:04}") for number in range(1, 100, 32)]
+    ended = asyncio.Event()
+
+    async def come_and_go(store: ObjectStore, first: int) -> None:
+        number = first
+        while not ended.is_set():
+            key = ObjectKey(f"log/{number % 100:04}")
+            await store.put(key, BytesBody(b"comes and goes"))
+            await asyncio.sleep(0)  # the memory store never waits by itself
+            await store.delete([key])
+            number += 4
+
+    async def put_again(store: ObjectStore) -> None:
+        while not ended.is_set():
+            for key in stable:
+                await store.put(key, BytesBody(b"stays"))
+                await asyncio.sleep(0)
+
+    async with open_store() as writer, open_store() as reader, asyncio.TaskGroup() as tasks:
+        for key in stable:
+            await writer.put(key, BytesBody(b"stays"))
+        for key in doomed:
+            await writer.put(key, BytesBody(b"goes"))
+        tasks.create_task(come_and_go(writer, 2))
+        tasks.create_task(come_and_go(reader, 3))
+        tasks.create_task(put_again(writer))
+        for key in doomed:
+            await writer.delete([key])
+            arrived = ObjectKey(f"log/new-{key[4:]}")
+            await writer.put(arrived, BytesBody(b"new"))
+            listed = []
+            async for stat in reader.list("log/"):
+                listed.append(stat.key)
+                await asyncio.sleep(0)
+            assert listed == sorted(set(listed))
+            assert {*stable, arrived} <= set(listed)
+            assert not set(listed) & set(doomed[: doomed.index(key) + 1])
+        ended.set()
 
 
 async def test_delete_confirms_what_is_gone_and_counts_the_absent(store: ObjectStore) -> None:

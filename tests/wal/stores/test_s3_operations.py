@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,12 @@ from hypothesis import strategies as st
 
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
-from wal.errors import CorruptObject, ObjectStoreUnavailable, UploadOutcomeUnknown
+from wal.errors import (
+    CorruptObject,
+    ObjectStoreRefused,
+    ObjectStoreUnavailable,
+    UploadOutcomeUnknown,
+)
 from wal.stores.object_store import BytesBody
 from wal.stores.s3_operations import (
     Answer,
@@ -114,7 +120,9 @@ def test_a_put_says_that_nothing_happened_only_when_no_attempt_can_have_stored_i
     if isinstance(last, Answer):
         assert error is None
     else:
-        assert error is (UploadOutcomeUnknown if maybe_stored else ObjectStoreUnavailable)
+        refused = last.failure is Failure.REFUSED
+        known = ObjectStoreRefused if refused else ObjectStoreUnavailable
+        assert error is (UploadOutcomeUnknown if maybe_stored else known)
     # Nothing is sent after an answer or a refusal, and no delay leads past the deadline.
     for outcome in earlier:
         assert isinstance(outcome, Failed)
@@ -144,3 +152,28 @@ def test_wrong_bytes_are_asked_for_twice_however_many_attempts_are_left() -> Non
     assert isinstance(operation.send(None), Request)
     with pytest.raises(CorruptObject, match="got 3"):
         operation.send(short)
+
+
+def test_an_empty_page_that_is_not_the_last_is_followed_by_its_token() -> None:
+    operation = Bucket([], 0).operations.list_page("wal/", "wal/3f")
+    request = next(operation)
+    assert isinstance(request, Request)
+    assert request.arguments["StartAfter"] == "prefix/wal/3f"
+    for token in ("one", "two"):
+        request = operation.send(Answer({"IsTruncated": True, "NextContinuationToken": token}, b""))
+        assert isinstance(request, Request)
+        assert request.arguments["ContinuationToken"] == token
+        assert "StartAfter" not in request.arguments
+    entry = {"Key": f"prefix/{KEY}", "Size": 7, "LastModified": datetime.now(UTC)}
+    with pytest.raises(StopIteration) as end:
+        operation.send(Answer({"IsTruncated": True, "Contents": [entry]}, b""))
+    page = end.value.value
+    assert [stat.key for stat in page.stats] == [KEY]
+    assert not page.is_last
+
+
+def test_a_listing_that_stops_without_an_end_is_an_error_and_not_a_short_listing() -> None:
+    operation = Bucket([], 0).operations.list_page("wal/", "")
+    next(operation)
+    with pytest.raises(ObjectStoreUnavailable, match="is empty, not the last"):
+        operation.send(Answer({"IsTruncated": True}, b""))

@@ -6,10 +6,12 @@ What holds for the broker's store and for a task's is tested with both: the fixt
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+from botocore.exceptions import SSLError
 
 from tests.support.blocking_in_threads import BlockingInThreads
 from tests.support.faulty_s3 import Fault, FaultyS3
@@ -25,7 +27,14 @@ from wal.errors import (
 )
 from wal.stores.blocking_s3_store import BlockingS3Store
 from wal.stores.object_store import Buffer, BytesBody, ObjectStore
-from wal.stores.s3_protocol import PIECE_BYTES, BodyReader, client_configuration, pieces
+from wal.stores.s3_protocol import (
+    PIECE_BYTES,
+    BodyReader,
+    Failure,
+    client_configuration,
+    failure_of,
+    pieces,
+)
 from wal.stores.s3_settings import S3Settings
 from wal.stores.s3_store import S3Store
 
@@ -183,10 +192,38 @@ async def test_a_passing_error_is_waited_out(
     assert [method for method, _ in faulty_s3.requests] == ["PUT"] * 3 + ["GET"] * 4
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(503, "SlowDown"), (503, "ServiceUnavailable"), (502, "BadGateway"), (500, "InternalError")],
+)
+async def test_a_5xx_after_the_put_was_applied_is_not_taken_for_a_put_that_did_not_happen(
+    store: ObjectStore, faulty_s3: FaultyS3, status: int, code: str
+) -> None:
+    """A proxy that lost patience with the server that stored it, and answers for another."""
+    fault = faulty_s3.add(Fault("status_after", "PUT", count=None, status=status, code=code))
+    await store.put(KEY, BytesBody(CONTENT))
+    assert fault.hits == FAST.attempts_max
+    assert faulty_s3.requests[-1] == ("HEAD", f"prefix/{KEY}")
+    with pytest.raises(ObjectExists):
+        await store.put(KEY, BytesBody(CONTENT[:-1] + b"?"))
+    faulty_s3.add(Fault("status", "HEAD", count=None, status=status, code=code))
+    with pytest.raises(UploadOutcomeUnknown):
+        await store.put(KEY, BytesBody(CONTENT))
+
+
+async def test_a_put_that_every_attempt_refused_with_503_may_still_happen(
+    store: ObjectStore, faulty_s3: FaultyS3
+) -> None:
+    faulty_s3.add(Fault("status", "PUT", count=None))
+    with pytest.raises(UploadOutcomeUnknown):
+        await store.put(KEY, BytesBody(CONTENT))
+    assert [method for method, _ in faulty_s3.requests] == ["PUT"] * FAST.attempts_max + ["HEAD"]
+
+
 async def test_a_store_that_refuses_every_attempt_is_unavailable(
     store: ObjectStore, faulty_s3: FaultyS3
 ) -> None:
-    faulty_s3.add(Fault("status", count=None))
+    faulty_s3.add(Fault("status", count=None, status=429, code="TooManyRequests"))
     with pytest.raises(ObjectStoreUnavailable):
         await store.put(KEY, BytesBody(CONTENT))
     assert len(faulty_s3.requests) == FAST.attempts_max
@@ -465,6 +502,16 @@ def test_a_task_store_is_used_within_with_only(moto_bucket: str, moto_endpoint: 
         task.get(KEY)
     with pytest.raises(ValueError, match="not open"):
         task.get(KEY)
+
+
+def test_a_tls_error_may_come_after_the_request_and_a_bad_certificate_does_not() -> None:
+    def failed_with(inner: Exception) -> Failure:
+        error = SSLError(endpoint_url="https://s3.test/", error=inner)
+        error.__context__ = inner
+        return failure_of(error)
+
+    assert failed_with(ssl.SSLEOFError("EOF occurred")) is Failure.MAYBE_APPLIED
+    assert failed_with(ssl.SSLCertVerificationError("expired")) is Failure.NOT_APPLIED
 
 
 def test_only_tls_goes_without_a_signed_body() -> None:

@@ -75,7 +75,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("scheme", ["file", "memory", "s3"])
+@pytest.mark.parametrize("scheme", ["file", "memory", pytest.param("s3", marks=pytest.mark.moto)])
 async def test_the_url_of_a_store_opens_the_same_store(
     scheme: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -100,7 +100,7 @@ async def test_a_nameless_memory_store_is_nobody_elses() -> None:
             await two.get(KEY)
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.moto)])
 def blocking(request: pytest.FixtureRequest) -> Iterator[BlockingStore]:
     if request.param == "file":
         url = f"file://{request.getfixturevalue('tmp_path')}/store"

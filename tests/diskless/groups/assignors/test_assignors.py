@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.groups.assignors.assignors import (
@@ -16,8 +16,9 @@ from diskless.groups.assignors.assignors import (
     MemberSubscription,
     TopicPartitions,
 )
-from diskless.groups.assignors.fair_shares import Kind, fair_shares
+from diskless.groups.assignors.fair_shares import Kind, fair_shares, filled
 from diskless.groups.assignors.uniform_assignor import UniformAssignor
+from diskless.loop.long_work import done_at_once
 
 A, B, C, D = (UUID(int=number) for number in (1, 2, 3, 4))
 TOPICS = (A, B, C, D)
@@ -36,7 +37,7 @@ def assign(
     partitions: Mapping[UUID, int],
     current: Assignment | None = None,
 ) -> dict[str, dict[UUID, frozenset[int]]]:
-    return ASSIGNORS[name].assign(members, partitions, current or {}, NAMES)
+    return done_at_once(ASSIGNORS[name].assign(members, partitions, current or {}, NAMES))
 
 
 def owners(assignment: Assignment) -> dict[tuple[UUID, int], str]:
@@ -106,14 +107,12 @@ def test_there_are_two_assignors_and_one_is_the_default():
 
 
 @NAMES_OF_ASSIGNORS
-@settings(deadline=None)
 @given(members=SUBSCRIPTIONS, partitions=PARTITIONS, current=ANY_CURRENT)
 def test_every_partition_has_one_owner_whatever_was_before(name, members, partitions, current):
     check(members, partitions, assign(name, members, partitions, current))
 
 
 @NAMES_OF_ASSIGNORS
-@settings(deadline=None)
 @given(
     members=SUBSCRIPTIONS, partitions=PARTITIONS, current=ANY_CURRENT, seed=st.integers(0, 1 << 30)
 )
@@ -134,7 +133,6 @@ def test_the_order_of_the_arguments_does_not_matter(name, members, partitions, c
 
 
 @NAMES_OF_ASSIGNORS
-@settings(deadline=None)
 @given(members=SUBSCRIPTIONS, partitions=PARTITIONS, current=ANY_CURRENT)
 def test_an_assignment_that_fits_stays(name, members, partitions, current):
     once = assign(name, members, partitions, current)
@@ -151,7 +149,6 @@ def least_moves(before: Sequence[int], partitions: int) -> int:
     return sum(before) - kept - min(surplus, sum(1 for size in before if size > least))
 
 
-@settings(deadline=None)
 @given(
     member_ids=MEMBER_IDS,
     partitions=PARTITIONS,
@@ -175,7 +172,6 @@ def test_equal_subscriptions_get_equal_shares_and_move_no_more_than_they_must(
     assert moved(stay, after) == least_moves(all_sizes, sum(grown.values()))
 
 
-@settings(deadline=None)
 @given(member_ids=MEMBER_IDS, partitions=PARTITIONS)
 def test_a_member_that_joins_takes_its_share_and_one_that_leaves_gives_only_its_own(
     member_ids, partitions
@@ -245,11 +241,10 @@ def shared_kinds(draw):
     return kinds, owned
 
 
-@settings(deadline=None)
 @given(shared_kinds())
 def test_different_subscriptions_get_the_evenest_shares_with_the_fewest_moves(question):
     kinds, owned = question
-    shares = fair_shares(kinds, owned)
+    shares = done_at_once(fair_shares(kinds, owned))
     unevenness = sum(sum(one.values()) ** 2 for one in shares)
     possible = all_shares(kinds, len(owned))
     best = min(sum(size * size for size in found) for _, found in possible)
@@ -259,11 +254,10 @@ def test_different_subscriptions_get_the_evenest_shares_with_the_fewest_moves(qu
     )
 
 
-@settings(deadline=None)
 @given(shared_kinds(), st.integers(0, 20))
 def test_a_search_that_is_cut_off_still_gives_everything_away(question, steps):
     kinds, owned = question
-    shares = fair_shares(kinds, owned, search_steps_max=steps)
+    shares = done_at_once(fair_shares(kinds, owned, search_steps_max=steps))
     for kind, (readers, partitions) in enumerate(kinds):
         assert sum(shares[reader].get(kind, 0) for reader in readers) == partitions
     for number, share in enumerate(shares):
@@ -318,7 +312,6 @@ def test_only_those_who_want_a_topic_share_it():
     }
 
 
-@settings(deadline=None)
 @given(
     lives=st.lists(st.tuples(MEMBER_IDS, st.integers(1, 9)), min_size=1, max_size=5),
     late=st.integers(0, 4),
@@ -335,7 +328,6 @@ def test_alike_topics_stay_together_through_every_rebalance(lives, late):
             assert len(mine.get(A, ())) in (count // len(members), -(-count // len(members)))
 
 
-@settings(deadline=None)
 @given(member_ids=MEMBER_IDS, count=st.integers(0, 20))
 def test_range_keeps_what_members_have_when_one_joins_or_leaves(member_ids, count):
     members = {one: member(A) for one in member_ids}
@@ -361,6 +353,19 @@ def test_nobody_and_nothing_are_assigned_nothing(name):
 def test_two_who_say_they_have_the_same_do_not_both_keep_it():
     members = {"m-1": member(A), "m-2": member(A)}
     current = {"m-1": {A: frozenset({0, 1})}, "m-2": {A: frozenset({0, 1})}}
-    assignment = UniformAssignor().assign(members, {A: 2}, current, NAMES)
+    assignment = done_at_once(UniformAssignor().assign(members, {A: 2}, current, NAMES))
     check(members, {A: 2}, assignment)
     assert sizes(assignment) == {"m-1": 1, "m-2": 1}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 40), st.data())
+def test_many_partitions_go_to_whom_they_would_go_to_one_by_one(
+    loads: list[int], count: int, data: st.DataObject
+) -> None:
+    everybody = st.sampled_from(range(len(loads)))
+    readers = sorted(data.draw(st.sets(everybody, min_size=1)))
+    after = [*loads]
+    for _ in range(count):
+        after[min(readers, key=lambda member: (after[member], member))] += 1
+    given_out = dict(filled(loads, readers, count))
+    assert [load + given_out.get(member, 0) for member, load in enumerate(loads)] == after

@@ -12,9 +12,10 @@ from diskless.groups.assignors.partition_sets import (
     intersection,
     is_subset,
     overlaps,
-    select,
     union,
 )
+from diskless.groups.consumer.roster import Roster
+from diskless.groups.consumer_state import ConsumerMember
 
 some = st.dictionaries(
     st.integers(1, 3).map(lambda number: UUID(int=number)),
@@ -38,5 +39,17 @@ def test_they_are_sets(first: TopicPartitions, second: TopicPartitions) -> None:
     assert flat(difference(first, second)) == a - b
     assert is_subset(first, second) == (a <= b)
     assert overlaps(first, second) == bool(a & b)
-    assert flat(select(first, lambda _, partition: partition > 1)) == {p for p in a if p[1] > 1}
     assert (flat(first), flat(second)) == (a, b)
+
+
+@given(some, some, st.booleans())
+def test_a_roster_knows_what_of_a_set_nobody_else_holds(
+    wanted: TopicPartitions, held: TopicPartitions, is_own: bool
+) -> None:
+    roster = Roster()
+    holder = "me" if is_own else "other"
+    roster.put(ConsumerMember(member_id=holder, rebalance_timeout_ms=1, assigned=held))
+    free = flat(roster.free("me", wanted))
+    assert free == (flat(wanted) if is_own else flat(wanted) - flat(held))
+    roster.remove(holder)
+    assert flat(roster.free("me", wanted)) == flat(wanted)

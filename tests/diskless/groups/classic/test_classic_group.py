@@ -165,6 +165,30 @@ def test_an_id_that_nobody_comes_back_with_is_forgotten_after_a_session(bench: B
     assert isinstance(late.error, UnknownMember)
 
 
+def test_a_stable_group_hears_nothing_of_an_id_that_nobody_comes_back_with(bench: Bench) -> None:
+    """A client asks for an id, and its connection ends before it has the answer."""
+    bench.stable_pair(session_timeout_ms=60_000)
+    generation_id = bench.group.generation_id
+    bench.ask_join(needs_member_id=True, session_timeout_ms=10_000)
+    bench.advance(10.0)
+    assert bench.group.state is GroupState.STABLE
+    left = bench.joined(bench.ask_join(needs_member_id=True)).member_id
+    assert bench.leave(left) is None
+    assert bench.group.state is GroupState.STABLE
+    assert bench.group.generation_id == generation_id
+    assert bench.heartbeat("m-1") is None
+
+
+def test_a_rebalance_that_waited_for_such_an_id_ends_when_it_is_forgotten(bench: Bench) -> None:
+    bench.stable_pair(session_timeout_ms=60_000)
+    bench.ask_join(needs_member_id=True, session_timeout_ms=10_000)
+    first = bench.ask_join("m-1")
+    second = bench.ask_join("m-2")
+    assert bench.is_parked(first)
+    bench.advance(10.0)
+    assert {bench.joined(ticket).generation_id for ticket in (first, second)} == {3}
+
+
 def test_a_rebalance_waits_for_a_member_that_was_promised_a_place(bench: Bench) -> None:
     bench.stable_pair()
     bench.ask_join(needs_member_id=True)

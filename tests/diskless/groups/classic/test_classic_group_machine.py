@@ -13,7 +13,7 @@ happens:
 import itertools
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -37,6 +37,7 @@ from diskless.groups.errors import (
 )
 from diskless.ports import GroupProtocol, JoinedGroup, JoinGroup, SyncedGroup
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
+from tests.support.profiles import examples
 
 PARTITIONS = 7
 SESSIONS_MS = (6_000, 10_000)
@@ -355,9 +356,4 @@ class ClassicGroupLife(RuleBasedStateMachine):
 
 
 TestClassicGroupLife = ClassicGroupLife.TestCase
-TestClassicGroupLife.settings = settings(
-    max_examples=200,
-    stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+TestClassicGroupLife.settings = examples(2, steps=60, allow=[HealthCheck.filter_too_much])

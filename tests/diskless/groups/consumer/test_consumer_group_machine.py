@@ -1,6 +1,7 @@
 """Random lives of a KIP-848 group: members of both protocols come, go, fall silent, miss answers.
 
-Topics come, go and grow; stores fail; brokers restart from whatever was stored.
+Topics come, go and grow; stores fail; assignments take long; brokers restart from whatever was
+stored.
 
 The members are simulated clients that take what they are told at once, and give up what they are
 told to whenever they like. Whatever happens:
@@ -13,12 +14,14 @@ told to whenever they like. Whatever happens:
 """
 
 import itertools
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -37,7 +40,8 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnreleasedInstanceId,
 )
-from diskless.groups.group_machine import AnswerHeartbeat, AnswerJoin, AnswerSync, Store
+from diskless.groups.group_machine import AnswerHeartbeat, AnswerJoin, AnswerSync, Assign, Store
+from diskless.loop.long_work import done_at_once
 from diskless.ports import GroupProtocol
 from tests.support.consumer_requests import SETTINGS as DEFAULTS
 from tests.support.consumer_requests import NumberedTopics, consumer_heartbeat, new_consumer_group
@@ -47,6 +51,7 @@ from tests.support.group_requests import (
     subscription_with_owned,
     sync_request,
 )
+from tests.support.profiles import examples
 from wal.errors import AppendTooLarge, DisklessError
 
 SIZE_MAX = 5
@@ -59,6 +64,24 @@ SUBSCRIPTIONS: list[tuple[tuple[str, ...], str | None]] = [
     (("c",), "a|b"),
     ((), ".*"),
 ]
+
+
+class Outcome(Enum):
+    """What comes of a store."""
+
+    STORED = "it is durable"
+    FAILED = "nothing happened"
+    UNHEARD = "it is durable, but nobody hears of it"
+    REFUSED = "it never will be durable"
+
+
+OUTCOMES = st.sampled_from([Outcome.STORED] * 3 + [*Outcome])
+ERRORS = {
+    Outcome.STORED: None,
+    Outcome.FAILED: GroupCoordinatorUnavailable("the store is away"),
+    Outcome.UNHEARD: GroupCoordinatorUnavailable("the store does not answer"),
+    Outcome.REFUSED: AppendTooLarge("4 MiB"),
+}
 
 Held = set[tuple[UUID, int]]
 
@@ -106,6 +129,8 @@ class ConsumerGroupLife(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.parked: dict[int, tuple[Client, Held | None]] = {}
         self.stores: list[Store] = []
+        self.assignments: list[Assign] = []
+        self.assigning_takes_long = False
         self.durable: StoredConsumerGroup | None = None
         self.numbers = itertools.count()
         self.group_epoch = 0
@@ -152,9 +177,11 @@ class ConsumerGroupLife(RuleBasedStateMachine):
         rounds=st.integers(1, 4),
         gives_up=st.sampled_from([False, False, True]),
         is_lost=st.sampled_from([False, False, True]),
-        fails=st.sampled_from([False, False, True]),
+        outcome=OUTCOMES,
     )
-    def everybody_goes_on(self, rounds: int, gives_up: bool, is_lost: bool, fails: bool) -> None:
+    def everybody_goes_on(
+        self, rounds: int, gives_up: bool, is_lost: bool, outcome: Outcome
+    ) -> None:
         """Not all give up what they should, hear what they are told, or are told anything."""
         for number in range(rounds):
             for place, client in enumerate([*self.clients]):
@@ -164,7 +191,9 @@ class ConsumerGroupLife(RuleBasedStateMachine):
                 if client.waits is None:
                     self._go_on(client, is_lost=is_lost and is_odd)
                 while self.stores:
-                    self.store(works=not (fails and is_odd))
+                    self.store(outcome if is_odd else Outcome.STORED)
+                if is_odd:
+                    self.finish_assignments()
 
     def _go_on(self, client: Client, *, is_lost: bool = False, says_all: bool = False) -> None:
         if client.is_classic:
@@ -287,21 +316,32 @@ class ConsumerGroupLife(RuleBasedStateMachine):
     # -- what else happens ----------------------------------------------------------------------
 
     @precondition(lambda self: self.stores)
-    @rule(works=st.sampled_from([True, True, True, False]))
-    def store(self, works: bool) -> None:
+    @rule(outcome=OUTCOMES)
+    def store(self, outcome: Outcome = Outcome.STORED) -> None:
         effect = self.stores.pop(0)
-        if works:
+        if outcome in (Outcome.STORED, Outcome.UNHEARD):
             assert isinstance(effect.group, StoredConsumerGroup)
             self.durable = effect.group
-        error = None if works else GroupCoordinatorUnavailable("the store is away")
-        self.group.stored(effect.serial, error, self.now)
+        self.group.stored(effect.serial, ERRORS[outcome], self.now)
+        if outcome is Outcome.REFUSED:
+            self.group_epoch = self.group.generation_id
         self._settle()
 
-    @precondition(lambda self: self.stores)
+    @rule(takes_long=st.booleans())
+    def assignments_take(self, takes_long: bool) -> None:
+        self.assigning_takes_long = takes_long
+        self.finish_assignments()
+
+    @precondition(lambda self: self.assignments)
     @rule()
-    def the_state_is_refused(self) -> None:
-        self.group.stored(self.stores.pop(0).serial, AppendTooLarge("4 MiB"), self.now)
-        self.group_epoch = self.group.generation_id
+    def finish_assignments(self) -> None:
+        """What is begun meanwhile takes as long again."""
+        for effect in [*self.assignments]:
+            self._finish(effect)
+
+    def _finish(self, effect: Assign) -> None:
+        self.assignments.remove(effect)
+        self.group.assigned(effect.serial, done_at_once(effect.steps), self.now)
         self._settle()
 
     @rule(seconds=st.sampled_from([0.5, 4.0, REBALANCE_MS / 1000, SESSION_S + 1]))
@@ -312,7 +352,7 @@ class ConsumerGroupLife(RuleBasedStateMachine):
             self.group.tick(self.now)
             self._settle()
             while self.stores:
-                self.store(works=True)
+                self.store()
         self.now = until
 
     @rule(was_stored=st.booleans())
@@ -322,8 +362,12 @@ class ConsumerGroupLife(RuleBasedStateMachine):
             assert isinstance(effect.group, StoredConsumerGroup)
             self.durable = effect.group
         self.stores.clear()
+        late, self.assignments = self.assignments, []
         self.group.close(NotGroupCoordinator("moved"))
         self._settle()
+        for effect in late:
+            self.group.assigned(effect.serial, done_at_once(effect.steps), self.now)
+            assert not self.group.effects
         assert not self.parked
         if self.durable is None:
             self.group = new_consumer_group(self.topics, SETTINGS)
@@ -369,8 +413,13 @@ class ConsumerGroupLife(RuleBasedStateMachine):
             self._give_up(client)
             client.waits = None
             self._go_on(client)
+            self._finish_everything()
+
+    def _finish_everything(self) -> None:
+        while self.stores or self.assignments:
+            self.finish_assignments()
             while self.stores:
-                self.store(works=True)
+                self.store()
 
     # -- how it is done -------------------------------------------------------------------------
 
@@ -392,6 +441,10 @@ class ConsumerGroupLife(RuleBasedStateMachine):
                 assert not self.stores, "one at a time"
                 self.stores.append(effect)
                 continue
+            if isinstance(effect, Assign):
+                assert not self.assignments, "one at a time"
+                self.assignments.append(effect)
+                continue
             client, said = self.parked.pop(effect.ticket)  # a second answer would be a KeyError
             if client.waits != effect.ticket:
                 continue  # it has given up waiting
@@ -404,6 +457,8 @@ class ConsumerGroupLife(RuleBasedStateMachine):
                 self._synced(client, effect)
         assert self.group.generation_id >= self.group_epoch
         self.group_epoch = self.group.generation_id
+        if not self.assigning_takes_long:
+            self.finish_assignments()
 
     def _heard(self, client: Client, said: Held | None, effect: AnswerHeartbeat) -> None:
         answer = effect.answer
@@ -476,21 +531,22 @@ class ConsumerGroupLife(RuleBasedStateMachine):
     def the_group_is_not_too_large(self) -> None:
         assert len(self.group.snapshot().members) <= SIZE_MAX
 
+    @invariant()
+    def an_empty_group_is_unused_or_something_will_happen(self) -> None:
+        group = self.group
+        will_happen = self.stores or self.assignments or group.wakes_at < math.inf
+        assert not group.is_empty or group.is_unused or will_happen
+
     def teardown(self) -> None:
-        while self.stores:
-            self.store(works=True)
+        self._finish_everything()
         if self.clients:
             self.all_come_to_rest()
         self.clients.clear()
         self.time_passes(SESSION_S * 3)
+        self._finish_everything()
         assert not self.parked
         assert self.group.is_unused
 
 
 TestConsumerGroupLife = ConsumerGroupLife.TestCase
-TestConsumerGroupLife.settings = settings(
-    max_examples=100,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+TestConsumerGroupLife.settings = examples(1, steps=50, allow=[HealthCheck.filter_too_much])

@@ -1,6 +1,5 @@
 """One step of a member towards its target."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
@@ -42,8 +41,10 @@ def step(
     held_by_others: tuple[int, ...] = (),
     assignment_epoch: int = 7,
 ) -> ConsumerMember:
-    is_free: Callable[[UUID, int], bool] = lambda _, partition: partition not in held_by_others  # noqa: E731
-    return reconciled(before, assignment_epoch=assignment_epoch, owned=owned, is_free=is_free)
+    def free_of(wanted: TopicPartitions) -> TopicPartitions:
+        return of(*(each for each in wanted.get(TOPIC, ()) if each not in held_by_others))
+
+    return reconciled(before, assignment_epoch=assignment_epoch, owned=owned, free_of=free_of)
 
 
 def test_a_stable_member_of_the_assignments_epoch_stays_as_it_is() -> None:

@@ -1,11 +1,11 @@
 """Topics by pattern: RE2's dialect, whole names, within limits."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.api.errors import kafka_code
-from diskless.groups.consumer.topic_patterns import PATTERN_LENGTH_MAX, TopicPattern
+from diskless.groups.consumer.topic_patterns import PATTERN_LENGTH_MAX, PatternsInUse, TopicPattern
 from diskless.groups.errors import InvalidRegularExpression
 
 NAMES = ("orders", "orders-eu", "orders.v1", "my-orders", "payments", "o")
@@ -51,7 +51,6 @@ def test_what_cannot_be_compiled_is_refused_with_its_reason(pattern: str, reason
     assert kafka_code(refused.value) == 128
 
 
-@settings(deadline=None)
 @given(st.text(max_size=30), st.lists(st.text(max_size=10), max_size=5))
 def test_any_text_is_a_pattern_or_is_refused(pattern: str, names: list[str]) -> None:
     try:
@@ -63,3 +62,42 @@ def test_any_text_is_a_pattern_or_is_refused(pattern: str, names: list[str]) -> 
 
 def test_a_pattern_that_would_backtrack_for_ever_answers() -> None:
     assert TopicPattern("(a*)*b").matching(["a" * 249]) == frozenset()
+
+
+def test_names_are_matched_in_steps_and_only_once() -> None:
+    pattern = TopicPattern("orders.*")
+    names = {*NAMES}
+    assert len([*pattern.match(names)]) == len(NAMES)
+    assert [*pattern.match(names)] == []
+    assert len([*pattern.match(names | {"orders-us"})]) == 1
+    assert pattern.matching(names | {"orders-us"}) == {
+        "orders",
+        "orders-eu",
+        "orders.v1",
+        "orders-us",
+    }
+
+
+def test_matching_that_is_given_up_in_the_middle_goes_on_later() -> None:
+    pattern = TopicPattern("orders.*")
+    steps = pattern.match({*NAMES})
+    next(steps)
+    steps.close()
+    assert len([*pattern.match({*NAMES})]) == len(NAMES) - 1
+    assert pattern.matching(NAMES) == {"orders", "orders-eu", "orders.v1"}
+
+
+def test_a_name_that_is_gone_is_not_matched_and_may_come_back() -> None:
+    pattern = TopicPattern("orders.*")
+    assert pattern.matching(NAMES) == {"orders", "orders-eu", "orders.v1"}
+    assert pattern.matching(["orders"]) == {"orders"}
+    assert pattern.matching(NAMES) == {"orders", "orders-eu", "orders.v1"}
+
+
+def test_a_pattern_is_there_once_while_somebody_uses_it() -> None:
+    patterns = PatternsInUse()
+    used = patterns.get("a.*")
+    [*used.match({"ab"})]
+    assert patterns.get("a.*") is used
+    del used
+    assert len([*patterns.get("a.*").match({"ab"})]) == 1

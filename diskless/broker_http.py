@@ -1,0 +1,81 @@
+"""What a broker serves over HTTP: `/livez`, `/readyz` and `/metrics`, and at which address.
+
+`http.listen` says where. The default address is taken on trust: where another broker has it, a free
+port does as well, and the log says which. An address that was asked for is had or is an error.
+"""
+
+import socket
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+
+from diskless.addresses import parse_address
+from diskless.config import Config
+from diskless.health.health import Health, LoopPulse
+from diskless.health.http_server import (
+    HttpAnswer,
+    HttpRequest,
+    Route,
+    bind_http,
+    is_taken,
+    plain,
+)
+from diskless.metrics import MetricsPage
+from wal.errors import InvalidSettings
+
+HTTP_LISTEN: Final = "http.listen"
+
+LIVE_TIMEOUT_S: Final = 5.0
+"""A loop that has not turned for so long does not answer clients either."""
+
+log = structlog.get_logger(__name__)
+
+
+def take_http_address(config: Config) -> socket.socket | None:
+    """The socket that `http.listen` asks for; None when it is empty. Raises: InvalidSettings."""
+    if not config.broker.http_listen:
+        return None
+    host, port = parse_address(config.broker.http_listen, HTTP_LISTEN)
+    try:
+        try:
+            return bind_http(host, port)
+        except OSError as error:
+            if HTTP_LISTEN in config.explicit or not is_taken(error):
+                raise
+        free = bind_http(host, 0)
+    except OSError as error:
+        raise InvalidSettings(
+            f"{HTTP_LISTEN}: cannot listen on {host}:{port}: {error.strerror or error}"
+        ) from error
+    log.warning(
+        "the default address for health checks and metrics is taken, another port is used",
+        default=config.broker.http_listen,
+        used=f"{host}:{free.getsockname()[1]}",
+    )
+    return free
+
+
+def broker_routes(health: Health, pulse: LoopPulse, metrics: MetricsPage) -> Mapping[str, Route]:
+    """By path. `/livez` asks `pulse`'s loop and nothing else, and never the object store."""
+
+    async def livez(_: HttpRequest) -> HttpAnswer:
+        if await pulse.beats(LIVE_TIMEOUT_S):
+            return plain(HTTPStatus.OK, "live\n")
+        return plain(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"the event loop has not turned for {LIVE_TIMEOUT_S:.0f} s\n",
+        )
+
+    async def readyz(_: HttpRequest) -> HttpAnswer:
+        problems = health.problems()
+        if not problems:
+            return plain(HTTPStatus.OK, "ready\n")
+        return plain(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{line}\n" for line in problems))
+
+    async def page(request: HttpRequest) -> HttpAnswer:
+        content_type, body = await metrics.render(request.accept)
+        return HttpAnswer(HTTPStatus.OK, body, content_type)
+
+    return {"/livez": livez, "/readyz": readyz, "/metrics": page}

@@ -1,0 +1,145 @@
+"""A broker as a process: `diskless serve`.
+
+Runs one broker in the foreground until SIGTERM or SIGINT, prints where it is reached when it is
+ready, and ends with a status and a line that tell what became of it. Whatever keeps it from
+starting is raised, for the command line to say in one line; what ends it later is logged.
+
+A signal during the start ends the start: it may take long (a store that does not answer, a metadata
+partition without leader), and what is half built is taken down like the whole.
+"""
+
+import asyncio
+import random
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from diskless.addresses import parse_address
+from diskless.broker import Broker
+from diskless.config import Config
+from diskless.descriptors import fit_descriptors
+from diskless.logs import configure_logs
+from wal.clock import SystemClock
+from wal.errors import DisklessError, InvalidSettings
+from wal.failpoint import arm_from_environment
+
+log = structlog.get_logger(__name__)
+
+_SWITCH_INTERVAL_S: Final = 0.001
+"""How long a thread that computes may keep the event loop from going on; Python's 5 ms are too long
+when records are checked in threads: each turn of the loop would wait for that."""
+
+
+def serve(config: Config, *, data: Path, listen: str) -> int:
+    """Run a broker in the foreground until SIGTERM or SIGINT; the exit status.
+
+    Raises: what kept it from starting; InvalidSettings also later, when it shows only on the way.
+    """
+    arm_from_environment()
+    configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
+    host, port = parse_address(listen, "--listen")
+    config = fit_descriptors(config)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    process = _Process()
+    failures: list[DisklessError | OSError] = []
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            runner.run(process.run(config, data, host, port))
+        except* (DisklessError, OSError) as group:
+            failures += _leaves(group)
+    if not failures:
+        return 0
+    first = next((error for error in failures if isinstance(error, InvalidSettings)), failures[0])
+    is_start = not process.is_ready or isinstance(first, InvalidSettings)
+    for error in failures:
+        if error is not first or not is_start:
+            log.error("broker stopped", error=f"{type(error).__name__}: {error}")
+    if is_start:
+        raise first
+    return 1
+
+
+class _Process:
+    """One life of a broker, and how far it came."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+
+    async def run(self, config: Config, data: Path, host: str, port: int) -> None:
+        """Returns when a signal has ended it. Raises what the broker dies of."""
+        stop = asyncio.Event()
+        starting = asyncio.current_task()
+        assert starting is not None
+
+        def signalled() -> None:
+            stop.set()
+            if not self.is_ready:
+                starting.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signalled)
+        broker = Broker(
+            config, data=data, host=host, port=port, clock=SystemClock(), rng=_system_rng()
+        )
+        try:
+            async with broker.running():
+                self.is_ready = True
+                _print_ready(broker)
+                await stop.wait()
+                log.info("stopping")
+        except asyncio.CancelledError:
+            if not stop.is_set() or self.is_ready:
+                raise
+            log.info("stopped before it was ready")
+
+
+def _print_ready(broker: Broker) -> None:
+    """The first lines a user sees: what runs where, and what to type next."""
+    address = f"{broker.host}:{broker.port}"
+    print(f"diskless broker {broker.node_id} of cluster {broker.cluster_id}")
+    print(f"  data         {broker.data.path}")
+    print(f"  object store {broker.store.url}")
+    ready = f"ready on {address}"
+    if broker.http is not None:
+        ready += f", health and metrics on http://{broker.http.host}:{broker.http.port}"
+    if broker.start_problem is not None:
+        ready += (
+            ", but the object store cannot be reached, and nothing is acknowledged until it can: "
+            + broker.start_problem
+        )
+    print(ready, flush=True)
+    print("next:", flush=True)
+    print(f"  kcat -b {address} -L                        what is there")
+    print(f"  kcat -b {address} -t first -P               type lines, ctrl-D sends them")
+    print(f"  kcat -b {address} -t first -C -e            read them back")
+    print(f"  diskless topic list --bootstrap {address}", flush=True)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop, or the standard loop where there is none."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def _system_rng() -> random.Random:
+    """Seeded by the operating system: object keys and producer ids must differ between runs."""
+    return random.Random(secrets.randbits(256))
+
+
+def _leaves(
+    group: BaseExceptionGroup[DisklessError | OSError],
+) -> Iterator[DisklessError | OSError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -1,0 +1,8 @@
+"""Work on the event loop that keeps nobody waiting.
+
+- `long_work`: long work a slice at a time; `long_rows`: lists that are let go of a portion at a
+  time
+- `turns`: turns of connections: a little of each one's work at a time
+- `read_turns`: few clients with a backlog read at a time
+- `fair_workers`: jobs in threads, a few at a time, clients in turn
+"""

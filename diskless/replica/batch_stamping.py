@@ -1,0 +1,140 @@
+"""Which batches of an extent an answer takes, checked and with their offsets written into them.
+
+An extent may hold fifty thousand batches of a hundred bytes, or one of fifty megabytes. So this is
+work in steps (`diskless/loop/long_work.py`), which yields after some batches and within the
+checksum of a large one. A few small batches are done within the first step.
+
+Invariants: no byte of a batch leaves here before the batch's CRC is checked. The buffer is written
+to, so it is the caller's alone.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from diskless.loop.long_work import Steps
+from diskless.ports import LEADER_EPOCH, Buffer
+from metadata.operations import WalExtent
+from wal.coordinates import LOG_APPEND_TIME
+from wal.crc import crc32c
+from wal.errors import CorruptBatch, CorruptObject, DisklessError
+from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES
+from wal.records.record_batch import (
+    CRC_START,
+    EncodedBatch,
+    assign_log_append_time,
+    assign_offsets,
+    iterate_headers,
+    set_crc,
+    set_log_append_time,
+)
+
+BATCHES_AT_ONCE: Final = 64
+"""Batches between two yields, unless they are large together: a quarter of a millisecond."""
+
+
+class Room(NamedTuple):
+    """What the answer still wants: from where, how much, and whether one batch must come."""
+
+    offset: int
+    limit: int
+    one_batch_at_least: bool
+
+
+class Taken(NamedTuple):
+    """Batches back to back, whether the next one found no room, and what is wrong with it."""
+
+    buffers: Sequence[Buffer]
+    full: bool
+    error: DisklessError | None = None
+
+
+def take_stamped(extent: WalExtent, buffer: memoryview, room: Room) -> Steps[Taken]:
+    """Stamp the batches of `buffer` that belong to the answer, up to the limit or to damage.
+
+    Batches that end below the asked offset are skipped.
+    """
+    base_offset = int(extent.base_offset)
+    start = end = 0
+    full = False
+    error: DisklessError | None = None
+    has_append_time = extent.timestamp_type == LOG_APPEND_TIME
+    batches_left = BATCHES_AT_ONCE
+    bytes_left = SUMMED_AT_ONCE_BYTES
+    try:
+        for position, header in iterate_headers(buffer):
+            next_offset = base_offset + header.last_offset_delta + 1
+            length_bytes = header.length_bytes
+            batch_end = position + length_bytes
+            is_taken = next_offset > room.offset
+            if is_taken and batch_end - start > room.limit:
+                is_first = start == position
+                if not (is_first and room.one_batch_at_least):
+                    full = True
+                    break
+            # A skipped batch counts too: what follows gets its offsets from this one's header.
+            covered = buffer[position + CRC_START : batch_end]
+            is_large = length_bytes > SUMMED_AT_ONCE_BYTES
+            actual = (yield from _summed(covered)) if is_large else crc32c(covered)
+            if actual != header.crc:
+                raise CorruptBatch(
+                    f"batch at byte {position} carries CRC {header.crc:#010x}, its bytes have "
+                    f"{actual:#010x}"
+                )
+            if is_taken:
+                assign_offsets(buffer, position, base_offset, LEADER_EPOCH)
+                if has_append_time and is_large:
+                    set_log_append_time(buffer, position, extent.log_append_time_ms)
+                    set_crc(buffer, position, (yield from _summed(covered)))
+                elif has_append_time:
+                    append_time_ms = extent.log_append_time_ms
+                    assign_log_append_time(buffer, position, length_bytes, append_time_ms)
+            else:
+                start = batch_end
+            end = batch_end
+            base_offset = next_offset
+            batches_left -= 1
+            bytes_left -= length_bytes
+            if not batches_left or bytes_left <= 0:
+                yield
+                batches_left = BATCHES_AT_ONCE
+                bytes_left = SUMMED_AT_ONCE_BYTES
+        if not full and base_offset != extent.last_offset + 1:
+            raise CorruptBatch(f"the batches end at {base_offset - 1}")
+    except CorruptBatch as damage:
+        error = corrupt_object(extent, damage)
+    return Taken([buffer[start:end]] if end > start else [], full, error)
+
+
+def _summed(covered: memoryview) -> Steps[int]:
+    """The CRC of many bytes."""
+    value = 0
+    for start in range(0, len(covered), SUMMED_AT_ONCE_BYTES):
+        value = crc32c(covered[start : start + SUMMED_AT_ONCE_BYTES], value)
+        yield
+    return value
+
+
+def take_encoded(batches: Sequence[EncodedBatch], room: Room) -> Steps[Taken]:
+    """Those of `batches` that belong to the answer, up to the limit."""
+    taken: list[Buffer] = []
+    size = 0
+    for number, batch in enumerate(batches, 1):
+        if not number % BATCHES_AT_ONCE:
+            yield
+        if batch.last_offset < room.offset:
+            continue
+        fits = size + len(batch.data) <= room.limit
+        if not fits and not (room.one_batch_at_least and not taken):
+            return Taken(taken, full=True)
+        taken.append(batch.data)
+        size += len(batch.data)
+    return Taken(taken, full=False)
+
+
+def corrupt_object(extent: WalExtent, damage: CorruptBatch) -> CorruptObject:
+    """`damage` with the place it is at."""
+    return CorruptObject(
+        f"{extent.object_key}, bytes {extent.byte_offset} to "
+        f"{extent.byte_offset + extent.length_bytes}, offsets {extent.base_offset} to "
+        f"{extent.last_offset}: {damage}"
+    )

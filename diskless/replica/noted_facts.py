@@ -1,0 +1,35 @@
+"""What is noted of topics and partitions for a rebuild, as this broker's replicas know it.
+
+WAL objects carry it (wal/chunks/object_notes.py), and what deletes objects keeps it (metadata/
+note_keeper.py). Memory only, so that any thread may ask.
+"""
+
+from uuid import UUID
+
+from metadata.clients.routed_client import RoutedClient
+from wal.chunks.object_notes import Floor, TopicFacts
+from wal.coordinates import TopicIdPartition
+
+
+class NotedFacts:
+    """Looks topics and partitions up; both are `None` for what does not exist."""
+
+    def __init__(self, replicas: RoutedClient) -> None:
+        self._replicas = replicas
+
+    def topic(self, topic_id: UUID) -> TopicFacts | None:
+        """Name, partitions and configuration of a topic."""
+        topic = self._replicas.topic_by_id(topic_id)
+        if topic is None:
+            return None
+        configs = tuple(sorted(topic.configs.items()))
+        return TopicFacts(topic.name, topic.partition_count, configs)
+
+    def floor(self, partition: TopicIdPartition) -> Floor | None:
+        """Where a partition's log is."""
+        # In this order, and never the start above: each only goes up, in between too.
+        log_start = self._replicas.log_start_offset(partition)
+        high_watermark = self._replicas.high_watermark(partition)
+        if log_start is None or high_watermark is None:
+            return None
+        return Floor(high_watermark, min(log_start, high_watermark))

@@ -1,0 +1,115 @@
+"""What a broker counts as it happens, on Prometheus's own types: requests, and the loop's lag.
+
+They need histograms; everything else is read from components at a scrape (`broker_metrics`).
+"""
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_LATENCY_BUCKETS_S: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
+
+
+_LAG_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+"""5 ms is what is promised; above 100 ms somebody is named in the log."""
+
+
+class RequestMetrics:
+    """`diskless.ports.ServerMetrics` on Prometheus's own types: they need a histogram."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._connections = Gauge(
+            "diskless_connections", "Open client connections", registry=registry
+        )
+        self._refused = Counter(
+            "diskless_connections_refused",
+            "Connections closed before anything was read, by limit",
+            ["reason"],
+            registry=registry,
+        )
+        self._cut = Counter(
+            "diskless_connections_cut",
+            "Connections closed by the broker, by reason",
+            ["reason"],
+            registry=registry,
+        )
+        self._received = Counter(
+            "diskless_request_bytes", "Bytes of requests, by API", ["api"], registry=registry
+        )
+        self._sent = Counter(
+            "diskless_response_bytes", "Bytes of responses, by API", ["api"], registry=registry
+        )
+        self._seconds = Histogram(
+            "diskless_request_seconds",
+            "From the last byte of a request to its answer, by API",
+            ["api"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=registry,
+        )
+        self._received_by_api: dict[str, Counter] = {}
+        self._answered_by_api: dict[str, tuple[Counter, Histogram]] = {}
+
+    def connection_opened(self) -> None:
+        self._connections.inc()
+
+    def connection_closed(self) -> None:
+        self._connections.dec()
+
+    def connection_refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
+
+    def connection_cut(self, reason: str) -> None:
+        self._cut.labels(reason).inc()
+
+    def request_received(self, api: str, size_bytes: int) -> None:
+        counter = self._received_by_api.get(api)
+        if counter is None:
+            counter = self._received_by_api[api] = self._received.labels(api)
+        counter.inc(size_bytes)
+
+    def request_answered(self, api: str, size_bytes: int, seconds: float) -> None:
+        metrics = self._answered_by_api.get(api)
+        if metrics is None:
+            metrics = (self._sent.labels(api), self._seconds.labels(api))
+            self._answered_by_api[api] = metrics
+        sent, histogram = metrics
+        sent.inc(size_bytes)
+        histogram.observe(seconds)
+
+
+class LoopLag:
+    """`diskless.server.loop_watch.LoopMetrics` on Prometheus's own types."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._lag = Histogram(
+            "diskless_event_loop_lag_seconds",
+            "How long the event loop took to serve what was handed to it, 40 samples a second",
+            buckets=_LAG_BUCKETS_S,
+            registry=registry,
+        )
+        self._stalls = Counter(
+            "diskless_event_loop_stalls",
+            "Callbacks that held the event loop past loop.stall.warn.ms of processor time",
+            registry=registry,
+        )
+
+    def served_after(self, seconds: float) -> None:
+        self._lag.observe(seconds)
+
+    def stalled(self) -> None:
+        self._stalls.inc()

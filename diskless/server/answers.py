@@ -1,0 +1,211 @@
+"""The answering side of one connection: the queue of requests without an answer, in their order.
+
+Every request has a *slot* from its arrival until its answer is handed to the socket. A slot is done
+when its answer is there, or what the answer is made of: that is encoded when the slot has reached
+the head of the queue, which is the only place that answers leave from. Small answers are collected
+and leave together, in one write.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+from diskless.loop.long_work import Steps
+from diskless.ports import Buffer, EarlyEnd
+from diskless.protocol.header import response_start
+from diskless.protocol.wire import ProtocolError
+from diskless.server.registry import Api, Deferred, MustClose, Reply, Request
+from diskless.server.request_budget import RequestAccount
+from diskless.server.response_budget import ResponseAccount
+from wal.errors import DisklessError
+
+_JOINED_BYTES_MAX: Final = 16 << 10
+"""Answers up to this size are joined: one small copy is cheaper than a vectored write."""
+
+
+class Slot:
+    """The place of one request in the order of answers."""
+
+    __slots__ = (
+        "api",
+        "charged_bytes",
+        "correlation_id",
+        "is_done",
+        "outcome",
+        "received_at",
+        "reply",
+        "reply_bytes",
+        "request",
+        "reserved_bytes",
+        "version",
+        "waits_for",
+        "wake",
+    )
+
+    def __init__(self, api: Api, version: int, correlation_id: int, received_at: float) -> None:
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.charged_bytes = 0
+        """Counted in the connection's account of requests until this slot is done with."""
+        self.reserved_bytes = 0
+        """This slot's part of what the connection's account of answers has reserved."""
+        self.received_at = received_at
+        self.request: Request | None = None
+        """Kept only while a request waits for its turn to start."""
+        self.wake = EarlyEnd()
+        self.waits_for: asyncio.Future[Any] | None = None
+        """What to cancel when the client goes; None where nothing may be cancelled."""
+        self.is_done = False
+        self.outcome: tuple[Deferred, asyncio.Future[Any]] | None = None
+        """Of a slot that is done and not encoded: the future is done too."""
+        self.reply: Reply = None
+        self.reply_bytes = 0
+
+    def encoded(self) -> Reply | Steps[Reply]:
+        """The answer of a slot with an `outcome`, or the work of encoding it.
+
+        Raises what the handler, or the encoding of its result, failed with.
+        """
+        assert self.outcome is not None
+        deferred, future = self.outcome
+        try:
+            return deferred.encode(future.result())
+        except DisklessError as error:
+            return refusal(deferred, error)
+
+
+class AnswerQueue:
+    """The slots of one connection, and what they count as."""
+
+    def __init__(self, requests: RequestAccount, responses: ResponseAccount) -> None:
+        self._requests = requests
+        self._responses = responses
+        self._slots: deque[Slot] = deque()
+        self.done = 0
+        """Slots whose answers are there."""
+        self.ready_bytes = 0
+        """Answers that are there and wait for others before them."""
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def head(self) -> Slot | None:
+        return self._slots[0] if self._slots else None
+
+    def add(self, slot: Slot, charged_bytes: int) -> None:
+        """Queue a slot that keeps `charged_bytes` in memory."""
+        self._slots.append(slot)
+        self.charge(slot, charged_bytes)
+
+    def charge(self, slot: Slot, charged_bytes: int) -> None:
+        """The slot keeps `charged_bytes` more."""
+        slot.charged_bytes += charged_bytes
+        self._requests.charge(charged_bytes)
+
+    def succeeded(self, slot: Slot, reply: Reply) -> None:
+        """The answer of `slot` is there."""
+        self.encoded(slot, reply)
+        self.set_reserved(slot, slot.reply_bytes)
+        self._done(slot)
+
+    def settled(self, slot: Slot, deferred: Deferred, future: "asyncio.Future[Any]") -> None:
+        """What the answer of `slot` is made of is there."""
+        slot.outcome = deferred, future
+        self._done(slot)
+
+    def encoded(self, slot: Slot, reply: Reply) -> None:
+        """`reply` is the answer of `slot`."""
+        slot.outcome = None
+        slot.reply = reply
+        slot.reply_bytes = _size_of(reply)
+        self.ready_bytes += slot.reply_bytes
+
+    def not_done_yet(self, slot: Slot) -> None:
+        """What the answer of `slot` is made of is there, but takes longer to encode."""
+        slot.outcome = None
+        slot.is_done = False
+        self.done -= 1
+
+    def _done(self, slot: Slot) -> None:
+        slot.is_done = True
+        self.done += 1
+        head = self._slots[0]
+        if head is not slot and head.api.starts_in_turn:
+            head.wake.set()
+
+    def take(self) -> Slot:
+        """Take the head, which is done, off the queue."""
+        slot = self._slots.popleft()
+        self.done -= 1
+        self.ready_bytes -= slot.reply_bytes
+        return slot
+
+    def drop(self) -> Slot:
+        """Take the head off the queue, which nobody waits for any more."""
+        return self._slots.popleft()
+
+    def set_reserved(self, slot: Slot, count: int) -> None:
+        self._responses.reserve(count - slot.reserved_bytes)
+        slot.reserved_bytes = count
+
+    def give_back(self, slot: Slot) -> None:
+        """Give back what the slot was charged and has reserved; calling it again does nothing."""
+        if slot.reserved_bytes:
+            self.set_reserved(slot, 0)
+        if slot.charged_bytes:
+            charged, slot.charged_bytes = slot.charged_bytes, 0
+            self._requests.answered(charged)
+
+
+class Outbox:
+    """Collects answers, and hands them to the socket."""
+
+    __slots__ = ("_buffers", "_size_bytes")
+
+    def __init__(self) -> None:
+        self._buffers: list[Buffer] = []
+        self._size_bytes = 0
+
+    def add(self, slot: Slot, transport: asyncio.Transport) -> None:
+        """Add the answer of `slot` with its header; what is much leaves at once."""
+        if slot.reply is None:
+            return
+        api = slot.api
+        start = response_start(
+            slot.correlation_id,
+            slot.reply_bytes,
+            flexible=api.has_flexible_response_header and api.is_flexible(slot.version),
+        )
+        self._buffers.append(start)
+        self._buffers += slot.reply
+        self._size_bytes += len(start) + slot.reply_bytes
+        if self._size_bytes > _JOINED_BYTES_MAX:
+            self.send(transport)
+
+    def send(self, transport: asyncio.Transport) -> None:
+        """Hand over what was collected."""
+        if not self._buffers:
+            return
+        buffers, size_bytes = self._buffers, self._size_bytes
+        self._buffers, self._size_bytes = [], 0
+        if size_bytes <= _JOINED_BYTES_MAX:
+            transport.write(b"".join(buffers))
+        else:
+            transport.writelines(buffers)
+
+    def clear(self) -> None:
+        self._buffers = []
+        self._size_bytes = 0
+
+
+def refusal(deferred: Deferred, error: DisklessError) -> Reply | Steps[Reply]:
+    """Say it in the API's own words; raise what cannot be said."""
+    if deferred.refuse is None or isinstance(error, ProtocolError | MustClose):
+        raise error
+    return deferred.refuse(error)
+
+
+def _size_of(reply: Reply) -> int:
+    return sum(map(len, reply)) if reply is not None else 0

@@ -1,0 +1,151 @@
+"""The receiving side of one connection: where the socket writes to, and frames taken off it.
+
+The socket receives straight into pooled fragments. Once eight bytes of a frame are there, its
+length, API key and version decide whether the rest is wanted at all; nothing is allocated for it
+before. A complete frame is detached from the receiving chain without a copy.
+
+How much is read at a time follows the client: a buffer is pinned by the smallest request in it, so
+an occasional small request must not sit in a large one, while a busy connection needs few system
+calls.
+"""
+
+from typing import Final, NamedTuple
+
+from diskless.protocol.header import (
+    FRAME_BYTES_MIN,
+    FRAME_LENGTH_BYTES,
+    FRAME_START,
+    read_request_header,
+)
+from diskless.protocol.wire import ProtocolError, Reader
+from diskless.server.registry import Api, ApiRegistry
+from diskless.server.server_settings import ServerSettings
+from wal.chunks.buffer import Borrower, BufferPool, ChainBuilder, FragmentChain
+
+_READ_BYTES_MIN: Final = 4 << 10
+_READ_BYTES_MAX: Final = 128 << 10
+
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+
+
+class FrameStart(NamedTuple):
+    """What the first eight bytes of a frame say."""
+
+    api: Api
+    version: int
+    size_bytes: int
+    """Of the whole frame, its length included."""
+
+
+class FrameReceiver:
+    """Receives one connection's frames: `buffer`, `commit`, then `next_frame` until None."""
+
+    def __init__(
+        self, pool: BufferPool, borrower: Borrower, apis: ApiRegistry, settings: ServerSettings
+    ) -> None:
+        self._builder = ChainBuilder(pool, borrower)
+        self._apis = apis
+        self._settings = settings
+        self._read_bytes = _READ_BYTES_MIN
+        self._start: FrameStart | None = None
+        """Of the frame that is being received."""
+
+    @property
+    def received_bytes(self) -> int:
+        """Received and not taken."""
+        return self._builder.received_bytes
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of the frame that is being received; 0 while it is not known."""
+        return self._start.size_bytes if self._start is not None else 0
+
+    def buffer(self, *, little: bool, no_more_than_the_frame: bool) -> memoryview:
+        """Where to receive to: about as much as this client sends, or a `little`."""
+        wanted = _READ_BYTES_MIN if little else self._read_bytes
+        if not no_more_than_the_frame:
+            return self._builder.writable(wanted)
+        wanted = self._missing_bytes() or _READ_BYTES_MIN
+        return self._builder.writable(min(wanted, self._read_bytes))[:wanted]
+
+    def commit(self, received_bytes: int) -> None:
+        """The socket wrote `received_bytes` to the last `buffer`."""
+        if received_bytes >= self._read_bytes:
+            self._read_bytes = min(self._read_bytes * 2, _READ_BYTES_MAX)
+        elif received_bytes < self._read_bytes // 4:
+            self._read_bytes = max(self._read_bytes // 2, _READ_BYTES_MIN)
+        self._builder.commit(received_bytes)
+
+    def read_little(self) -> None:
+        """Begin with little again: many who waited go on at once."""
+        self._read_bytes = _READ_BYTES_MIN
+
+    def has_frame(self) -> bool:
+        """Whether `next_frame` would give one. Raises ProtocolError."""
+        received = self._builder.received_bytes
+        if self._start is None:
+            if received < FRAME_START.size:
+                return False
+            self._start = self._check_start(self._builder.copy_bytes(0, FRAME_START.size))
+        return received >= self._start.size_bytes
+
+    def has_more_than(self, frames: int) -> bool:
+        """Whether more than a number of frames are complete, by their lengths alone."""
+        received = self._builder.received_bytes
+        end = 0
+        for _ in range(frames + 1):
+            if end + FRAME_LENGTH_BYTES > received:
+                return False
+            length = self._builder.copy_bytes(end, FRAME_LENGTH_BYTES)
+            # A length that cannot be is refused when its frame has its turn.
+            end += FRAME_LENGTH_BYTES + int.from_bytes(length, "big")
+        return end <= received
+
+    def next_frame(self) -> tuple[FrameStart, FragmentChain] | None:
+        """The next complete frame with its length in front. Raises ProtocolError."""
+        if not self.has_frame():
+            return None
+        start, self._start = self._start, None
+        assert start is not None
+        return start, self._builder.take(start.size_bytes)
+
+    def release_if_empty(self) -> None:
+        """Keep no buffer for a client that sends nothing, or is not read from."""
+        if not self._builder.received_bytes:
+            self._builder.release()
+
+    def release(self) -> None:
+        """Forget everything that was received."""
+        self._builder.release()
+        self._start = None
+
+    def _missing_bytes(self) -> int:
+        """Of the frame whose start is known; 0: of none."""
+        if self._start is None:
+            return 0
+        return max(self._start.size_bytes - self._builder.received_bytes, 0)
+
+    def _check_start(self, start: bytes) -> FrameStart:
+        """Decide from the first bytes of a frame whether the rest is wanted."""
+        length, key, version = FRAME_START.unpack(start)
+        if length < FRAME_BYTES_MIN or length > self._settings.request_max_bytes:
+            if start.startswith(_TLS_HANDSHAKE):
+                raise ProtocolError("a TLS handshake on a plain-text listener")
+            raise ProtocolError(f"a frame of {length} bytes")
+        api = self._apis.find(key)
+        if api is None:
+            raise ProtocolError(f"unknown API key {key}")
+        if version < api.min_version or (version > api.max_version and not api.answers_any_version):
+            raise ProtocolError(f"{api.name} v{version} is not served")
+        if not api.reads_frame and length > self._settings.control_request_max_bytes:
+            raise ProtocolError(f"a {api.name} request of {length} bytes")
+        return FrameStart(api, version, FRAME_LENGTH_BYTES + length)
+
+
+def read_header(reader: Reader, api: Api, version: int) -> tuple[int, str]:
+    """Correlation id and client id of a frame. Raises ProtocolError."""
+    reader.skip(FRAME_START.size)
+    if version > api.max_version:
+        # Not even the form of its header is known; only what stands in front of it is.
+        return reader.int32(), ""
+    return read_request_header(reader, flexible=api.is_flexible(version))

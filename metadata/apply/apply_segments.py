@@ -1,0 +1,134 @@
+"""Applying the records about segments and the files of the store.
+
+Called by metadata/apply/apply.py, inside its transaction and with its rules.
+"""
+
+from sqlalchemy import and_, select
+
+from metadata.apply.apply_deletions import RowDeletions
+from metadata.apply.transaction import StateTransaction
+from metadata.operations import PARQUET_SEGMENT
+from metadata.records.records import (
+    FilesDeletedRecord,
+    SegmentCommittedRecord,
+    SegmentPlannedRecord,
+)
+from metadata.records.segment_identity import segment_digest
+from metadata.state.image import PlannedSegment
+from metadata.state.schema import (
+    FILE_ANSWERS,
+    FILES,
+    NOT_DELETABLE,
+    SEGMENT_PLANS,
+    SEGMENTS,
+    pack_owners,
+)
+from wal.errors import CorruptState
+from wal.ulid import minted_ms
+
+
+def plan_segment(
+    transaction: StateTransaction, deletions: RowDeletions, record: SegmentPlannedRecord
+) -> None:
+    state = transaction.partition(record.partition)
+    if record.base_offset != state.planned_end_offset:
+        raise CorruptState(
+            f"{record.object_key} starts at {record.base_offset}, not at {state.planned_end_offset}"
+        )
+    size = deletions.batch_bytes(state.id, record.base_offset, record.last_offset)
+    transaction.insert(
+        SEGMENT_PLANS,
+        state.id,
+        record.last_offset,
+        record.base_offset,
+        record.planned_at_ms,
+        record.object_key,
+    )
+    transaction.changes.plans[record.object_key] = PlannedSegment(
+        record.partition,
+        record.base_offset,
+        record.last_offset,
+        record.object_key,
+        record.planned_at_ms,
+    )
+    transaction.put_partition(
+        record.partition,
+        state,
+        state._replace(
+            planned_end_offset=record.last_offset + 1,
+            unplanned_bytes=state.unplanned_bytes - size,
+        ),
+    )
+
+
+def commit_segment(
+    transaction: StateTransaction,
+    deletions: RowDeletions,
+    file_id: int,
+    record: SegmentCommittedRecord,
+    timestamp_ms: int,
+) -> None:
+    """Batches out, segment in; the objects of the batches are released."""
+    state = transaction.partition(record.partition)
+    plans = SEGMENT_PLANS.table.c
+    planned = transaction.delete_where(
+        SEGMENT_PLANS,
+        and_(
+            plans.partition == state.id,
+            plans.last_offset == record.last_offset,
+            plans.base_offset == record.base_offset,
+        ),
+    )
+    if planned != 1:
+        raise CorruptState(f"the segment {record.object_key} was committed but not planned")
+    transaction.changes.plans[record.object_key] = None
+    live_bytes = state.live_bytes - deletions.batch_bytes(
+        state.id, max(record.base_offset, state.log_start_offset), record.last_offset
+    )
+    deletions.drop_batches(state.id, record.base_offset, record.last_offset, timestamp_ms)
+    is_live = record.last_offset >= state.log_start_offset
+    transaction.insert(
+        FILES,
+        file_id,
+        PARQUET_SEGMENT,
+        record.object_bytes,
+        -1,
+        timestamp_ms,
+        1 if is_live else 0,
+        record.object_bytes if is_live else 0,
+        NOT_DELETABLE if is_live else timestamp_ms,
+        1,
+        record.object_key,
+        pack_owners(()),
+    )
+    transaction.insert(FILE_ANSWERS, file_id, segment_digest(record), b"")
+    if is_live:
+        live_bytes += record.object_bytes
+        transaction.insert(
+            SEGMENTS,
+            state.id,
+            record.last_offset,
+            record.base_offset,
+            file_id,
+            record.record_count,
+            record.crc32c,
+            record.max_timestamp_ms,
+        )
+    if live_bytes != state.live_bytes:
+        transaction.put_partition(record.partition, state, state._replace(live_bytes=live_bytes))
+
+
+def forget_files(transaction: StateTransaction, record: FilesDeletedRecord) -> None:
+    files = FILES.table.c
+    for key in record.object_keys:
+        row = transaction.connection.execute(
+            select(files.id, files.live_rows, files.object_format).where(files.object_key == key)
+        ).one_or_none()
+        if row is None or row.live_rows:
+            raise CorruptState(f"{key} was deleted but is {'unknown' if row is None else 'live'}")
+        transaction.delete_where(FILES, files.id == row.id)
+        transaction.delete_where(FILE_ANSWERS, FILE_ANSWERS.table.c.file == row.id)
+        if row.object_format != PARQUET_SEGMENT:
+            transaction.changes.forgotten_until_ms = max(
+                transaction.changes.forgotten_until_ms, minted_ms(key)
+            )

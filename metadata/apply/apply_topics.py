@@ -1,0 +1,143 @@
+"""Applying the records about topics: their partitions, configs, and end.
+
+Called by metadata/apply/apply.py, inside its transaction and with its rules.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import select
+
+from metadata.apply.apply_deletions import RowDeletions
+from metadata.apply.transaction import StateTransaction
+from metadata.operations import CATALOGUE, TopicDescription
+from metadata.records.records import PartitionCreatedRecord, TopicConfigsRecord, TopicDeletedRecord
+from metadata.state.image import PartitionState, StoredTopic
+from metadata.state.schema import ASSIGNMENTS, PARTITIONS, SEGMENT_PLANS, TOPIC_CONFIGS, TOPICS
+from wal.coordinates import TopicIdPartition
+from wal.errors import CorruptState
+
+SWEPT_WITH_TOPIC_MAX: Final = 500
+"""Rows that TopicDeleted deletes itself; part of STATE_VERSION. Small topics leave nothing."""
+
+
+def create_partition(
+    transaction: StateTransaction, offset: int, record: PartitionCreatedRecord
+) -> None:
+    topic_row_id = extend_topic(
+        transaction, offset, record.topic_id, record.name, record.partition, ()
+    )
+    state = PartitionState(offset, topic_row_id, record.partition)
+    transaction.insert(PARTITIONS, *state)
+    transaction.changes.partitions[TopicIdPartition(record.topic_id, record.partition)] = state
+
+
+def extend_topic(
+    transaction: StateTransaction,
+    offset: int,
+    topic_id: UUID,
+    name: str,
+    first: int,
+    coordinators: Sequence[int],
+) -> int:
+    """Count partitions from `first` on to a topic, which begins with its first ones.
+
+    One partition that lives here, or as many as there are other `coordinators` they live at.
+    The catalogue knows of every partition, so there are no gaps there; another coordinator
+    has those that were assigned to it. Returns the topic's surrogate key.
+    """
+    topic = transaction.topic(topic_id)
+    end = first + max(len(coordinators), 1)
+    assignments = dict(enumerate(coordinators, first))
+    if topic is None:
+        row_id, count, configs = offset, 0, {}
+        transaction.insert(TOPICS, offset, end, topic_id.bytes, name)
+    else:
+        row_id, description = topic
+        count, configs = description.partition_count, dict(description.configs)
+        assignments = {**description.assignments, **assignments}
+        if name != description.name:
+            raise CorruptState(f"topic {topic_id} is {description.name}, not {name}")
+        transaction.replace_row(
+            TOPICS,
+            (row_id, count, topic_id.bytes, name),
+            (row_id, end, topic_id.bytes, name),
+        )
+    if first < count or (first > count and transaction.coordinator_id == CATALOGUE):
+        raise CorruptState(f"topic {name}: partition {first} after {count}")
+    transaction.changes.topics[topic_id] = StoredTopic(
+        row_id,
+        TopicDescription(
+            topic_id=topic_id,
+            name=name,
+            partition_count=end,
+            configs=configs,
+            assignments=assignments,
+        ),
+    )
+    return row_id
+
+
+def set_configs(transaction: StateTransaction, record: TopicConfigsRecord) -> None:
+    topic = transaction.topic(record.topic_id)
+    if topic is None:
+        raise CorruptState(f"configs of the unknown topic {record.topic_id}")
+    transaction.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
+    for name, value in sorted(record.configs.items()):
+        transaction.insert(TOPIC_CONFIGS, topic.id, name, value)
+    old = topic.description
+    transaction.changes.topics[record.topic_id] = StoredTopic(
+        topic.id,
+        TopicDescription(
+            topic_id=old.topic_id,
+            name=old.name,
+            partition_count=old.partition_count,
+            configs=dict(record.configs),
+            assignments=old.assignments,
+        ),
+    )
+
+
+def delete_topic(
+    transaction: StateTransaction,
+    deletions: RowDeletions,
+    record: TopicDeletedRecord,
+    timestamp_ms: int,
+) -> None:
+    topic = transaction.topic(record.topic_id)
+    if topic is None:
+        raise CorruptState(f"the unknown topic {record.topic_id} was deleted")
+    partition_ids: set[int] = set()
+    left_behind: list[int] = []
+    for index in range(topic.description.partition_count):
+        if index in topic.description.assignments:
+            continue
+        partition = TopicIdPartition(record.topic_id, index)
+        state = transaction.partition_or_none(partition)
+        if state is None:
+            continue  # a coordinator beside the catalogue has only some of a topic's partitions
+        if state.high_watermark:
+            left_behind.append(state.id)
+        partition_ids.add(state.id)
+        transaction.changes.partitions[partition] = None
+    partitions = PARTITIONS.table.c
+    transaction.delete_where(
+        SEGMENT_PLANS,
+        SEGMENT_PLANS.table.c.partition.in_(
+            select(partitions.id).where(partitions.topic == topic.id)
+        ),
+    )
+    transaction.delete_where(PARTITIONS, partitions.topic == topic.id)
+    deletions.leave_behind(left_behind)
+    transaction.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
+    transaction.delete_where(ASSIGNMENTS, ASSIGNMENTS.table.c.topic == topic.id)
+    transaction.delete_where(TOPICS, TOPICS.table.c.id == topic.id)
+    transaction.changes.topics[record.topic_id] = None
+    for key in [*transaction.image.producers, *transaction.changes.producers]:
+        if key[0] in partition_ids:
+            transaction.changes.producers[key] = None
+    for plan in transaction.plans():
+        if plan.partition.topic_id == record.topic_id:
+            transaction.changes.plans[plan.object_key] = None
+    deletions.sweep(SWEPT_WITH_TOPIC_MAX, timestamp_ms)

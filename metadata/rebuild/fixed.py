@@ -1,0 +1,366 @@
+"""What is known of one partition for certain: segments, noted batches, and what follows from them.
+
+A segment says its offsets itself; the *note* of a commit (wal/chunks/object_notes.py) says those of
+an object's batches. Around what is fixed, other runs have room, and these bounds say where:
+
+- a broker's ULIDs ascend in the order of its commits, so that a run lies behind everything that its
+  broker is known to have committed before, and in front of what it committed later;
+- an idempotent producer's sequences ascend in the order of the log: a batch lies behind those with
+  lower sequences of its producer, and in front of those with higher ones;
+- a run lies at or above its own floor, the high watermark known when its object was sealed.
+
+A batch that a segment names as its source, or whose producer and sequence something fixed has, is
+there already.
+
+Pure values; metadata/rebuild/placement.py puts the runs without note around them.
+"""
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from metadata.rebuild.facts import ObjectFacts, RolledBatch, SegmentFacts
+from metadata.rebuild.filler import REBUILD_BROKER_ID
+from metadata.rebuild.gaps import Bound, Bounds, Candidate, Span, Waiting
+from metadata.rebuild.layout import (
+    LeftOut,
+    PartitionLayout,
+    PlacedBatch,
+    Run,
+    SegmentPiece,
+    WalPiece,
+    Why,
+    next_offset,
+    wal_piece,
+)
+from wal.chunks.object_notes import DUPLICATE, Floor
+from wal.coordinates import BatchExtent, ObjectKey
+
+_THE_ONE: Final = -(1 << 40)
+"""Stands for the only broker there seems to be, where objects that are gone cannot say whose they
+were. That is a guess: those may have been another's."""
+
+_SEQUENCES: Final = 1 << 31
+
+_Sequenced = tuple[int, int, int, int]
+"""(producer id, epoch, base sequence, last sequence)."""
+
+
+def _sequenced(batch: BatchExtent | RolledBatch) -> _Sequenced:
+    return batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence
+
+
+class _Written(NamedTuple):
+    """A fixed batch of an idempotent producer."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    next_offset: int
+
+
+class FixedLog:
+    """One partition as far as its offsets are known; grows by what is fitted in."""
+
+    def __init__(self, layout: PartitionLayout, *, has_one_broker: bool) -> None:
+        self._layout = layout
+        self._has_one_broker = has_one_broker
+        self.segments: list[SegmentFacts] = []
+        self.pieces: list[WalPiece | SegmentPiece] = []
+        """In the order of their offsets."""
+        self.ends_seen = 0
+        """The greatest high watermark that anything tells of."""
+        self.log_start_seen = 0
+        """Everything below it had been deleted."""
+        self._bounds: Mapping[int, Bounds] = {}
+        self._crc_of: dict[_Sequenced, int | None] = {}
+        self._sources: dict[ObjectKey, list[tuple[int, int]]] = defaultdict(list)
+        self._rolled_into: dict[ObjectKey, list[int]] = defaultdict(list)
+        self._written: Mapping[tuple[int, int], Sequence[_Written]] = {}
+
+    # -- what is fixed --------------------------------------------------------------------------
+
+    def take_floor(self, floor: Floor) -> None:
+        """What a notes object tells of the partition."""
+        self.ends_seen = max(self.ends_seen, floor.high_watermark)
+        self.log_start_seen = max(self.log_start_seen, floor.log_start_offset)
+
+    def take_segments(self, segments: Sequence[SegmentFacts]) -> None:
+        """All segments but those that overlap others."""
+        end = 0
+        for segment in sorted(segments, key=lambda item: (item.base_offset, -item.last_offset)):
+            if segment.base_offset < end:
+                self._layout.unused_segments.append(segment)
+                self._doubt(f"{segment.object_key} overlaps the segment before it")
+                continue
+            end = segment.next_offset
+            self.segments.append(segment)
+            self.pieces.append(
+                SegmentPiece(base_offset=segment.base_offset, next_offset=end, segment=segment)
+            )
+            for key, start, length in segment.sources:
+                self._sources[key].append((start, start + length))
+                self._rolled_into[key].append(len(self.segments) - 1)
+            for batch in segment.batches:
+                self._crc_of[_sequenced(batch)] = None
+
+    def take_noted(self, runs: Sequence[Run]) -> None:
+        """The runs whose offsets are noted, as pieces; what they say of others, as bounds."""
+        bounds: dict[int, list[Bound]] = defaultdict(list)
+        ends = [segment.next_offset for segment in self.segments]
+        starts = [segment.base_offset for segment in self.segments]
+        pieces: list[WalPiece] = []
+        copied = _copied(runs)
+        for run in runs:
+            source = run.source
+            self.take_floor(run.known)
+            if run.outcomes is None:
+                inside = self._rolled_into.get(source.object_key)
+                if inside:
+                    start = starts[inside[0]]
+                    bound = Bound(source.ulid, ends[inside[-1]], max(start, run.floor), start)
+                else:
+                    # What its broker committed later lies behind its floor, too.
+                    bound = Bound(source.ulid, math.inf, run.floor)
+                bounds[source.broker_id].append(bound)
+                continue
+            placed: list[PlacedBatch] = []
+            for position, outcome in zip(run.positions, run.outcomes, strict=True):
+                extent = source.extents[position]
+                if outcome.exception is not None:
+                    why = Why.DUPLICATE if outcome.exception == DUPLICATE else Why.REFUSED
+                    self.leave_out(source, position, why)
+                    continue
+                batch = PlacedBatch(position, extent, outcome.base_offset, outcome.append_time_ms)
+                self.take_floor(Floor(next_offset(batch), outcome.log_start_offset))
+                placed.append(batch)
+            if source.broker_id != REBUILD_BROKER_ID and copied:
+                for batch in placed:
+                    if copied.get(batch.base_offset) == batch.extent.crc:
+                        self.leave_out(source, batch.position, Why.DUPLICATE, batch)
+                placed = [
+                    batch for batch in placed if copied.get(batch.base_offset) != batch.extent.crc
+                ]
+            if not placed:
+                continue
+            bounds[source.broker_id].append(
+                Bound(source.ulid, placed[0].base_offset, next_offset(placed[-1]))
+            )
+            pieces += self._pieces_beside_segments(source, placed)
+        if self._has_one_broker:
+            bounds[_THE_ONE] += self._bounds_of_segments()
+        self._bounds = {broker: Bounds(of_broker) for broker, of_broker in bounds.items()}
+        self._add_noted(pieces)
+        self._written = _written(self.pieces)
+
+    def _bounds_of_segments(self) -> Iterator[Bound]:
+        for segment in self.segments:
+            base, end = segment.base_offset, segment.next_offset
+            if segment.first_source is not None and segment.last_source is not None:
+                yield Bound(segment.first_source, base, base)
+                yield Bound(segment.last_source, end, end)
+
+    def _pieces_beside_segments(
+        self, source: ObjectFacts, placed: Sequence[PlacedBatch]
+    ) -> list[WalPiece]:
+        """What of a noted run is in no segment, as pieces of consecutive offsets."""
+        pieces: list[list[PlacedBatch]] = []
+        for batch in placed:
+            where = self._segment_at(batch.base_offset, next_offset(batch))
+            if where is not None:
+                start, end = where
+                is_inside = start <= batch.base_offset and next_offset(batch) <= end
+                why = Why.ROLLED if is_inside else Why.CONFLICT
+                if not is_inside:
+                    self._doubt(
+                        f"{source.object_key}: the batch at offset {batch.base_offset} is partly in"
+                        f" the segment {start}..{end - 1}"
+                    )
+                self.leave_out(source, batch.position, why, batch)
+                continue
+            if pieces and next_offset(pieces[-1][-1]) == batch.base_offset:
+                pieces[-1].append(batch)
+            else:
+                pieces.append([batch])
+        return [wal_piece(source, batches) for batches in pieces]
+
+    def _segment_at(self, start: int, end: int) -> tuple[int, int] | None:
+        """(first, next offset) of a segment that has some of these offsets."""
+        at = bisect_left(self.segments, start + 1, key=lambda segment: segment.next_offset)
+        if at < len(self.segments) and self.segments[at].base_offset < end:
+            return self.segments[at].base_offset, self.segments[at].next_offset
+        return None
+
+    def _add_noted(self, pieces: Sequence[WalPiece]) -> None:
+        fixed: list[WalPiece | SegmentPiece] = []
+        for piece in sorted([*self.pieces, *pieces], key=lambda item: item.base_offset):
+            if fixed and piece.base_offset < fixed[-1].next_offset:
+                # Only damage that still has its checksums right comes here.
+                assert isinstance(piece, WalPiece)
+                self._doubt(f"{piece.source.object_key} is noted at offsets that another has")
+                for batch in piece.batches:
+                    self.leave_out(piece.source, batch.position, Why.CONFLICT, batch)
+                continue
+            fixed.append(piece)
+            if isinstance(piece, WalPiece):
+                for batch in piece.batches:
+                    self.remember(batch.extent)
+        self.pieces = fixed
+
+    def add_fitted(self, pieces: Iterable[WalPiece]) -> None:
+        """What was put where there was room."""
+        self.pieces = sorted([*self.pieces, *pieces], key=lambda piece: piece.base_offset)
+
+    # -- what follows for others ----------------------------------------------------------------
+
+    def candidate(self, waiting: Waiting) -> Candidate:
+        """Where a run without note may lie."""
+        source = waiting.run.source
+        # Below the log's start it would be gone, so it is worth a place above it only.
+        start, end = max(waiting.run.floor, self.log_start_seen), math.inf
+        start, end = self._narrowed(start, end, source.broker_id, source.ulid)
+        lowest, highest, is_adjacent = self._by_sequence(waiting)
+        if max(start, lowest) <= min(end, highest):
+            start, end = max(start, lowest), min(end, highest)
+        else:
+            is_adjacent = False  # a batch that the coordinator refused may have any sequence
+        certain = Span(start, end)
+        start, end = self._narrowed(start, end, _THE_ONE, source.ulid)
+        return Candidate(waiting, start, end, certain, is_adjacent)
+
+    def _narrowed(self, start: int, end: float, broker: int, ulid: str) -> tuple[int, float]:
+        if broker not in self._bounds:
+            return start, end
+        behind, before = self._bounds[broker].around(ulid)
+        return max(start, behind), min(end, before)
+
+    def _by_sequence(self, waiting: Waiting) -> tuple[int, float, bool]:
+        """Between which offsets the sequences of a run's producers lie, and whether one adjoins."""
+        lowest, highest, is_adjacent = 0, math.inf, False
+        before = 0
+        total = waiting.record_count
+        for extent in waiting.extents:
+            written = self._written.get((extent.producer_id, extent.producer_epoch), ())
+            at = bisect_left(written, 0, key=lambda one: _ahead(extent.base_sequence, one))
+            if at:
+                lowest = max(lowest, written[at - 1].next_offset - before)
+                is_adjacent |= _adjoins(written[at - 1].last_sequence, extent.base_sequence)
+            before += extent.record_count
+            if at < len(written):
+                highest = min(highest, written[at].base_offset + total - before)
+                is_adjacent |= _adjoins(extent.last_sequence, written[at].base_sequence)
+        return lowest, highest, is_adjacent
+
+    def not_there_yet(self, run: Run) -> Waiting:
+        """The batches of a run that are in no segment and no duplicates of what is fixed."""
+        rolled = self._sources.get(run.source.object_key, ())
+        left: list[int] = []
+        for position in run.positions:
+            extent = run.source.extents[position]
+            end = extent.byte_offset + extent.length_bytes
+            if any(start <= extent.byte_offset and end <= stop for start, stop in rolled):
+                self.leave_out(run.source, position, Why.ROLLED)
+            elif self.is_duplicate(extent):
+                self.leave_out(run.source, position, Why.DUPLICATE)
+            else:
+                left.append(position)
+        return Waiting(run, left)
+
+    def remember(self, extent: BatchExtent) -> None:
+        """A batch is placed; the same one again is a duplicate."""
+        if extent.producer_id >= 0:
+            self._crc_of[_sequenced(extent)] = extent.crc
+
+    def is_duplicate(self, extent: BatchExtent) -> bool:
+        """Whether the batch, byte by byte, was placed already."""
+        if extent.producer_id < 0:
+            return False
+        # A sequence comes again after 2**31 records; the bytes of a repetition are the same ones.
+        crc = self._crc_of.get(_sequenced(extent), -1)
+        return crc is None or crc == extent.crc
+
+    def producers_before(self, offset: int) -> dict[int, tuple[int, int]]:
+        """(epoch, last sequence) by producer, as what is placed below `offset` leaves them."""
+        producers: dict[int, tuple[int, int]] = {}
+        for piece in self.pieces:
+            if piece.base_offset >= offset:
+                break
+            for batch in _batches_of(piece):
+                if batch.producer_id >= 0:
+                    producers[batch.producer_id] = batch.producer_epoch, batch.last_sequence
+        return producers
+
+    # -- what is told ---------------------------------------------------------------------------
+
+    def leave_out(
+        self, source: ObjectFacts, position: int, why: Why, batch: PlacedBatch | None = None
+    ) -> None:
+        """A batch that is not served from its object."""
+        offset, time_ms = (-1, -1) if batch is None else (batch.base_offset, batch.append_time_ms)
+        self._layout.left_out.append(LeftOut(source.object_key, position, why, offset, time_ms))
+
+    def leave_all_out(self, waiting: Waiting, why: Why) -> None:
+        """A run that is not served from its object."""
+        for position in waiting.positions:
+            self.leave_out(waiting.run.source, position, why)
+
+    def _doubt(self, problem: str) -> None:
+        self._layout.doubts.append(problem)
+
+
+def _copied(runs: Sequence[Run]) -> Mapping[int, int]:
+    """By offset the CRC of what an earlier rebuild wrote: its copies count, not their originals."""
+    return {
+        outcome.base_offset: run.source.extents[position].crc
+        for run in runs
+        if run.source.broker_id == REBUILD_BROKER_ID and run.outcomes is not None
+        for position, outcome in zip(run.positions, run.outcomes, strict=True)
+        if outcome.exception is None
+    }
+
+
+def _batches_of(piece: WalPiece | SegmentPiece) -> Iterable[BatchExtent | RolledBatch]:
+    if isinstance(piece, SegmentPiece):
+        return piece.segment.batches
+    return (placed.extent for placed in piece.batches)
+
+
+def _written(
+    pieces: Iterable[WalPiece | SegmentPiece],
+) -> Mapping[tuple[int, int], Sequence[_Written]]:
+    """By (producer, epoch) its fixed batches, where their sequences ascend as they should."""
+    found: dict[tuple[int, int], list[_Written]] = defaultdict(list)
+    for piece in pieces:
+        if isinstance(piece, SegmentPiece):
+            for rolled in piece.segment.batches:
+                if rolled.producer_id >= 0:
+                    found[rolled.producer_id, rolled.producer_epoch].append(
+                        _Written(rolled.base_sequence, rolled.last_sequence, rolled.base_offset,
+                                 rolled.last_offset + 1)
+                    )  # fmt: skip
+            continue
+        for placed in piece.batches:
+            extent = placed.extent
+            if extent.producer_id >= 0:
+                found[extent.producer_id, extent.producer_epoch].append(
+                    _Written(extent.base_sequence, extent.last_sequence, placed.base_offset,
+                             next_offset(placed))
+                )  # fmt: skip
+    # Sequences that were wrapped, or a producer that began anew, order nothing.
+    return {
+        producer: written
+        for producer, written in found.items()
+        if all(first.base_sequence < second.base_sequence for first, second in pairwise(written))
+    }
+
+
+def _ahead(base_sequence: int, written: _Written) -> int:
+    """Negative for what comes before `base_sequence`; 0 or more for the others."""
+    return written.base_sequence - base_sequence
+
+
+def _adjoins(last_sequence: int, base_sequence: int) -> bool:
+    return (last_sequence + 1) % _SEQUENCES == base_sequence

@@ -1,0 +1,149 @@
+"""Rules of the house that no tool checks: what loads what, how large files and folders get."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = ("diskless", "tiering", "metadata", "wal")
+
+FILES_OF_A_FOLDER_MAX: Final = 16
+LINES_MAX: Final = 500
+LINES_OF_LONG_FILES: Final[Mapping[str, int]] = {
+    "diskless/broker.py": 600,
+    "diskless/cli/cli.py": 700,
+    "diskless/groups/classic/classic_group.py": 850,
+    "diskless/groups/consumer/consumer_group.py": 550,
+    "diskless/groups/group_coordinator.py": 800,
+    "diskless/ports.py": 800,
+    "diskless/protocol/messages.py": 550,
+    "diskless/replica/replica_manager.py": 850,
+    "diskless/server/connection.py": 750,
+    "metadata/clients/local_client.py": 650,
+    "metadata/clients/routed_client.py": 700,
+    "metadata/clients/wire_client.py": 550,
+    "metadata/coordinator/coordinator.py": 800,
+    "metadata/log/object_log.py": 600,
+    "metadata/rebuild/plan.py": 800,
+    "metadata/state/queries.py": 600,
+    "wal/chunks/buffer.py": 550,
+    "wal/chunks/chunk.py": 750,
+    "wal/chunks/chunk_directory.py": 800,
+    "wal/chunks/wal_object.py": 550,
+    "wal/records/record_columns.py": 600,
+    "wal/segmented_log/segmented_log.py": 550,
+    "wal/stores/file_store.py": 700,
+    "wal/stores/object_cache.py": 550,
+}
+"""Files that are longer than LINES_MAX, and how long they may be, in steps of 50. Limits only come
+down: a file that got shorter gets a lower one, or none."""
+
+
+def modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+TREES: Final = {name_of(path): ast.parse(path.read_text("utf-8")) for path in modules()}
+
+
+def imported_at_start(body: list[ast.stmt]) -> Iterator[str]:
+    """Everything that an import of the module imports: not what its functions do when they run."""
+    for statement in body:
+        match statement:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                for alias in names:
+                    inner = f"{module}.{alias.name}"
+                    yield inner if inner in TREES else module
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                pass
+            case _:
+                inner_statements = [
+                    node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.stmt)
+                ]
+                yield from imported_at_start(inner_statements)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {
+        name: {other for other in imported_at_start(tree.body) if other in TREES}
+        for name, tree in TREES.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_types_are_imported_like_everything_else() -> None:
+    hidden = [
+        name
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and node.id == "TYPE_CHECKING")
+        or (isinstance(node, ast.Attribute) and node.attr == "TYPE_CHECKING")
+    ]
+    assert not hidden, "a type whose import is hidden is a circle, or in the wrong module"
+
+
+@pytest.mark.parametrize(
+    ("start", "heavy"),
+    [
+        (
+            "from diskless.cli.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+            "rich pyspark pyarrow pandas numpy sqlalchemy structlog asyncio kafka botocore",
+        ),
+        (
+            "import diskless.cli.serve",
+            "diskless.cli.tables rich.progress pyspark pyarrow pandas kafka botocore aiobotocore",
+        ),
+    ],
+    ids=["help", "broker"],
+)
+def test_a_start_loads_nothing_that_it_does_not_need(start: str, heavy: str) -> None:
+    script = f"import sys\n{start}\nprint(sorted(set({heavy.split()}) & sys.modules.keys()))"
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert child.stdout.splitlines()[-1] == "[]"
+
+
+def test_folders_stay_small() -> None:
+    folders = {path.parent for path in modules()}
+    crowded = {
+        str(folder.relative_to(ROOT)): count
+        for folder in folders
+        if (count := len(list(folder.glob("*.py")))) > FILES_OF_A_FOLDER_MAX
+    }
+    assert not crowded
+
+
+def test_files_do_not_grow_long() -> None:
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in modules()
+    }
+    too_long = {
+        path: count
+        for path, count in lines.items()
+        if count > LINES_OF_LONG_FILES.get(path, LINES_MAX)
+    }
+    assert not too_long
+    lower = {
+        path: limit
+        for path, limit in LINES_OF_LONG_FILES.items()
+        if lines.get(path, 0) <= max(limit - 100, LINES_MAX)
+    }
+    assert not lower, "these files got shorter: lower their limits, or take them out of the table"

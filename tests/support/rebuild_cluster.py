@@ -1,0 +1,713 @@
+"""Random histories of a whole cluster, of which a rebuild gets the bucket, and the test the truth.
+
+Several brokers write through one or several coordinators; everything that deletes, deletes: clients
+and retention delete records, topics are deleted and made anew, the background workers
+(`metadata.workers.file_workers`, `metadata.workers.orphan_scan`, the real ones) delete objects.
+Brokers crash with and without their disks, between any two steps, and recover their chunks;
+idempotent producers send again through another broker. Uploads land out of order, or never. Objects
+are real bytes in a store in memory; what coordinators decide about files follows the real rules
+(tests/support/file_ledger).
+
+The seed alone decides what happens: `played(seed)` is the same every time.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.rebuild.facts import BucketFacts, RolledBatch, RolledRange, SegmentFacts
+from metadata.rebuild.plan import RebuildPlan
+from metadata.rebuild.rebuild import read_kept_notes, read_wal_objects
+from metadata.rules.files import permuted_owners
+from metadata.rules.segments import segment_key
+from metadata.state.producer_state import ProducerBatch, ProducerWindow, check_sequence, with_batch
+from metadata.workers.file_workers import FileWorkers
+from metadata.workers.note_keeper import NoteKeeper
+from metadata.workers.notes_sweep import NotesSweep
+from metadata.workers.orphan_scan import OrphanScan
+from tests.support.file_ledger import FileWorld
+from tests.support.rebuild_history import Placed, RebuiltLog, replayed
+from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.object_notes import (
+    DUPLICATE,
+    GIVEN_UP,
+    REFUSED,
+    BatchOutcome,
+    CommitJournal,
+    CommitNote,
+    Floor,
+    ObjectNotes,
+    TopicFacts,
+    encode_notes,
+    note_commit,
+)
+from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
+from wal.clock import ManualClock
+from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.errors import DisklessError, ObjectExpired, ObjectStoreUnavailable
+from wal.stores.memory_store import MemoryStore
+from wal.stores.object_store import BytesBody
+from wal.ulid import mint_ulid
+
+NAMES: Final = {"flights": 2, "radar": 1, "ships": 2}
+BATCH_BYTES: Final = 100
+EXPIRATION_MS: Final = 24 * 3_600_000
+SETTINGS: Final = CoordinatorSettings(
+    file_cleaner_batch_max=5, orphan_scan_grace_ms=0, clock_skew_max_ms=60_000
+)
+IN_FLIGHT_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A batch as its producer sends it, and sends it again."""
+
+    partition: TopicIdPartition
+    record_count: int
+    crc: int
+    timestamp_ms: int
+    producer: int = -1
+    sequence: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """A sealed chunk, from its broker's disk to its commit at every coordinator."""
+
+    plan: WalObjectPlan
+    ulid: str
+    batches: Sequence[Sent]
+    """In the order of the object."""
+    is_uploaded: bool = False
+    missing: list[int] = field(default_factory=list)
+    """Coordinators that have not answered yet."""
+    outcomes: dict[int, BatchOutcome] = field(default_factory=dict)
+
+    @property
+    def key(self) -> ObjectKey:
+        return self.plan.object_key
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """An idempotent producer that writes through one broker at a time."""
+
+    id: int
+    broker: int
+    next_sequence: dict[TopicIdPartition, int] = field(default_factory=lambda: defaultdict(int))
+    in_flight: list[Sent] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Broker:
+    clock: ManualClock
+    journal: CommitJournal = field(default_factory=CommitJournal)
+    open: list[Sent] = field(default_factory=list)
+    sealed: list[Chunk] = field(default_factory=list)
+    last_ulid: str | None = None
+    seen: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """Batches that its replica had applied when it last looked."""
+
+
+@dataclass(slots=True)
+class Partition:
+    """What is true of one partition."""
+
+    log: list[Placed] = field(default_factory=list)
+    log_start: int = 0
+    rolled_end: int = 0
+    producers: dict[int, ProducerWindow] = field(default_factory=dict)
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log[-1].next_offset if self.log else 0
+
+    @property
+    def live(self) -> Sequence[Placed]:
+        return [placed for placed in self.log if placed.next_offset > self.log_start]
+
+
+class Cluster:
+    """A cluster, its bucket, and what really happened."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = FileWorld(self.rng.choice((1, 1, 1, 3)), SETTINGS)
+        self.clock = self.world.scan_clock
+        self.brokers = [Broker(ManualClock()) for _ in range(self.rng.randint(2, 4))]
+        if self.rng.random() < 0.3:
+            for broker in self.brokers:
+                broker.clock.step_wall(self.rng.choice((-20.0, -1.0, 0.0, 1.0, 20.0)))
+        self.lag = self.rng.choice((0.0, 0.3))
+        self.is_apart = self.rng.random() < 0.6
+        self.short_lived = self.rng.choice((None, "flights", "radar"))
+        """Of whose records retention leaves little."""
+        self.producers: list[Producer] = []
+        self.topics: dict[str, UUID] = {}
+        self.names: dict[UUID, str] = {}
+        self.partitions: dict[TopicIdPartition, Partition] = {}
+        self.segments: dict[ObjectKey, SegmentFacts] = {}
+        self.answers: dict[tuple[ObjectKey, int], dict[int, BatchOutcome]] = {}
+        # Of its own, so that the same seed is the same history whatever is kept.
+        self._keeper_rng = random.Random(seed)
+        self._crc = 0
+        self._next_id = 0
+        for name in NAMES:
+            self.create_topic(name)
+        for _ in range(3):
+            self._new_producer()
+        self.workers = [self._new_workers(index) for index in range(len(self.world.coordinators))]
+
+    # -- time and topics ------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        for clock in (*self.world.clocks, *(broker.clock for broker in self.brokers)):
+            clock.advance(seconds)
+
+    def create_topic(self, name: str) -> None:
+        topic_id = UUID(int=self.rng.getrandbits(128), version=4)
+        self.topics[name] = topic_id
+        self.names[topic_id] = name
+        for index in range(NAMES[name]):
+            self.partitions[TopicIdPartition(topic_id, index)] = Partition()
+
+    def delete_topic(self, name: str) -> None:
+        """And make it anew at once; what brokers have of the old one is on its way still."""
+        topic_id = self.topics.pop(name)
+        for index in range(NAMES[name]):
+            del self.partitions[TopicIdPartition(topic_id, index)]
+        for producer in self.producers:
+            producer.in_flight = [s for s in producer.in_flight if s.partition in self.partitions]
+        for key, segment in list(self.segments.items()):
+            if segment.partition.topic_id == topic_id:
+                del self.segments[key]
+        self._drain()
+        self.create_topic(name)
+
+    def coordinator_of(self, partition: TopicIdPartition) -> int:
+        return (partition.topic_id.int + partition.partition) % len(self.world.coordinators)
+
+    # -- producers and brokers ------------------------------------------------------------------
+
+    def _new_producer(self) -> Producer:
+        self._next_id += 1
+        producer = Producer(self._next_id, self.rng.randrange(len(self.brokers)))
+        self.producers.append(producer)
+        return producer
+
+    def produce(self, broker: int) -> None:
+        """Some batches arrive at a broker, and those of producers at theirs."""
+        partitions = list(self.partitions)
+        if self.is_apart:
+            # An object has few partitions, so that some objects go while their neighbours stay.
+            partitions = [self.rng.choice(partitions)]
+        for _ in range(self.rng.randint(1, 4)):
+            partition = self.rng.choice(partitions)
+            count = self.rng.randint(1, 6)
+            if self.rng.random() < 0.5:
+                self._open(broker, self._sent(partition, count))
+                continue
+            producer = self.rng.choice(self.producers)
+            if len(producer.in_flight) >= IN_FLIGHT_MAX:
+                continue
+            sequence = producer.next_sequence[partition]
+            producer.next_sequence[partition] += count
+            sent = self._sent(partition, count, producer.id, sequence)
+            producer.in_flight.append(sent)
+            self._open(producer.broker, sent)
+
+    def _sent(
+        self, partition: TopicIdPartition, count: int, producer: int = -1, sequence: int = -1
+    ) -> Sent:
+        self._crc += 1
+        return Sent(
+            partition=partition, record_count=count, crc=self._crc,
+            timestamp_ms=self.clock.now_ms(), producer=producer, sequence=sequence,
+        )  # fmt: skip
+
+    def _open(self, broker: int, sent: Sent) -> None:
+        self.brokers[broker].open.append(sent)
+
+    def seal(self, number: int) -> None:
+        """A broker seals what it has, with its notes."""
+        broker = self.brokers[number]
+        if not broker.open:
+            return
+        broker.last_ulid = mint_ulid(broker.clock, self.rng, broker.last_ulid)
+        arrived, broker.open = broker.open, []
+        entries = [_entry(sent) for sent in arrived]
+        partitions = sorted({sent.partition for sent in arrived})
+        facts = {
+            partition.topic_id: TopicFacts(name, NAMES[name])
+            for partition in partitions
+            if self.topics.get(name := self.names[partition.topic_id]) == partition.topic_id
+        }
+        commits = broker.journal.take()
+        notes = ObjectNotes(
+            facts, commits, [self._floor(number, partition) for partition in partitions]
+        )
+        identity = ChunkIdentity(
+            ulid=broker.last_ulid, salt=0, broker_id=number, opened_at_ms=self.clock.now_ms()
+        )
+        plan = plan_wal_object(identity, entries, notes=encode_notes(notes))
+        batches = [arrived[position] for position in plan.positions]
+        broker.sealed.append(Chunk(plan, broker.last_ulid, batches))
+
+    def _floor(self, number: int, partition: TopicIdPartition) -> Floor | None:
+        """What the broker's replica knows; it may be behind."""
+        truth = self.partitions.get(partition)
+        if truth is None:
+            return None
+        if self.rng.random() < self.lag:
+            # A follower is some way behind, and never goes back, unless its disk was lost.
+            known = self.brokers[number].seen
+            seen = self.rng.randint(min(known.get(partition, 0), len(truth.log)), len(truth.log))
+            known[partition] = seen
+            behind = truth.log[seen - 1].next_offset if seen else 0
+            return Floor(behind, min(behind, truth.log_start))
+        return Floor(truth.high_watermark, truth.log_start)
+
+    async def upload(self, number: int) -> None:
+        """One of a broker's sealed chunks is uploaded, in any order."""
+        waiting = [chunk for chunk in self.brokers[number].sealed if not chunk.is_uploaded]
+        if not waiting:
+            return
+        chunk = self.rng.choice(waiting)
+        await self._put(chunk)
+        chunk.is_uploaded = True
+        chunk.missing = sorted({self.coordinator_of(sent.partition) for sent in chunk.batches})
+
+    async def _put(self, chunk: Chunk) -> None:
+        size = BATCH_BYTES * len(chunk.batches)
+        body = BytesBody(chunk.plan.header, bytes(size), chunk.plan.footer)
+        self.world.owners[chunk.key] = ()  # from now on the world watches over it
+        await MemoryStore.put(self.world.store, chunk.key, body)
+
+    def commit(self, number: int) -> None:
+        """A broker's oldest chunk is committed at one more of its coordinators."""
+        broker = self.brokers[number]
+        if not broker.sealed or not broker.sealed[0].is_uploaded:
+            return
+        chunk = broker.sealed[0]
+        coordinator = chunk.missing.pop(self.rng.randrange(len(chunk.missing)))
+        chunk.outcomes |= self._commit_at(coordinator, chunk)
+        if chunk.missing:
+            return
+        broker.sealed.pop(0)
+        outcomes = [chunk.outcomes[position] for position in range(len(chunk.batches))]
+        note = note_commit(chunk.ulid, chunk.plan.extents, outcomes)
+        assert note is not None
+        broker.journal.add(note)
+        for sent, outcome in zip(chunk.batches, outcomes, strict=True):
+            self._answer(sent, outcome)
+
+    def _commit_at(self, coordinator: int, chunk: Chunk) -> dict[int, BatchOutcome]:
+        """The answers of one coordinator, by position; the same ones as the first time."""
+        positions = [
+            position
+            for position, sent in enumerate(chunk.batches)
+            if self.coordinator_of(sent.partition) == coordinator
+        ]
+        owners = permuted_owners(
+            chunk.key, {self.coordinator_of(sent.partition) for sent in chunk.batches}
+        )
+        ledger = self.world.coordinators[coordinator]
+        try:
+            ledger.commit(chunk.key, owners)
+        except ObjectExpired:
+            return dict.fromkeys(positions, BatchOutcome(exception=REFUSED))
+        answer = self.answers.get((chunk.key, coordinator))
+        if answer is None:
+            answer = {position: self._append(chunk, position) for position in positions}
+            self.answers[chunk.key, coordinator] = answer
+            if all(outcome.exception is not None for outcome in answer.values()):
+                self._drain()
+        return answer
+
+    def _append(self, chunk: Chunk, position: int) -> BatchOutcome:
+        sent, extent = chunk.batches[position], chunk.plan.extents[position]
+        truth = self.partitions.get(sent.partition)
+        if truth is None:
+            return BatchOutcome(exception=REFUSED)
+        now_ms, base = self.clock.now_ms(), truth.high_watermark
+        if sent.producer >= 0:
+            verdict = check_sequence(
+                truth.producers.get(sent.producer),
+                epoch=0,
+                base_sequence=extent.base_sequence,
+                last_sequence=extent.last_sequence,
+                now_ms=now_ms,
+                expiration_ms=EXPIRATION_MS,
+            )
+            if isinstance(verdict, ProducerBatch):
+                return BatchOutcome(exception=DUPLICATE)
+            if verdict is not None:
+                return BatchOutcome(exception=REFUSED)
+            truth.producers[sent.producer] = with_batch(
+                truth.producers.get(sent.producer),
+                0,
+                ProducerBatch(extent.base_sequence, extent.last_sequence, base, now_ms),
+            )
+        truth.log.append(Placed(base, base + extent.record_count, (chunk.key, position), extent))
+        return BatchOutcome(base, now_ms, truth.log_start)
+
+    def _answer(self, sent: Sent, outcome: BatchOutcome) -> None:
+        for producer in list(self.producers):
+            if producer.id != sent.producer or sent not in producer.in_flight:
+                continue
+            if outcome.exception == REFUSED:
+                # It gives up and begins anew, under another id.
+                self.producers.remove(producer)
+                self._new_producer()
+            else:
+                producer.in_flight.remove(sent)
+
+    def crash(self, number: int, *, keeps_disk: bool) -> None:
+        """A broker dies. With its disk its chunks are recovered under the keys they had."""
+        broker = self.brokers[number]
+        broker.journal = CommitJournal()
+        broker.open = []
+        if keeps_disk:
+            # Whether a chunk was uploaded, or committed somewhere, its broker does not know any
+            # more; and a chunk that was committed just now may be committed once more.
+            for chunk in broker.sealed:
+                chunk.is_uploaded = False
+                chunk.missing = []
+                chunk.outcomes = {}
+        else:
+            broker.sealed = []
+            broker.last_ulid = None
+            broker.seen = {}
+        for producer in self.producers:
+            if producer.broker == number:
+                producer.broker = self.rng.randrange(len(self.brokers))
+                for sent in producer.in_flight:
+                    self._open(producer.broker, sent)
+
+    def give_up(self, number: int) -> None:
+        """A broker abandons its oldest chunk, which nobody has committed, uploaded or not."""
+        broker = self.brokers[number]
+        if not broker.sealed or any((broker.sealed[0].key, c) in self.answers for c in range(3)):
+            return
+        chunk = broker.sealed.pop(0)
+        broker.journal.add(CommitNote(chunk.ulid, outcome=GIVEN_UP))
+        for sent in chunk.batches:
+            self._answer(sent, BatchOutcome(exception=REFUSED))
+
+    # -- what ends records and objects ----------------------------------------------------------
+
+    def roll(self) -> None:
+        """The next batches of a partition become a segment."""
+        partition = self.rng.choice(list(self.partitions))
+        truth = self.partitions[partition]
+        wanted = [placed for placed in truth.live if placed.base_offset >= truth.rolled_end]
+        wanted = wanted[: self.rng.randint(1, 8)]
+        if not wanted:
+            return
+        base, last = wanted[0].base_offset, wanted[-1].next_offset - 1
+        truth.rolled_end = last + 1
+        ulids = [placed.batch[0].rpartition("/")[2] for placed in wanted]
+        name = self.names[partition.topic_id]
+        segment = SegmentFacts(
+            object_key=segment_key(name, partition, base, last),
+            object_bytes=1000,
+            crc32c=7,
+            topic_name=name,
+            partition=partition,
+            base_offset=base,
+            last_offset=last,
+            max_timestamp_ms=max(placed.extent.max_timestamp_ms for placed in wanted),
+            stored_ms=self.clock.now_ms(),
+            sources=[
+                RolledRange(placed.batch[0], placed.extent.byte_offset, placed.extent.length_bytes)
+                for placed in wanted
+            ],
+            first_source=min(ulids),
+            last_source=max(ulids),
+            producer_id_max=max(placed.extent.producer_id for placed in wanted),
+            batches=[
+                RolledBatch(
+                    placed.base_offset,
+                    placed.next_offset - 1,
+                    placed.extent.producer_id,
+                    placed.extent.producer_epoch,
+                    placed.extent.base_sequence,
+                )
+                for placed in wanted
+                if placed.extent.producer_id >= 0
+            ],
+        )
+        self.segments[segment.object_key] = segment
+        self._drain()
+
+    def delete_records(self, *, is_retention: bool) -> None:
+        """Move a log start: retention to the next batch, a client to any offset."""
+        partition = self.rng.choice(list(self.partitions))
+        truth = self.partitions[partition]
+        live = truth.live
+        if not live:
+            return
+        if is_retention:
+            is_short = self.names[partition.topic_id] == self.short_lived
+            left = self.rng.randrange(3 if is_short else len(live) + 1)
+            truth.log_start = live[max(len(live) - left, 1) - 1].next_offset
+        else:
+            truth.log_start = self.rng.randint(truth.log_start, truth.high_watermark)
+        left = [placed.base_offset for placed in truth.live]
+        truth.rolled_end = max(truth.rolled_end, min(left, default=truth.high_watermark))
+        for key, segment in list(self.segments.items()):
+            if (
+                self.partitions.get(segment.partition) is truth
+                and segment.next_offset <= truth.log_start
+            ):
+                del self.segments[key]
+        self._drain()
+
+    def _drain(self) -> None:
+        """Coordinators notice what they have no live batches in any more."""
+        live: set[tuple[int, ObjectKey]] = {
+            (self.coordinator_of(partition), placed.batch[0])
+            for partition, truth in self.partitions.items()
+            for placed in truth.live
+            if placed.base_offset >= truth.rolled_end
+        }
+        for index, ledger in enumerate(self.world.coordinators):
+            for key, row in ledger.rows.items():
+                if row.is_live and (index, key) not in live:
+                    ledger.drain(key)
+
+    def _new_workers(self, index: int) -> FileWorkers:
+        return FileWorkers(
+            self.world.coordinators[index],
+            self.world.store,
+            self.world,
+            coordinator_id=index,
+            settings=SETTINGS,
+            clock=self.clock,
+            rng=self.rng,
+            notes=self._keeper(),
+        )
+
+    def _keeper(self) -> NoteKeeper:
+        return NoteKeeper(
+            self.world.store,
+            clock=self.clock,
+            rng=self._keeper_rng,
+            floors=self._known_floor,
+            topics=self._known_topic,
+        )
+
+    def _known_floor(self, partition: TopicIdPartition) -> Floor | None:
+        truth = self.partitions.get(partition)
+        return None if truth is None else Floor(truth.high_watermark, truth.log_start)
+
+    def _known_topic(self, topic_id: UUID) -> TopicFacts | None:
+        name = self.names[topic_id]
+        return TopicFacts(name, NAMES[name]) if self.topics.get(name) == topic_id else None
+
+    async def sweep(self) -> None:
+        """Notes objects are merged."""
+        sweep = NotesSweep(
+            self.world.store,
+            topics=self._known_topic,
+            log_began_ms=lambda: 0,
+            settings=SETTINGS,
+            rng=self._keeper_rng,
+        )
+        with suppress(ObjectStoreUnavailable):
+            await sweep.sweep_once(everything=self._keeper_rng.random() < 0.5)
+
+    async def clean(self) -> None:
+        """The workers of a coordinator do their rounds; some die in between."""
+        self.advance(61)
+        for _ in range(2):
+            for index in range(len(self.workers)):
+                if self.rng.random() < 0.2:
+                    self.workers[index] = self._new_workers(index)
+                    if self.rng.random() < 0.5:
+                        self.world.deletes_fail += 1
+                workers = self.workers[index]
+                for step in (
+                    workers.delete_once,
+                    workers.hand_over_once,
+                    workers.take_over_once,
+                ):
+                    with suppress(ObjectStoreUnavailable):
+                        while await step():
+                            pass
+
+    async def scan(self) -> None:
+        """Time passes, and the orphans of before are found."""
+        self.advance(20 * 60)
+
+        async def ids() -> Sequence[int]:
+            return range(len(self.world.coordinators))
+
+        scan = OrphanScan(
+            self.world.store,
+            self.world,
+            ids,
+            settings=SETTINGS,
+            clock=self.clock,
+            rng=self.rng,
+            notes=self._keeper(),
+        )
+        with suppress(DisklessError):
+            await scan.scan_once()
+
+    # -- a whole history ------------------------------------------------------------------------
+
+    async def play(self, steps: int) -> None:
+        for _ in range(steps):
+            await self._step()
+        # Everything ends in the middle of it: what is under way stays under way.
+
+    async def _step(self) -> None:
+        self.advance(self.rng.choice((0.01, 0.05, 0.25, 1.0)))
+        broker = self.rng.randrange(len(self.brokers))
+        chance = self.rng.random()
+        if chance < 0.80:
+            self.produce(broker)
+            self.seal(broker)
+            # Usually an upload is over before the next one begins.
+            for number in (broker, self.rng.randrange(len(self.brokers))):
+                if self.rng.random() < 0.8:
+                    await self.upload(number)
+                    for _ in range(self.rng.randint(1, 4)):
+                        self.commit(number)
+        elif chance < 0.85:
+            await self.upload(broker)
+        elif chance < 0.90:
+            self.commit(broker)
+        elif chance < 0.925:
+            self.delete_records(is_retention=True)
+        elif chance < 0.93:
+            self.delete_records(is_retention=False)
+        elif chance < 0.95:
+            self.roll()
+        elif chance < 0.975:
+            await self.clean()
+            await self.sweep()
+        elif chance < 0.987:
+            self.crash(broker, keeps_disk=self.rng.random() < 0.6)
+        elif chance < 0.991:
+            self.give_up(broker)
+        elif chance < 0.996:
+            self.delete_topic(self.rng.choice(list(self.topics)))
+        else:
+            await self.scan()
+
+    async def facts(self) -> BucketFacts:
+        """What a rebuild reads."""
+        objects, unreadable = await read_wal_objects(
+            self.world.store, progress=lambda what, done, total: None
+        )
+        assert not unreadable
+        existing = {item.object_key for item in objects}
+        segments = [
+            replace(
+                segment,
+                sources=[one for one in segment.sources or () if one.object_key in existing],
+            )
+            for segment in self.segments.values()
+        ]
+        kept, unreadable = await read_kept_notes(
+            self.world.store, progress=lambda what, done, total: None
+        )
+        assert not unreadable
+        return BucketFacts(objects=objects, segments=segments, kept=kept)
+
+
+class Difference(NamedTuple):
+    """What a rebuild made of a history, in records."""
+
+    live: int
+    lost: Sequence[str]
+    """Live batches that are nowhere."""
+    moved: int
+    """Records at another offset than they had."""
+    unnamed: Sequence[str]
+    """Batches at another offset that the report does not name."""
+    doubled: Sequence[str]
+    given_again: Sequence[str]
+    """Partitions that would give an offset a second time."""
+
+
+def difference(cluster: Cluster, facts: BucketFacts, plan: RebuildPlan) -> Difference:
+    """Compare what really was with what the plan's records make; every batch has its own CRC."""
+    state = replayed(plan.records)
+    crc_of = {
+        (item.object_key, position): extent.crc
+        for item in facts.objects
+        for position, extent in enumerate(item.extents)
+    }
+    for new in plan.new_objects:
+        for position, (extent, part) in enumerate(zip(new.plan.extents, new.parts, strict=True)):
+            if not isinstance(part, bytes):  # what fills a hole is nobody's
+                crc_of[new.object_key, position] = extent.crc
+    named = {(run.object_key, run.topic, run.partition) for run in plan.report.inferred}
+    found = Difference(0, [], 0, [], [], [])
+    live = moved = 0
+    for partition, truth in cluster.partitions.items():
+        name = state.names.get(partition.topic_id, "")
+        log = state.partitions.get(partition, RebuiltLog())
+        served: dict[int, int] = {}
+        for base, (_, batch) in log.batches.items():
+            crc = crc_of.get(batch)
+            if crc in served:
+                found.doubled.append(f"{partition}: {base} and {served[crc]}")
+            elif crc is not None:
+                served[crc] = base
+        for placed in truth.live:
+            what = f"{partition}: {placed}"
+            count = placed.extent.record_count
+            live += count
+            if placed.base_offset < truth.rolled_end:
+                bounds = [(base, end) for base, (end, _) in log.segments.items()]
+                if not any(base <= placed.base_offset < end for base, end in bounds):
+                    found.lost.append(f"in a segment, {what}")
+            elif placed.extent.crc not in served:
+                found.lost.append(what)
+            elif served[placed.extent.crc] != placed.base_offset:
+                moved += count
+                if (placed.batch[0], name, partition.partition) not in named:
+                    found.unnamed.append(f"{what} is at {served[placed.extent.crc]}")
+        if log.high_watermark < truth.high_watermark:
+            found.given_again.append(
+                f"{partition}: from {log.high_watermark}, not {truth.high_watermark}"
+            )
+    return found._replace(live=live, moved=moved)
+
+
+def _entry(sent: Sent) -> ChunkEntry:
+    return ChunkEntry(
+        sent.partition, 0, BATCH_BYTES, sent.record_count, sent.crc, 0, sent.timestamp_ms, 0,
+        sent.producer, 0 if sent.producer >= 0 else -1, sent.sequence, 0,
+    )  # fmt: skip
+
+
+class _AtOnce(ThreadPoolExecutor):
+    """Does what it is given where it is given: threads would end in any order."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*args, **options))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+async def played(seed: int, steps: int = 400) -> Cluster:
+    """The history that belongs to `seed`; no thread takes part in it."""
+    asyncio.get_running_loop().set_default_executor(_AtOnce(1))
+    cluster = Cluster(seed)
+    await cluster.play(steps)
+    return cluster

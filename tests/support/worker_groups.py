@@ -1,0 +1,91 @@
+"""Which tests stay together when several processes share a run, and which of them begin first.
+
+`make test` runs two workers of pytest-xdist with `--dist loadgroup`: a group is run by one worker,
+in order. The tests of a file are a group, so that what a module sets up is set up once. Tests of a
+kind are one group across files: those that start JVMs (`jvm`), those that need a server of a
+session (Spark's session, LocalStack, moto), those that measure a broker (`measures`). So no two
+tests of a kind run at the same time, and no server is started twice.
+
+Groups are handed out in the order in which tests are collected. The longest come first here: else
+the run ends with one worker that has begun a long one late, and another with nothing to do.
+
+A run without workers has neither groups nor another order.
+"""
+
+from pathlib import PurePath
+from typing import Final
+
+import pytest
+from _pytest.nodeid import coerce_node_id
+
+_KINDS: Final = {
+    "jvm": "jvm",
+    "spark": "spark and s3",
+    "localstack": "spark and s3",
+    "moto": "moto",
+    "measures": "measures",
+}
+"""Group by marker. Some tests need both Spark and LocalStack, so these two share one."""
+
+_SERVERS: Final = {"moto_endpoint": "moto"}
+"""Group by the session's fixture that a test asks for."""
+
+LONGEST_FIRST: Final = (
+    "spark and s3",
+    "jvm",
+    "moto",
+    "test_rebuild.py",
+    "test_crash_points.py",
+    "measures",
+    "test_coordinator_conformance.py",
+    "test_groups.py",
+    "test_object_store_faults.py",
+    "test_cluster.py",
+    "test_snapshot_crash.py",
+    "test_groups_move.py",
+    "test_consumer_protocol.py",
+    "test_cli.py",
+    "test_coordinator_crash.py",
+    "test_stock_clients.py",
+    "test_start_from_snapshot.py",
+    "test_chunk_spares.py",
+    "test_file_workers.py",
+    "test_quota_clients.py",
+    "test_admin_clients.py",
+    "test_kafkajs.py",
+    "test_coordinator_machine.py",
+    "test_rebalance_storms.py",
+)
+"""Kinds, and files, of more than a quarter of a minute; one that is missing costs time, no more."""
+
+
+@pytest.hookimpl(trylast=True)  # pytest selects and orders by id and by mark in the same hook
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    groups = {item: _group(item) for item in items}
+    for item, group in groups.items():
+        # xdist reads a group off the end of a node's id. Its own mark for groups changes an
+        # attribute from which pytest 9.2 does not take the id any more.
+        item._id = coerce_node_id(f"{item.nodeid}@{group}")
+    ranks = {group: rank for rank, group in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(PurePath(groups[item]).name, len(ranks)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fails where groups would not hold, which one saw only in how long a run takes."""
+    if hasattr(session.config, "workerinput"):
+        for item in session.items:
+            assert item.nodeid.endswith(f"@{_group(item)}"), item.nodeid
+
+
+def _group(item: pytest.Item) -> str:
+    for marker, group in _KINDS.items():
+        if item.get_closest_marker(marker) is not None:
+            return group
+    for fixture, group in _SERVERS.items():
+        if fixture in getattr(item, "fixturenames", ()):
+            return group
+    # Not its location: cases that a class inherits, and state machines, are written elsewhere.
+    path = item.nodeid.partition("::")[0]
+    return "measures" if path.startswith("tests/bench/") else path

@@ -1,0 +1,91 @@
+"""Notes objects: their bytes, their names, and what several of them say together."""
+
+import struct
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal.chunks.kept_notes import (
+    KeptNotes,
+    decode_kept_notes,
+    encode_kept_notes,
+    merged,
+    minted_ms_of_notes_key,
+    notes_key,
+)
+from wal.chunks.object_notes import GIVEN_UP, CommitNote, Floor, NotedRun, TopicFacts
+from wal.coordinates import TopicIdPartition
+from wal.errors import CorruptObject
+from wal.ulid import encode_ulid
+
+TOPIC = UUID(int=0xA)
+PLACE = TopicIdPartition(TOPIC, 3)
+COMMITTED = CommitNote(encode_ulid(7), (NotedRun(10, 5, 2),), {4: 1})
+GIVEN = CommitNote(encode_ulid(7), outcome=GIVEN_UP)
+NOTES = KeptNotes({TOPIC: TopicFacts("flights", 6)}, (COMMITTED,), {PLACE: Floor(90, 90)})
+
+_floors = st.dictionaries(
+    st.builds(
+        TopicIdPartition,
+        st.uuids(),
+        st.integers(0, (1 << 31) - 1),
+    ),
+    st.tuples(st.integers(0, 1 << 62), st.integers(0, 1 << 62)).map(
+        lambda pair: Floor(max(pair), min(pair))
+    ),
+    max_size=5,
+)
+
+
+@given(_floors, st.integers(0, 3))
+def test_notes_are_read_back_as_they_were_written(
+    floors: dict[TopicIdPartition, Floor], commits: int
+) -> None:
+    notes = KeptNotes(
+        NOTES.topics,
+        tuple(COMMITTED._replace(ulid=encode_ulid(number)) for number in range(commits)),
+        floors,
+    )
+    assert decode_kept_notes(encode_kept_notes(notes), "x") == notes
+
+
+@given(st.integers(0, len(encode_kept_notes(NOTES)) - 1), st.integers(1, 255))
+def test_a_damaged_byte_is_noticed(position: int, flipped: int) -> None:
+    data = bytearray(encode_kept_notes(NOTES))
+    data[position] ^= flipped
+    if position in (10, 11):
+        return  # zeros that nobody reads
+    with pytest.raises(CorruptObject, match="x: "):
+        decode_kept_notes(bytes(data), "x")
+
+
+@given(st.binary(max_size=60))
+def test_anything_else_is_no_notes_object(data: bytes) -> None:
+    with pytest.raises(CorruptObject):
+        decode_kept_notes(data, "x")
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_notes_of_an_unknown_version_are_refused_by_name(version: int) -> None:
+    data = bytearray(encode_kept_notes(NOTES))
+    struct.pack_into(">H", data, 8, version)
+    with pytest.raises(CorruptObject, match=f"x: format version {version};.* version 1"):
+        decode_kept_notes(bytes(data), "x")
+
+
+def test_a_commit_counts_for_more_than_that_the_object_was_given_up() -> None:
+    for parts in ([KeptNotes(commits=(GIVEN,)), NOTES], [NOTES, KeptNotes(commits=(GIVEN,))]):
+        assert merged(parts).commits == (COMMITTED,)
+
+
+def test_of_two_floors_the_higher_one_counts() -> None:
+    other = KeptNotes(floors={PLACE: Floor(80, 10)})
+    assert merged([NOTES, other]).floors == merged([other, NOTES]).floors == {PLACE: Floor(90, 90)}
+
+
+@pytest.mark.parametrize("key", ["notes/x", "notes/", f"notes/a/{encode_ulid(1)}", "wal/notes"])
+def test_only_a_ulid_names_a_notes_object(key: str) -> None:
+    assert minted_ms_of_notes_key(key) is None
+    assert minted_ms_of_notes_key(notes_key(encode_ulid(5 << 80))) == 5
