@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
 from tests.support.faulty_store import StoreFaults
-from tests.support.live_broker import LiveBroker, until
+from tests.support.live_broker import LiveBroker, until, until_nothing_waits
 from tests.support.stock_clients import TIMEOUT_S, ConfluentKafka, Record, confluent_producer
 from wal.errors import CommitOutcomeUnknown, DirectoryLost, ObjectStoreUnavailable
 from wal.segmented_log.log_directory import DirectoryLock
@@ -63,6 +63,7 @@ def test_what_was_not_uploaded_yet_is_a_retriable_error_and_is_sent_again(tmp_pa
     results: list[KafkaError | None] = []
     with LiveBroker(tmp_path / "data", SETTINGS, opener=faults.opener) as broker:
         ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"before")])
+        until_nothing_waits(broker)
         faults.put_error = ObjectStoreUnavailable("away")
         producer = confluent_producer(broker.bootstrap, retries=0)
         producer.produce("t", b"waits", on_delivery=lambda error, _: results.append(error))

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.faulty_store import StoreFaults
-from tests.support.live_broker import LiveBroker, until
+from tests.support.live_broker import LiveBroker, until, until_nothing_waits
 from tests.support.stock_clients import ConfluentKafka, Record, confluent_producer
 from wal.errors import CorruptObject
 
@@ -28,6 +28,7 @@ def test_what_a_stop_leaves_behind_is_one_warning_and_is_committed_by_the_next_s
         LiveBroker(tmp_path / "data", SETTINGS, opener=faults.opener) as broker,
     ):
         ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"before")])
+        until_nothing_waits(broker)
         faults.outage()
         producer = confluent_producer(broker.bootstrap, retries=0)
         producer.produce("t", b"waits")

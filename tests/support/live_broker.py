@@ -161,3 +161,13 @@ def until(is_so: Callable[[], bool], what: str, *, deadline_s: float = DEADLINE_
     while not is_so():
         assert time.monotonic() < ends_at, f"waited {deadline_s:.0f} s for {what}"
         time.sleep(0.005)
+
+
+def until_nothing_waits(broker: LiveBroker) -> None:
+    """Wait until the uploader is done with every chunk.
+
+    A producer has its answer a moment before the chunk leaves the uploader; a test that then waits
+    for its own chunk to arrive would take the old one for it.
+    """
+    uploader = broker.broker.uploader
+    until(lambda: uploader.statistics().waiting_chunks == 0, "an uploader without chunks")
