@@ -28,7 +28,7 @@ from metadata.operations import METADATA_TOPIC
 from metadata.replica.snapshot_format import snapshots_prefix
 from wal.clock import SystemClock
 from wal.errors import InvalidSettings, NotCoordinator, OutOfBounds, Rejected
-from wal.segmented_log.segment_store import STORE_SUFFIX
+from wal.segmented_log.log_file_store import STORE_SUFFIX
 from wal.stores.object_store import ObjectStore
 from wal.stores.store_url import open_store, parse_store_url
 

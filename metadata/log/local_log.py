@@ -74,7 +74,7 @@ class LocalLogSettings:
 
     @property
     def batch_max_bytes(self) -> int:
-        """The largest batch: what fits into a segment's overflow, however full the segment is."""
+        """The largest batch: what fits into a log file's overflow, however full the file is."""
         return self.segment_bytes // 2
 
 
@@ -129,8 +129,8 @@ class LocalMetadataLog:
                 log = SegmentedLog.open(
                     LogDirectory(directory, disk),
                     rng=salts,
-                    segment_capacity_bytes=chosen.segment_bytes,
-                    segment_overflow_bytes=chosen.batch_max_bytes,
+                    file_capacity_bytes=chosen.segment_bytes,
+                    file_overflow_bytes=chosen.batch_max_bytes,
                 )
                 try:
                     opened.append(cls(lock, log, chosen, worker))
@@ -213,7 +213,7 @@ class LocalMetadataLog:
         return [encode_batch(*batch) for batch in batches]
 
     async def prune(self, before_offset: int) -> int:
-        """See `MetadataLog.prune`; frees whole segments."""
+        """See `MetadataLog.prune`; frees whole log files."""
         return await asyncio.shield(self._submit(lambda: self._prune_in_worker(before_offset)))
 
     async def verify(self) -> int:

@@ -158,9 +158,9 @@ def test_every_byte_table_of_the_page_is_understood() -> None:
         "wal/chunks/wal_object:INDEX_ENTRY",
         "wal/chunks/wal_object:TRAILER+TRAILER_END",
         "wal/chunks/kept_notes:HEAD",
-        "wal/segmented_log/segment_store:FILE_HEADER",
-        "wal/segmented_log/segment_store:RECORD_HEADER",
-        "wal/segmented_log/segment_index:INDEX_ENTRY",
+        "wal/segmented_log/log_file_store:FILE_HEADER",
+        "wal/segmented_log/log_file_store:RECORD_HEADER",
+        "wal/segmented_log/log_file_index:INDEX_ENTRY",
         "metadata/log/log_object:OBJECT_HEADER+OBJECT_HEADER_CRC",
         "wal/stores/object_cache:_BLOCK_HEADER",
     }
@@ -195,14 +195,14 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
         "wal/chunks/chunk_directory": ["COMMITTED_MAGIC"],
         "wal/chunks/wal_object": ["MAGIC", "TRAILER_MAGIC"],
         "wal/chunks/kept_notes": ["MAGIC"],
-        "wal/segmented_log/segment_store": ["_STORE_MAGIC"],
+        "wal/segmented_log/log_file_store": ["_STORE_MAGIC"],
         "metadata/log/log_object": ["MAGIC"],
         "wal/stores/object_cache": ["_BLOCK_MAGIC"],
     }.items():
         module = importlib.import_module(path.replace("/", "."))
         coded |= {(path, getattr(module, name).decode()) for name in names}
-    index_magic = importlib.import_module("wal.segmented_log.segment_index")._INDEX_MAGIC.decode()
-    assert told == coded | {("wal/segmented_log/segment_store", index_magic)}
+    index_magic = importlib.import_module("wal.segmented_log.log_file_index")._INDEX_MAGIC.decode()
+    assert told == coded | {("wal/segmented_log/log_file_store", index_magic)}
 
     versions = [
         (table.title, row.note, table.module.FORMAT_VERSION)
@@ -220,7 +220,7 @@ def test_the_first_table_has_the_versions_of_the_code() -> None:
         "chunk": "wal.chunks.chunk",
         "WAL object": "wal.chunks.wal_object",
         "notes object": "wal.chunks.kept_notes",
-        "segmented log": "wal.segmented_log.segment_store",
+        "segmented log": "wal.segmented_log.log_file_store",
         "object of the metadata log": "metadata.log.log_object",
         "segment": "tiering.segment_format",
     }

@@ -37,7 +37,6 @@ LINES_OF_LONG_FILES: Final[Mapping[str, int]] = {
     "wal/chunks/chunk_directory.py": 800,
     "wal/chunks/wal_object.py": 550,
     "wal/records/record_columns.py": 600,
-    "wal/segmented_log/segmented_log.py": 550,
     "wal/stores/file_store.py": 700,
     "wal/stores/object_cache.py": 550,
 }

@@ -23,7 +23,7 @@ class SyncFailed(StorageFailed):
     """A sync failed: the kernel has given up what it could not write, and will not say so again."""
 
 
-class LogFile:
+class OpenFile:
     """One open file, read and written by position; positions and lengths are in bytes.
 
     Every method raises StorageFailed.
@@ -98,14 +98,14 @@ class LogDirectory:
         with _translated(self._path, "listdir"):
             return os.listdir(self._path)
 
-    def create(self, name: str) -> LogFile:
+    def create(self, name: str) -> OpenFile:
         """A new empty file, replacing what had the name."""
         path = self._path / name
         with _translated(path, "create"):
             fd = self._disk.open(str(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        return LogFile(self._disk, path, fd)
+        return OpenFile(self._disk, path, fd)
 
-    def open(self, name: str) -> LogFile | None:
+    def open(self, name: str) -> OpenFile | None:
         """An existing file, or None."""
         path = self._path / name
         with _translated(path, "open"):
@@ -113,7 +113,7 @@ class LogDirectory:
                 fd = self._disk.open(str(path), os.O_RDWR)
             except FileNotFoundError:
                 return None
-        return LogFile(self._disk, path, fd)
+        return OpenFile(self._disk, path, fd)
 
     def remove(self, name: str) -> None:
         path = self._path / name

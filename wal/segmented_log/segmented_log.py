@@ -1,20 +1,19 @@
-"""A log of records on local files: segments with a store and an index each.
+"""A log of records on local files, each a store with an index.
 
 The log holds records `lowest_index` .. `highest_index - 1`; every record is a byte string with its
 own CRC. Records can be appended at the end, read by index, and dropped from either end. All appends
-go to the *write segment*, the newest; when it has reached its capacity it becomes a read segment
-and a new write segment starts. wal/segmented_log/segment_store.py and
-wal/segmented_log/segment_index.py describe the files.
+go to the *write file*, the newest; when it has reached its capacity it becomes a read file and a
+new write file starts. wal/segmented_log/log_file.py describes one of them.
 
 Whoever owns a log calls it from one thread at a time; every call blocks. metadata/log/local_log.py
 is the log's user.
 
 Invariants (I1-I4 are checked when the log is opened and by `verify`):
 
-I1  lowest_index = segments[0].base_index; highest_index = write_segment.next_index.
-I2  segments[n + 1].base_index = segments[n].next_index: no gap, no overlap.
+I1  lowest_index = files[0].base_index; highest_index = write_file.next_index.
+I2  files[n + 1].base_index = files[n].next_index: no gap, no overlap.
 I3  In a store records lie back to back: position[i + 1] = position[i] + 24 + length[i].
-I4  Every segment but the last is whole: it was synced, index included, before its successor was
+I4  Every file but the last is whole: it was synced, index included, before its successor was
     created. So only the last one can have a torn tail.
 I5  durable_index <= highest_index; records below it survive a loss of power. `sync` moves it.
 I6  A failed call leaves the log as it was: what an append wrote is cut off again, durably, before
@@ -26,12 +25,12 @@ I7  A failed sync is final, be it of a store, an index or the directory. The ker
 
 Appends are streams: an append takes an iterable of fragments whose total length nobody knows, and
 is cut off with AppendTooLarge at the smallest of what the caller allows (`append_threshold`) and
-what the segment allows: capacity - size + overflow capacity. The overflow capacity is what a last
-record may exceed the capacity by, so that a segment is filled without knowing lengths in advance.
+what the file allows: capacity - size + overflow capacity. The overflow capacity is what a last
+record may exceed the capacity by, so that a file is filled without knowing lengths in advance.
 
 Opening a log recovers it by the same code whether it was closed or killed. A bad record at the end
-of the last segment is a torn tail: its append was never reported durable, so it is cut. A bad
-record in an older segment, or in front of a record that was written when the bad one was durable,
+of the last file is a torn tail: its append was never reported durable, so it is cut. A bad
+record in an older file, or in front of a record that was written when the bad one was durable,
 is damage, and CorruptLog: cutting there could lose what was promised. An index that is missing,
 short or damaged is built again from its store. What is recovered is synced before it is served,
 because a killed process may have left records that are whole but only in the page cache.
@@ -44,65 +43,25 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from wal.crc import Buffer
 from wal.errors import CorruptLog, OutOfBounds, StorageFailed
 from wal.segmented_log.log_directory import LogDirectory, SyncFailed
-from wal.segmented_log.segment_index import INDEX_SUFFIX, SegmentIndex
-from wal.segmented_log.segment_store import (
-    SCAN_BYTES,
-    STORE_SUFFIX,
-    DamagedRecord,
-    SegmentStore,
-    segment_name,
-)
+from wal.segmented_log.log_file import LogFile, remove_log_file
+from wal.segmented_log.log_file_index import INDEX_SUFFIX
+from wal.segmented_log.log_file_store import SCAN_BYTES, STORE_SUFFIX, file_name
 
-DEFAULT_SEGMENT_CAPACITY_BYTES: Final = 64 << 20
+DEFAULT_FILE_CAPACITY_BYTES: Final = 64 << 20
 
-_SEGMENT_FILE: Final = re.compile(r"(\d{20})(\.store|\.index)")
-_SALT_BITS: Final = 32
+_FILE_NAME: Final = re.compile(r"(\d{20})(\.store|\.index)")
 _READ_AHEAD_BYTES: Final = 4096
 """What a read of one record fetches with its header, in the hope that it is all."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """One open segment."""
-
-    store: SegmentStore
-    index: SegmentIndex
-
-    @property
-    def base_index(self) -> int:
-        return self.store.base_index
-
-    @property
-    def next_index(self) -> int:
-        return self.store.base_index + self.index.entry_count
-
-    def append(self, fragments: Iterable[Buffer], *, unsynced: int, content_bytes_max: int) -> None:
-        end = self.store.append(self.next_index, unsynced, fragments, content_bytes_max)
-        self.index.append(self.store.size_bytes)
-        self.store.size_bytes = end
-
-    def cut(self, size_bytes: int, next_index: int) -> None:
-        """Durably drop what lies behind; it is forgotten even when this fails."""
-        try:
-            self.store.truncate(size_bytes)
-        finally:
-            self.index.truncate(next_index - self.base_index)
-        self.store.sync()
-
-    def close(self) -> None:
-        self.store.close()
-        self.index.close()
-
-
-class _ReadSegment(NamedTuple):
-    """A full segment; its files are open only while somebody reads them."""
+class _ReadFile(NamedTuple):
+    """A full file; its files are open only while somebody reads them."""
 
     base_index: int
     next_index: int
@@ -115,18 +74,18 @@ class SegmentedLog:
         self,
         directory: LogDirectory,
         rng: random.Random,
-        segment_capacity_bytes: int,
-        segment_overflow_bytes: int,
+        file_capacity_bytes: int,
+        file_overflow_bytes: int,
     ) -> None:
         self._directory = directory
         self._rng = rng
-        self._capacity_bytes = segment_capacity_bytes
-        self._overflow_bytes = segment_overflow_bytes
+        self._capacity_bytes = file_capacity_bytes
+        self._overflow_bytes = file_overflow_bytes
         self._failure: str | None = None
         self._cut_bytes = 0
-        self._read_segments: list[_ReadSegment]
-        self._write_segment: _Segment
-        self._read_segments, self._write_segment = self._recover()
+        self._read_files: list[_ReadFile]
+        self._write_file: LogFile
+        self._read_files, self._write_file = self._recover()
         self._durable_index = self.highest_index
 
     @classmethod
@@ -135,29 +94,29 @@ class SegmentedLog:
         directory: LogDirectory,
         *,
         rng: random.Random,
-        segment_capacity_bytes: int = DEFAULT_SEGMENT_CAPACITY_BYTES,
-        segment_overflow_bytes: int | None = None,
+        file_capacity_bytes: int = DEFAULT_FILE_CAPACITY_BYTES,
+        file_overflow_bytes: int | None = None,
     ) -> "SegmentedLog":
         """Open the log in `directory`, or start one at index 0; recovers what a crash left.
 
-        `segment_overflow_bytes` defaults to half the capacity. `rng` gives each segment its salt.
+        `file_overflow_bytes` defaults to half the capacity. `rng` gives each file its salt.
         Raises: CorruptLog naming the file and the byte, StorageFailed.
         """
-        if segment_overflow_bytes is None:
-            segment_overflow_bytes = segment_capacity_bytes // 2
-        return cls(directory, rng, segment_capacity_bytes, segment_overflow_bytes)
+        if file_overflow_bytes is None:
+            file_overflow_bytes = file_capacity_bytes // 2
+        return cls(directory, rng, file_capacity_bytes, file_overflow_bytes)
 
     @property
     def lowest_index(self) -> int:
         """Index of the first record; equals `highest_index` when the log is empty."""
-        if self._read_segments:
-            return self._read_segments[0].base_index
-        return self._write_segment.base_index
+        if self._read_files:
+            return self._read_files[0].base_index
+        return self._write_file.base_index
 
     @property
     def highest_index(self) -> int:
         """The index that the next record will get."""
-        return self._write_segment.next_index
+        return self._write_file.next_index
 
     @property
     def durable_index(self) -> int:
@@ -175,8 +134,8 @@ class SegmentedLog:
         return self._cut_bytes
 
     @property
-    def segment_count(self) -> int:
-        return len(self._read_segments) + 1
+    def file_count(self) -> int:
+        return len(self._read_files) + 1
 
     def append(self, fragments: Iterable[Buffer], *, append_threshold: int | None = None) -> int:
         """Append one record made of `fragments` and return its index; durable after `sync`.
@@ -193,7 +152,7 @@ class SegmentedLog:
     ) -> int:
         """Append records in order, all or none, and return the index of the first one.
 
-        They may span segments. The threshold holds for each of them. A crash before the next
+        They may span files. The threshold holds for each of them. A crash before the next
         `sync` may keep a prefix of them.
         Raises: as `append`.
         """
@@ -216,7 +175,7 @@ class SegmentedLog:
         if self._durable_index == self.highest_index:
             return
         try:
-            self._write_segment.store.sync()
+            self._write_file.store.sync()
         except StorageFailed as error:
             self._fail(str(error))
             self._take_back(self._durable_index)
@@ -227,9 +186,8 @@ class SegmentedLog:
         """The content of record `index`. Raises: OutOfBounds, CorruptLog, StorageFailed."""
         if not self.lowest_index <= index < self.highest_index:
             raise self._out_of_bounds(index)
-        with self._segment_of(index) as segment:
-            position = self._position(segment, index)
-            return next(segment.store.scan(index, position, _READ_AHEAD_BYTES)).content
+        with self._file_of(index) as file:
+            return next(file.records_from(index, _READ_AHEAD_BYTES))
 
     def read_from(self, index: int, max_bytes: int) -> Sequence[bytes]:
         """Records from `index` on, as many as fit into `max_bytes`, but at least one.
@@ -244,13 +202,12 @@ class SegmentedLog:
         total_bytes = 0
         read_ahead_bytes = min(max(max_bytes, _READ_AHEAD_BYTES), SCAN_BYTES)
         while index < self.highest_index:
-            with self._segment_of(index) as segment:
-                position = self._position(segment, index)
-                for record in segment.store.scan(index, position, read_ahead_bytes):
-                    total_bytes += len(record.content)
+            with self._file_of(index) as file:
+                for record in file.records_from(index, read_ahead_bytes):
+                    total_bytes += len(record)
                     if records and total_bytes > max_bytes:
                         return records
-                    records.append(record.content)
+                    records.append(record)
                     index += 1
         return records
 
@@ -271,9 +228,9 @@ class SegmentedLog:
             raise
 
     def prune(self, index: int) -> int:
-        """Remove the segments that lie wholly below `index` and return the new lowest index.
+        """Remove the files that lie wholly below `index` and return the new lowest index.
 
-        The write segment stays, whatever `index` is.
+        The write file stays, whatever `index` is.
         Raises: OutOfBounds (above the highest index), StorageFailed (some may be removed, some
         not; the log is whole, and takes further writes unless it was a sync that failed).
         """
@@ -281,9 +238,9 @@ class SegmentedLog:
             raise self._out_of_bounds(index)
         # Oldest first: whenever this stops, what is left has no gap.
         try:
-            while self._read_segments and self._read_segments[0].next_index <= index:
-                self._remove_files(self._read_segments[0].base_index)
-                del self._read_segments[0]
+            while self._read_files and self._read_files[0].next_index <= index:
+                remove_log_file(self._directory, self._read_files[0].base_index)
+                del self._read_files[0]
         except SyncFailed as error:
             self._fail(str(error))
             raise
@@ -292,10 +249,10 @@ class SegmentedLog:
     def verify(self) -> int:
         """Read and check every record; returns how many there are. Raises: CorruptLog."""
         count = 0
-        for base_index in [segment.base_index for segment in self._read_segments]:
-            with self._segment_of(base_index) as segment:
-                count += sum(1 for _ in segment.store.scan(base_index))
-        count += sum(1 for _ in self._write_segment.store.scan(self._write_segment.base_index))
+        bases = [file.base_index for file in self._read_files]
+        for base_index in (*bases, self._write_file.base_index):
+            with self._file_of(base_index) as file:
+                count += sum(1 for _ in file.store.scan(base_index))
         if count != self.highest_index - self.lowest_index:
             raise CorruptLog(
                 f"{self._directory}: {count} records in the stores of"
@@ -305,57 +262,42 @@ class SegmentedLog:
 
     def close(self) -> None:
         """Let go of the files; syncs nothing."""
-        self._write_segment.close()
+        self._write_file.close()
 
     # --- appending ---------------------------------------------------------------------------
 
     def _append_one(self, fragments: Iterable[Buffer], append_threshold: int | None) -> None:
-        segment = self._write_segment
-        if segment.store.size_bytes >= self._capacity_bytes and segment.index.entry_count:
+        file = self._write_file
+        if file.store.size_bytes >= self._capacity_bytes and file.index.entry_count:
             self._rotate()
-            segment = self._write_segment
-        content_bytes_max = self._capacity_bytes - segment.store.size_bytes + self._overflow_bytes
+            file = self._write_file
+        content_bytes_max = self._capacity_bytes - file.store.size_bytes + self._overflow_bytes
         if append_threshold is not None:
             content_bytes_max = min(append_threshold, content_bytes_max)
-        segment.append(
+        file.append(
             fragments,
-            unsynced=segment.next_index - self._durable_index,
+            unsynced=file.next_index - self._durable_index,
             content_bytes_max=content_bytes_max,
         )
 
     def _rotate(self) -> None:
-        """Make the write segment a read segment (I4) and start the next one."""
-        full = self._write_segment
+        """Make the write file a read file (I4) and start the next one."""
+        full = self._write_file
         self.sync()
         # From now on the index is believed entry by entry. Without this sync a power cut could
         # bring back entries from before a truncation: whole, but of records that are gone.
         full.index.sync()
         try:
-            self._write_segment = self._create_segment(full.next_index)
+            self._write_file = LogFile.create(self._directory, full.next_index, self._rng)
         except StorageFailed:
-            # The half-made segment must not stay: a truncation could put it behind a gap (I2).
+            # The half-made file must not stay: a truncation could put it behind a gap (I2).
             try:
-                self._remove_files(full.next_index)
+                remove_log_file(self._directory, full.next_index)
             except StorageFailed as error:
                 self._fail(str(error))
             raise
-        self._read_segments.append(_ReadSegment(full.base_index, full.next_index))
+        self._read_files.append(_ReadFile(full.base_index, full.next_index))
         full.close()
-
-    def _create_segment(self, base_index: int) -> _Segment:
-        salt = self._rng.getrandbits(_SALT_BITS) or 1
-        store = SegmentStore.create(self._directory, base_index, salt)
-        try:
-            index = SegmentIndex.create(self._directory, base_index, salt)
-            try:
-                self._directory.sync()
-            except BaseException:
-                index.close()
-                raise
-        except BaseException:
-            store.close()
-            raise
-        return _Segment(store, index)
 
     # --- taking back -------------------------------------------------------------------------
 
@@ -367,20 +309,15 @@ class SegmentedLog:
             self._fail(f"cannot take back what follows record {index}: {error}")
 
     def _cut_back(self, index: int) -> None:
-        """Make `index` the highest index, durably; whole segments go newest first (I2)."""
+        """Make `index` the highest index, durably; whole files go newest first (I2)."""
         self._durable_index = min(self._durable_index, index)
-        while self._read_segments and self._write_segment.base_index > index:
-            newest = self._read_segments[-1]
-            reopened = self._open_read_segment(newest.base_index, newest.next_index)
-            dropped, self._write_segment = self._write_segment, reopened
-            del self._read_segments[-1]
+        while self._read_files and self._write_file.base_index > index:
+            reopened = LogFile.open(self._directory, *self._read_files[-1])
+            dropped, self._write_file = self._write_file, reopened
+            del self._read_files[-1]
             dropped.close()
-            self._remove_files(dropped.base_index)
-        segment = self._write_segment
-        if index < segment.next_index:
-            segment.cut(self._position(segment, index), index)
-        else:
-            segment.cut(segment.store.size_bytes, index)
+            remove_log_file(self._directory, dropped.base_index)
+        self._write_file.cut(index)
 
     def _refuse_writes_after_failure(self) -> None:
         if self._failure is not None:
@@ -394,78 +331,17 @@ class SegmentedLog:
     # --- files -------------------------------------------------------------------------------
 
     @contextmanager
-    def _segment_of(self, index: int) -> Iterator[_Segment]:
-        """The segment that holds record `index`, open for the duration."""
-        if index >= self._write_segment.base_index:
-            yield self._write_segment
+    def _file_of(self, index: int) -> Iterator[LogFile]:
+        """The log file that holds record `index`, open for the duration."""
+        if index >= self._write_file.base_index:
+            yield self._write_file
             return
-        number = bisect_right(self._read_segments, index, key=lambda segment: segment.base_index)
-        found = self._read_segments[number - 1]
-        segment = self._open_read_segment(found.base_index, found.next_index)
+        number = bisect_right(self._read_files, index, key=lambda file: file.base_index)
+        file = LogFile.open(self._directory, *self._read_files[number - 1])
         try:
-            yield segment
+            yield file
         finally:
-            segment.close()
-
-    def _position(self, segment: _Segment, index: int) -> int:
-        """Where record `index` lies in its store, by the index or, failing that, by search."""
-        try:
-            return segment.index.position_of(index)
-        except CorruptLog:
-            for number, record in enumerate(segment.store.scan(segment.base_index)):
-                if segment.base_index + number == index:
-                    return record.position
-            raise
-
-    def _open_read_segment(self, base_index: int, next_index: int) -> _Segment:
-        """A segment that must hold exactly `base_index` .. `next_index - 1`.
-
-        Reads only the last record; the others are checked when they are read, and all of them when
-        the index has to be built again.
-        Raises: CorruptLog.
-        """
-        store = SegmentStore.open(self._directory, base_index)
-        if store is None:
-            raise CorruptLog(
-                f"{segment_name(base_index, STORE_SUFFIX)}: damaged file header at byte 0"
-            )
-        try:
-            index = SegmentIndex.open(self._directory, base_index, store.salt)
-            if index is not None:
-                try:
-                    if index.entry_count == next_index - base_index:
-                        last = index.position_of(next_index - 1)
-                        if sum(1 for _ in store.scan(next_index - 1, last)) == 1:
-                            return _Segment(store, index)
-                except DamagedRecord:
-                    index.close()
-                    raise
-                except CorruptLog:
-                    pass  # the index misfits: built again below
-                index.close()
-            positions = [record.position for record in store.scan(base_index)]
-            if base_index + len(positions) != next_index:
-                raise CorruptLog(
-                    f"{store.name}: ends at byte {store.size_bytes} with record"
-                    f" {base_index + len(positions) - 1} where {next_index - 1} should be the last"
-                )
-            return _Segment(
-                store, SegmentIndex.create(self._directory, base_index, store.salt, positions)
-            )
-        except BaseException:
-            store.close()
-            raise
-
-    def _remove_files(self, base_index: int) -> None:
-        """Remove what there is of a segment, durably.
-
-        Durably, because removals of several segments that are not synced one by one may reach the
-        disk in any order, and then leave a gap (I2).
-        """
-        wanted = {segment_name(base_index, suffix) for suffix in (STORE_SUFFIX, INDEX_SUFFIX)}
-        for name in sorted(wanted.intersection(self._directory.names()), reverse=True):
-            self._directory.remove(name)
-        self._directory.sync()
+            file.close()
 
     def _out_of_bounds(self, index: int) -> OutOfBounds:
         return OutOfBounds(
@@ -473,52 +349,19 @@ class SegmentedLog:
             f" {self.lowest_index} .. {self.highest_index}"
         )
 
-    # --- recovery ----------------------------------------------------------------------------
-
-    def _recover(self) -> tuple[list[_ReadSegment], _Segment]:
+    def _recover(self) -> tuple[list[_ReadFile], LogFile]:
         stores: list[int] = []
         indexes: list[int] = []
         for name in self._directory.names():
-            if match := _SEGMENT_FILE.fullmatch(name):
+            if match := _FILE_NAME.fullmatch(name):
                 (stores if match[2] == STORE_SUFFIX else indexes).append(int(match[1]))
         for base_index in set(indexes).difference(stores):
-            self._directory.remove(segment_name(base_index, INDEX_SUFFIX))
+            self._directory.remove(file_name(base_index, INDEX_SUFFIX))
         if not stores:
-            return [], self._create_segment(0)
+            return [], LogFile.create(self._directory, 0, self._rng)
         stores.sort()
-        read_segments = []
-        for base_index, next_index in pairwise(stores):
-            self._open_read_segment(base_index, next_index).close()
-            read_segments.append(_ReadSegment(base_index, next_index))
-        return read_segments, self._recover_write_segment(stores[-1])
-
-    def _recover_write_segment(self, base_index: int) -> _Segment:
-        store = SegmentStore.open(self._directory, base_index)
-        if store is None:
-            # Its header is made durable before anything is appended, so there was nothing in it.
-            return self._create_segment(base_index)
-        try:
-            positions: list[int] = []
-            try:
-                for record in store.scan(base_index):
-                    positions.append(record.position)
-            except DamagedRecord as damaged:
-                if store.proves_durable(damaged):
-                    raise
-                self._cut_bytes = store.size_bytes - damaged.position
-                store.truncate(damaged.position)
-            index = SegmentIndex.open(self._directory, base_index, store.salt)
-            if index is None or not index.holds(positions):
-                if index is not None:
-                    index.close()
-                index = SegmentIndex.create(self._directory, base_index, store.salt, positions)
-            try:
-                store.sync()
-                self._directory.sync()
-            except BaseException:
-                index.close()
-                raise
-            return _Segment(store, index)
-        except BaseException:
-            store.close()
-            raise
+        read_files = [_ReadFile(*bounds) for bounds in pairwise(stores)]
+        for bounds in read_files:
+            LogFile.open(self._directory, *bounds).close()
+        write_file, self._cut_bytes = LogFile.recover(self._directory, stores[-1], self._rng)
+        return read_files, write_file

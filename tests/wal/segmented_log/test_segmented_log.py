@@ -21,7 +21,7 @@ from tests.support.profiles import examples, seeds
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
 from wal.errors import AppendTooLarge, CorruptLog, OutOfBounds, StorageFailed
 from wal.segmented_log.log_directory import LogDirectory
-from wal.segmented_log.segment_store import RECORD_HEADER
+from wal.segmented_log.log_file_store import RECORD_HEADER
 from wal.segmented_log.segmented_log import SegmentedLog
 
 CAPACITY = 256
@@ -45,7 +45,7 @@ class UnsyncedDisk(SystemDisk):
 
 def open_log(path: Path, disk: Disk = SYSTEM_DISK, capacity: int = CAPACITY) -> SegmentedLog:
     return SegmentedLog.open(
-        LogDirectory(path, disk), rng=random.Random(7), segment_capacity_bytes=capacity
+        LogDirectory(path, disk), rng=random.Random(7), file_capacity_bytes=capacity
     )
 
 
@@ -140,7 +140,7 @@ def test_read_from_stops_at_its_bytes_but_gives_at_least_one(tmp_path: Path) -> 
     records = [bytes([65 + number]) * 100 for number in range(12)]
     fill(tmp_path, records)
     log = open_log(tmp_path)
-    assert log.segment_count > 2
+    assert log.file_count > 2
     assert list(log.read_from(3, 0)) == records[3:4]
     assert list(log.read_from(3, 299)) == records[3:5]
     assert list(log.read_from(3, 700)) == records[3:10]
@@ -148,7 +148,7 @@ def test_read_from_stops_at_its_bytes_but_gives_at_least_one(tmp_path: Path) -> 
     log.close()
 
 
-def test_segments_follow_each_other_without_a_gap(tmp_path: Path) -> None:
+def test_files_follow_each_other_without_a_gap(tmp_path: Path) -> None:
     fill(tmp_path, [b"x" * 90] * 20)
     log = open_log(tmp_path)
     bases = sorted(int(file.stem) for file in tmp_path.glob("*.store"))
@@ -161,11 +161,11 @@ def test_segments_follow_each_other_without_a_gap(tmp_path: Path) -> None:
     log.close()
 
 
-def test_reading_many_segments_holds_two_descriptors(tmp_path: Path) -> None:
+def test_reading_many_files_holds_two_descriptors(tmp_path: Path) -> None:
     fill(tmp_path, [b"x" * 300] * 40)
     before = len(os.listdir("/proc/self/fd"))
     log = open_log(tmp_path)
-    assert log.segment_count == 40
+    assert log.file_count == 40
     contents(log)
     assert len(os.listdir("/proc/self/fd")) - before == 2
     log.close()
@@ -196,7 +196,7 @@ def test_an_endless_stream_is_cut_off_at_the_threshold_and_the_log_is_as_it_was(
     log.close()
 
 
-def test_a_segment_takes_capacity_and_overflow_and_no_byte_more(tmp_path: Path) -> None:
+def test_a_file_takes_capacity_and_overflow_and_no_byte_more(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append([b"x" * 100])
     used = FILE_HEADER_BYTES + RECORD_HEADER_BYTES + 100
@@ -208,10 +208,10 @@ def test_a_segment_takes_capacity_and_overflow_and_no_byte_more(tmp_path: Path) 
     with pytest.raises(AppendTooLarge):
         log.append([b"y" * (room + 1)])
     assert log.append([b"y" * room]) == 1
-    assert log.segment_count == 1
-    # Now the segment is over its capacity: the next record goes to a new one.
+    assert log.file_count == 1
+    # Now the file is over its capacity: the next record goes to a new one.
     assert log.append([b"z"]) == 2
-    assert log.segment_count == 2
+    assert log.file_count == 2
     log.close()
     assert recovered(tmp_path) == [b"x" * 100, b"y" * room, b"z"]
 
@@ -250,14 +250,14 @@ def test_a_stream_that_breaks_leaves_the_log_as_it_was_and_its_own_error(tmp_pat
     log.close()
 
 
-def test_append_many_is_all_or_none_even_across_segments(tmp_path: Path) -> None:
+def test_append_many_is_all_or_none_even_across_files(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append([b"kept" * 20])
     before = contents(log)
     with pytest.raises(AppendTooLarge):
         log.append_many([[b"a" * 200], [b"b" * 200], [b"c" * 10_000]])
     assert contents(log) == before
-    assert log.segment_count == 1
+    assert log.file_count == 1
     assert log.append_many([[b"a" * 200], [b"b" * 200]]) == 1
     log.close()
     assert recovered(tmp_path) == [*before, b"a" * 200, b"b" * 200]
@@ -270,7 +270,7 @@ record_bytes = st.binary(max_size=120)
 
 
 class LogIsAList(RuleBasedStateMachine):
-    """Commands on a log with small segments, compared with a list and a first index."""
+    """Commands on a log with small files, compared with a list and a first index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -383,7 +383,7 @@ def test_a_tail_of_zeros_is_torn_too(tmp_path: Path) -> None:
     assert recovered(tmp_path) == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("capacity", [CAPACITY, 1 << 20], ids=["old segment", "write segment"])
+@pytest.mark.parametrize("capacity", [CAPACITY, 1 << 20], ids=["old file", "write file"])
 def test_an_index_torn_at_any_byte_or_missing_is_built_again(tmp_path: Path, capacity: int) -> None:
     records = [bytes([97 + number]) * 70 for number in range(5)]
     whole = tmp_path / "whole"
@@ -470,7 +470,7 @@ def test_a_hole_in_a_group_that_was_never_synced_is_a_torn_tail(tmp_path: Path) 
     assert recovered(tmp_path) == [b"synced"]
 
 
-def test_a_record_of_another_segment_never_passes_for_one_of_this(tmp_path: Path) -> None:
+def test_a_record_of_another_file_never_passes_for_one_of_this(tmp_path: Path) -> None:
     fill(tmp_path / "one", [b"first", b"second"])
     log = SegmentedLog.open(LogDirectory(tmp_path / "two"), rng=random.Random(8))
     log.append([b"first"])
@@ -481,7 +481,7 @@ def test_a_record_of_another_segment_never_passes_for_one_of_this(tmp_path: Path
     assert recovered(tmp_path / "two") == [b"first"]
 
 
-def test_a_shortened_or_missing_old_segment_is_damage(tmp_path: Path) -> None:
+def test_a_shortened_or_missing_old_file_is_damage(tmp_path: Path) -> None:
     records = [b"x" * 90] * 12
     fill(tmp_path / "whole", records)
     second = sorted((tmp_path / "whole").glob("*.store"))[1].name
@@ -495,7 +495,7 @@ def test_a_shortened_or_missing_old_segment_is_damage(tmp_path: Path) -> None:
         open_log(tmp_path / "whole")
 
 
-def test_a_segment_whose_creation_was_interrupted_is_created_again(tmp_path: Path) -> None:
+def test_a_file_whose_creation_was_interrupted_is_created_again(tmp_path: Path) -> None:
     records = [b"x" * 120, b"y" * 120]
     whole = tmp_path / "whole"
     fill(whole, records)
@@ -622,7 +622,7 @@ class History:
 
 
 def exercise(path: Path, disk: FailingDisk, history: History) -> None:
-    """Groups of appends across segments, a truncation into an older segment, a prune."""
+    """Groups of appends across files, a truncation into an older file, a prune."""
     log = open_log(path, disk)
     try:
         for number in range(8):
@@ -671,7 +671,7 @@ def test_whichever_call_fails_the_log_opens_again_with_all_that_was_promised(
     assert failed == {"create", "pwritev", "fdatasync", "fsync", "ftruncate", "unlink"}
 
 
-def test_a_segment_that_cannot_be_created_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_created_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk)
     log.append([b"x" * 300])
@@ -680,17 +680,17 @@ def test_a_segment_that_cannot_be_created_leaves_the_log_as_it_was(tmp_path: Pat
     for call in ("create", "pwritev"):
         disk.failing = {call}
         with pytest.raises(StorageFailed, match=call):
-            log.append([b"needs a new segment"])
+            log.append([b"needs a new file"])
         assert snapshot(tmp_path) == before
         assert log.failure is None
     disk.failing = set()
-    assert log.append([b"needs a new segment"]) == 1
-    assert log.segment_count == 2
+    assert log.append([b"needs a new file"]) == 1
+    assert log.file_count == 2
     log.close()
 
 
 @pytest.mark.parametrize(("call", "which"), [("fdatasync", 1), ("fdatasync", 2), ("fsync", 1)])
-def test_a_sync_that_fails_while_a_segment_is_created_is_final_too(
+def test_a_sync_that_fails_while_a_file_is_created_is_final_too(
     tmp_path: Path, call: str, which: int
 ) -> None:
     disk = FailingDisk(calls=(call,))
@@ -699,7 +699,7 @@ def test_a_sync_that_fails_while_a_segment_is_created_is_final_too(
     log.sync()
     disk.fail_number = disk.count + which
     with pytest.raises(StorageFailed, match=call):
-        log.append([b"needs a new segment"])
+        log.append([b"needs a new file"])
     assert contents(log) == [b"x" * 300]
     with pytest.raises(StorageFailed, match="until the log is opened again"):
         log.append([b"more"])

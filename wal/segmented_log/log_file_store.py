@@ -1,4 +1,4 @@
-"""A segment's store: the file that holds its records.
+"""The store of a log file: the file that holds its records.
 
 File `<20-digit base index>.store`:
 
@@ -12,7 +12,7 @@ File `<20-digit base index>.store`:
 
 A record:
 
-    byte  0  salt        u32  the segment's
+    byte  0  salt        u32  the store's
           4  length      u32  of the content
           8  index       u64
          16  unsynced    u32  how many records before this one were not durable yet
@@ -29,7 +29,7 @@ order, so a crash can leave a hole with whole records behind it; nobody was told
 and they may be cut. But a whole record that says "everything up to here was durable before me"
 convicts a bad record in front of it: that one had been promised.
 
-Used by wal/segmented_log/segmented_log.py alone. All methods raise StorageFailed when the disk
+Used by wal/segmented_log/log_file.py alone. All methods raise StorageFailed when the disk
 refuses.
 """
 
@@ -39,7 +39,7 @@ from typing import Final, NamedTuple
 
 from wal.crc import Buffer, crc32c
 from wal.errors import AppendTooLarge, CorruptLog
-from wal.segmented_log.log_directory import LogDirectory, LogFile
+from wal.segmented_log.log_directory import LogDirectory, OpenFile
 
 STORE_SUFFIX: Final = ".store"
 FORMAT_VERSION: Final = 1
@@ -61,7 +61,7 @@ SCAN_BYTES: Final = 1 << 20
 """How much a scan reads at once, unless a record is larger."""
 
 
-def segment_name(base_index: int, suffix: str) -> str:
+def file_name(base_index: int, suffix: str) -> str:
     return f"{base_index:020d}{suffix}"
 
 
@@ -102,12 +102,12 @@ class StoredRecord(NamedTuple):
         return self.position + RECORD_HEADER.size + len(self.content)
 
 
-class SegmentStore:
+class LogFileStore:
     """One open store file. `size_bytes` is where the next record goes."""
 
     __slots__ = ("_file", "_salt_bytes", "base_index", "name", "salt", "size_bytes")
 
-    def __init__(self, file: LogFile, salt: int, base_index: int, size_bytes: int) -> None:
+    def __init__(self, file: OpenFile, salt: int, base_index: int, size_bytes: int) -> None:
         self._file = file
         self._salt_bytes = _U32.pack(salt)
         self.name = str(file.path)
@@ -116,9 +116,9 @@ class SegmentStore:
         self.size_bytes = size_bytes
 
     @classmethod
-    def create(cls, directory: LogDirectory, base_index: int, salt: int) -> "SegmentStore":
+    def create(cls, directory: LogDirectory, base_index: int, salt: int) -> "LogFileStore":
         """An empty store whose header is durable; its name is so once the directory is synced."""
-        file = directory.create(segment_name(base_index, STORE_SUFFIX))
+        file = directory.create(file_name(base_index, STORE_SUFFIX))
         try:
             file.write(0, (pack_file_header(_STORE_MAGIC, salt, base_index),))
             file.sync()
@@ -128,13 +128,13 @@ class SegmentStore:
         return cls(file, salt, base_index, FILE_HEADER.size)
 
     @classmethod
-    def open(cls, directory: LogDirectory, base_index: int) -> "SegmentStore | None":
+    def open(cls, directory: LogDirectory, base_index: int) -> "LogFileStore | None":
         """The store of `base_index`; None when a crash interrupted its creation.
 
         Raises: CorruptLog when it is gone, is of another version, or holds more than its damaged
         header.
         """
-        name = segment_name(base_index, STORE_SUFFIX)
+        name = file_name(base_index, STORE_SUFFIX)
         file = directory.open(name)
         if file is None:
             raise CorruptLog(f"{directory}/{name}: is gone")

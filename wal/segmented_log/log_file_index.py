@@ -1,6 +1,6 @@
-"""A segment's index: where in its store each record lies.
+"""The index of a log file: where in its store each record lies.
 
-File `<20-digit base index>.index`: the 24-byte file header of wal/segmented_log/segment_store.py
+File `<20-digit base index>.index`: the 24-byte file header of wal/segmented_log/log_file_store.py
 with magic "DLsi" and the store's salt, then one entry per record, so that entry n is found without
 a search:
 
@@ -9,8 +9,8 @@ a search:
          16  CRC32C    u32  over the salt (u32), then bytes 0 .. 15
 
 The index is derived: everything in it follows from the store. It is written after the store and
-never synced before its segment is full; when it lags behind, is missing or does not check, it is
-built again (by wal/segmented_log/segmented_log.py, its only user). A damaged entry is noticed when
+never synced before its log file is full; when it lags behind, is missing or does not check, it is
+built again (by wal/segmented_log/log_file.py, its only user). A damaged entry is noticed when
 it is read.
 """
 
@@ -20,13 +20,13 @@ from typing import Final
 
 from wal.crc import crc32c
 from wal.errors import CorruptLog
-from wal.segmented_log.log_directory import LogDirectory, LogFile
-from wal.segmented_log.segment_store import (
+from wal.segmented_log.log_directory import LogDirectory, OpenFile
+from wal.segmented_log.log_file_store import (
     FILE_HEADER,
     FORMAT_VERSION,
+    file_name,
     pack_file_header,
     parse_file_header,
-    segment_name,
 )
 
 INDEX_SUFFIX: Final = ".index"
@@ -39,12 +39,12 @@ _SALT_BYTES: Final = 4
 _INDEX_MAGIC: Final = b"DLsi"
 
 
-class SegmentIndex:
+class LogFileIndex:
     """One open index file. `entry_count` entries are taken as valid; each is checked when read."""
 
     __slots__ = ("_base_index", "_file", "_salt", "entry_count", "name")
 
-    def __init__(self, file: LogFile, salt: int, base_index: int, entry_count: int) -> None:
+    def __init__(self, file: OpenFile, salt: int, base_index: int, entry_count: int) -> None:
         self._file = file
         self._salt = salt
         self._base_index = base_index
@@ -54,9 +54,9 @@ class SegmentIndex:
     @classmethod
     def create(
         cls, directory: LogDirectory, base_index: int, salt: int, positions: Iterable[int] = ()
-    ) -> "SegmentIndex":
+    ) -> "LogFileIndex":
         """A new index over `positions`, replacing any other."""
-        file = directory.create(segment_name(base_index, INDEX_SUFFIX))
+        file = directory.create(file_name(base_index, INDEX_SUFFIX))
         try:
             entries = [
                 _pack_entry(salt, base_index + number, position)
@@ -69,9 +69,9 @@ class SegmentIndex:
         return cls(file, salt, base_index, len(entries))
 
     @classmethod
-    def open(cls, directory: LogDirectory, base_index: int, salt: int) -> "SegmentIndex | None":
+    def open(cls, directory: LogDirectory, base_index: int, salt: int) -> "LogFileIndex | None":
         """The index of the store with `salt`; None when there is none that fits it in form."""
-        file = directory.open(segment_name(base_index, INDEX_SUFFIX))
+        file = directory.open(file_name(base_index, INDEX_SUFFIX))
         if file is None:
             return None
         try:
