@@ -30,7 +30,7 @@ _LAG_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 
 
 class RequestMetrics:
-    """`diskless.ports.ServerMetrics` on Prometheus's own types: they need a histogram."""
+    """`ServerMetrics` on Prometheus's own types: they need a histogram."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._connections = Gauge(

@@ -45,17 +45,17 @@ from diskless.api.topics import (
 from diskless.authorization import Authorizer
 from diskless.cluster.reader_routing import ReaderRouting
 from diskless.fetch.fetch_sessions import FetchSessions
+from diskless.groups.requests import GroupCoordinator
 from diskless.ports import (
     BrokerConfigs,
-    ClientQuotas,
     Cluster,
-    GroupCoordinator,
     ProducerIds,
     QuotaAdmin,
     ReplicaManager,
     StoredPartitions,
     TopicAdmin,
 )
+from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import ApiRegistry
 from diskless.topics.topic_config_entries import TopicConfigs
 
@@ -69,7 +69,7 @@ def kafka_apis(
     producer_ids: ProducerIds,
     broker_configs: BrokerConfigs,
     stored: StoredPartitions,
-    quotas: ClientQuotas,
+    quotas: QuotaEnforcer,
     quota_admin: QuotaAdmin,
     fetch_sessions: FetchSessions,
     authorizer: Authorizer,

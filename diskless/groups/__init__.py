@@ -1,5 +1,6 @@
 """Consumer groups: who is in them, what is assigned, and how far they have read.
 
+- `requests`: what a group coordinator is asked, and what it answers
 - `group_router`: which coordinator a group has; `group_coordinator`: the groups of one metadata
   partition, at its leader; `live_groups`: those in use, and when they wake
 - `group_machine`: what both kinds of groups have in common; `group_migration`: groups that change

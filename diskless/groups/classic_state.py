@@ -19,7 +19,7 @@ Raises CorruptState for anything else.
 from dataclasses import dataclass
 from typing import Final
 
-from diskless.ports import GroupProtocol
+from diskless.groups.requests import GroupProtocol
 from wal.errors import CorruptState
 from wal.wire.fields import INT8, FieldReader
 from wal.wire.layouts import EmptyIsNone, Int32, SizedBytes, layout

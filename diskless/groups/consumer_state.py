@@ -34,8 +34,8 @@ from uuid import UUID
 
 from diskless.groups.assignors.assignment import TopicPartitions
 from diskless.groups.assignors.partition_sets import NO_PARTITIONS
+from diskless.groups.requests import GroupProtocol
 from diskless.loop.long_work import Steps, done_at_once
-from diskless.ports import GroupProtocol
 from wal.errors import CorruptLog, CorruptState
 from wal.wire.fields import (
     INT8,

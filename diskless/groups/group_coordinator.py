@@ -59,11 +59,8 @@ from diskless.groups.group_migration import downgraded, upgraded
 from diskless.groups.group_store import GroupStore
 from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups, as_group_error
 from diskless.groups.offsets import DELETED_AT_ONCE, GroupPartition, OffsetManager, TopicsWith
-from diskless.groups.settings import GroupSettings
-from diskless.loop.long_work import Steps, each, in_portions
-from diskless.ports import (
+from diskless.groups.requests import (
     AssignedTopic,
-    ClientInfo,
     CommitOffsets,
     ConsumerGroupMember,
     ConsumerHeartbeat,
@@ -80,6 +77,9 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
+from diskless.groups.settings import GroupSettings
+from diskless.loop.long_work import Steps, each, in_portions
+from diskless.ports import ClientInfo
 from diskless.replica.purgatory import Purgatory
 from metadata.records.groups import GroupKind
 from metadata.state.group_queries import StoredGroup
@@ -314,7 +314,7 @@ class PartitionGroups:
     # -- members --------------------------------------------------------------------------------
 
     def join(self, request: JoinGroup, client: ClientInfo) -> "asyncio.Future[JoinedGroup]":
-        """See `diskless.ports.GroupCoordinator`; so for all that follow."""
+        """See `GroupCoordinator`; so for all that follow."""
         answer: asyncio.Future[JoinedGroup] = asyncio.get_running_loop().create_future()
         settings, member_id = self._settings, request.member_id
         error: DisklessError | None = None

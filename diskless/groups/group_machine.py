@@ -11,15 +11,15 @@ from typing import NamedTuple, Protocol
 from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic_state import StoredClassicGroup
 from diskless.groups.consumer_state import StoredConsumerGroup
-from diskless.loop.long_work import Steps
-from diskless.ports import (
-    ClientInfo,
+from diskless.groups.requests import (
     ConsumerHeartbeatAnswer,
     JoinedGroup,
     JoinGroup,
     SyncedGroup,
     SyncGroup,
 )
+from diskless.loop.long_work import Steps
+from diskless.ports import ClientInfo
 from metadata.records.groups import GroupKind
 from wal.errors import DisklessError
 

@@ -25,11 +25,7 @@ from diskless.groups.errors import (
 from diskless.groups.group_coordinator import PartitionGroups, matches
 from diskless.groups.group_store import GroupStore
 from diskless.groups.offsets import TopicsWith
-from diskless.groups.settings import GroupSettings
-from diskless.loop.long_work import Steps, mapped
-from diskless.ports import (
-    BrokerEndpoint,
-    ClientInfo,
+from diskless.groups.requests import (
     CommitOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
@@ -45,6 +41,9 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
+from diskless.groups.settings import GroupSettings
+from diskless.loop.long_work import Steps, mapped
+from diskless.ports import BrokerEndpoint, ClientInfo
 from diskless.replica.purgatory import Purgatory
 from metadata.operations import Leader
 from metadata.rules.groups import group_coordinator
@@ -65,7 +64,7 @@ class FollowedPartition(Protocol):
 
 
 class GroupRouter:
-    """`diskless.ports.GroupCoordinator` of a broker."""
+    """`GroupCoordinator` of a broker."""
 
     def __init__(
         self,

@@ -17,9 +17,10 @@ from uuid import UUID
 from diskless.groups.consumer.topic_patterns import PatternsInUse
 from diskless.groups.errors import OffsetMetadataTooLarge
 from diskless.groups.group_store import GroupStore
+from diskless.groups.requests import RETENTION_AS_CONFIGURED, CommitOffset, FetchedOffset
 from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import each
-from diskless.ports import LEADER_EPOCH, RETENTION_AS_CONFIGURED, CommitOffset, FetchedOffset
+from diskless.ports import LEADER_EPOCH
 from metadata.operations import TopicDescription
 from metadata.records.groups import (
     NO_EXPIRY,

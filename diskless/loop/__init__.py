@@ -4,5 +4,6 @@
   time
 - `turns`: turns of connections: a little of each one's work at a time
 - `read_turns`: few clients with a backlog read at a time
+- `early_end`: a wait that ends because somebody waits behind it
 - `fair_workers`: jobs in threads, a few at a time, clients in turn
 """

@@ -68,7 +68,10 @@ class ThrottleStatistics(NamedTuple):
 
 
 class QuotaEnforcer:
-    """`diskless.ports.ClientQuotas`; called on the event loop."""
+    """What clients may send and be sent; every call is cheap, and made on the event loop.
+
+    Times are of the monotonic clock: from when the connection may be read from again; 0.0: now.
+    """
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskless.fetch.fetch_rows import NO_ERRORS, FetchAnswer, FetchRows, Int64s, RowErrors
+from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import PORTION_ROWS, Steps, batched
 from diskless.ports import (
     AT_ONCE,
@@ -41,7 +42,6 @@ from diskless.ports import (
     AppendResult,
     Buffer,
     ClientInfo,
-    EarlyEnd,
     FetchPartition,
     FetchResult,
     ListOffsetsPartition,

@@ -10,8 +10,9 @@ import asyncio
 from collections import deque
 from typing import Any, Final
 
+from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
-from diskless.ports import Buffer, EarlyEnd
+from diskless.ports import Buffer
 from diskless.protocol.header import response_start
 from diskless.protocol.wire import ProtocolError
 from diskless.server.registry import Api, Deferred, MustClose, Reply, Request

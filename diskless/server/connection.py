@@ -50,7 +50,7 @@ from typing import Any, Final, Protocol, cast
 from diskless.loop.long_work import LongWork, Unfinished
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turn, Turns
-from diskless.ports import ClientInfo, ServerMetrics
+from diskless.ports import ClientInfo
 from diskless.protocol.wire import ProtocolError, Reader
 from diskless.server.answers import AnswerQueue, Outbox, Slot, refusal
 from diskless.server.connection_limits import plain_address
@@ -59,6 +59,7 @@ from diskless.server.receiving import FrameReceiver, FrameStart, read_header
 from diskless.server.registry import ApiRegistry, Deferred, MustClose, Outcome, Reply, Request
 from diskless.server.request_budget import RequestAccount, RequestBudget
 from diskless.server.response_budget import ResponseAccount, ResponseBudget
+from diskless.server.server_metrics import ServerMetrics
 from diskless.server.server_settings import ServerSettings
 from diskless.server.unread import (
     UNREAD_REQUESTS_SHARE_BYTES,

@@ -21,8 +21,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
-from diskless.ports import AT_ONCE, Buffer, ClientInfo, EarlyEnd
+from diskless.ports import AT_ONCE, Buffer, ClientInfo
 from diskless.protocol.wire import Reader
 from wal.chunks.buffer import FragmentChain
 from wal.errors import DisklessError

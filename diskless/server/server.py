@@ -23,13 +23,13 @@ import structlog
 from diskless.loop.long_work import LongWork
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turns
-from diskless.ports import ServerMetrics
 from diskless.server.connection import Connection, Shared
 from diskless.server.connection_limits import ConnectionLimits, parse_ip_overrides
 from diskless.server.problem_log import ProblemLog
 from diskless.server.registry import ApiRegistry
 from diskless.server.request_budget import RequestBudget
 from diskless.server.response_budget import ResponseBudget
+from diskless.server.server_metrics import ServerMetrics
 from diskless.server.server_settings import ServerSettings
 from diskless.server.unread import UnreadCutter
 from wal.chunks.buffer import BufferPool

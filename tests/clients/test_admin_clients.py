@@ -20,7 +20,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from diskless.ports import ClientInfo, EarlyEnd, FetchPartition
+from diskless.loop.early_end import EarlyEnd
+from diskless.ports import ClientInfo, FetchPartition
 from metadata.workers.retention import RetentionWorker
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (

@@ -19,11 +19,8 @@ from hypothesis import strategies as st
 from diskless.api.access import NOTHING_REFUSED, Access, allowed_rows
 from diskless.authorization import AclOperation, AllowEverything, ResourceType
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
-from diskless.loop.long_work import Steps
-from diskless.ports import (
+from diskless.groups.requests import (
     AssignedTopic,
-    BrokerEndpoint,
-    ClientInfo,
     CommitOffsets,
     ConsumerGroupMember,
     ConsumerHeartbeat,
@@ -33,14 +30,14 @@ from diskless.ports import (
     FetchedOffset,
     FetchedOffsets,
     FetchOffsets,
-    FetchPartition,
-    FetchResult,
     JoinedGroup,
     JoinGroup,
     ListedGroup,
     SyncedGroup,
     SyncGroup,
 )
+from diskless.loop.long_work import Steps
+from diskless.ports import BrokerEndpoint, ClientInfo, FetchPartition, FetchResult
 from tests.support.kafka_fakes import Broker, FakeGroups, running_broker
 from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 from tests.support.profiles import examples

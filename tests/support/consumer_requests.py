@@ -9,8 +9,8 @@ from uuid import UUID
 from diskless.groups.assignors.assignors import ASSIGNORS
 from diskless.groups.consumer.consumer_group import ConsumerGroup
 from diskless.groups.consumer.topic_patterns import PatternsInUse, TopicPattern
+from diskless.groups.requests import ConsumerHeartbeat
 from diskless.groups.settings import GroupSettings
-from diskless.ports import ConsumerHeartbeat
 from metadata.operations import TopicDescription
 
 SETTINGS: Final = GroupSettings(initial_rebalance_delay_ms=0)

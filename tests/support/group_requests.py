@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from diskless.ports import ClientInfo, GroupProtocol, JoinGroup, SyncGroup
+from diskless.groups.requests import GroupProtocol, JoinGroup, SyncGroup
+from diskless.ports import ClientInfo
 
 CLIENT: Final = ClientInfo(1, "client", "10.0.0.1")
 

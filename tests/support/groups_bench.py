@@ -10,8 +10,7 @@ from uuid import UUID
 from diskless.groups.group_coordinator import PartitionGroups
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.offsets import TopicsWith
-from diskless.groups.settings import GroupSettings
-from diskless.ports import (
+from diskless.groups.requests import (
     CommitOffset,
     CommitOffsets,
     FetchedOffsets,
@@ -20,6 +19,7 @@ from diskless.ports import (
     JoinedGroup,
     SyncedGroup,
 )
+from diskless.groups.settings import GroupSettings
 from diskless.replica.purgatory import Purgatory
 from metadata.operations import Leader, TopicDescription
 from tests.support.group_requests import CLIENT, join_request, sync_request

@@ -13,6 +13,24 @@ from diskless.api.catalogue import kafka_apis
 from diskless.authorization import AclOperation, AllowEverything, Authorizer, ResourceType
 from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.groups.errors import NotGroupCoordinator
+from diskless.groups.requests import (
+    CommitOffsets,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    FetchedOffsets,
+    FetchOffsets,
+    GroupCoordinator,
+    GroupHeartbeat,
+    JoinedGroup,
+    JoinGroup,
+    LeavingMember,
+    ListedGroup,
+    SyncedGroup,
+    SyncGroup,
+)
+from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
 from diskless.ports import (
     AT_ONCE,
@@ -22,26 +40,10 @@ from diskless.ports import (
     BrokerConfigEntry,
     BrokerEndpoint,
     ClientInfo,
-    CommitOffsets,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    EarlyEnd,
-    FetchedOffsets,
-    FetchOffsets,
     FetchPartition,
     FetchResult,
-    GroupCoordinator,
-    GroupHeartbeat,
-    JoinedGroup,
-    JoinGroup,
-    LeavingMember,
-    ListedGroup,
     ListOffsetsPartition,
     ListOffsetsResult,
-    SyncedGroup,
-    SyncGroup,
 )
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.quotas import QuotaEnforcer

@@ -12,13 +12,13 @@ from typing import Final
 from diskless.api.access import NOT_ASKED, Access, Refused, allowed_rows
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation, ResourceType
-from diskless.loop.long_work import Steps, gathered, mapped
-from diskless.ports import (
+from diskless.groups.requests import (
     AssignedTopic,
     ConsumerGroupMember,
     DescribedConsumerGroup,
     GroupCoordinator,
 )
+from diskless.loop.long_work import Steps, gathered, mapped
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError

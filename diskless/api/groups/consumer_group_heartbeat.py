@@ -13,8 +13,9 @@ from uuid import UUID
 from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation
+from diskless.groups.requests import ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupCoordinator
 from diskless.loop.long_work import Steps
-from diskless.ports import ClientInfo, ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupCoordinator
+from diskless.ports import ClientInfo
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError

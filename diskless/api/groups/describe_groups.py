@@ -12,8 +12,8 @@ from diskless.api.access import NOT_ASKED, Access, allowed_rows
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation, ResourceType
 from diskless.groups.errors import GroupIdNotFound
+from diskless.groups.requests import DescribedGroup, GroupCoordinator
 from diskless.loop.long_work import Steps, gathered
-from diskless.ports import DescribedGroup, GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 

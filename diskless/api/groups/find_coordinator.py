@@ -13,8 +13,9 @@ from typing import Final
 from diskless.api.access import Access, Refused
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation
+from diskless.groups.requests import GroupCoordinator
 from diskless.loop.long_work import Steps
-from diskless.ports import BrokerEndpoint, Cluster, GroupCoordinator
+from diskless.ports import BrokerEndpoint, Cluster
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Outcome, Request
 from wal.errors import DisklessError, InvalidRequest

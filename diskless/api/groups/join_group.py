@@ -12,8 +12,8 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.groups.requests import GroupCoordinator, GroupProtocol, JoinedGroup, JoinGroup
 from diskless.loop.long_work import Steps, collected
-from diskless.ports import GroupCoordinator, GroupProtocol, JoinedGroup, JoinGroup
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 

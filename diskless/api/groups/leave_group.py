@@ -10,8 +10,8 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.groups.requests import GroupCoordinator, LeavingMember
 from diskless.loop.long_work import PORTION_ROWS, Steps, batched, collected
-from diskless.ports import GroupCoordinator, LeavingMember
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError

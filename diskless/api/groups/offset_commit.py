@@ -14,13 +14,13 @@ from typing import Final
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import Steps, collected, mapped, started_in_portions
-from diskless.ports import (
+from diskless.groups.requests import (
     RETENTION_AS_CONFIGURED,
     CommitOffset,
     CommitOffsets,
     GroupCoordinator,
 )
+from diskless.loop.long_work import Steps, collected, mapped, started_in_portions
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError

@@ -11,8 +11,8 @@ from typing import Final
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.groups.requests import GroupCoordinator
 from diskless.loop.long_work import Steps, collected, mapped
-from diskless.ports import GroupCoordinator
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError

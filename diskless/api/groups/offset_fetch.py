@@ -15,8 +15,9 @@ from typing import Any, Final
 from diskless.api.access import Access, Refused, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
+from diskless.groups.requests import FetchedOffset, FetchedOffsets, FetchOffsets, GroupCoordinator
 from diskless.loop.long_work import Steps, collected, gathered
-from diskless.ports import ClientInfo, FetchedOffset, FetchedOffsets, FetchOffsets, GroupCoordinator
+from diskless.ports import ClientInfo
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from wal.errors import DisklessError

@@ -34,7 +34,7 @@ from diskless.api.errors import (
 )
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps
-from diskless.ports import AppendBatch, AppendResult, ClientQuotas, ReplicaManager, TopicAdmin
+from diskless.ports import AppendBatch, AppendResult, ReplicaManager, TopicAdmin
 from diskless.protocol.produce import (
     ProducedRow,
     ProduceRequest,
@@ -42,6 +42,7 @@ from diskless.protocol.produce import (
     encode_response,
     release,
 )
+from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import Api, Deferred, MustClose, Outcome, ReplySteps, Request
 from wal.errors import DisklessError, KeysMissing
 
@@ -50,7 +51,7 @@ KEY: Final = 0
 _ACKS: Final = frozenset({-1, 0, 1})
 
 
-def api(manager: ReplicaManager, topics: TopicAdmin, quotas: ClientQuotas, access: Access) -> Api:
+def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         assert request.frame is not None
         assert request.reader is not None

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Final
 
 from diskless.loop.long_work import Steps
-from diskless.ports import ClientQuotas
 from diskless.protocol.wire import Reader, array_count
+from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import Api, Deferred, Outcome, Reply, ReplySteps, Request
 from wal.wire.fields import INT16, INT32, NO_TAGS
 
@@ -29,7 +29,7 @@ _LIMITS_BYTES: Final = 3 * 4 + 1
 _NO_SESSION: Final = 0
 
 
-def throttled(api: Api, quotas: ClientQuotas) -> Api:
+def throttled(api: Api, quotas: QuotaEnforcer) -> Api:
     """`api`, which is Fetch, under `quotas`."""
 
     def handle(request: Request) -> Steps[Outcome]:

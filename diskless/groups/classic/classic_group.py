@@ -63,8 +63,7 @@ from diskless.groups.group_machine import (
     Store,
     Ticket,
 )
-from diskless.ports import (
-    ClientInfo,
+from diskless.groups.requests import (
     GroupMember,
     GroupProtocol,
     JoinedGroup,
@@ -73,6 +72,7 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
+from diskless.ports import ClientInfo
 from metadata.records.groups import GroupKind
 from wal.errors import DisklessError
 

@@ -40,7 +40,8 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from diskless.ports import ClientInfo, JoinedGroup, JoinGroup, SyncedGroup, SyncGroup
+from diskless.groups.requests import JoinedGroup, JoinGroup, SyncedGroup, SyncGroup
+from diskless.ports import ClientInfo
 
 
 class Joining(NamedTuple):

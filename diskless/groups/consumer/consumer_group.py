@@ -70,9 +70,7 @@ from diskless.groups.group_machine import (
     Effect,
     Ticket,
 )
-from diskless.groups.settings import GroupSettings
-from diskless.ports import (
-    ClientInfo,
+from diskless.groups.requests import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
     JoinedGroup,
@@ -80,6 +78,8 @@ from diskless.ports import (
     SyncedGroup,
     SyncGroup,
 )
+from diskless.groups.settings import GroupSettings
+from diskless.ports import ClientInfo
 from metadata.records.groups import GroupKind
 from wal.errors import DisklessError
 

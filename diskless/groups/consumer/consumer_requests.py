@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from diskless.groups.errors import UnsupportedAssignor
-from diskless.ports import ConsumerHeartbeat
+from diskless.groups.requests import ConsumerHeartbeat
 from wal.errors import DisklessError, InvalidRequest
 
 JOIN_EPOCH: Final = 0

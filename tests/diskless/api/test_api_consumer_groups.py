@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from diskless.ports import JoinedGroup
+from diskless.groups.requests import JoinedGroup
 from tests.support.consumer_requests import consumer_join
 from tests.support.group_requests import CLIENT
 from tests.support.groups_bench import GroupsBench

@@ -16,8 +16,9 @@ from structlog.testing import capture_logs
 from diskless.api import RunningOperations, coordinator_apis
 from diskless.api.coordinator import diskless_find_batches
 from diskless.authorization import AllowEverything, Authorizer
+from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import PORTION_TOPICS, done_at_once
-from diskless.ports import ClientInfo, EarlyEnd, ListOffsetsResult
+from diskless.ports import ClientInfo, ListOffsetsResult
 from diskless.server.registry import ApiRegistry, Request
 from metadata.clients.wire_client import WireClient
 from metadata.operations import (

@@ -15,8 +15,9 @@ from diskless.api.access import Access
 from diskless.api.topics import metadata as metadata_api
 from diskless.api.topics.metadata import PREFERRED_PRODUCE_BROKERS_TAG
 from diskless.authorization import AllowEverything
+from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import done_at_once
-from diskless.ports import BrokerEndpoint, ClientInfo, EarlyEnd
+from diskless.ports import BrokerEndpoint, ClientInfo
 from diskless.server.registry import Request
 from tests.support.kafka_fakes import FakeCluster, FakeTopics
 from tests.support.kafka_raw_client import request_body

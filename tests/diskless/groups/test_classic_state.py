@@ -12,7 +12,7 @@ from diskless.groups.classic_state import (
     decode_classic_group,
     encode_classic_group,
 )
-from diskless.ports import GroupProtocol
+from diskless.groups.requests import GroupProtocol
 from wal.errors import CorruptState
 
 names = st.text(max_size=20)

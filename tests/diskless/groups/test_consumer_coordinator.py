@@ -23,14 +23,14 @@ from diskless.groups.errors import (
     UnknownMember,
     UnsupportedAssignor,
 )
-from diskless.loop.long_work import SLICE_S, done_at_once
-from diskless.ports import (
+from diskless.groups.requests import (
     ConsumerHeartbeatAnswer,
     FetchOffsets,
     JoinedGroup,
     LeavingMember,
     ListedGroup,
 )
+from diskless.loop.long_work import SLICE_S, done_at_once
 from metadata.records.groups import GroupKind
 from tests.support.consumer_requests import (
     SESSION_S,

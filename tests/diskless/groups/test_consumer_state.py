@@ -15,7 +15,7 @@ from diskless.groups.consumer_state import (
     decode_consumer_group,
     encode_consumer_group,
 )
-from diskless.ports import GroupProtocol
+from diskless.groups.requests import GroupProtocol
 from wal.errors import CorruptState
 
 names = st.text(max_size=20)

@@ -23,14 +23,9 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
+from diskless.groups.requests import FetchedOffset, GroupProtocol, JoinedGroup, LeavingMember
 from diskless.loop.long_work import done_at_once
-from diskless.ports import (
-    BrokerEndpoint,
-    FetchedOffset,
-    GroupProtocol,
-    JoinedGroup,
-    LeavingMember,
-)
+from diskless.ports import BrokerEndpoint
 from metadata.records.groups import GroupKind
 from metadata.rules.groups import group_coordinator
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request

@@ -9,7 +9,7 @@ from diskless.groups.classic.subscription import write_assignment
 from diskless.groups.classic_state import StoredClassicGroup, StoredMember
 from diskless.groups.errors import GroupIdNotFound
 from diskless.groups.group_migration import downgraded, upgraded
-from diskless.ports import GroupProtocol
+from diskless.groups.requests import GroupProtocol
 from tests.support.consumer_requests import NumberedTopics
 from tests.support.group_requests import subscription, subscription_with_owned
 

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
+from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import (
     AppendBatch,
     AppendResult,
     ClientInfo,
-    EarlyEnd,
     FetchPartition,
     FetchResult,
     ListOffsetsPartition,

@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 from diskless.api.access import Access
 from diskless.api.groups import list_groups
 from diskless.authorization import AllowEverything
+from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps, done_at_once
-from diskless.ports import ClientInfo, EarlyEnd
+from diskless.ports import ClientInfo
 from diskless.server.loop_watch import EventLoopHeld, LoopSettings, LoopWatch
 from diskless.server.registry import Request
 from tests.support.live_broker import DEADLINE_S, LiveBroker, until

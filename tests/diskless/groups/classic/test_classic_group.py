@@ -25,7 +25,7 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from diskless.ports import GroupProtocol, JoinedGroup, SyncedGroup
+from diskless.groups.requests import GroupProtocol, JoinedGroup, SyncedGroup
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
 
 A = b"to a"

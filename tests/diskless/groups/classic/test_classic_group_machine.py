@@ -35,7 +35,7 @@ from diskless.groups.errors import (
     NotGroupCoordinator,
     UnknownMember,
 )
-from diskless.ports import GroupProtocol, JoinedGroup, JoinGroup, SyncedGroup
+from diskless.groups.requests import GroupProtocol, JoinedGroup, JoinGroup, SyncedGroup
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
 from tests.support.profiles import examples
 

@@ -36,14 +36,14 @@ from diskless.groups.group_machine import (
     Assign,
     Store,
 )
-from diskless.loop.long_work import done_at_once
-from diskless.ports import (
+from diskless.groups.requests import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
     GroupProtocol,
     JoinedGroup,
     SyncedGroup,
 )
+from diskless.loop.long_work import done_at_once
 from tests.support.consumer_requests import (
     SESSION_S,
     SETTINGS,

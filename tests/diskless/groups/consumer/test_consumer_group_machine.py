@@ -41,8 +41,8 @@ from diskless.groups.errors import (
     UnreleasedInstanceId,
 )
 from diskless.groups.group_machine import AnswerHeartbeat, AnswerJoin, AnswerSync, Assign, Store
+from diskless.groups.requests import GroupProtocol
 from diskless.loop.long_work import done_at_once
-from diskless.ports import GroupProtocol
 from tests.support.consumer_requests import SETTINGS as DEFAULTS
 from tests.support.consumer_requests import NumberedTopics, consumer_heartbeat, new_consumer_group
 from tests.support.group_requests import (

@@ -1,0 +1,337 @@
+"""What a group coordinator is asked, and what it answers; `GroupCoordinator` is who answers.
+
+The handlers in `diskless/api/groups/` decode, call it, and encode; `GroupRouter` implements it. The
+state machines of both protocols take the same values. With an `error`, the other fields of an
+answer say nothing unless they tell that they do.
+"""
+
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from diskless.loop.long_work import Steps
+from diskless.ports import BrokerEndpoint, ClientInfo
+from wal.errors import DisklessError
+from wal.wire.layouts import SizedBytes
+
+
+class GroupProtocol(NamedTuple):
+    """A way of assigning that a member knows, with what it has to say for it; opaque to brokers."""
+
+    name: str
+    metadata: SizedBytes
+
+
+class JoinGroup(NamedTuple):
+    """A member wants to be in the next generation of its group."""
+
+    group_id: str
+    member_id: str
+    """Empty: it has none yet."""
+    instance_id: str | None
+    """Of a static member; the same over restarts."""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Sequence[GroupProtocol]
+    """Most wanted first."""
+    needs_member_id: bool
+    """Whether it must come back with an id before it is let in (JoinGroup ≥ 4)."""
+    may_skip_assignment: bool
+    """Whether a leader understands that it has nothing to assign (JoinGroup ≥ 9)."""
+    reason: str
+
+
+class JoinedMember(NamedTuple):
+    """One member, as the leader is told of it."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class JoinedGroup(NamedTuple):
+    """The answer to JoinGroup; with an error only `member_id` may say something."""
+
+    error: DisklessError | None = None
+    generation_id: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    member_id: str = ""
+    members: Sequence[JoinedMember] = ()
+    """Only the leader gets them."""
+    skip_assignment: bool = False
+
+
+class SyncGroup(NamedTuple):
+    """A member asks what is assigned to it; the leader says what is assigned to all."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    instance_id: str | None
+    protocol_type: str | None
+    """None: does not say."""
+    protocol_name: str | None
+    assignments: Mapping[str, bytes]
+    """By member id; empty but for the leader."""
+
+
+class SyncedGroup(NamedTuple):
+    """The answer to SyncGroup."""
+
+    error: DisklessError | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class GroupHeartbeat(NamedTuple):
+    """A classic member is alive."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    instance_id: str | None
+
+
+class LeavingMember(NamedTuple):
+    """A static member may be named by its instance id alone; then `member_id` is empty."""
+
+    member_id: str
+    instance_id: str | None
+    reason: str
+
+
+RETENTION_AS_CONFIGURED: Final = -1
+
+
+class CommitOffset(NamedTuple):
+    """How far a group has read one partition: the next offset to be read."""
+
+    topic_name: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class CommitOffsets(NamedTuple):
+    """Offsets of one group, committed by a member or, with generation -1, by anybody."""
+
+    group_id: str
+    generation_id: int
+    """The member epoch, if the member is one of a KIP-848 group."""
+    member_id: str
+    instance_id: str | None
+    retention_ms: int
+    """How long the offsets stay, or RETENTION_AS_CONFIGURED; any other below 0: they go at once."""
+    knows_member_epochs: bool
+    """Whether this version can speak for a member of a KIP-848 group (OffsetCommit ≥ 9)."""
+    offsets: Sequence[CommitOffset]
+
+
+class FetchOffsets(NamedTuple):
+    """What a group has committed is asked for."""
+
+    group_id: str
+    member_id: str | None
+    """Set by members of KIP-848 groups, with `member_epoch`."""
+    member_epoch: int
+    partitions: Sequence[tuple[str, int]] | None
+    """(topic, partition); None: all that were committed."""
+    require_stable: bool
+
+
+class FetchedOffset(NamedTuple):
+    """Nothing committed: offset -1."""
+
+    topic_name: str
+    partition: int
+    offset: int = -1
+    leader_epoch: int = -1
+    metadata: str = ""
+    error: DisklessError | None = None
+
+
+class FetchedOffsets(NamedTuple):
+    """The offsets of one group."""
+
+    error: DisklessError | None = None
+    offsets: Sequence[FetchedOffset] = ()
+
+
+class GroupMember(NamedTuple):
+    """A member, as administrators see it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class DescribedGroup(NamedTuple):
+    """A group, as administrators see it. `error` GroupIdNotFound: there is none of this name."""
+
+    group_id: str
+    error: DisklessError | None = None
+    state: str = "Dead"
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: Sequence[GroupMember] = ()
+
+
+class ListedGroup(NamedTuple):
+    """One line of ListGroups."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+    """"classic" or "consumer"."""
+
+
+class ConsumerHeartbeat(NamedTuple):
+    """A member of a KIP-848 group is alive, and says what has changed since it last said so.
+
+    None, or -1 for the timeout: as before.
+    """
+
+    group_id: str
+    member_id: str
+    """Empty in version 0 only, of a member that joins and has none yet."""
+    member_epoch: int
+    """What it was last told; JOIN_EPOCH and so on of `groups.consumer.consumer_requests`."""
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    topic_names: Sequence[str] | None
+    topic_pattern: str | None
+    """Empty: none."""
+    assignor: str | None
+    owned: Mapping[UUID, frozenset[int]] | None
+    """The partitions it has, by topic id."""
+    makes_own_id: bool
+    """Whether members of this version come with an id of their own making (version ≥ 1)."""
+
+
+class ConsumerHeartbeatAnswer(NamedTuple):
+    """The answer to ConsumerHeartbeat."""
+
+    error: DisklessError | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Mapping[UUID, frozenset[int]] | None = None
+    """What it may have; None: as before."""
+
+
+class AssignedTopic(NamedTuple):
+    """Partitions of one topic, as administrators see them."""
+
+    topic_id: UUID
+    topic_name: str
+    partitions: Sequence[int]
+
+
+class ConsumerGroupMember(NamedTuple):
+    """A member of a KIP-848 group, as administrators see it."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topic_names: Sequence[str]
+    topic_pattern: str | None
+    assigned: Sequence[AssignedTopic]
+    target: Sequence[AssignedTopic]
+    is_classic: bool
+    """It speaks the classic protocol."""
+
+
+class DescribedConsumerGroup(NamedTuple):
+    """A KIP-848 group, as administrators see it; `error` GroupIdNotFound: there is none."""
+
+    group_id: str
+    error: DisklessError | None = None
+    state: str = "Dead"
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = ""
+    members: Sequence[ConsumerGroupMember] = ()
+
+
+class GroupCoordinator(Protocol):
+    """Consumer groups, each at the broker that leads the group's metadata partition.
+
+    Where another broker does, the error is NotGroupCoordinator. Nothing is raised: whatever goes
+    wrong is an error in the answer. Answers about what was changed come when it is durable.
+    """
+
+    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
+        """Which broker to go to, as far as this one knows."""
+        ...
+
+    def join(self, request: JoinGroup, client: ClientInfo) -> Awaitable[JoinedGroup]:
+        """Answered when the group's next generation begins. A future needs no task to wait."""
+        ...
+
+    def sync(self, request: SyncGroup) -> Awaitable[SyncedGroup]:
+        """Answered when the leader of the generation has said what is assigned to whom."""
+        ...
+
+    def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None: ...
+
+    async def leave(
+        self, group_id: str, members: Sequence[LeavingMember]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        """The group's error, or the members' in their order."""
+        ...
+
+    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+        """Match what has to be matched for this heartbeat; good for as long as the result is kept.
+
+        Raises: InvalidRegularExpression.
+        """
+        ...
+
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, client: ClientInfo
+    ) -> Awaitable[ConsumerHeartbeatAnswer]:
+        """Answered at once, or when what the heartbeat has changed is durable."""
+        ...
+
+    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
+        """By offset, in order."""
+        ...
+
+    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+        """Partitions in the order asked for."""
+        ...
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> DisklessError | Sequence[DisklessError | None]:
+        """The group's error, or the partitions' in their order."""
+        ...
+
+    async def describe(self, group_id: str) -> DescribedGroup:
+        """A classic group."""
+        ...
+
+    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        """A KIP-848 group."""
+        ...
+
+    def list_groups(
+        self, *, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
+        """The groups this broker coordinates; nothing given: all. Case does not matter."""
+        ...
+
+    async def delete_group(self, group_id: str) -> DisklessError | None: ...

@@ -1,0 +1,25 @@
+"""What the TCP server tells about its connections and requests."""
+
+from typing import Protocol
+
+
+class ServerMetrics(Protocol):
+    """What the TCP server counts. Every call is made on the event loop and must be cheap."""
+
+    def connection_opened(self) -> None: ...
+
+    def connection_closed(self) -> None: ...
+
+    def connection_refused(self, reason: str) -> None:
+        """Closed before anything was read: `max.connections` or `max.connections.per.ip`."""
+        ...
+
+    def connection_cut(self, reason: str) -> None:
+        """Closed by us: bad bytes, too slow, idle, or a handler that failed."""
+        ...
+
+    def request_received(self, api: str, size_bytes: int) -> None: ...
+
+    def request_answered(self, api: str, size_bytes: int, seconds: float) -> None:
+        """From the last byte of the request to handing the answer to the socket."""
+        ...
