@@ -237,7 +237,7 @@ class Coordinators:
 
         Another broker may have been configured with more of them. Raises: NotCoordinator.
         """
-        await catalogue.confirm_leadership()
+        await catalogue.lease.confirm()
         highest = max(
             (
                 coordinator

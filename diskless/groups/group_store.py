@@ -71,7 +71,7 @@ class CoordinatorGroupStore:
         self.commit_offsets = coordinator.commit_offsets
         self.store_group = coordinator.store_group
         self.delete_group = coordinator.delete_group
-        self.confirm_leadership = coordinator.confirm_leadership
+        self.confirm_leadership = coordinator.lease.confirm
         self.certainly_leads = certainly_leads
         self._coordinator = coordinator
 

@@ -27,7 +27,6 @@ LINES_OF_LONG_FILES: Final[Mapping[str, int]] = {
     "metadata/clients/local_client.py": 650,
     "metadata/clients/routed_client.py": 700,
     "metadata/clients/wire_client.py": 550,
-    "metadata/coordinator/coordinator.py": 800,
     "metadata/log/object_log.py": 600,
     "metadata/rebuild/plan.py": 800,
     "metadata/state/queries.py": 600,

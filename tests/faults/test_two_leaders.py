@@ -141,7 +141,7 @@ class Duel:
 
     async def stored(self, coordinator: PartitionCoordinator) -> list[tuple[ObjectKey, int]]:
         """(object key, base offset) of all that is committed, in offset order."""
-        (found,) = await coordinator.find_batches(
+        (found,) = await coordinator.replica.find_batches(
             [FindBatches(self.partition, 0, 1 << 20)], max_bytes=1 << 20
         )
         assert found.error is None

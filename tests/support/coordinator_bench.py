@@ -187,7 +187,7 @@ class CoordinatorBench:
         *,
         max_bytes: int = 1 << 20,
     ) -> FoundBatches:
-        (found,) = await self.coordinator.find_batches(
+        (found,) = await self.coordinator.replica.find_batches(
             [FindBatches(partition, offset, max_bytes)], max_bytes=1 << 30
         )
         return found

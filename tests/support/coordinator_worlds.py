@@ -201,7 +201,7 @@ class World:
 
     async def settle(self) -> None:
         """The lease is new, so that the next append is the one that the test makes."""
-        await self.coordinator.append_no_op()
+        await self.coordinator.lease.renew()
 
     async def observe(self) -> None:
         """I11: the leader's state is what replaying the log gives."""

@@ -178,7 +178,7 @@ async def running_cluster(
             tasks.create_task(coordinator.run())
             cluster.benches[index] = CoordinatorBench(coordinator, log, clock, rng)
             if not log.end_offset:
-                await coordinator.append_no_op()
+                await coordinator.lease.renew()
         cluster.restart_workers()
         yield cluster
     for index, log in cluster.logs.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.pipeline import Pipeline
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile, CreateTopic
 from tests.support.coordinator_bench import (
@@ -34,13 +35,13 @@ TURNS = 20
 """Of the loop, in which a request comes to the queue of its coordinator; no thread takes part."""
 
 
-async def until_queued(coordinator: PartitionCoordinator) -> None:
+async def until_queued(pipeline: Pipeline) -> None:
     """Wait until everything that was asked is decided, or finds no room among what is decided."""
     still = 0
     async with asyncio.timeout(120):
         while still < TURNS:
-            is_full = coordinator._may_decide.locked()
-            is_idle = not coordinator._deciding and (is_full or coordinator._waiting.empty())
+            is_full = pipeline._may_decide.locked()
+            is_idle = not pipeline._deciding and (is_full or pipeline._waiting.empty())
             still = still + 1 if is_idle else 0
             await asyncio.sleep(0 if is_idle else 0.001)
 
@@ -64,7 +65,7 @@ async def test_what_was_decided_on_a_failed_append_fails_with_it(
         for request in requests:
             # One after the other, so that later ones are decided in later groups, on the earlier.
             waiting.append(asyncio.ensure_future(bench.coordinator.commit_file(request)))
-            await until_queued(bench.coordinator)
+            await until_queued(bench.coordinator.pipeline)
         log.gate.set()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         failed = [isinstance(outcome, CommitFailed) for outcome in outcomes]
@@ -99,7 +100,7 @@ async def test_operations_that_need_no_record_wait_for_what_they_rest_on(tmp_pat
         await log.entered.wait()
         again = asyncio.ensure_future(bench.coordinator.commit_file(request))
         taken = asyncio.ensure_future(bench.topic("flights"))
-        await until_queued(bench.coordinator)
+        await until_queued(bench.coordinator.pipeline)
         assert not again.done()
         assert not taken.done()
         log.gate.set()
@@ -199,7 +200,7 @@ async def test_a_cancelled_caller_takes_nobody_with_it(tmp_path: Path) -> None:
         first = asyncio.ensure_future(bench.commit_one(partition))
         await log.entered.wait()
         second = asyncio.ensure_future(bench.commit_one(partition))
-        await until_queued(bench.coordinator)
+        await until_queued(bench.coordinator.pipeline)
         first.cancel()
         log.gate.set()
         assert (await second).base_offset == 1
@@ -213,8 +214,8 @@ async def test_waiting_operations_are_bounded(tmp_path: Path) -> None:
         partition = await bench.partition()
         log.gate.clear()
         waiting = [asyncio.ensure_future(bench.commit_one(partition)) for _ in range(40)]
-        await until_queued(bench.coordinator)
-        assert bench.coordinator._waiting.qsize() == 2
+        await until_queued(bench.coordinator.pipeline)
+        assert bench.coordinator.pipeline._waiting.qsize() == 2
         log.gate.set()
         answers = await asyncio.gather(*waiting)
         assert sorted(answer.base_offset for answer in answers) == list(range(40))
@@ -229,7 +230,7 @@ async def test_closing_fails_what_waits_and_refuses_what_comes(tmp_path: Path) -
         appending = asyncio.ensure_future(bench.commit_one(partition))
         await log.entered.wait()
         waiting = asyncio.ensure_future(bench.commit_one(partition))
-        await until_queued(bench.coordinator)
+        await until_queued(bench.coordinator.pipeline)
     outcomes = await asyncio.gather(appending, waiting, return_exceptions=True)
     assert isinstance(outcomes[0], CommitOutcomeUnknown)
     assert isinstance(outcomes[1], CommitFailed | NotCoordinator)

@@ -215,7 +215,7 @@ async def test_a_row_damaged_while_it_serves_is_an_error_of_its_partition(
         database.execute(damage, (identity,))
         database.commit()
         database.close()
-        answers = await bench.coordinator.find_batches(
+        answers = await bench.coordinator.replica.find_batches(
             [FindBatches(partition, 0, 1000), FindBatches(other, 0, 1000)], max_bytes=10_000
         )
         assert isinstance(answers[0].error, CorruptState)

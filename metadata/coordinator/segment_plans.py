@@ -1,0 +1,55 @@
+"""Which segments have to be rolled: what is due becomes plans; the answer is all outstanding ones.
+
+A plan stays outstanding until its segment is committed, so a roller that failed gets it again.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from metadata import operations as ops
+from metadata.coordinator.pipeline import Pipeline
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.replica.replica import Replica
+from metadata.rules.segments import candidates, decide_plans, survey
+from metadata.state.queries import segment_plan
+from wal.clock import Clock
+
+
+async def plan_segments(
+    pipeline: Pipeline,
+    replica: Replica,
+    *,
+    clock: Clock,
+    settings: CoordinatorSettings,
+    include_partial: bool,
+) -> Sequence[ops.SegmentPlan]:
+    """At most `plans_per_call_max` plans are outstanding at any time."""
+    limit = settings.plans_per_call_max
+    room = limit - len(replica.image.plans)
+    found = candidates(replica.image, settings, replica.topic_configs) if room > 0 else ()
+    if found:
+        proposals = await replica.state.read(
+            partial(
+                survey,
+                partitions=found,
+                now_ms=clock.now_ms(),
+                include_partial=include_partial,
+                proposals_max=room,
+            )
+        )
+        if proposals:
+            await pipeline.perform(
+                lambda view, now_ms: decide_plans(view, proposals, now_ms, outstanding_max=limit)
+            )
+    outstanding = []
+    for plan in sorted(replica.image.plans.values(), key=lambda plan: plan.object_key):
+        partition_id = replica.partition_id(plan.partition)
+        topic = replica.topic_by_id(plan.partition.topic_id)
+        if partition_id is not None and topic is not None:
+            outstanding.append((plan, partition_id, topic.name))
+    plans = await replica.state.read(
+        lambda connection: [
+            segment_plan(connection, replica.names, *planned) for planned in outstanding
+        ]
+    )
+    return [plan for plan in plans if plan is not None]
