@@ -1,4 +1,4 @@
-"""HOST:PORT, as settings and options have it."""
+"""Parses and prints HOST:PORT, as settings and options have it."""
 
 from wal.errors import InvalidSettings
 

@@ -1,4 +1,4 @@
-"""Who may do what: the one question that the API handlers ask, and whoever answers it.
+"""Decides who may do what: the question that the API handlers ask, and the authorizers that answer.
 
 The words are Kafka's: an operation on a resource of some type, named, or the cluster as a whole.
 Which API asks for which operation is said in the handlers (diskless/api/access.py has what they

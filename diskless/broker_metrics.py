@@ -1,4 +1,4 @@
-"""Which metrics a broker has: every name, its meaning, and the statistics it is read from."""
+"""Lists a broker's metrics: every name, its meaning, and the statistics it is read from."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

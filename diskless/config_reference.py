@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the code: `python -m diskless.config_reference` prints it.
+"""Prints docs/configuration.md from the code: `python -m diskless.config_reference`.
 
 Every key of `diskless.config.Config` with default, bounds and reason, and every topic config with
 what it does here. A test compares the page with what this prints.

@@ -1,4 +1,4 @@
-"""Room for sockets among the files that a process may have open.
+"""Makes room for sockets among the files that a process may have open.
 
 Every connection is a descriptor, and so is every file that is read. The system grants a process
 some number of them: a soft limit, which the process may raise up to a hard one. A broker that ran

@@ -1,4 +1,4 @@
-"""What a broker counts as it happens, on Prometheus's own types: requests, and the loop's lag.
+"""Counts what happens in a broker on Prometheus's own types: requests, and the loop's lag.
 
 They need histograms; everything else is read from components at a scrape (`broker_metrics`).
 """

@@ -1,4 +1,4 @@
-"""The section of the configuration that the coordinator and its helpers read."""
+"""The configuration section of the coordinator and its helpers."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The section of the configuration about deleting old data and forgetting silent producers."""
+"""The configuration section about deleting old data and forgetting silent producers."""
 
 from dataclasses import dataclass
 

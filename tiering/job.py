@@ -1,4 +1,4 @@
-"""The tiering job's driver: plan, roll, commit, until nothing more is due.
+"""Drives a tiering job: plans, rolls and commits until nothing more is due.
 
     coordinator --plans--> Spark tasks --exact results--> one commit for all of them
 

@@ -1,4 +1,4 @@
-"""Batches that cannot be decoded: how a segment keeps them, and gives them back.
+"""Keeps batches that cannot be decoded in a segment, and gives them back.
 
 Produce checks a batch's header and CRC and does not open its records. So a producer can have a
 batch committed whose records contradict its header, or inflate beyond what anybody opens. Such a

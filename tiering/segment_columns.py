@@ -1,4 +1,4 @@
-"""The columns of a segment, from and to the record columns of `wal.records.record_columns`.
+"""Converts the columns of a segment from and to those of `wal.records.record_columns`.
 
 The two schemas differ where a stock Parquet reader would stumble over what Kafka allows:
 

@@ -1,4 +1,4 @@
-"""Segments as `metadata.rebuild.facts.SegmentFacts`, from ranged reads of what little they need.
+"""Reads segments as `metadata.rebuild.facts.SegmentFacts`, in ranged reads of the little it needs.
 
 A footer gives almost all of it, also the checksum of the whole object. The batches of idempotent
 producers come from four columns that lie side by side in each row group, so a row group costs one

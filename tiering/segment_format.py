@@ -1,4 +1,4 @@
-"""What the footer of a Parquet segment says: key-value metadata, checksums, checks.
+"""Defines the footer of a Parquet segment: key-value metadata, checksums, checks.
 
 A segment holds the records `base_offset` .. `last_offset` of one partition, one row per record in
 offset order. Any Parquet reader reads it; docs/segment-format.md is the page for those. What only

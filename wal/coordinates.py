@@ -1,4 +1,4 @@
-"""Names for places: which partition, which offset, which bytes of which object.
+"""Names places: which partition, which offset, which bytes of which object.
 
 These values cross every layer, thousands per WAL object, so they are tuples: immutable, cheap to
 make, and they sort by (topic id, partition), which is the order of a WAL object.

@@ -1,4 +1,4 @@
-"""Open files, kept: a bounded LRU of read-only descriptors keyed by path.
+"""Keeps open files: a bounded LRU of read-only descriptors keyed by path.
 
 Chunk readers and the file store come here for every read, in order or at random, so that reading
 many small extents of the same few files costs one `stat` and one `pread` each instead of an open

@@ -1,4 +1,4 @@
-"""How much memory the inflated records of a whole broker may take, and who waits for it.
+"""Bounds the memory of inflated records in a whole broker; those over it wait.
 
 Whoever opens batches because of what a client asked for (checks of produced records, recompression,
 look-ups of timestamps) reserves what that takes at most, and gives it back when he is done. The

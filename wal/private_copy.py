@@ -1,4 +1,4 @@
-"""Large copies of bytes that do not keep other threads from the interpreter.
+"""Makes large copies of bytes that do not keep other threads from the interpreter.
 
 `bytearray(n)` writes zeros, and assigning a slice copies, with the interpreter's lock held: a
 thread that does so with 50 MiB stops the event loop for 50 to 150 ms, most of it page faults.

@@ -1,4 +1,4 @@
-"""Object keys: ULIDs, minted when a chunk is opened.
+"""Mints and reads object keys: ULIDs, minted when a chunk is opened.
 
 A ULID is 48 bits of milliseconds and 80 random bits in Crockford's base 32, so keys sort by age.
 The two hex digits before it come from the random part and spread WAL objects over key prefixes.

@@ -1,4 +1,4 @@
-"""Blocking work of one component, in a few threads of its own.
+"""Runs the blocking work of one component in a few threads of its own.
 
 `asyncio.to_thread` shares one pool among everybody: a directory whose fsync hangs would hold up
 every other store, chunk and database. So each store owns a `WorkerThreads` with a named limit.

@@ -1,4 +1,4 @@
-"""What the handlers ask the authorizer, and the errors that they answer with.
+"""Asks the authorizer for the handlers, and holds the errors that they answer with.
 
 A handler that takes several rows asks once for all of their names, and gets what is refused: a
 mapping that is nearly always the same empty one. `allowed_rows` then takes the rows apart, and puts

@@ -1,4 +1,4 @@
-"""All APIs for Kafka clients, wired to what they call."""
+"""Wires all APIs for Kafka clients to what they call."""
 
 from diskless.api.access import Access
 from diskless.api.cluster import api_versions, describe_cluster, describe_log_dirs

@@ -1,4 +1,4 @@
-"""The one table from our errors to Kafka's codes, and the errors that only the API knows.
+"""Maps our errors to Kafka's codes, in one table, and holds the errors that only the API knows.
 
 Four decisions in it are not obvious:
 

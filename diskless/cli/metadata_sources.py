@@ -1,4 +1,4 @@
-"""Where `diskless metadata` reads a metadata log from: a broker, a data directory, an object store.
+"""Reads a metadata log for `diskless metadata` from a broker, a data directory or an object store.
 
 - A broker is asked with a stock consumer, as anybody could: it serves the log as a topic.
 - A data directory is opened as a broker opens it, which needs its lock and cuts a torn tail. While

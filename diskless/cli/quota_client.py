@@ -1,4 +1,4 @@
-"""What the `diskless quota` commands ask of a running broker, through a stock Kafka client.
+"""Asks a running broker what the `diskless quota` commands want, through a stock Kafka client.
 
 kafka-python has the messages, and no methods that send them; these are here.
 """

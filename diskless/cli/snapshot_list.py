@@ -1,4 +1,4 @@
-"""`diskless metadata snapshots`: which snapshots of the metadata an object store holds.
+"""`diskless metadata snapshots`: lists the metadata snapshots of an object store.
 
 A snapshot has a manifest only since whoever took it loaded it again and checked every row of it, so
 every one that is *usable* was verified once. With `verify` each is loaded and checked here as well,

@@ -1,4 +1,4 @@
-"""What the commands print: tables, and bars while something takes long.
+"""Prints tables for the commands, and bars while something takes long.
 
 A module of its own because it imports rich: commands import it when they run.
 """

@@ -1,4 +1,4 @@
-"""What the `diskless topic` commands ask of a running broker, through a stock Kafka client."""
+"""Asks a running broker what the `diskless topic` commands want, through a stock Kafka client."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""`diskless verify`: every invariant that can be checked on what a stopped broker left.
+"""`diskless verify`: checks every invariant on what a stopped broker left.
 
 - chunks: every index record, salt, sequence and CRC, every batch's CRC. A torn tail is counted,
   not reported: it is what a crash leaves, and the next start cuts it.

@@ -1,4 +1,4 @@
-"""The rack of a client, from its client id: `diskless_az=<rack>` or `diskless_rack_id=<rack>`.
+"""Reads a client's rack from its client id: `diskless_az=<rack>` or `diskless_rack_id=<rack>`.
 
 Metadata requests do not say where a client is, but every client can choose its id. The hint stands
 at the start of the id or behind a blank, comma or bar, and ends before the next one of these or an

@@ -1,4 +1,4 @@
-"""What this broker tells clients about the cluster: itself, its topics, its configuration.
+"""Tells clients about the cluster: this broker, its topics, its configuration.
 
 A broker with a local metadata log is a cluster of its own; one with the metadata log in the object
 store shares it with others (diskless/cluster/membership.py). Handlers know only the protocols in

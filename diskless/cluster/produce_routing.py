@@ -1,4 +1,4 @@
-"""Which broker a client is sent to: the produce gateways, seen from one client and one partition.
+"""Chooses the broker that a client writes to, among the produce gateways of a partition.
 
 A `ProduceRouting` is made for one membership (who is alive, where, and which broker hosts which
 coordinator) and thrown away with it; a `Cluster` keeps the current one and asks it for `leader_of`

@@ -1,4 +1,4 @@
-"""Consumers that ask a broker of another rack than theirs: who serves them instead (KIP-392).
+"""Sends a consumer to a broker of its own rack (KIP-392).
 
 Any broker serves any partition, so what a consumer gains by a broker of its own rack is only the
 way between the racks, which is slow, and which clouds charge for. Producers say where they are in

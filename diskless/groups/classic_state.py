@@ -1,4 +1,4 @@
-"""A classic group as it is stored: what its next coordinator needs to go on without a rebalance.
+"""Stores a classic group, so that its next coordinator goes on without a rebalance.
 
 Written when a generation becomes stable, when a static member is replaced, and when the last member
 has gone. The bytes are opaque to the metadata log; their first one is a version, and every

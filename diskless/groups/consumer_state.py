@@ -1,4 +1,4 @@
-"""A KIP-848 group as it is stored: what its next coordinator needs to go on as if nothing happened.
+"""Stores a KIP-848 group, so that its next coordinator goes on as if nothing had happened.
 
 Written whenever something in it has changed, before anybody is told of the change. The bytes are
 opaque to the metadata log; their first one is a version, and every structure ends in tagged fields,

@@ -1,4 +1,4 @@
-"""What a group coordinator refuses. `diskless/api/errors.py` knows the codes.
+"""The errors of group coordinators. `diskless/api/errors.py` knows their codes.
 
 A client acts differently on nearly every one of them, so there are many: some make it join again
 under the same id, some under a new one, some look for the coordinator, some give up.

@@ -1,4 +1,4 @@
-"""Groups that change their kind while members are in them.
+"""Turns groups of one kind into the other while members are in them.
 
 Members keep what they have: the partitions that a classic group's leader assigned are held by them
 in the KIP-848 group, until they give them up; and what they hold there is what they were assigned

@@ -1,4 +1,4 @@
-"""Which coordinator a group has, and the way to it if it is on this broker.
+"""Finds the coordinator of a group, and reaches it if it is on this broker.
 
 A group belongs to the metadata partition that its id hashes to; the broker that leads that
 partition is the group's coordinator. This is the `GroupCoordinator` that the API layer calls: it

@@ -1,4 +1,4 @@
-"""Where groups and offsets are made durable, and read back.
+"""Makes groups and offsets durable, and reads them back.
 
 `CoordinatorGroupStore` is the log and the state of one metadata partition that this process leads;
 tests use one in memory. Both pass the same contract tests.

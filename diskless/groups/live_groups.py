@@ -1,4 +1,4 @@
-"""The groups in use: their machines, what these want done, and when they want to be woken.
+"""Keeps the groups in use: their machines, the work these want done, and when to wake them.
 
 How an event goes through: the group's state machine is called, then `settle` carries its effects
 out: answers complete the futures that requests wait for; a state is stored in a task, whose outcome

@@ -1,4 +1,4 @@
-"""The offset manager: what groups have committed, of which topics, and for how long.
+"""The offset manager: knows what groups have committed, of which topics, and for how long.
 
 It sits on a `GroupStore`: putting offsets is an append, and its completion is the answer. Who may
 commit is the group's business; here is what may be committed. Offsets are kept by topic id, so a

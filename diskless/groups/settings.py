@@ -1,4 +1,4 @@
-"""The section of the configuration that consumer groups read. Names and defaults are Kafka's."""
+"""The configuration section of consumer groups, with Kafka's names and defaults."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

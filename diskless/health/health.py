@@ -1,4 +1,4 @@
-"""What `/livez` and `/readyz` say.
+"""Computes what `/livez` and `/readyz` say.
 
 A broker is *live* while its event loop turns; nothing else counts, because a restart mends nothing
 else. It is *ready* when a client that is sent here can be served: started, not stopping, its object

@@ -1,4 +1,4 @@
-"""Limits of what `/readyz` says, apart from its code."""
+"""Holds the limits of `/readyz`, apart from its code."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Keeps knowing whether the object store is reached, also when there is nothing to do.
+"""Checks that the object store can be reached, also while the broker is idle.
 
 Real operations tell (`wal.stores.observed_store`). An interval in which none was answered ends with
 a probe: a GET of `meta/cluster`, or a put of what is there already when puts were failing and none

@@ -1,4 +1,4 @@
-"""Few clients with a backlog read at a time, so that they keep nobody else waiting.
+"""Lets few clients with a backlog read at a time, so that they keep nobody else waiting.
 
 A Fetch is read for in many small pieces of work: look-ups in SQLite, reads of files in threads,
 headers and checksums on the event loop. Each piece queues behind those of all other Fetches that

@@ -1,4 +1,4 @@
-"""Turns of the event loop: what one client sent does not keep others from being served.
+"""Gives clients turns on the event loop, so that what one of them sent does not hold up the rest.
 
 How it works. A connection does its work in *turns*: it answers what is ready and starts what it has
 received until `Turn.is_over`, and says whether anything is left. A turn ends after TURN_STEPS

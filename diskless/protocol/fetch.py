@@ -1,4 +1,4 @@
-"""Fetch by hand: requests of many partitions read in one go, records written without a copy.
+"""Fetch by hand: reads requests of many partitions in one go, writes records without a copy.
 
 Rows of a request have one size, and so do rows of a response without records; both are read and
 written by NumPy, all of them at once. The response is a list of buffers for a vectored write: those

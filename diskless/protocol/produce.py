@@ -1,4 +1,4 @@
-"""Produce by hand: a request is cut into shared slices of the received frame, nothing is copied.
+"""Produce by hand: cuts a request into shared slices of the received frame and copies nothing.
 
 A Produce frame may be 100 MiB of records and some bytes of structure. The decoder reads the
 structure where it lies, in whatever fragments the socket delivered, and gives out each partition's

@@ -1,4 +1,4 @@
-"""Kafka's primitive types: reading them from untrusted bytes, and writing the few we write by hand.
+"""Kafka's primitive types: reads them from untrusted bytes, and writes the few we write by hand.
 
 A `Reader` walks over one or more buffers as if they were one; a scalar that straddles two of them
 is copied, nothing else is.

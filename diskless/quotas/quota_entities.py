@@ -1,4 +1,4 @@
-"""Whom quotas can be for, which quotas there are, and what their values may be.
+"""Says whom a quota can be for, which quotas there are, and what their values may be.
 
 An entity is a user, a client id, or both together; each part may be the default of all that have no
 quotas of their own. An ip address is an entity too, by itself.

@@ -1,4 +1,4 @@
-"""How the rates of clients with quotas are measured; Kafka's names and defaults."""
+"""The configuration section of quotas: how rates are measured; Kafka's names and defaults."""
 
 from dataclasses import dataclass
 

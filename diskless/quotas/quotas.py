@@ -1,4 +1,4 @@
-"""Quotas at work: how long a client has to be quiet for what it sent or was sent.
+"""Applies quotas: computes how long a client has to be quiet for what it sent or was sent.
 
 How it works. Quotas are records of the catalogue, so every broker knows all of them and hears of
 changes as it follows the metadata log. Each broker enforces them by itself, on what passes through

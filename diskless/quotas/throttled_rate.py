@@ -1,4 +1,4 @@
-"""The rate of one client against its quota: how long it has to wait for what it has sent.
+"""Measures the rate of one client against its quota, and how long the client has to wait.
 
 Measured as Kafka does: amounts are summed in windows of a second, the last eleven of which count
 (`quota.window.size.seconds`, `quota.window.num`). The rate is the sum over the time since the

@@ -1,4 +1,4 @@
-"""Batches that need work before they may be appended: done in threads, handed on in order.
+"""Prepares batches that need work before they are appended: in threads, handed on in order.
 
 A batch of a compacted topic has to be opened, one of a topic with a compression.type to be packed
 anew, a very large one to be summed (`wal/records/batch_preparation.py`). That takes from a

@@ -1,4 +1,4 @@
-"""From extents to the bytes a consumer gets.
+"""Reads the bytes that a consumer gets from the extents that hold them.
 
 The replica manager finds out *where* batches lie; this module fetches them and makes them servable.
 Bytes come from, in this order:

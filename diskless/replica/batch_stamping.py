@@ -1,4 +1,4 @@
-"""Which batches of an extent an answer takes, checked and with their offsets written into them.
+"""Selects the batches of an extent for an answer, checks them and writes their offsets into them.
 
 An extent may hold fifty thousand batches of a hundred bytes, or one of fifty megabytes. So this is
 work in steps (`diskless/loop/long_work.py`), which yields after some batches and within the

@@ -1,4 +1,4 @@
-"""From an uploaded chunk to answered producers.
+"""Commits uploaded chunks and answers their producers.
 
 The uploader calls `commit` once per chunk, in seal order; this turns the chunk's extents into one
 coordinator operation and hands every batch's outcome to whoever waits for it. Each waiting batch

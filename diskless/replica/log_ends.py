@@ -1,4 +1,4 @@
-"""What fetches have found out about where logs begin and end, for as long as it holds.
+"""Remembers where logs begin and end, as fetches found out, for as long as it holds.
 
 A poll of 1,000 idle partitions asks where 1,000 logs end, and gets the same answer every time. Here
 it is kept in columns, with a *slot* for each partition of every topic that was fetched: log start

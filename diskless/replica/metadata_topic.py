@@ -1,4 +1,4 @@
-"""The metadata log as the topic `__diskless_metadata`, for any Kafka client that wants to read it.
+"""Serves the metadata log as the topic `__diskless_metadata` to any Kafka client.
 
 It has a partition for each coordinator. A broker serves it from the logs that it follows or leads
 itself, so any of them serves all of it, a follower as far as it has come. The batches are those of

@@ -1,7 +1,7 @@
-"""What is noted of topics and partitions for a rebuild, as this broker's replicas know it.
+"""Gathers the facts of topics and partitions that WAL objects note, from this broker's replicas.
 
-WAL objects carry it (wal/chunks/object_notes.py), and what deletes objects keeps it (metadata/
-note_keeper.py). Memory only, so that any thread may ask.
+WAL objects carry them (wal/chunks/object_notes.py), and what deletes objects keeps them
+(metadata/workers/note_keeper.py). Memory only, so that any thread may ask.
 """
 
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Where a delayed operation waits for its condition or its deadline.
+"""Keeps delayed operations until their condition holds or their deadline passes.
 
 One generic class serves whatever waits: delayed produce, delayed fetch. It knows nothing of
 requests: an operation says when it is satisfied, somebody who changed a key's state says "check the

@@ -1,4 +1,4 @@
-"""ListOffsets by time, exact to the record.
+"""Answers ListOffsets by time, exact to the record.
 
 The coordinator knows the greatest timestamp of every extent, so it answers with the one extent in
 which the record must be. This opens that extent: headers first, then the records of the single

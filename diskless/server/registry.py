@@ -1,4 +1,4 @@
-"""Which APIs this broker serves, and what a handler is.
+"""Holds the APIs that this broker serves, and defines what a handler is.
 
 A handler is a plain function of a Request. It decodes at once, then says when the answer comes:
 

@@ -1,4 +1,4 @@
-"""How much memory requests hold in the whole broker, whose it is, and who has to wait for it.
+"""Bounds the memory that requests hold in the whole broker, and decides who waits for it.
 
 Counted is what is really held: the receive buffers that are lent out, whole, and what each request
 keeps beside them until it is answered (`charge`). The bytes of a Produce request go back when they

@@ -1,4 +1,4 @@
-"""How much memory answers hold in the whole broker, whose it is, and how much a Fetch may bring.
+"""Bounds the memory that answers hold in the whole broker, and how much a Fetch may bring.
 
 Counted are answers on their way (`reserve`: what a Fetch is about to read and what waits to be
 handed to its socket) and answers that their socket has not taken (`set_unsent`). A Fetch reserves

@@ -1,4 +1,4 @@
-"""What the TCP server grants to a client: sizes, numbers and times, all finite by default."""
+"""The configuration section of the TCP server: sizes, numbers and times, all finite by default."""
 
 from dataclasses import dataclass
 

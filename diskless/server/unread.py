@@ -1,4 +1,4 @@
-"""Clients that do not read their answers: how that is noticed, and when they are cut off.
+"""Notices clients that do not read their answers, and cuts them off.
 
 Not to read is no offence. A consumer whose application works on what it has for minutes leaves an
 answer in its socket, and is an ordinary client. It is cut off only when all of these hold:

@@ -1,11 +1,10 @@
-"""Whose bucket prefix it is: the cluster id that is stored in it, under `meta/cluster`.
+"""Keeps the cluster id in the bucket, under `meta/cluster`: it says whose the prefix is.
 
 The object has two lines, the cluster's id and where its metadata log is: `local` or `object`. A
 prefix belongs to one cluster for ever, and a cluster keeps its kind of log. Brokers with the
 metadata log in the object store take their cluster's id from there. A broker with a local metadata
 log writes its own there, and refuses to work on a prefix that has another: what one cluster does
-not know are orphans to it, and it would
-delete the objects of the other.
+not know are orphans to it, and it would delete the objects of the other.
 
 Failure cases: a store that cannot be reached does not keep a broker with a local log from
 starting, since it can still serve what it has; but nobody looks for orphans as long as the prefix

@@ -1,4 +1,4 @@
-"""The data directory: what lies where, and whose it is.
+"""Owns the data directory: what lies where, and whose it is.
 
 DIR/meta.properties          node.id, cluster.id, version; written once, checked at every start
 DIR/incarnation              the latest lives of this broker, one UUID a line

@@ -1,4 +1,4 @@
-"""Whether a store grants what a broker needs, found out before it says `ready`.
+"""Checks that a store grants what a broker needs, before the broker says `ready`.
 
 A start puts `meta/cluster` if it is absent (`diskless.storage.cluster_identity`), which every start
 on the prefix repeats: a put of what is there is refused like any other where puts are not allowed.

@@ -1,4 +1,4 @@
-"""What a topic may be: its configs and its name.
+"""The configs and the name of a topic.
 
 - `topic_configs`: every key: type, default, bounds, meaning
 - `topic_config_entries`: what is in effect, where it comes from, what a change makes of it

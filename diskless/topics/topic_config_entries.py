@@ -1,4 +1,4 @@
-"""What a topic's configs are in effect, where each value comes from, and what a change makes of it.
+"""Computes a topic's effective configs, where each value comes from, and what a change makes of it.
 
 The order of precedence is Kafka's: what was set on the topic, the broker's configuration, the
 built-in default. A broker has keys of its own for some topic configs (`TopicConfig.broker_key`,

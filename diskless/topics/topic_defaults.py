@@ -1,4 +1,4 @@
-"""What topics have that do not say otherwise: the part of it that a broker's configuration can set.
+"""The defaults of topic configs that a broker's configuration can set.
 
 Names are Kafka's broker keys (`TopicConfig.broker_key`). Retention has a section of its own beside
 the workers that need it (metadata/retention_settings.py); whatever has no key here has the default

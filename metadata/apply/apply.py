@@ -1,4 +1,4 @@
-"""Applying metadata records to the SQLite state: the one code path for live operation and replay.
+"""Applies metadata records to the SQLite state: the one code path for live operation and replay.
 
 `RecordApplier` turns records into rows inside one SQLite transaction
 (metadata/apply/transaction.py). It is deterministic: it reads records and rows, never a clock, a

@@ -1,4 +1,4 @@
-"""Applying FileCommitted records: most of what a coordinator does, so done in bulk.
+"""Applies FileCommitted records: most of what a coordinator does, so done in bulk.
 
 `FileCommits` turns the columns of a record (metadata/records/file_committed.py) into rows with a
 few NumPy operations and collects them over the whole transaction, which usually covers the files of

@@ -1,4 +1,4 @@
-"""Applying the records of metadata/records/control.py to the SQLite state.
+"""Applies the records of metadata/records/control.py to the SQLite state.
 
 Called by metadata/apply/apply.py, inside its transaction; like there, everything follows from the
 record and the rows, and a record that contradicts the state raises CorruptState.

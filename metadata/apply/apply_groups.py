@@ -1,4 +1,4 @@
-"""Applying the records of metadata/records/groups.py to the SQLite state.
+"""Applies the records of metadata/records/groups.py to the SQLite state.
 
 `GroupChanges` works inside a `StateTransaction` and is deterministic: everything follows from the
 records and the rows, wherever one transaction ends and the next one begins.

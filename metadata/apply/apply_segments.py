@@ -1,4 +1,4 @@
-"""Applying the records about segments and the files of the store.
+"""Applies the records about segments and the files of the store.
 
 Called by metadata/apply/apply.py, inside its transaction and with its rules.
 """

@@ -1,4 +1,4 @@
-"""Applying the records about topics: their partitions, configs, and end.
+"""Applies the records about topics: their partitions, their configs and their deletion.
 
 Called by metadata/apply/apply.py, inside its transaction and with its rules.
 """

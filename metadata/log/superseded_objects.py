@@ -1,4 +1,4 @@
-"""Since when the objects of a log are not the last one any more, as far as their leader knows.
+"""Remembers since when each object of a log is no longer the last one, as far as its leader knows.
 
 What was the last object a moment ago must not be deleted yet: somebody may be listing the log to
 find out whether there is anything behind another object, and would see neither this one, which went

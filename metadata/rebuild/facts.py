@@ -1,4 +1,4 @@
-"""What a bucket tells of the metadata that was lost: the input of a rebuild, as values.
+"""The input of a rebuild as values: what a bucket tells of the metadata that was lost.
 
 `metadata.rebuild.rebuild` reads WAL objects into `ObjectFacts`; segments, which need a Parquet
 reader, come as `SegmentFacts` from `tiering.segment_footers`. `metadata.rebuild.plan` turns both

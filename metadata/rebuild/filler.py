@@ -1,4 +1,4 @@
-"""WAL objects that a rebuild writes itself: fillers for holes, and copies that untie an order.
+"""Writes the WAL objects that a rebuild adds: fillers for holes, and copies that resolve an order.
 
 A *hole* is a range of offsets whose records nobody has. Consumers have committed offsets behind it,
 so it must stay; extents of a partition follow each other without gap, so something must lie there.

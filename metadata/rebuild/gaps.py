@@ -1,4 +1,4 @@
-"""Gaps between offsets that are known, what may belong into them, and what of it fits.
+"""Finds the gaps between known offsets, and the batches that may belong into them and fit.
 
 Pure values and arithmetic; metadata/rebuild/placement.py decides with them.
 """

@@ -1,4 +1,4 @@
-"""Which topics there were: ids, names, numbers of partitions, configuration.
+"""Reconstructs which topics there were: ids, names, numbers of partitions, configuration.
 
 A topic is named by the notes of objects with data of it, by segments, and by notes objects. A name
 belongs to one topic at a time, so of several topics with one name all but one were deleted before

@@ -1,4 +1,4 @@
-"""Columns of integers as bytes: many numbers that resemble each other, in as few bytes as is cheap.
+"""Packs columns of integers that resemble each other into few bytes, cheaply.
 
     uvarint  count + 1
     uint8    width          bytes of each entry, 0 to 8

@@ -1,4 +1,4 @@
-"""What makes a committed segment the same one: its place and its bytes, as one digest.
+"""Identifies a committed segment by one digest of its place and its bytes.
 
 Kept beside the segment's file like the digest of a commit request, so that committing it again is
 recognised, and committing other bytes under its key is refused.

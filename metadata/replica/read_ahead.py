@@ -1,4 +1,4 @@
-"""Reads a metadata log ahead of whoever applies it, so that the store and SQLite work side by side.
+"""Reads a metadata log ahead of its applier, so that the store and SQLite work side by side.
 
     async with aclosing(read_ahead(log, offset, REPLAY_BYTES)) as replayed:
         async for batches in replayed:

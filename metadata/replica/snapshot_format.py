@@ -1,4 +1,4 @@
-"""What a snapshot is in the object store: its keys and its manifest.
+"""Defines a snapshot in the object store: its keys and its manifest.
 
     meta/<metadata partition>/snapshots/<20-digit next offset>-<ULID>/part-<5 digits>
     meta/<metadata partition>/snapshots/<20-digit next offset>-<ULID>/manifest

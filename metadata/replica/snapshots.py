@@ -1,4 +1,4 @@
-"""Snapshots of the coordinator's state: stored, checked, loaded.
+"""Stores, checks and loads snapshots of the coordinator's state.
 
 A snapshot is a copy of the SQLite state at one position of the metadata log, in the object store
 (metadata/replica/snapshot_format.py). It is what allows the log to be pruned, and what a broker

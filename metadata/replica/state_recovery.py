@@ -1,4 +1,4 @@
-"""Opening the SQLite state: trust it only when everything fits, else make it anew.
+"""Opens the SQLite state: trusts it only when everything fits, else makes it anew.
 
 SQLite is a cache (P8). What may become of it, in this order:
 

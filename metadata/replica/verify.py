@@ -1,4 +1,4 @@
-"""Checking a coordinator's stored metadata against itself: its part of `diskless verify`.
+"""Checks a coordinator's stored metadata against itself: its part of `diskless verify`.
 
 The metadata log is replayed from its start into a scratch state, and that state - the truth - is
 checked for everything that can be checked without the object store. A log that was pruned is

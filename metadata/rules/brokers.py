@@ -1,4 +1,4 @@
-"""Deciding which brokers are registered; pure functions over the speculative view.
+"""Decides which brokers are registered; pure functions over the speculative view.
 
 The catalogue's log says which brokers there are, so that every broker sees the same ones. A broker
 that says it is alive changes nothing as long as it is where it was.

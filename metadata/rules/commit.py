@@ -1,4 +1,4 @@
-"""Deciding a commit: which batches of a WAL object are appended, at which offsets.
+"""Decides a commit: which batches of a WAL object are appended, at which offsets.
 
 Functions over the speculative view; nothing here waits or does I/O. A commit is idempotent by
 object key: a key that was committed before, or is pending, gets the first answer again, whatever

@@ -1,4 +1,4 @@
-"""Checking a commit request, and its batches as columns.
+"""Checks a commit request and holds its batches as columns.
 
 What can be said of a request without any state: that it holds together, which content it has
 (the digest that a re-sent commit is recognised by), and its numbers as arrays, by which

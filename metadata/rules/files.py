@@ -1,4 +1,4 @@
-"""Deciding about WAL files that nothing references any more: pure functions, nothing here waits.
+"""Decides about WAL files that nothing references any more: pure functions, nothing here waits.
 
 A file belongs to the coordinators of its owner list, one after the other. Where it stands at one of
 them says its row:

@@ -1,4 +1,4 @@
-"""Which coordinator a group has, and deciding what is written down about groups.
+"""Decides which coordinator a group has, and what is written down about groups.
 
 Nothing here depends on the state: the group's coordinator keeps the group in memory and has judged
 everything that can be refused. What comes here is written down; whoever comes last wins. Only sizes

@@ -1,4 +1,4 @@
-"""Deciding quotas of clients; pure functions over the speculative view.
+"""Decides quotas of clients; pure functions over the speculative view.
 
 They are the catalogue's. An entity is whatever names it: changes of one key leave the others of the
 same entity alone, and an entity without quotas is forgotten.

@@ -1,4 +1,4 @@
-"""What retention deletes: pure functions over the rows of one partition, oldest first.
+"""Decides what retention deletes: pure functions over the rows of one partition, oldest first.
 
 Kafka's rules, with rows for its segments. A row is a WAL row or a Parquet segment; it is deleted
 whole or stays.

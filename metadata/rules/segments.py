@@ -1,4 +1,4 @@
-"""Planning segments and committing them.
+"""Plans segments and decides their commits.
 
 A plan fixes offsets and object key before anybody writes a byte, and it is durable: a roll task
 that is killed, repeated or run twice by Spark writes the same object, and put-if-absent makes the

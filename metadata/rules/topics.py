@@ -1,4 +1,4 @@
-"""Deciding what creates, alters and deletes topics, deletes records, hands out producer ids.
+"""Decides the creation, change and deletion of topics, deletes records, hands out producer ids.
 
 Pure functions over the speculative view, like metadata/rules/commit.py: they write what the
 operation will have done into the view and return the records that make it so.

@@ -1,4 +1,4 @@
-"""The answer to a commit: how it is stored, and how it becomes a list of `BatchCommit`s.
+"""Stores the answer to a commit, and turns it into a list of `BatchCommit`s.
 
 The first answer and the answer to a re-sent commit go through the same function, from the same
 stored columns, so they are equal by construction. Errors are stored as the code that the metadata

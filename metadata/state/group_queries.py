@@ -1,4 +1,4 @@
-"""Reading committed group state from SQLite: offsets, stored groups, offsets to expire.
+"""Reads committed group state from SQLite: offsets, stored groups, offsets to expire.
 
 Read by the group's coordinator when it comes to lead, and by whatever lets offsets expire; while it
 leads, it answers from its own memory. Every row that is read is checked.

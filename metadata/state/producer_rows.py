@@ -1,4 +1,4 @@
-"""Producer states as rows of SQLite, written and read many at a time.
+"""Writes and reads producer states as rows of SQLite, many at a time.
 
 A file of 1,600 batches may name 1,600 producers; looking each one up alone would cost more than all
 the rest of its commit.

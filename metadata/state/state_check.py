@@ -1,4 +1,4 @@
-"""Whether a SQLite state is what the metadata log made of it: the check before it is served.
+"""Checks that a SQLite state is what the metadata log made of it, before it is served.
 
 SQLite may lie (P8): of 200 single flipped bits in a closed database, about a quarter pass its own
 integrity check and give wrong rows; and a row that is missing, or left from before, is told from a

@@ -1,4 +1,4 @@
-"""The SQLite state as a file: copying it while it is written, and knowing it again after a stop.
+"""Handles the SQLite state as a file: copies it under writes, and recognises it after a stop.
 
 **Copies.** `copy_database` uses SQLite's backup API in a single step, within one read transaction:
 the copy is one committed state, whatever is committed meanwhile. The writer goes on, because in WAL

@@ -1,4 +1,4 @@
-"""Rows of integer tables straight from the pages of a SQLite file, many at a time.
+"""Reads rows of integer tables straight from the pages of a SQLite file, many at a time.
 
 After a crash every row of the state is checked before anything is served
 (metadata/state/state_check.py), and with a million committed batches what that costs is the Python

@@ -1,4 +1,4 @@
-"""Which brokers are alive, as the leader of the catalogue hears it.
+"""Knows which brokers are alive, as the leader of the catalogue hears it.
 
 Every broker says every few seconds that it is there (`register_broker`). The first time, and when
 it comes back elsewhere or in another life, that becomes a record of the catalogue, from which all

@@ -1,4 +1,4 @@
-"""DeleteRecords in bounded steps: a request that deletes a million rows holds up nobody.
+"""Deletes records in bounded steps: a request that deletes a million rows holds up nobody.
 
 Moving a log start offset deletes the rows below it in the same transaction. So a request that
 deletes many is carried out as several operations, each of which deletes a bounded number of rows;

@@ -1,4 +1,4 @@
-"""Agreeing with other coordinators that nobody knows a file, and that nobody ever will.
+"""Makes other coordinators agree that nobody knows a file, and that nobody ever will.
 
 Two rounds. First everyone is asked whether it knows the file (DescribeFiles, which only reads);
 that sorts out almost everything, and nothing is written for files that are alive somewhere. Then

@@ -1,4 +1,4 @@
-"""The background work of one coordinator on files that it has no live batches in any more.
+"""Deletes and hands over the files in which one coordinator has no live batches any more.
 
 An object becomes deletable when its last live batch goes (rolled into a segment, deleted with its
 records or its topic), or at once when its commit left no batch alive. From then on, and after a

@@ -1,4 +1,4 @@
-"""Files of chunks that are no longer kept, for the chunks to come.
+"""Keeps the files of chunks that are gone, for the chunks to come.
 
 A broker under load opens and deletes dozens of chunks a second, of five files each. ext4 does not
 give out the inode of a file that was deleted within the last seconds, and looks at each such inode

@@ -1,4 +1,4 @@
-"""What a WAL object tells beside its batches, so that metadata can be rebuilt from a bucket.
+"""Writes and reads what a WAL object notes beside its batches, for a rebuild of the metadata.
 
 The index of an object says which batches it holds. It cannot say what their topics are called, nor
 at which offsets they were committed: the object is stored before it is committed. So each object

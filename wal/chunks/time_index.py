@@ -1,4 +1,4 @@
-"""What is known of the timestamps in one extent of a WAL object, to answer for any time.
+"""Knows the timestamps in one extent of a WAL object, to answer for any time.
 
 Made of the headers of the extent's batches; a batch whose records were looked into adds the records
 at which its largest timestamp rises (`wal/records/record_scan.py`). What was learned stays right,

@@ -1,4 +1,4 @@
-"""What some batches need before they may be appended, and what that takes.
+"""Says what work a batch needs before it may be appended, and does it.
 
 Most batches need nothing: their CRC is summed where they arrive, and they are appended as they are.
 Three kinds take too long for that: a batch of several MiB, which has to be summed; one of a topic

@@ -1,4 +1,4 @@
-"""Which RecordBatches a partition accepts: Kafka's checks on produce, in Kafka's order.
+"""Decides which RecordBatches a partition accepts: Kafka's produce checks, in Kafka's order.
 
 Three steps, each for what it costs, all before the batch is appended: `check_header` reads 61
 bytes, `check_contents` sums the bytes under the CRC, `check_records` opens the records. They are

@@ -1,4 +1,4 @@
-"""A RecordBatch with its records under another codec: what compression.type asks of a broker.
+"""Packs the records of a RecordBatch with another codec, as compression.type asks.
 
 Records are deflated as the one run of bytes they are; nobody looks into them. So the
 batch stays the same but for its codec, its length and its CRC, and who reads it gets the records

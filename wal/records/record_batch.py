@@ -1,4 +1,4 @@
-"""The 61-byte header of a RecordBatch v2: parse it, patch it, check its CRC.
+"""Parses, patches and checks the 61-byte header of a RecordBatch v2.
 
 A RecordBatch stays the bytes its producer sent, from the socket to the consumer. The produce and
 fetch paths call this module to learn what they must know about those bytes and to change the few

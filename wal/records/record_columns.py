@@ -1,4 +1,4 @@
-"""RecordBatches to Arrow columns and back, without touching a record in Python.
+"""Turns RecordBatches into Arrow columns and back, without touching a record in Python.
 
 Tiering decodes the batches of a segment into the table that becomes Parquet; the segment reader
 encodes rows of it into RecordBatches for consumers. (`wal/records/record_scan.py` looks into single

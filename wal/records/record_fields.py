@@ -1,4 +1,4 @@
-"""Where the fields of records lie: numbers decoded, byte strings located, all records at once.
+"""Locates the fields of records: numbers decoded, byte strings found, all records at once.
 
 `wal/records/record_columns.py` makes columns of whole batches with it, `wal/records/record_scan.py`
 looks into single ones. The records have been found before (`wal/records/varint_columns.py`); here

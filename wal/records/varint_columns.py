@@ -1,4 +1,4 @@
-"""Kafka's zigzag varints, read and written a column at a time.
+"""Reads and writes Kafka's zigzag varints, a column at a time.
 
 wal/records/record_columns.py opens RecordBatches with this. A record is a chain of variable-length
 fields, so the position of each field depends on the one before it; the trick throughout is to

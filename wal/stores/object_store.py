@@ -1,4 +1,4 @@
-"""What this project asks of an object store: six operations, one contract.
+"""Defines what this project asks of an object store: six operations, one contract.
 
 Implementations: `wal.stores.file_store` (a directory), `wal.stores.memory_store` (tests),
 `wal.stores.s3_store`. All pass `tests/wal/stores/test_object_store_contract.py`.

@@ -1,4 +1,4 @@
-"""Whether an object store is reached, as the outcomes of real operations tell.
+"""Watches whether an object store can be reached, by the outcomes of real operations.
 
     reach = StoreReach(url, clock=clock)
     store = ObservedStore(opened_store, reach)     # the same contract, and it takes notes

@@ -1,4 +1,4 @@
-"""How often and how fast to try again: bounded in attempts and in time, jittered.
+"""Decides how often and how fast to try again: bounded in attempts and in time, jittered.
 
 Plain decisions; the caller does the waiting, with `asyncio.sleep` in the broker and `time.sleep` in
 a Spark task:

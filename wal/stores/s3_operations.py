@@ -1,4 +1,4 @@
-"""The operations of the S3 stores, without their I/O: what to ask next, and what follows from it.
+"""The operations of the S3 stores, without their I/O: the next request, and what its answer means.
 
 Two stores speak to S3: `wal.stores.s3_store` for the broker's event loop and
 `wal.stores.blocking_s3_store` for the threads of Spark tasks. What they promise

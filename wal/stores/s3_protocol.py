@@ -1,4 +1,4 @@
-"""What the S3 stores know of S3: its requests, and what an answer means.
+"""Knows S3 for the S3 stores: its requests, and what an answer means.
 
 Plain functions of single requests and answers; `wal.stores.s3_operations` puts them together, and
 the two clients, `wal.stores.s3_store` (aioboto3) and `wal.stores.blocking_s3_store` (boto3), send

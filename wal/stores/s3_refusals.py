@@ -1,4 +1,4 @@
-"""What S3's refusals mean for whoever runs a broker: one line with what, where and what to do.
+"""Explains S3's refusals to operators: one line with what, where and what to do.
 
 A refusal is an answer that does not change by asking again (`Failure.REFUSED` in
 `wal.stores.s3_protocol`), or no request at all for want of credentials. `wal.stores.s3_operations`

@@ -1,4 +1,4 @@
-"""Limits of the S3 client, apart from its code: a configuration needs no botocore to be read."""
+"""The limits of the S3 client, apart from its code: reading a configuration needs no botocore."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Object stores by URL: the one place that knows which implementation a URL means.
+"""Opens object stores by URL: the one place that knows which implementation a URL means.
 
 | URL | store |
 |---|---|

@@ -1,4 +1,4 @@
-"""Kafka's primitive types, written, and read from bytes that somebody else wrote.
+"""Reads and writes Kafka's primitive types; what it reads, somebody else wrote.
 
     int8, int16, int32, int64   big-endian, two's complement
     float64                     IEEE 754, big-endian

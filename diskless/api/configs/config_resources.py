@@ -1,4 +1,4 @@
-"""What the APIs for configs have in common: resources, who may see and alter them, checks, answers.
+"""Holds what the APIs for configs share: resources, who may see and alter them, checks, answers.
 
 - A topic's configs can be altered. A broker's are read only, and so are groups', which are the same
   for all groups; there are no configs of loggers and clients: INVALID_REQUEST says which.

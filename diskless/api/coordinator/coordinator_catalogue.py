@@ -1,4 +1,4 @@
-"""The APIs by which brokers, and whoever knows KIP-1164, reach the coordinators of this broker.
+"""Wires the APIs by which brokers and KIP-1164 clients reach the coordinators of this broker.
 
 The seven of the KIP are listed by ApiVersions, as Kafka lists every API of a listener; stock
 clients pass over keys that they have no use for. The private ones are not. FindCoordinator has no

@@ -1,4 +1,4 @@
-"""How a broker serves an operation of the coordinators it leads.
+"""Serves an operation of the coordinators that this broker leads.
 
 Each API of this kind decodes with its `Operation` (metadata/messages/codec.py), calls the broker's
 `CoordinatorClient`, and encodes. What they share is here:

@@ -1,4 +1,4 @@
-"""DisklessCommitFile, key 95, version 0: the batches of an uploaded object get their offsets.
+"""DisklessCommitFile, key 95, version 0: gives the batches of an uploaded object their offsets.
 
 - Idempotent by object key: a commit that was answered before is answered the same way again.
 - Errors belong to batches. A batch of another magic, or whose numbers contradict each other, is

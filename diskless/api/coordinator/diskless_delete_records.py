@@ -1,4 +1,4 @@
-"""DisklessDeleteRecords, key 96, version 0: everything below an offset goes.
+"""DisklessDeleteRecords, key 96, version 0: deletes everything below an offset.
 
 - Offset -1 is the high watermark, as in Kafka's DeleteRecords.
 - LowWatermark is the log start offset afterwards; it never goes back.

@@ -1,4 +1,4 @@
-"""DisklessDeleteTopics, key 94, version 0: topics and all their partitions go.
+"""DisklessDeleteTopics, key 94, version 0: deletes topics with all their partitions.
 
 - Served by the leader of the catalogue, which sees to the other coordinators.
 - A topic that is not there is UNKNOWN_TOPIC_ID.

@@ -1,4 +1,4 @@
-"""DeleteGroups, key 42, versions 0-2: groups without members go, with their offsets.
+"""DeleteGroups, key 42, versions 0-2: deletes groups without members, with their offsets.
 
 Asks for DELETE on each group.
 """

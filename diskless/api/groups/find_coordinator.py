@@ -1,4 +1,4 @@
-"""FindCoordinator, key 10, versions 0-6: the broker to which everything about a group goes.
+"""FindCoordinator, key 10, versions 0-6: names the broker that coordinates a group.
 
 - Groups (type 0): the broker that leads the metadata partition the group belongs to.
   COORDINATOR_NOT_AVAILABLE while nobody leads it.

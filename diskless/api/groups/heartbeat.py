@@ -1,4 +1,4 @@
-"""Heartbeat, key 12, versions 0-4: a member of a classic group is alive.
+"""Heartbeat, key 12, versions 0-4: a member of a classic group says that it is alive.
 
 A coordinator that cannot be certain to be one still (its lease has run out) hears the heartbeat and
 answers COORDINATOR_NOT_AVAILABLE, where Apache Kafka would confirm it. Asks for READ on the group.

@@ -1,4 +1,4 @@
-"""JoinGroup, key 11, versions 0-9: a member comes into the next generation of its classic group.
+"""JoinGroup, key 11, versions 0-9: a member enters the next generation of its classic group.
 
 - The answer comes when the generation begins, which may be minutes later.
 - Version 0 has no rebalance timeout; it is the session timeout then.

@@ -1,4 +1,4 @@
-"""LeaveGroup, key 13, versions 0-5: members go; from version 3 on several, each with its error.
+"""LeaveGroup, key 13, versions 0-5: members leave; from version 3 on several, each with its error.
 
 Asks for READ on the group.
 """

@@ -1,4 +1,4 @@
-"""OffsetDelete, key 47, version 0: a group forgets what it committed of some partitions.
+"""OffsetDelete, key 47, version 0: deletes what a group committed of some partitions.
 
 A topic that the group reads is GROUP_SUBSCRIBED_TO_TOPIC; a group with members of another kind than
 consumers is NON_EMPTY_GROUP. Asks for DELETE on the group, and for READ on each topic.

@@ -1,4 +1,4 @@
-"""SyncGroup, key 14, versions 0-5: a member of a classic group is told what is assigned to it.
+"""SyncGroup, key 14, versions 0-5: gives a member of a classic group its assignment.
 
 The answer comes when the leader has said so and that is durable. Asks for READ on the group.
 """

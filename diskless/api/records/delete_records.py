@@ -1,4 +1,4 @@
-"""DeleteRecords, key 21, versions 0-2: the log start of partitions moves up to an offset.
+"""DeleteRecords, key 21, versions 0-2: moves the log start of partitions up to an offset.
 
 - Offset -1 is the high watermark: everything goes. An offset below the log start changes nothing
   and is a success; one above the high watermark is OFFSET_OUT_OF_RANGE.

@@ -1,4 +1,4 @@
-"""Fetch under consumer_byte_rate quotas: what api/records/fetch.py does, measured and held back.
+"""Serves Fetch under consumer_byte_rate quotas: api/records/fetch.py, measured and held back.
 
 - Whoever has to wait for what it was sent before is answered at once, with nothing and with
   throttle_time_ms: an empty response to a full fetch, as Kafka gives it. A request in a fetch

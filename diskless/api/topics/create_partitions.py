@@ -1,4 +1,4 @@
-"""CreatePartitions, key 37, versions 0-3: topics grow; they never shrink.
+"""CreatePartitions, key 37, versions 0-3: adds partitions to topics, which never shrink.
 
 - `count` is how many partitions the topic has afterwards. It must grow: INVALID_PARTITIONS.
 - A manual assignment must have one entry per new partition; its brokers are ignored, since any

@@ -1,4 +1,4 @@
-"""Topics that a request names, found or refused."""
+"""Finds or refuses the topics that a request names."""
 
 from diskless.ports import TopicAdmin
 from diskless.topics.topic_names import check_topic_name

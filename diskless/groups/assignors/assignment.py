@@ -1,4 +1,4 @@
-"""What an assignor of partitions is given, and what it gives; the assignors are in `assignors`."""
+"""The input and the result of an assignor of partitions; the assignors are in `assignors`."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

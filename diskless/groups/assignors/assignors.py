@@ -1,4 +1,4 @@
-"""The assignors of partitions that a group's members can ask for."""
+"""Lists the assignors of partitions that a group's members can ask for."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

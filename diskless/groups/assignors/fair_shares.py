@@ -1,4 +1,4 @@
-"""How many of which partitions each member gets: as even as can be, then as few moves as can be.
+"""Computes how many partitions each member gets: as evenly as possible, then with the fewest moves.
 
 Partitions of topics with the same readers are interchangeable here; they are one *kind*, and only
 counts matter: how many of a kind a member has now, and gets. Finding the counts is a flow of

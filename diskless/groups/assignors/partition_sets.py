@@ -1,4 +1,4 @@
-"""Sets of partitions by topic id: what a member has, is to have, or says that it has.
+"""Sets of partitions by topic id: what a member owns, is assigned, or reports.
 
 They are values: nothing here changes what it is given. No topic in a result is without partitions.
 """

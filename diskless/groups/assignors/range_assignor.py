@@ -1,4 +1,4 @@
-"""The assignor `range`: neighbouring partitions to one member, the same ones of alike topics.
+"""The assignor `range`: gives a member neighbouring partitions, the same ones of similar topics.
 
 Per topic, every subscriber gets as many partitions as any other, or one more. Topics with the same
 subscribers and the same number of partitions are *alike* and assigned as one: partition 7 of each

@@ -1,4 +1,4 @@
-"""The assignor `uniform`: shares of the same size, and as few partitions moved as that allows.
+"""The assignor `uniform`: gives members equal shares and moves the fewest partitions that allows.
 
 Members with the same subscriptions get as many partitions as any other, or one more. Members with
 different ones get as even shares as their subscriptions allow: nobody could give a partition to

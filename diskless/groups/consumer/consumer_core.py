@@ -1,4 +1,4 @@
-"""What all members of a KIP-848 group share, whichever protocol they speak.
+"""Holds what all members of a KIP-848 group share, whichever protocol they speak.
 
     a member comes, goes or subscribes otherwise ─┐
     topics come, go or grow ──────────────────────┴▶ group epoch + 1

@@ -1,4 +1,4 @@
-"""Heartbeats of KIP-848 members: which epochs mean something else, and which make no sense.
+"""Checks heartbeats of KIP-848 members: the epochs with a special meaning, and those without any.
 
 They are refused before anything is looked up.
 """

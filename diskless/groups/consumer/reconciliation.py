@@ -1,4 +1,4 @@
-"""How a member of a KIP-848 group gets from what it has to its target.
+"""Moves a member of a KIP-848 group from what it owns to its target.
 
             ┌── nothing to give up: epoch = the assignment's ──▶ STABLE or UNRELEASED
     STABLE ─┤                                                          ▲

@@ -1,4 +1,4 @@
-"""Who is in a KIP-848 group, and who holds which partition.
+"""Knows who is in a KIP-848 group, and who holds which partition.
 
 Invariants:
 - A partition has at most one holder: the member it is assigned to, or that has not said yet that it

@@ -1,4 +1,4 @@
-"""Which topics the members of a KIP-848 group mean.
+"""Resolves the topics that the members of a KIP-848 group subscribe to.
 
 Subscriptions are names, a pattern, or both; what counts is the topics there are. What they come to
 is kept until topics change, and shared by members with the same subscription. The cluster's own

@@ -1,4 +1,4 @@
-"""Subscriptions by a pattern of topic names, in the RE2 dialect that Kafka has for them.
+"""Matches topic names against subscribed patterns, in the RE2 dialect that Kafka uses for them.
 
 RE2 takes time proportional to the name, whatever the pattern, and memory up to a limit: a client
 cannot make the broker work for ever. A pattern is for whole names, as in Kafka: `a` matches only
