@@ -150,7 +150,6 @@ class ReplicaManager(Protocol):
         self,
         batches: Sequence[AppendBatch],
         *,
-        acks: int,
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
@@ -159,8 +158,7 @@ class ReplicaManager(Protocol):
 
         Called, and taken to its end, in the order in which requests arrive on a connection, which
         is what keeps a producer's batches in sequence. Cancelling the awaitable gives up the
-        answer, never the append. A future is awaited through a callback, without a task. `acks` is
-        -1, 0 or 1.
+        answer, never the append. A future is awaited through a callback, without a task.
         """
         ...
 

@@ -1,6 +1,9 @@
 """Append and fetch: what a partition's log is, and what waits for it.
 
-- `replica_manager`: the one place that knows what a partition's log is. Read this first.
+- `replica_manager`: Produce, from the checks to the write loop, and the delayed produce. Read this
+  first.
+- `fetcher`, `fetch_look`: Fetch, and the delayed fetch; what a fetch knows while it is served
+- `offset_lookup`: ListOffsets; `served_topics`: which topic a request names
 - `batch_lanes`: batches that need work before they are appended: in threads, and in order
 - `commit_lane`: commits uploaded chunks in order, and answers producers
 - `batch_reader`, `batch_stamping`: from extents to the bytes that a consumer gets; which batches of

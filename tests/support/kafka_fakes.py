@@ -206,7 +206,6 @@ class FakeReplicaManager:
         self,
         batches: Sequence[AppendBatch],
         *,
-        acks: int,
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,

@@ -92,7 +92,6 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
         try:
             answer = yield from manager.append(
                 rows.allowed,
-                acks=asked.acks,
                 timeout_ms=asked.timeout_ms,
                 produce_version=request.version,
                 client=request.client,

@@ -250,24 +250,18 @@ class Setting:
     def append(
         self,
         *batches: AppendBatch,
-        acks: int = -1,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
     ) -> "asyncio.Future[Sequence[AppendResult]]":
-        return done_at_once(
-            self.appending(*batches, acks=acks, timeout_ms=timeout_ms, client=client)
-        )
+        return done_at_once(self.appending(*batches, timeout_ms=timeout_ms, client=client))
 
     def appending(
         self,
         *batches: AppendBatch,
-        acks: int = -1,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
     ) -> Steps["asyncio.Future[Sequence[AppendResult]]"]:
-        return self.manager.append(
-            batches, acks=acks, timeout_ms=timeout_ms, produce_version=9, client=client
-        )
+        return self.manager.append(batches, timeout_ms=timeout_ms, produce_version=9, client=client)
 
     def fetch(
         self,
@@ -437,12 +431,6 @@ async def test_what_the_disk_refused_is_the_outcome_of_every_batch(setting: Sett
     assert [type(result.error) for result in await future] == [StorageFailed, StorageFailed]
 
 
-async def test_acks_that_do_not_exist_reach_no_chunk(setting: Setting) -> None:
-    future = setting.append(setting.batch(0), acks=3)
-    assert isinstance((await future)[0].error, InvalidRequest)
-    assert setting.write_loop.calls == []
-
-
 async def test_a_changed_topic_configuration_counts_from_the_next_batch(setting: Setting) -> None:
     small = TopicDescription(
         topic_id=TOPIC.topic_id, name="t", partition_count=3, configs={"max.message.bytes": "10"}
@@ -501,17 +489,16 @@ async def test_after_large_batches_others_come_first(setting: Setting) -> None:
     assert len(setting.write_loop.batches) == 5
 
 
-@pytest.mark.parametrize("acks", [0, 1])
 async def test_a_batch_that_has_to_be_opened_holds_up_its_partition_alone(
-    setting: Setting, acks: int
+    setting: Setting,
 ) -> None:
     setting.configure({"cleanup.policy": "compact"})
     setting.shut_door()
     keyed = build_batch([Row(NOW_MS, b"key")], codec=GZIP)
-    opened = setting.append(setting.batch(0, keyed), acks=acks)
+    opened = setting.append(setting.batch(0, keyed))
     setting.configure({})
-    behind = setting.append(setting.batch(0), setting.batch(1), acks=acks)
-    beside = setting.append(setting.batch(0), acks=acks, client=OTHER_CLIENT)
+    behind = setting.append(setting.batch(0), setting.batch(1))
+    beside = setting.append(setting.batch(0), client=OTHER_CLIENT)
     assert [batch.partition for batch in setting.write_loop.batches] == [P1, P0]
     setting.open_door()
     await until(lambda: len(setting.write_loop.batches) == 4)

@@ -1,0 +1,148 @@
+"""What a Fetch knows while it is served: its rows at one moment, and what look-ups gave for them.
+
+A row whose log end is known and asked for, or that is wrong, needs no look-up; `Look` says so for
+all rows at once, in columns. `Found` keeps what the look-ups of the other rows gave, and how much
+that is; the fetcher waits, reserves and reads by it (diskless/replica/fetcher.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, Int64s, RowErrors
+from diskless.ports import LEADER_EPOCH, Buffer
+from diskless.replica.batch_reader import ReadResult
+from diskless.replica.metadata_topic import LogRead
+from metadata.clients.local_client import taken_bytes
+from metadata.operations import Extent, FindBatches, FoundBatches, TopicDescription, WalExtent
+from wal.errors import (
+    DisklessError,
+    FencedLeaderEpoch,
+    UnknownLeaderEpoch,
+    UnknownPartition,
+    UnknownTopicId,
+)
+
+_WATCHED_PARTITIONS_MAX: Final = 64
+"""A fetch of more partitions watches their topics, and is asked at each commit to one of those."""
+
+
+class Look(NamedTuple):
+    """The rows of a fetch at one moment; where a column says nothing, there is an entry instead."""
+
+    looked_at: int
+    generation: int
+    topics: Sequence[TopicDescription | None]
+    firsts: Sequence[int]
+    """Where the slots of the topics begin."""
+    slots: Int64s
+    high_watermarks: Int64s
+    log_start_offsets: Int64s
+    open_rows: npt.NDArray[np.intp]
+    """What has to be looked up. The others are at the ends of their logs, or have an error."""
+    errors: RowErrors
+
+    def learn(self, rows: Sequence[int], answers: Sequence[FoundBatches]) -> None:
+        """Take in the offsets that a look-up gave."""
+        self.high_watermarks[rows] = [answer.high_watermark for answer in answers]
+        self.log_start_offsets[rows] = [answer.log_start_offset for answer in answers]
+
+    def keys(self) -> Sequence[int]:
+        """What to watch: partitions, or topics where that is less."""
+        if len(self.slots) <= _WATCHED_PARTITIONS_MAX:
+            slots: list[int] = self.slots.tolist()
+            return slots
+        return [-first for first in self.firsts]
+
+
+class Found:
+    """What look-ups gave, by row, ascending; nothing of rows that are at the ends of their logs."""
+
+    __slots__ = ("errors", "extents", "logs", "ready_bytes", "taken_bytes", "to_read_bytes")
+
+    def __init__(self) -> None:
+        self.errors: dict[int, DisklessError] = {}
+        self.extents: dict[int, Sequence[Extent]] = {}
+        self.logs: dict[int, LogRead] = {}
+        """Of the metadata topic. How much there is shows when it is read, so any ends the wait."""
+        self.ready_bytes = 0
+        """About how much can be read now; a segment, being old, always counts as plenty."""
+        self.taken_bytes = 0
+        """How much the extents use up of what all rows may give."""
+        self.to_read_bytes = 0
+        """What an answer takes; of a segment as much as the client wants decoded."""
+
+    def add(self, row: int, request: FindBatches, answer: FoundBatches) -> None:
+        if answer.error is not None:
+            self.errors[row] = answer.error
+        if not answer.extents:
+            return
+        self.extents[row] = answer.extents
+        self.taken_bytes += taken_bytes([request], [answer])
+        has_segment = False
+        for extent in answer.extents:
+            self.ready_bytes += extent.bytes_from(request.offset)
+            if has_segment:
+                continue
+            if isinstance(extent, WalExtent):
+                self.to_read_bytes += extent.length_bytes
+            else:
+                has_segment = True
+                self.to_read_bytes += request.max_bytes
+
+    def add_log(self, row: int, read: LogRead, ends: FoundBatches) -> None:
+        if ends.error is not None:
+            self.errors[row] = ends.error
+        elif read.offset < ends.high_watermark:
+            self.logs[row] = read
+            self.to_read_bytes += read.max_bytes
+
+
+_REFUSALS: Final = (
+    UnknownPartition("no such topic"),
+    UnknownTopicId("no topic has this id"),
+    UnknownPartition("the topic has no such partition"),
+    UnknownLeaderEpoch(f"the leader epoch is ahead of {LEADER_EPOCH}"),
+    FencedLeaderEpoch(f"the leader epoch is behind {LEADER_EPOCH}"),
+)
+"""What can be wrong with a row; its client is sent nothing but the code."""
+
+
+def refusals_of(
+    rows: FetchRows,
+    by_topic: Sequence[int],
+    is_there: npt.NDArray[np.bool_],
+    is_right: npt.NDArray[np.bool_],
+) -> RowErrors:
+    """What is wrong with the rows that name nothing that could be read.
+
+    `by_topic` says what is wrong with those whose partition is not there, as a place in _REFUSALS.
+    """
+    wrong = np.flatnonzero(~is_right)
+    of_epoch = np.where(rows.leader_epochs[wrong] > LEADER_EPOCH, 3, 4)
+    which = np.where(is_there[wrong], of_epoch, np.array(by_topic, np.int64)[rows.topic_of[wrong]])
+    return RowErrors(wrong, which, _REFUSALS)
+
+
+def answer_of(look: Look, found: Found, pieces: Mapping[int, ReadResult]) -> FetchAnswer:
+    """All rows: those that were looked up, those with an error, and the others as they are known.
+
+    A row that could be read in part has records and no error.
+    """
+    errors = found.errors
+    records: dict[int, Sequence[Buffer]] = {}
+    for row, piece in sorted(pieces.items()):
+        if row in found.errors:
+            continue
+        if piece.size_bytes:
+            records[row] = piece.records
+        elif piece.error is not None:
+            errors[row] = piece.error
+    return FetchAnswer(
+        look.high_watermarks,
+        look.log_start_offsets,
+        records,
+        look.errors.joined(RowErrors.of(errors)),
+    )
