@@ -84,8 +84,9 @@ from metadata.coordinator.metadata_partition import Candidate, Worker
 from metadata.messages.segments import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 from tiering.segment_reader import SegmentReader
 from wal.chunks.buffer import BufferPool
-from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import CommitJournal
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.uploader import Uploader
 from wal.chunks.write_loop import WriteLoop
 from wal.clock import Clock

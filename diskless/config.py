@@ -32,7 +32,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.retention_settings import RetentionSettings
 from metadata.workers.snapshot_keeper import SnapshotSettings
 from tiering.segment_reader import SegmentReaderSettings
-from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES
+from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES
 from wal.chunks.wal_settings import WalSettings
 from wal.errors import InvalidSettings
 from wal.inflation_budget import InflationSettings

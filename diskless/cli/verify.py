@@ -31,7 +31,8 @@ from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import LiveObject, verify_metadata
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import verify_segment
-from wal.chunks.chunk import CHUNK_FILE, ChunkPaths, scan_chunk
+from wal.chunks.chunk import CHUNK_FILE, ChunkPaths
+from wal.chunks.chunk_scan import scan_chunk
 from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.chunks.wal_object import WalObjectReader
 from wal.clock import SystemClock

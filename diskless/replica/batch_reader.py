@@ -46,7 +46,8 @@ from diskless.replica.batch_stamping import (
     take_stamped,
 )
 from metadata.operations import Extent, SegmentExtent, WalExtent
-from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.clock import Clock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptBatch, CorruptObject, DisklessError, StorageFailed

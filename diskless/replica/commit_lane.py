@@ -16,7 +16,6 @@ from typing import Protocol
 import structlog
 
 from metadata.operations import BatchCommit, CommitFile, Coordinator
-from wal.chunks.chunk_directory import SealedChunk
 from wal.chunks.object_notes import (
     DUPLICATE,
     GIVEN_UP,
@@ -26,6 +25,7 @@ from wal.chunks.object_notes import (
     CommitNote,
     note_commit,
 )
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.clock import Clock
 from wal.errors import CommitOutcomeUnknown, DisklessError
 from wal.failpoint import failpoint

@@ -67,7 +67,7 @@ from diskless.server.unread import (
     kernel_outstanding_bytes,
 )
 from wal.chunks.buffer import BufferPool, FragmentChain
-from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES
+from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES
 from wal.clock import Clock
 from wal.errors import DisklessError
 

@@ -153,7 +153,7 @@ def test_every_byte_table_of_the_page_is_understood() -> None:
         "wal/chunks/chunk:RECORD_CRC+NOTES_HEAD",
         "wal/chunks/chunk:RECORD_CRC+DESC_CONTENT",
         "wal/chunks/chunk:INDEX_RECORD",
-        "wal/chunks/chunk_directory:COMMITTED+COMMITTED_CRC",
+        "wal/chunks/sealed_chunk:COMMITTED+COMMITTED_CRC",
         "wal/chunks/wal_object:OBJECT_HEADER+_CRC",
         "wal/chunks/wal_object:INDEX_ENTRY",
         "wal/chunks/wal_object:TRAILER+TRAILER_END",
@@ -192,7 +192,7 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
     coded = set()
     for path, names in {
         "wal/chunks/chunk": ["MAGIC"],
-        "wal/chunks/chunk_directory": ["COMMITTED_MAGIC"],
+        "wal/chunks/sealed_chunk": ["COMMITTED_MAGIC"],
         "wal/chunks/wal_object": ["MAGIC", "TRAILER_MAGIC"],
         "wal/chunks/kept_notes": ["MAGIC"],
         "wal/segmented_log/log_file_store": ["_STORE_MAGIC"],

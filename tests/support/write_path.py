@@ -9,7 +9,8 @@ from uuid import UUID
 from tests.support.batch_builder import seal
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import ChunkIdentity, ChunkPaths, ChunkWriter, PendingBatch
-from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition

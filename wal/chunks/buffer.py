@@ -262,24 +262,7 @@ class FragmentChain:
 
         Raises: IndexError when they are not all in this chain.
         """
-        fragments_here = self._check_owned()
-        self._check_range(start, length)
-        fragments: list[Fragment] = []
-        views: list[memoryview] = []
-        for fragment, view in zip(fragments_here, self._views, strict=True):
-            size = len(view)
-            if start >= size:
-                start -= size
-                continue
-            if length == 0:
-                break
-            part = view[start : start + length]
-            start = 0
-            length -= len(part)
-            fragment.retain()
-            fragments.append(fragment)
-            views.append(part)
-        return FragmentChain(fragments, views)
+        return ChainCutter(self).share(start, length)
 
     def copy_bytes(self, start: int, length: int) -> bytes:
         """A copy of bytes [start, start + length), for what must be contiguous and is small.

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from wal.chunks.chunk import CHUNK_FILE, ChunkPaths, inspect_chunk
+from wal.chunks.chunk import CHUNK_FILE, ChunkPaths
+from wal.chunks.chunk_scan import inspect_chunk
 from wal.chunks.wal_object import WalObjectIndex
 from wal.coordinates import LOG_APPEND_TIME, BatchExtent, ObjectKey
 from wal.errors import InvalidSettings

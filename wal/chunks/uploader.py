@@ -42,7 +42,8 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from wal.chunks.chunk import ChunkEntry
-from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import WalObjectBody, read_checked
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock

@@ -40,7 +40,8 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from wal.chunks.chunk import ChunkWriter, PendingBatch
-from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES, ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES, SealedChunk
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
 from wal.errors import (

@@ -5,5 +5,6 @@
 - `compression`: the codecs; `recompression`: another codec for a batch
 - `varint_columns`, `record_fields`, `record_columns`: varints a column at a time; where the fields
   of records lie; records as Arrow columns and back
-- `record_scan`: a look into one batch, in bounded memory
+- `record_scan`: a look into one batch, in bounded memory; `time_index`: what is known of the
+  timestamps of some batches
 """

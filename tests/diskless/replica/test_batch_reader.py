@@ -25,7 +25,8 @@ from tests.support.batch_builder import Row, build_batch
 from tests.support.profiles import examples
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import PendingBatch
-from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import WalObjectBody
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import ManualClock

@@ -28,8 +28,8 @@ from wal.chunks.chunk import (
     META_RECORD_BYTES,
     ChunkPaths,
     PendingBatch,
-    scan_chunk,
 )
+from wal.chunks.chunk_scan import scan_chunk
 from wal.crc import crc32c
 from wal.disk import IOV_MAX
 from wal.errors import AppendTooLarge, CorruptChunk, StorageFailed

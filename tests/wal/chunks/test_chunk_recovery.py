@@ -34,15 +34,10 @@ from wal.chunks.chunk import (
     INDEX_RECORD,
     META_RECORD_BYTES,
     ChunkPaths,
-    cut_tail,
-    scan_chunk,
 )
-from wal.chunks.chunk_directory import (
-    CACHED_BATCH_BYTES,
-    CACHED_CHUNK_BYTES,
-    QUARANTINE,
-    SealedChunk,
-)
+from wal.chunks.chunk_scan import cut_tail, scan_chunk
+from wal.chunks.quarantine import QUARANTINE
+from wal.chunks.sealed_chunk import CACHED_BATCH_BYTES, CACHED_CHUNK_BYTES, SealedChunk
 from wal.chunks.wal_object import WalObjectBody
 from wal.errors import CorruptChunk, DisklessError, OutOfBounds, StorageFailed
 from wal.fd_cache import FdCache
@@ -438,7 +433,7 @@ def test_a_chunk_being_read_is_not_deleted(tmp_path: Path) -> None:
     directory = open_directory(tmp_path, settings=replace(SETTINGS, cache_max_bytes=0))
     directory.recover()
     first = sealed(directory, BATCHES)
-    with directory.pin(first):
+    with first.pinned():
         directory.mark_committed(first)
         assert directory.locate(first.object_key) is first
     second = sealed(directory, BATCHES)

@@ -16,8 +16,9 @@ from tests.support.write_path import (
     open_directory,
     sealed,
 )
-from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.chunk_spares import SPARE_CHUNKS_MAX
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.coordinates import TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk
 

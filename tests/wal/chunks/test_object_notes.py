@@ -24,7 +24,7 @@ from tests.support.write_path import (
     sealed,
 )
 from wal.chunks.chunk import CHUNK_HEADER_BYTES, META_RECORD_BYTES
-from wal.chunks.chunk_directory import ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import (
     COMMITTED,
     DUPLICATE,
@@ -43,6 +43,7 @@ from wal.chunks.object_notes import (
     encode_notes,
     note_commit,
 )
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import WalObjectBody, WalObjectReader
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, TopicIdPartition

@@ -20,7 +20,8 @@ from tests.support.write_path import (
     open_directory,
     sealed,
 )
-from wal.chunks.chunk_directory import QUARANTINE, SealedChunk
+from wal.chunks.quarantine import QUARANTINE
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.uploader import Uploader
 from wal.chunks.wal_object import WalObjectBody, WalObjectReader
 from wal.chunks.wal_settings import WalSettings

@@ -20,7 +20,7 @@ from tests.support.write_path import (
     sealed,
 )
 from wal.chunks.chunk import ChunkEntry, ChunkIdentity
-from wal.chunks.chunk_directory import SealedChunk
+from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import (
     INDEX_ENTRY,
     OBJECT_HEADER_BYTES,

@@ -22,7 +22,8 @@ from tests.support.write_path import (
     pending,
 )
 from wal.chunks.buffer import BufferPool
-from wal.chunks.chunk_directory import BATCH_OVERHEAD_BYTES, ChunkDirectory, SealedChunk
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES, SealedChunk
 from wal.chunks.wal_settings import WalSettings
 from wal.chunks.write_loop import PendingBatch, WriteLoop
 from wal.clock import SystemClock
