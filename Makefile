@@ -45,7 +45,7 @@ help:
 	@echo '  make test             before you push: the same checks, every kind of test (12 min)'
 	@echo '  make test-all         before a release: every combination, long random searches (an hour or more)'
 	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
-	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/conformance.md.'
+	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/reports/conformance.md.'
 	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'
 	@echo
 	@echo '  make storms           50 consumers join and leave for STORM_SECONDS=$(STORM_SECONDS), eight times: with each'

@@ -4,8 +4,8 @@
         [--suites NAME,…] [--only PATTERN] [--patience FACTOR]
 
 A suite without a path is left out, with a message. Each suite gets its own broker. A line per test
-while it runs, a table at the end, docs/conformance.md anew (not with `--only`, which is for trying
-a few tests).
+while it runs, a table at the end, docs/reports/conformance.md (not with `--only`, which is for
+trying a few tests).
 
 Exit status: 0 everything was as the judgements say; 1 a test failed that is not listed, a listed
 one passes now, a pattern fits nothing, a suite or its broker broke, or a broker logged an error;
@@ -38,7 +38,7 @@ from tests.conformance.page import Section, written
 from tests.conformance.suites import Suite, SuiteError, SuiteRun
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = REPOSITORY / "docs" / "conformance.md"
+PAGE: Final = REPOSITORY / "docs" / "reports" / "conformance.md"
 WORK: Final = REPOSITORY / "build" / "conformance"
 _LOG_WIDTH: Final = 120
 """Of the table where there is no terminal that has a width."""
@@ -187,7 +187,7 @@ def _missing(name: str, source: Source, path: Path | None) -> str:
         f"{name}: {trouble}. Give the path of a checkout or of an unpacked release of\n"
         f"  {source.home}\n"
         f"as {source.variable}=/path/to/it (make) or {source.option} PATH. "
-        f"The suite's section of docs/conformance.md stays as it is."
+        f"The suite's section of docs/reports/conformance.md stays as it is."
     )
 
 

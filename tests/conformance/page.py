@@ -1,4 +1,4 @@
-"""docs/conformance.md: one section per suite, written anew by each run that ran the suite.
+"""docs/reports/conformance.md: one section per suite, rewritten by each run of that suite.
 
 A page is an introduction, a summary with one row per suite, and the sections. A run that left a
 suite out keeps that suite's row and section, byte for byte: `written` takes the page as it was, and

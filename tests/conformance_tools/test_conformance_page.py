@@ -1,4 +1,4 @@
-"""docs/conformance.md as a run writes it: what it keeps, and that no message can break it."""
+"""docs/reports/conformance.md as a run writes it: what it keeps, and no message can break it."""
 
 import re
 from pathlib import Path
