@@ -15,7 +15,7 @@ from metadata.state.producer_state import unpack_window
 from tests.support.applied_state import AppliedState, applied_state
 from tests.support.profiles import examples
 from wal.coordinates import ByteOffset, Offset, TopicIdPartition
-from wal.errors import CorruptState
+from wal.errors import CorruptState, StorageFailed
 
 
 @pytest.fixture
@@ -170,6 +170,24 @@ async def test_files_of_one_transaction_build_on_each_other(applied: AppliedStat
     assert applied.partition(partition).high_watermark == 6
     state = applied.image.producers[applied.partition(partition).id, 5]
     assert [batch.base_offset for batch in unpack_window(state).batches] == [0, 3]
+    assert await applied.violations() == []
+
+
+async def test_rows_and_the_applied_position_are_durable_together_or_not_at_all(
+    applied: AppliedState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partition,) = await applied.topic()
+    before = await applied.rows()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StorageFailed("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("metadata.apply.transaction.write_applied", refuse)
+        with pytest.raises(StorageFailed):
+            await applied.apply(applied.file((partition, 3, 10, 0)))
+    assert await applied.rows() == before
+    await applied.apply(applied.file((partition, 3, 10, 0)))
     assert await applied.violations() == []
 
 
