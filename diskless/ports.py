@@ -6,7 +6,7 @@ implement them, tests pass in-memory ones.
 
 Requests are sequences, answers are sequences in the same order. An error belongs to one entry and
 is a value in it (`error`); raising is left for what concerns the call as a whole, and then fails
-the whole request. Which Kafka code an error becomes is decided in `diskless/api/errors.py` alone.
+the whole request. `diskless/api/errors.py` decides which Kafka code a client gets for an error.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

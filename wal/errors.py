@@ -37,8 +37,8 @@
     ├── OutOfBounds              an index beyond the ends of a segmented log
     └── InvalidSettings          a configuration value or key; names it
 
-A class exists where a caller acts differently on it. `diskless/api/errors.py` maps the tree to
-Kafka's error codes; nothing else knows the codes.
+A class exists where a caller acts differently on it. Two tables map the tree to Kafka's codes:
+`diskless/api/errors.py` for clients, `metadata/messages/errors.py` between brokers.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Our errors as Kafka's codes between brokers, and back.
+"""Maps our errors to Kafka's codes between brokers, and back.
 
 The table here is not that of the client APIs (`diskless/api/errors.py`), where codes are chosen by
 what clients do when they see them. Between brokers the sender must get back the very class that the

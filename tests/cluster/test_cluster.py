@@ -1,7 +1,7 @@
 """Brokers on one bucket, as processes, under stock clients: killed, paused and joined by others.
 
 The metadata log is in the object store. Every test runs on a directory as the store and on moto's
-S3 server; LocalStack's turn is in tests/localstack.
+S3 server.
 """
 
 import asyncio
