@@ -53,6 +53,7 @@ from diskless.health.health import Health, LoopPulse
 from diskless.health.http_server import HttpServer
 from diskless.health.store_watch import StoreWatch
 from diskless.loop.long_work import LongWork
+from diskless.loop.loop_watch import LoopWatch
 from diskless.metrics import MetricsPage
 from diskless.ports import LEADER_EPOCH, BrokerEndpoint, Cluster
 from diskless.quotas.quotas import QuotaEnforcer
@@ -64,7 +65,6 @@ from diskless.replica.noted_facts import NotedFacts
 from diskless.replica.replica_manager import ReplicaManager, append_failed
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.request_metrics import LoopLag, RequestMetrics
-from diskless.server.loop_watch import LoopWatch
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer, bind_listener
 from diskless.storage.cluster_identity import (

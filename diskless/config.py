@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from diskless.groups.settings import GroupSettings
 from diskless.health.health_settings import HealthSettings
+from diskless.loop.loop_watch import LoopSettings
 from diskless.quotas.quota_settings import QuotaSettings
-from diskless.server.loop_watch import LoopSettings
 from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES
 from diskless.server.server_settings import ServerSettings
 from diskless.topics.topic_defaults import TopicDefaults

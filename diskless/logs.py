@@ -16,6 +16,8 @@ _LEVELS: Final = {
     "error": logging.ERROR,
 }
 
+_PACE_INTERVAL_S: Final = 1.0
+
 
 def configure_logs(*, log_format: str, level: str) -> None:
     """Set up structlog for this process; the standard library's loggers go through the same."""
@@ -49,3 +51,22 @@ def configure_logs(*, log_format: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(max(_LEVELS[level], logging.WARNING))
+
+
+class Pace:
+    """Lets one line a second of its kind through, and counts those that are left out."""
+
+    __slots__ = ("_next_at", "_suppressed")
+
+    def __init__(self) -> None:
+        self._next_at: float | None = None
+        self._suppressed = 0
+
+    def take_turn(self, now: float) -> int | None:
+        """How many lines were left out before this one; None when this one is left out too."""
+        if self._next_at is not None and now < self._next_at:
+            self._suppressed += 1
+            return None
+        suppressed, self._suppressed = self._suppressed, 0
+        self._next_at = now + _PACE_INTERVAL_S
+        return suppressed

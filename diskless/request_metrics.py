@@ -93,7 +93,7 @@ class RequestMetrics:
 
 
 class LoopLag:
-    """`diskless.server.loop_watch.LoopMetrics` on Prometheus's own types."""
+    """`diskless.loop.loop_watch.LoopMetrics` on Prometheus's own types."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lag = Histogram(

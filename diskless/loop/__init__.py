@@ -6,4 +6,5 @@
 - `read_turns`: few clients with a backlog read at a time
 - `early_end`: a wait that ends because somebody waits behind it
 - `fair_workers`: jobs in threads, a few at a time, clients in turn
+- `loop_watch`: how late the loop serves, and who held it
 """

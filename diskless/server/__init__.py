@@ -5,7 +5,6 @@
 - `registry`: what a handler is
 - `request_budget`, `response_budget`: memory of requests and of answers in the whole broker
 - `unread`: clients that do not read their answers; `connection_limits`: who may connect
-- `loop_watch`: how late the event loop serves, and who held it
 - `problem_log`: log lines that clients cause; `server_metrics`: what is counted
 - `server_settings`: the section of the configuration
 """

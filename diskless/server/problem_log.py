@@ -4,14 +4,11 @@ Who can make the broker write a line can make it write a million. So a line that
 counted, and the next one of its kind says how many there were (`suppressed`).
 """
 
-from typing import Final
-
 import structlog
 
+from diskless.logs import Pace
 from diskless.ports import ClientInfo
 from wal.clock import Clock
-
-_INTERVAL_S: Final = 1.0
 
 _log = structlog.get_logger("diskless.server.connection")
 
@@ -55,22 +52,3 @@ class ProblemLog:
                 suppressed=suppressed,
                 exc_info=error,
             )
-
-
-class Pace:
-    """Lets one line a second of its kind through, and counts those that are left out."""
-
-    __slots__ = ("_next_at", "_suppressed")
-
-    def __init__(self) -> None:
-        self._next_at: float | None = None
-        self._suppressed = 0
-
-    def take_turn(self, now: float) -> int | None:
-        """How many lines were left out before this one; None when this one is left out too."""
-        if self._next_at is not None and now < self._next_at:
-            self._suppressed += 1
-            return None
-        suppressed, self._suppressed = self._suppressed, 0
-        self._next_at = now + _INTERVAL_S
-        return suppressed

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import pytest
 
-from diskless.server import loop_watch
+from diskless.loop import loop_watch
 
 LOOP_HELD_MS_MAX: Final = "1000"
 _HELD_S_MAX: Final = int(LOOP_HELD_MS_MAX) / 1000

@@ -15,8 +15,8 @@ from diskless.api.groups import list_groups
 from diskless.authorization import AllowEverything
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps, done_at_once
+from diskless.loop.loop_watch import EventLoopHeld, LoopSettings, LoopWatch
 from diskless.ports import ClientInfo
-from diskless.server.loop_watch import EventLoopHeld, LoopSettings, LoopWatch
 from diskless.server.registry import Request
 from tests.support.live_broker import DEADLINE_S, LiveBroker, until
 from wal.clock import Clock, ManualClock, SystemClock

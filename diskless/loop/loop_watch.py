@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 import structlog
 
-from diskless.server.problem_log import Pace
+from diskless.logs import Pace
 from wal.clock import Clock
 from wal.errors import DisklessError
 from wal.settings import setting
