@@ -1,7 +1,9 @@
 """The TCP server: connections, frames, memory, and who is cut off.
 
 - `server`: the listener: accepts, counts, sweeps, stops cleanly. Read this first.
-- `connection`: one connection; `receiving`, `answers`: its two sides
+- `connection`: one connection, from bytes in to bytes out; its parts, each without a socket:
+  `receiving`: frames; `handlers`: from a request to its answer; `responses`: answers in order;
+  `throttle`: until when it is muted; `backlog`: whether it asks for so much that others come first
 - `registry`: what a handler is
 - `request_budget`, `response_budget`: memory of requests and of answers in the whole broker
 - `unread`: clients that do not read their answers; `connection_limits`: who may connect

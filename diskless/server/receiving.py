@@ -7,8 +7,12 @@ before. A complete frame is detached from the receiving chain without a copy.
 How much is read at a time follows the client: a buffer is pinned by the smallest request in it, so
 an occasional small request must not sit in a large one, while a busy connection needs few system
 calls.
+
+A client that has sent a part of a frame owes the rest of it, as long as it is read from. How long
+it may take is in `socket.request.receive.timeout.ms`, for each MiB of the frame.
 """
 
+import asyncio
 from typing import Final, NamedTuple
 
 from diskless.protocol.header import (
@@ -21,9 +25,11 @@ from diskless.protocol.wire import ProtocolError, Reader
 from diskless.server.registry import Api, ApiRegistry
 from diskless.server.server_settings import ServerSettings
 from wal.chunks.buffer import Borrower, BufferPool, ChainBuilder, FragmentChain
+from wal.clock import Clock
 
 _READ_BYTES_MIN: Final = 4 << 10
 _READ_BYTES_MAX: Final = 128 << 10
+_MIB: Final = 1 << 20
 
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
@@ -41,19 +47,27 @@ class FrameReceiver:
     """Receives one connection's frames: `buffer`, `commit`, then `next_frame` until None."""
 
     def __init__(
-        self, pool: BufferPool, borrower: Borrower, apis: ApiRegistry, settings: ServerSettings
+        self,
+        transport: asyncio.ReadTransport,
+        pool: BufferPool,
+        borrower: Borrower,
+        *,
+        apis: ApiRegistry,
+        settings: ServerSettings,
+        clock: Clock,
     ) -> None:
+        """`transport` is being read from."""
+        self._transport = transport
         self._builder = ChainBuilder(pool, borrower)
         self._apis = apis
         self._settings = settings
+        self._clock = clock
+        self._is_reading = True
         self._read_bytes = _READ_BYTES_MIN
         self._start: FrameStart | None = None
         """Of the frame that is being received."""
-
-    @property
-    def received_bytes(self) -> int:
-        """Received and not taken."""
-        return self._builder.received_bytes
+        self._owed_since: float | None = None
+        """Since when the client owes us the rest of it."""
 
     @property
     def frame_bytes(self) -> int:
@@ -107,7 +121,40 @@ class FrameReceiver:
             return None
         start, self._start = self._start, None
         assert start is not None
+        self._owed_since = None
         return start, self._builder.take(start.size_bytes)
+
+    # --- when to read
+
+    def stop(self) -> None:
+        """Read no more until what was received is taken; the client still owes what it owes."""
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def pause(self) -> None:
+        """Stop for a reason that is not the client's: it owes nothing meanwhile."""
+        self._owed_since = None
+        self.release_if_empty()
+        self.stop()
+
+    def resume(self, received_at: float) -> None:
+        """Read. What was received in part came at `received_at`, if it was read all the time."""
+        if not self._builder.received_bytes:
+            self._owed_since = None
+        elif self._owed_since is None:
+            self._owed_since = received_at if self._is_reading else self._clock.monotonic()
+        if not self._is_reading:
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def overdue_s(self, now: float) -> float | None:
+        """How long the client had for a frame that should be complete by now and is not."""
+        if self._owed_since is None:
+            return None
+        mebibytes = 1 + self.frame_bytes // _MIB
+        allowed_s = mebibytes * self._settings.request_receive_timeout_ms / 1000
+        return allowed_s if now - self._owed_since > allowed_s else None
 
     def release_if_empty(self) -> None:
         """Keep no buffer for a client that sends nothing, or is not read from."""
@@ -118,6 +165,7 @@ class FrameReceiver:
         """Forget everything that was received."""
         self._builder.release()
         self._start = None
+        self._owed_since = None
 
     def _missing_bytes(self) -> int:
         """Of the frame whose start is known; 0: of none."""

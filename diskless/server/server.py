@@ -25,6 +25,7 @@ from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turns
 from diskless.server.connection import Connection, Shared
 from diskless.server.connection_limits import ConnectionLimits, parse_ip_overrides
+from diskless.server.handlers import HandlerTasks
 from diskless.server.problem_log import ProblemLog
 from diskless.server.registry import ApiRegistry
 from diskless.server.request_budget import RequestBudget
@@ -158,7 +159,8 @@ class KafkaServer:
                 budget, self._responses, self._settings.unread_max_ms / 1000
             )
             self._shared = Shared(
-                owner=self,
+                admit=self._admit,
+                lost=self._lost,
                 apis=self._apis,
                 settings=self._settings,
                 pool=self._pool,
@@ -169,8 +171,7 @@ class KafkaServer:
                 turns=turns,
                 read_turns=ReadTurns(self._clock, lambda: turns.are_others_served),
                 problems=ProblemLog(self._clock),
-                long_work=self._long_work,
-                tasks=tasks,
+                handlers=HandlerTasks(group=tasks, long_work=self._long_work),
             )
             sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
             stack.callback(sweeper.cancel)
@@ -224,7 +225,7 @@ class KafkaServer:
 
     # --- called by connections
 
-    def admit(self, connection: Connection, host: str) -> str | float:
+    def _admit(self, connection: Connection, host: str) -> str | float:
         if self._is_stopping:
             return "stopping"
         refusal = self._limits.refusal(host)
@@ -234,7 +235,7 @@ class KafkaServer:
         self._all_gone.clear()
         return self._limits.opened(host, self._clock.monotonic())
 
-    def lost(self, connection: Connection, host: str) -> None:
+    def _lost(self, connection: Connection, host: str) -> None:
         self._connections.discard(connection)
         self._limits.closed(host)
         if not self._connections:
@@ -299,7 +300,7 @@ class KafkaServer:
                 connection.abort()
             await self._all_gone.wait()
             # Handlers that clients no longer wait for may still be waiting for a store that is out.
-            for task in self._shared.running:
+            for task in self._shared.handlers.running:
                 task.cancel()
         await self._shared.turns.empty()
         await self._listener.wait_closed()

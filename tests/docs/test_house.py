@@ -22,7 +22,6 @@ LINES_OF_LONG_FILES: Final[Mapping[str, int]] = {
     "diskless/groups/consumer/consumer_group.py": 550,
     "diskless/groups/group_coordinator.py": 800,
     "diskless/protocol/messages.py": 550,
-    "diskless/server/connection.py": 750,
     "metadata/clients/local_client.py": 650,
     "metadata/clients/routed_client.py": 700,
     "metadata/clients/wire_client.py": 550,

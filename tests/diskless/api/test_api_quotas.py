@@ -4,7 +4,7 @@ Time is the tests', but for the timer of a mute connection, which really runs; s
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from diskless.quotas.quota_settings import QuotaSettings
 from metadata.operations import AlterClientQuotas
 from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import RawClient, a_batch, fetch_frame, frame, produce_frame
+from tests.support.until import until
 from wal.clock import ManualClock
 from wal.errors import CommitFailed
 
@@ -35,12 +36,6 @@ async def connected(**settings: Any) -> AsyncIterator[tuple[Broker, RawClient]]:
             yield broker, client
         finally:
             await client.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event to wait on
-            await asyncio.sleep(0)
 
 
 def named(**parts: str | None) -> list[dict[str, str | None]]:
