@@ -1,6 +1,8 @@
 """Maps our errors to Kafka's codes, in one table, and holds the errors that only the API knows.
 
-Four decisions in it are not obvious:
+Between brokers the codes mean something else (metadata/messages/errors.py).
+
+Three decisions in it are not obvious:
 
 - A write that certainly did not happen is KAFKA_STORAGE_ERROR (56): clients refresh their metadata
   and send it again, and librdkafka counts it as "not persisted". That holds for a full queue
@@ -19,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from diskless.fetch import fetch_sessions
 from diskless.groups import errors as group_errors
+from metadata.messages.errors import message_of
 from wal import errors
 from wal.errors import DisklessError, Rejected
 
@@ -122,8 +125,6 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,
 }
 
-_MESSAGE_LENGTH_MAX: Final = 1_000
-
 
 def kafka_code(error: DisklessError | None) -> int:
     """The code of the nearest mapped ancestor; 0 for no error."""
@@ -134,4 +135,4 @@ def kafka_code(error: DisklessError | None) -> int:
 
 def error_message(error: DisklessError | None) -> str | None:
     """What to tell a client beside the code."""
-    return None if error is None else str(error)[:_MESSAGE_LENGTH_MAX]
+    return None if error is None else message_of(error)

@@ -26,8 +26,8 @@ MESSAGE_LENGTH_MAX: Final = 1_000
 """Characters of an error message on the wire; what is behind them is cut off."""
 
 
-class ErrorCode(NamedTuple):
-    """One row of the table."""
+class CoordinatorCode(NamedTuple):
+    """The code that stands for a class between brokers."""
 
     kind: type[DisklessError]
     code: int
@@ -38,51 +38,51 @@ class ErrorCode(NamedTuple):
 UNKNOWN_SERVER_ERROR: Final = -1
 REQUEST_TIMED_OUT: Final = 7
 
-ERROR_CODES: Final = (
+COORDINATOR_CODES: Final = (
     # Nobody knows what it means.
-    ErrorCode(DisklessError, UNKNOWN_SERVER_ERROR, "UNKNOWN_SERVER_ERROR"),
+    CoordinatorCode(DisklessError, UNKNOWN_SERVER_ERROR, "UNKNOWN_SERVER_ERROR"),
     # Refused: the same request would be refused again.
-    ErrorCode(errors.Rejected, 55, "OPERATION_NOT_ATTEMPTED"),
-    ErrorCode(errors.InvalidRecord, 87, "INVALID_RECORD"),
-    ErrorCode(errors.RecordTooLarge, 10, "MESSAGE_TOO_LARGE"),
-    ErrorCode(errors.UnsupportedCompression, 76, "UNSUPPORTED_COMPRESSION_TYPE"),
-    ErrorCode(errors.UnknownPartition, 3, "UNKNOWN_TOPIC_OR_PARTITION"),
-    ErrorCode(errors.UnknownTopicId, 100, "UNKNOWN_TOPIC_ID"),
-    ErrorCode(errors.UnknownFile, 91, "RESOURCE_NOT_FOUND"),
-    ErrorCode(errors.InvalidTopic, 17, "INVALID_TOPIC_EXCEPTION"),
-    ErrorCode(errors.TopicExists, 36, "TOPIC_ALREADY_EXISTS"),
-    ErrorCode(errors.InvalidPartitions, 37, "INVALID_PARTITIONS"),
-    ErrorCode(errors.InvalidConfig, 40, "INVALID_CONFIG"),
-    ErrorCode(errors.InvalidRequest, 42, "INVALID_REQUEST"),
-    ErrorCode(errors.PolicyViolation, 44, "POLICY_VIOLATION"),
-    ErrorCode(errors.ClusterAuthorizationFailed, 31, "CLUSTER_AUTHORIZATION_FAILED"),
-    ErrorCode(errors.OffsetOutOfRange, 1, "OFFSET_OUT_OF_RANGE"),
-    ErrorCode(errors.StaleProducerEpoch, 47, "INVALID_PRODUCER_EPOCH"),
-    ErrorCode(errors.OutOfOrderSequence, 45, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
-    ErrorCode(errors.FencedLeaderEpoch, 74, "FENCED_LEADER_EPOCH"),
-    ErrorCode(errors.UnknownLeaderEpoch, 75, "UNKNOWN_LEADER_EPOCH"),
+    CoordinatorCode(errors.Rejected, 55, "OPERATION_NOT_ATTEMPTED"),
+    CoordinatorCode(errors.InvalidRecord, 87, "INVALID_RECORD"),
+    CoordinatorCode(errors.RecordTooLarge, 10, "MESSAGE_TOO_LARGE"),
+    CoordinatorCode(errors.UnsupportedCompression, 76, "UNSUPPORTED_COMPRESSION_TYPE"),
+    CoordinatorCode(errors.UnknownPartition, 3, "UNKNOWN_TOPIC_OR_PARTITION"),
+    CoordinatorCode(errors.UnknownTopicId, 100, "UNKNOWN_TOPIC_ID"),
+    CoordinatorCode(errors.UnknownFile, 91, "RESOURCE_NOT_FOUND"),
+    CoordinatorCode(errors.InvalidTopic, 17, "INVALID_TOPIC_EXCEPTION"),
+    CoordinatorCode(errors.TopicExists, 36, "TOPIC_ALREADY_EXISTS"),
+    CoordinatorCode(errors.InvalidPartitions, 37, "INVALID_PARTITIONS"),
+    CoordinatorCode(errors.InvalidConfig, 40, "INVALID_CONFIG"),
+    CoordinatorCode(errors.InvalidRequest, 42, "INVALID_REQUEST"),
+    CoordinatorCode(errors.PolicyViolation, 44, "POLICY_VIOLATION"),
+    CoordinatorCode(errors.ClusterAuthorizationFailed, 31, "CLUSTER_AUTHORIZATION_FAILED"),
+    CoordinatorCode(errors.OffsetOutOfRange, 1, "OFFSET_OUT_OF_RANGE"),
+    CoordinatorCode(errors.StaleProducerEpoch, 47, "INVALID_PRODUCER_EPOCH"),
+    CoordinatorCode(errors.OutOfOrderSequence, 45, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+    CoordinatorCode(errors.FencedLeaderEpoch, 74, "FENCED_LEADER_EPOCH"),
+    CoordinatorCode(errors.UnknownLeaderEpoch, 75, "UNKNOWN_LEADER_EPOCH"),
     # It did not happen; the same request may be tried again.
-    ErrorCode(errors.Retriable, 14, "COORDINATOR_LOAD_IN_PROGRESS"),
-    ErrorCode(errors.CommitFailed, 15, "COORDINATOR_NOT_AVAILABLE"),
-    ErrorCode(errors.NotCoordinator, 16, "NOT_COORDINATOR"),
-    ErrorCode(errors.ObjectStoreUnavailable, 9, "REPLICA_NOT_AVAILABLE"),
-    ErrorCode(errors.StorageFailed, 56, "KAFKA_STORAGE_ERROR"),
-    ErrorCode(errors.Overloaded, 89, "THROTTLING_QUOTA_EXCEEDED"),
+    CoordinatorCode(errors.Retriable, 14, "COORDINATOR_LOAD_IN_PROGRESS"),
+    CoordinatorCode(errors.CommitFailed, 15, "COORDINATOR_NOT_AVAILABLE"),
+    CoordinatorCode(errors.NotCoordinator, 16, "NOT_COORDINATOR"),
+    CoordinatorCode(errors.ObjectStoreUnavailable, 9, "REPLICA_NOT_AVAILABLE"),
+    CoordinatorCode(errors.StorageFailed, 56, "KAFKA_STORAGE_ERROR"),
+    CoordinatorCode(errors.Overloaded, 89, "THROTTLING_QUOTA_EXCEEDED"),
     # Did not happen either, but the object's key is too old: its records must be sent anew.
-    ErrorCode(errors.ObjectExpired, 32, "INVALID_TIMESTAMP"),
+    CoordinatorCode(errors.ObjectExpired, 32, "INVALID_TIMESTAMP"),
     # It may have happened.
-    ErrorCode(errors.CommitOutcomeUnknown, REQUEST_TIMED_OUT, "REQUEST_TIMED_OUT"),
+    CoordinatorCode(errors.CommitOutcomeUnknown, REQUEST_TIMED_OUT, "REQUEST_TIMED_OUT"),
     # Stored bytes that fail their checks, or are not there.
-    ErrorCode(errors.CorruptData, 2, "CORRUPT_MESSAGE"),
+    CoordinatorCode(errors.CorruptData, 2, "CORRUPT_MESSAGE"),
 )
 """Every class that crosses the wire as itself."""
 
 _CODES: Final[Mapping[type[DisklessError], int]] = {
-    **{row.kind: row.code for row in ERROR_CODES},
+    **{row.kind: row.code for row in COORDINATOR_CODES},
     errors.OutcomeUnknown: REQUEST_TIMED_OUT,
     errors.ObjectNotFound: 2,
 }
-_ROWS: Final[Mapping[int, ErrorCode]] = {row.code: row for row in ERROR_CODES}
+_ROWS: Final[Mapping[int, CoordinatorCode]] = {row.code: row for row in COORDINATOR_CODES}
 
 
 def coordinator_code(error: DisklessError | None) -> int:

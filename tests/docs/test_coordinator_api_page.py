@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diskless.api.coordinator.diskless_find_batches import EXTENTS_MAX
 from metadata.messages.codec import ENTRIES_MAX
-from metadata.messages.errors import ERROR_CODES
+from metadata.messages.errors import COORDINATOR_CODES
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers
 from tests.support.kip_1164_schemas import SCHEMAS, Field, Schemas, decode, encode, parse_schemas
 from tests.support.profiles import examples
@@ -67,7 +67,8 @@ def test_messages_read_and_write_by_the_page_alone(samples: Samples, data: st.Da
 def test_the_page_has_every_code() -> None:
     rows = re.findall(r"^\| (-?\d+) \| `(\w+)` \| `(\w+)` \| (\w+) \|", PAGE, re.MULTILINE)
     assert rows == [
-        (str(row.code), row.name, row.kind.__name__, _happened(row.kind)) for row in ERROR_CODES
+        (str(row.code), row.name, row.kind.__name__, _happened(row.kind))
+        for row in COORDINATOR_CODES
     ]
 
 
@@ -76,7 +77,7 @@ def _happened(kind: type[DisklessError]) -> str:
 
 
 def test_what_is_refused_for_good_is_to_be_given_up() -> None:
-    for row in ERROR_CODES:
+    for row in COORDINATOR_CODES:
         (advice,) = re.findall(rf"^\| {row.code} \|.*\| (.+) \|$", PAGE, re.MULTILINE)
         assert ("give up" in advice) == issubclass(row.kind, Rejected)
 

@@ -23,7 +23,7 @@ from metadata.messages.coordinator import (
     LIST_OFFSETS,
     DescribeFilesMessage,
 )
-from metadata.messages.errors import ERROR_CODES, REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR
+from metadata.messages.errors import COORDINATOR_CODES, REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.quotas import ALTER_CLIENT_QUOTAS
 from metadata.operations import (
@@ -71,7 +71,7 @@ ERRORS = st.builds(
     st.sampled_from(
         [
             row.kind
-            for row in ERROR_CODES
+            for row in COORDINATOR_CODES
             if row.code not in (UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT)
         ]
     ),

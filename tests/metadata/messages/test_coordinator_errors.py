@@ -3,10 +3,10 @@
 import pytest
 
 from metadata.messages.errors import (
-    ERROR_CODES,
+    COORDINATOR_CODES,
     REQUEST_TIMED_OUT,
     UNKNOWN_SERVER_ERROR,
-    ErrorCode,
+    CoordinatorCode,
     coordinator_code,
     coordinator_error,
     message_of,
@@ -25,9 +25,9 @@ def _kind_of(code: int, *, changes_state: bool) -> type[DisklessError] | None:
     return None if error is None else type(error)
 
 
-@pytest.mark.parametrize("row", ERROR_CODES, ids=lambda row: row.kind.__name__)
+@pytest.mark.parametrize("row", COORDINATOR_CODES, ids=lambda row: row.kind.__name__)
 @pytest.mark.parametrize("changes_state", [True, False])
-def test_every_class_of_the_table_comes_back(row: ErrorCode, changes_state: bool) -> None:
+def test_every_class_of_the_table_comes_back(row: CoordinatorCode, changes_state: bool) -> None:
     came = _kind_of(coordinator_code(row.kind("why")), changes_state=changes_state)
     if changes_state and row.code == UNKNOWN_SERVER_ERROR:
         assert came is CommitOutcomeUnknown
@@ -38,7 +38,7 @@ def test_every_class_of_the_table_comes_back(row: ErrorCode, changes_state: bool
 
 
 def test_no_two_classes_share_a_code_and_none_is_success() -> None:
-    codes = [row.code for row in ERROR_CODES]
+    codes = [row.code for row in COORDINATOR_CODES]
     assert len(set(codes)) == len(codes)
     assert 0 not in codes
     assert coordinator_code(None) == 0
@@ -65,10 +65,10 @@ def test_a_code_that_nobody_knows_is_an_unknown_outcome_only_where_there_is_one(
 
 
 def test_codes_have_kafkas_names() -> None:
-    from kio.schema.errors import ErrorCode as KafkaCode
+    from kio.schema.errors import ErrorCode
 
-    for row in ERROR_CODES:
-        name = KafkaCode(row.code).name.upper()
+    for row in COORDINATOR_CODES:
+        name = ErrorCode(row.code).name.upper()
         assert row.name.startswith(name) or name.startswith(row.name), (row, name)
 
 
