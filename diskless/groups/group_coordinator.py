@@ -30,7 +30,8 @@ import structlog
 
 from diskless.groups.assignors.assignment import Assignor, TopicPartitions
 from diskless.groups.assignors.assignors import ASSIGNORS
-from diskless.groups.classic.classic_group import ClassicGroup, GroupState
+from diskless.groups.classic.classic_group import ClassicGroup
+from diskless.groups.classic.rebalance import GroupState
 from diskless.groups.classic_state import StoredClassicGroup, decode_classic_group
 from diskless.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from diskless.groups.consumer.consumer_requests import JOIN_EPOCH
@@ -213,15 +214,14 @@ class PartitionGroups:
             group.machine.is_empty and group.machine.kind is GroupKind.CONSUMER
         ):
             return group
+        dormant = self._groups.dormant.get(group_id)
         machine = ClassicGroup(
             group_id,
             initial_delay_s=self._settings.initial_rebalance_delay_ms / 1000,
             size_max=self._settings.max_size,
+            generation_id=self._last_generation(group_id),
+            protocol_type="" if dormant is None else dormant.protocol_type,
         )
-        machine.generation_id = self._last_generation(group_id)
-        dormant = self._groups.dormant.get(group_id)
-        if dormant is not None:
-            machine.protocol_type = dormant.protocol_type
         return self._in_use(group, machine)
 
     def _consumer(self, group_id: str) -> LiveGroup:

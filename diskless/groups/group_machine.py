@@ -27,38 +27,20 @@ Ticket = object
 """What a request is known by; the group only hands it back."""
 
 
-class AnswerJoin(NamedTuple):
-    """Effect: a join is answered."""
-
-    ticket: Ticket
-    answer: JoinedGroup
-
-
-class AnswerSync(NamedTuple):
-    """Effect: a sync is answered."""
-
-    ticket: Ticket
-    answer: SyncedGroup
-
-
-class AnswerHeartbeat(NamedTuple):
-    """Effect: the heartbeat of a KIP-848 member is answered."""
-
-    ticket: Ticket
-    answer: ConsumerHeartbeatAnswer
-
-
 class Confirmed(NamedTuple):
     """What was asked to be confirmed is durable, or not known to be."""
 
     error: DisklessError | None = None
 
 
-class AnswerConfirm(NamedTuple):
-    """Effect: all that happened before is durable, or not known to be."""
+GroupAnswer = JoinedGroup | SyncedGroup | ConsumerHeartbeatAnswer | Confirmed
+
+
+class Reply(NamedTuple):
+    """Effect: a request is answered."""
 
     ticket: Ticket
-    answer: Confirmed
+    answer: GroupAnswer
 
 
 class Store(NamedTuple):
@@ -75,15 +57,16 @@ class Assign(NamedTuple):
     steps: Steps[Targets]
 
 
-Answer = AnswerJoin | AnswerSync | AnswerHeartbeat | AnswerConfirm
-Effect = Answer | Store | Assign
+Effect = Reply | Store | Assign
 
 
 class GroupMachine(Protocol):
     """One group and everybody in it, of either kind."""
 
-    effects: list[Effect]
-    """What is to be done, in order; the driver takes them out after every event."""
+    @property
+    def effects(self) -> list[Effect]:
+        """What is to be done, in order; the driver takes them out after every event."""
+        ...
 
     @property
     def group_id(self) -> str: ...

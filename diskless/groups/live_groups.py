@@ -30,7 +30,7 @@ from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     NotGroupCoordinator,
 )
-from diskless.groups.group_machine import Answer, Assign, GroupMachine, Store
+from diskless.groups.group_machine import Assign, GroupMachine, Reply, Store
 from diskless.groups.group_store import GroupStore
 from diskless.loop.long_work import LongWork, Unfinished
 from diskless.replica.purgatory import DelayedOperation, Purgatory
@@ -208,7 +208,8 @@ class LiveGroups:
 
     def _carry_out(self, group: LiveGroup, machine: GroupMachine) -> None:
         while machine.effects:
-            effects, machine.effects = machine.effects, []
+            effects = [*machine.effects]
+            machine.effects.clear()
             for effect in effects:
                 if isinstance(effect, Store):
                     self._begin_store(group, machine, effect)
@@ -300,7 +301,7 @@ class LiveGroups:
             alarm.force_complete()
 
 
-def _complete(effect: Answer) -> None:
+def _complete(effect: Reply) -> None:
     answer = effect.ticket
     assert isinstance(answer, asyncio.Future)
     if not answer.done():

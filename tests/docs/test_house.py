@@ -18,7 +18,6 @@ LINES_MAX: Final = 500
 LINES_OF_LONG_FILES: Final[Mapping[str, int]] = {
     "diskless/broker.py": 600,
     "diskless/cli/cli.py": 700,
-    "diskless/groups/classic/classic_group.py": 850,
     "diskless/groups/consumer/consumer_group.py": 550,
     "diskless/groups/group_coordinator.py": 800,
     "diskless/protocol/messages.py": 550,

@@ -51,7 +51,7 @@ from diskless.groups.consumer.roster import Roster
 from diskless.groups.consumer.subscribed_topics import SubscribedTopics
 from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredConsumerGroup
 from diskless.groups.errors import GroupCoordinatorUnavailable, UnknownMember
-from diskless.groups.group_machine import Answer, Assign, Effect, Store
+from diskless.groups.group_machine import Assign, Effect, Reply, Store
 from diskless.groups.settings import GroupSettings
 from wal.errors import AppendTooLarge, DisklessError, Rejected
 
@@ -66,7 +66,7 @@ would refuse every heartbeat of a group whose topics have become too many to be 
 
 
 class _Postponed(NamedTuple):
-    answer: Answer
+    answer: Reply
     """Without anything in it yet."""
     proceed: Callable[[float], None]
 
@@ -90,7 +90,7 @@ class ConsumerCore:
     ) -> None:
         self.roster: Final = roster
         self.subscribed: Final = subscribed
-        self.effects: list[Effect] = []
+        self.effects: Final[list[Effect]] = []
         self.wakes_at = math.inf
         self._settings = settings
         self._assignors = assignors
@@ -105,7 +105,7 @@ class ConsumerCore:
         self._durable_revision = roster.revision
         self._may_be_other = False
         """Whether a later state may be what is stored, because a store had no certain outcome."""
-        self._waiting: list[tuple[int, Answer]] = []
+        self._waiting: list[tuple[int, Reply]] = []
         """Answers, with the revision they must not precede; in order."""
         self._postponed: dict[str, _Postponed] = {}
         """Requests that need an assignment, by member."""
@@ -215,7 +215,7 @@ class ConsumerCore:
         return self.roster.is_outdated
 
     def postpone(
-        self, member_id: str, empty_answer: Answer, proceed: Callable[[float], None]
+        self, member_id: str, empty_answer: Reply, proceed: Callable[[float], None]
     ) -> None:
         """Go on with this member's request when there is an assignment."""
         self._postponed[member_id] = _Postponed(empty_answer, proceed)
@@ -317,7 +317,7 @@ class ConsumerCore:
         """Whether nothing of what is so can be forgotten."""
         return self._durable_revision == self.roster.revision
 
-    def answer(self, effect: Answer) -> None:
+    def answer(self, effect: Reply) -> None:
         """Answer when nothing that happened until now can be forgotten."""
         if self.is_durable:
             self.effects.append(effect)
@@ -356,7 +356,9 @@ class ConsumerCore:
         if isinstance(error, AppendTooLarge):
             # Whoever made it too large: nobody else gives up because of it.
             error = unavailable(error)
-        self.effects += answered if error is None else [refused(one, error) for one in answered]
+        self.effects.extend(
+            answered if error is None else [refused(one, error) for one in answered]
+        )
         self._proceed(now)
         self._begin_if_wanted()
         if self._waiting or error is None:
@@ -397,7 +399,7 @@ class ConsumerCore:
     def close(self, error: DisklessError) -> None:
         """Refuse whoever waits, and wait for nobody any more."""
         waiting, self._waiting = self._waiting, []
-        self.effects += [refused(effect, error) for _, effect in waiting]
+        self.effects.extend(refused(effect, error) for _, effect in waiting)
         self._refuse_all_postponed(error)
         self._storing = self._assigning = None
         self._sessions.clear()
@@ -423,6 +425,6 @@ def unavailable(error: DisklessError) -> DisklessError:
     return GroupCoordinatorUnavailable(f"the group cannot be stored: {error}")
 
 
-def refused(effect: Answer, error: DisklessError) -> Answer:
+def refused(effect: Reply, error: DisklessError) -> Reply:
     """An error instead of the answer."""
-    return effect._replace(answer=type(effect.answer)(error=error))  # type: ignore[arg-type]
+    return effect._replace(answer=type(effect.answer)(error=error))

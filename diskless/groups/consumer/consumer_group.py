@@ -62,12 +62,8 @@ from diskless.groups.errors import (
     UnreleasedInstanceId,
 )
 from diskless.groups.group_machine import (
-    AnswerConfirm,
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerSync,
     Confirmed,
-    Effect,
+    Reply,
     Ticket,
 )
 from diskless.groups.requests import (
@@ -97,6 +93,7 @@ class ConsumerGroupState(Enum):
 class ConsumerGroup:
     """One group and everybody in it; a `GroupMachine`."""
 
+    kind = GroupKind.CONSUMER
     protocol_type = CONSUMER_PROTOCOL
 
     def __init__(
@@ -116,6 +113,7 @@ class ConsumerGroup:
             settings=settings,
             assignors=assignors,
         )
+        self.effects: Final = self._core.effects
         self._roster = self._core.roster
         self._classic = ClassicMembers(self._core, topics)
         self._is_closed = False
@@ -146,18 +144,6 @@ class ConsumerGroup:
         return group
 
     # -- what it looks like ---------------------------------------------------------------------
-
-    @property
-    def kind(self) -> GroupKind:
-        return GroupKind.CONSUMER
-
-    @property
-    def effects(self) -> list[Effect]:
-        return self._core.effects
-
-    @effects.setter
-    def effects(self, effects: list[Effect]) -> None:
-        self._core.effects = effects
 
     @property
     def wakes_at(self) -> float:
@@ -248,25 +234,25 @@ class ConsumerGroup:
                 member = self._heard(request, client, now)
                 is_silent = self._roster.revision == revision and request.owned is None
                 if is_silent and core.is_assigning:
-                    self.effects.append(AnswerHeartbeat(ticket, self._answer(member)))
+                    self.effects.append(Reply(ticket, self._answer(member)))
                     return
                 if core.must_wait():
                     proceed = partial(self._proceed, ticket, request, member)
-                    empty_answer = AnswerHeartbeat(ticket, ConsumerHeartbeatAnswer())
+                    empty_answer = Reply(ticket, ConsumerHeartbeatAnswer())
                     core.postpone(member.member_id, empty_answer, proceed)
                     return
                 answer = self._moved(request, member, now)
         except DisklessError as error:
-            self.effects.append(AnswerHeartbeat(ticket, ConsumerHeartbeatAnswer(error=error)))
+            self.effects.append(Reply(ticket, ConsumerHeartbeatAnswer(error=error)))
         else:
-            core.answer(AnswerHeartbeat(ticket, answer))
+            core.answer(Reply(ticket, answer))
         core.flush()
 
     def _proceed(
         self, ticket: Ticket, request: ConsumerHeartbeat, member: ConsumerMember, now: float
     ) -> None:
         """Go on with a heartbeat that was postponed."""
-        self._core.answer(AnswerHeartbeat(ticket, self._moved(request, member, now)))
+        self._core.answer(Reply(ticket, self._moved(request, member, now)))
 
     def _heard(self, request: ConsumerHeartbeat, client: ClientInfo, now: float) -> ConsumerMember:
         """Take in what a member says; the member as it is then."""
@@ -379,26 +365,26 @@ class ConsumerGroup:
             joining = self._classic.hear_join(request, client, now, new_id=new_id)
         except DisklessError as error:
             refusal = JoinedGroup(error=error, member_id=request.member_id)
-            self.effects.append(AnswerJoin(ticket, refusal))
+            self.effects.append(Reply(ticket, refusal))
         else:
             proceed = partial(self._proceed_join, ticket, joining)
             if core.must_wait():
-                core.postpone(joining.member_id, AnswerJoin(ticket, JoinedGroup()), proceed)
+                core.postpone(joining.member_id, Reply(ticket, JoinedGroup()), proceed)
             else:
                 proceed(now)
         core.flush()
 
     def _proceed_join(self, ticket: Ticket, joining: Joining, now: float) -> None:
-        self._core.answer(AnswerJoin(ticket, self._classic.join(joining, now)))
+        self._core.answer(Reply(ticket, self._classic.join(joining, now)))
 
     def sync(self, ticket: Ticket, request: SyncGroup, now: float) -> None:
         """SyncGroup: what the member has been assigned."""
         try:
             answer = self._classic.sync(request, now)
         except DisklessError as error:
-            self.effects.append(AnswerSync(ticket, SyncedGroup(error=error)))
+            self.effects.append(Reply(ticket, SyncedGroup(error=error)))
         else:
-            self._core.answer(AnswerSync(ticket, answer))
+            self._core.answer(Reply(ticket, answer))
         self._core.flush()
 
     def heartbeat(
@@ -422,7 +408,7 @@ class ConsumerGroup:
         return None
 
     def confirm(self, ticket: Ticket) -> None:
-        self._core.answer(AnswerConfirm(ticket, Confirmed()))
+        self._core.answer(Reply(ticket, Confirmed()))
         self._core.flush()
 
     # -- offsets --------------------------------------------------------------------------------

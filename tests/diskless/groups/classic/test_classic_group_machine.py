@@ -17,13 +17,8 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from diskless.groups.classic.classic_group import (
-    NEW_MEMBER_TIMEOUT_S,
-    AnswerJoin,
-    ClassicGroup,
-    GroupState,
-    Store,
-)
+from diskless.groups.classic.classic_group import ClassicGroup
+from diskless.groups.classic.rebalance import NEW_MEMBER_TIMEOUT_S, GroupState
 from diskless.groups.classic_state import (
     StoredClassicGroup,
     decode_classic_group,
@@ -35,6 +30,7 @@ from diskless.groups.errors import (
     NotGroupCoordinator,
     UnknownMember,
 )
+from diskless.groups.group_machine import Store
 from diskless.groups.requests import GroupProtocol, JoinedGroup, JoinGroup, SyncedGroup
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
 from tests.support.profiles import examples
@@ -267,13 +263,14 @@ class ClassicGroupLife(RuleBasedStateMachine):
         self.now = until
 
     def _settle(self) -> None:
-        effects, self.group.effects = self.group.effects, []
+        effects = [*self.group.effects]
+        self.group.effects.clear()
         for effect in effects:
             if isinstance(effect, Store):
                 self.stores.append(effect)
                 continue
             parked = self.parked.pop(effect.ticket)  # a second answer would be a KeyError
-            if isinstance(effect, AnswerJoin):
+            if isinstance(effect.answer, JoinedGroup):
                 self._joined(parked, effect.answer)
             else:
                 self._synced(parked, effect.answer)

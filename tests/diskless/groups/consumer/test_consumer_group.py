@@ -28,14 +28,7 @@ from diskless.groups.errors import (
     UnknownMember,
     UnreleasedInstanceId,
 )
-from diskless.groups.group_machine import (
-    AnswerConfirm,
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerSync,
-    Assign,
-    Store,
-)
+from diskless.groups.group_machine import Assign, Store
 from diskless.groups.requests import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
@@ -137,7 +130,8 @@ class Driver:
         self.now = until
 
     def settle(self) -> None:
-        effects, self.group.effects = self.group.effects, []
+        effects = [*self.group.effects]
+        self.group.effects.clear()
         for effect in effects:
             if isinstance(effect, Store):
                 self.pending.append(effect)
@@ -145,7 +139,6 @@ class Driver:
                 assert not self.assignments, "one at a time"
                 self.assignments.append(effect)
             else:
-                assert isinstance(effect, AnswerHeartbeat | AnswerJoin | AnswerSync | AnswerConfirm)
                 assert effect.ticket not in self.answers
                 self.answers[effect.ticket] = effect.answer
         while self.assigns and self.assignments:

@@ -40,8 +40,13 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnreleasedInstanceId,
 )
-from diskless.groups.group_machine import AnswerHeartbeat, AnswerJoin, AnswerSync, Assign, Store
-from diskless.groups.requests import GroupProtocol
+from diskless.groups.group_machine import Assign, Store
+from diskless.groups.requests import (
+    ConsumerHeartbeatAnswer,
+    GroupProtocol,
+    JoinedGroup,
+    SyncedGroup,
+)
 from diskless.loop.long_work import done_at_once
 from tests.support.consumer_requests import SETTINGS as DEFAULTS
 from tests.support.consumer_requests import NumberedTopics, consumer_heartbeat, new_consumer_group
@@ -435,7 +440,8 @@ class ConsumerGroupLife(RuleBasedStateMachine):
         return ticket
 
     def _settle(self) -> None:
-        effects, self.group.effects = self.group.effects, []
+        effects = [*self.group.effects]
+        self.group.effects.clear()
         for effect in effects:
             if isinstance(effect, Store):
                 assert not self.stores, "one at a time"
@@ -449,19 +455,18 @@ class ConsumerGroupLife(RuleBasedStateMachine):
             if client.waits != effect.ticket:
                 continue  # it has given up waiting
             client.waits = None
-            if isinstance(effect, AnswerHeartbeat):
-                self._heard(client, said, effect)
-            elif isinstance(effect, AnswerJoin):
-                self._joined(client, effect)
-            elif isinstance(effect, AnswerSync):
-                self._synced(client, effect)
+            if isinstance(effect.answer, ConsumerHeartbeatAnswer):
+                self._heard(client, said, effect.answer)
+            elif isinstance(effect.answer, JoinedGroup):
+                self._joined(client, effect.answer)
+            elif isinstance(effect.answer, SyncedGroup):
+                self._synced(client, effect.answer)
         assert self.group.generation_id >= self.group_epoch
         self.group_epoch = self.group.generation_id
         if not self.assigning_takes_long:
             self.finish_assignments()
 
-    def _heard(self, client: Client, said: Held | None, effect: AnswerHeartbeat) -> None:
-        answer = effect.answer
+    def _heard(self, client: Client, said: Held | None, answer: ConsumerHeartbeatAnswer) -> None:
         if isinstance(answer.error, GroupCoordinatorUnavailable | NotGroupCoordinator):
             client.said = None
         elif answer.error is not None:
@@ -473,8 +478,7 @@ class ConsumerGroupLife(RuleBasedStateMachine):
             if answer.assignment is not None:
                 self._take(client, answer.assignment)
 
-    def _joined(self, client: Client, effect: AnswerJoin) -> None:
-        answer = effect.answer
+    def _joined(self, client: Client, answer: JoinedGroup) -> None:
         if answer.error is None:
             self._is_durable(answer.member_id, answer.generation_id)
             client.member_id, client.epoch = answer.member_id, answer.generation_id
@@ -482,8 +486,7 @@ class ConsumerGroupLife(RuleBasedStateMachine):
         elif not isinstance(answer.error, GroupCoordinatorUnavailable | NotGroupCoordinator):
             self._starts_over(client, answer.error)
 
-    def _synced(self, client: Client, effect: AnswerSync) -> None:
-        answer = effect.answer
+    def _synced(self, client: Client, answer: SyncedGroup) -> None:
         if isinstance(answer.error, RebalanceInProgress):
             client.must_join = True
         elif answer.error is None:
