@@ -12,8 +12,9 @@ Folders, each importing only those above it:
 - `chunks`: from the socket into chunk files, and from there into WAL objects
 
 What all of them use stands here. Doors: `clock`, `steady_clock` (never jumps ahead), `disk`,
-`worker_threads`. Values: `coordinates` (names for places), `ulid` (object keys), `crc`, `errors`
-(the one tree of errors). Tools: `settings` (a section of the configuration), `failpoint` (named
+`worker_threads`. Values: `coordinates` (names for places), `batch_extents` (the batches of a WAL
+object, over `columns` of numbers), `ulid` (object keys), `crc`, `errors` (the one tree of errors).
+Tools: `settings` (a section of the configuration), `failpoint` (named
 crash points), `fd_cache` (open files), `inflation_budget` (memory for what is inflated),
 `private_copy`.
 """

@@ -18,7 +18,6 @@ from sqlalchemy import select
 
 from metadata.apply.transaction import StateTransaction, partition_columns
 from metadata.operations import TOMBSTONE
-from metadata.records.columns import Int64s, column, tuples
 from metadata.records.file_committed import CommittedBatches, FileCommittedRecord
 from metadata.state.commit_answer import Answer, pack_answer
 from metadata.state.image import PartitionState, ProducerKey
@@ -41,6 +40,7 @@ from metadata.state.schema import (
     pack_owners,
 )
 from metadata.state.state_hash import sum_of
+from wal.columns import Int64s, column, tuples
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptState
 

@@ -15,7 +15,6 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, delete, func, select
 
-from metadata.records.columns import Int64s
 from metadata.state.image import (
     Changes,
     CommittedImage,
@@ -33,6 +32,7 @@ from metadata.state.schema import (
     compiled,
 )
 from metadata.state.state_hash import HASH_MODULUS, sum_of, to_signed
+from wal.columns import Int64s
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptState

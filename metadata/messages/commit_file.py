@@ -21,18 +21,14 @@ without an error.
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
-from uuid import UUID
+
+import numpy as np
 
 from metadata.messages.codec import MessageReader, Operation, error_fields
 from metadata.operations import BatchCommit, CommitFile
-from wal.coordinates import (
-    CREATE_TIME,
-    NO_SEQUENCE,
-    BatchExtent,
-    ByteOffset,
-    ObjectKey,
-    TopicIdPartition,
-)
+from wal.batch_extents import BatchExtents
+from wal.columns import Int64s, Rows, row_type
+from wal.coordinates import CREATE_TIME, ObjectKey
 from wal.errors import DisklessError, InvalidRecord
 from wal.wire.fields import (
     INT8,
@@ -55,6 +51,11 @@ MAGIC: Final = 2
 COMMIT_BATCH: Final = struct.Struct(">bi16siiiqqqbqhiiB")
 """One batch of a request and its empty tag section."""
 assert COMMIT_BATCH.size == 77
+_BATCH_ROW: Final = row_type(
+    COMMIT_BATCH,
+    "magic request_id topic_id partition byte_offset length_bytes base_offset last_offset"
+    " max_timestamp_ms timestamp_type producer_id producer_epoch base_sequence last_sequence tags",
+)
 
 BATCH_RESULT: Final = struct.Struct(">hBqqqBB")
 """The answer to one batch without error message, and its empty tag section."""
@@ -84,54 +85,17 @@ def _write_commit_file(message: CommitFileMessage, parts: list[bytes]) -> Mappin
         *map(INT32.pack, file.owner_ids),
         uvarint(len(file.batches) + 1),
     )
-    pack = COMMIT_BATCH.pack
-    topic_id: UUID | None = None
-    topic_bytes = b""
-    crcs = []
-    for (
-        partition,
-        byte_offset,
-        length_bytes,
-        record_count,
-        crc,
-        max_timestamp_ms,
-        timestamp_type,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        request_id,
-    ) in file.batches:
-        if partition[0] is not topic_id:
-            topic_id = partition[0]
-            topic_bytes = topic_id.bytes
-        last_sequence = NO_SEQUENCE
-        if base_sequence >= 0:
-            last_sequence = (base_sequence + record_count - 1) & 0x7FFFFFFF
-        parts.append(
-            pack(
-                MAGIC,
-                request_id,
-                topic_bytes,
-                partition[1],
-                byte_offset,
-                length_bytes,
-                0,
-                record_count - 1,
-                max_timestamp_ms,
-                timestamp_type,
-                producer_id,
-                producer_epoch,
-                base_sequence,
-                last_sequence,
-                0,
-            )
-        )
-        crcs.append(crc)
+    batches = BatchExtents.of(file.batches)
+    rows = batches.rows(_BATCH_ROW)
+    rows["magic"] = MAGIC
+    rows["last_offset"] = batches.record_count - 1
+    rows["last_sequence"] = batches.last_sequence
+    parts.append(rows.tobytes())
     tags = {}
     if file.uploader_broker_id != -1:
         tags[UPLOADER_BROKER_ID_TAG] = INT32.pack(file.uploader_broker_id)
-    if any(crcs):
-        tags[BATCH_CRCS_TAG] = uvarint(len(crcs) + 1) + struct.pack(f">{len(crcs)}I", *crcs)
+    if batches.crc.any():
+        tags[BATCH_CRCS_TAG] = uvarint(len(batches) + 1) + batches.crc.astype(">u4").tobytes()
     return tags
 
 
@@ -146,7 +110,7 @@ def _read_commit_file(reader: MessageReader) -> tuple[CommitFileMessage, int]:
     rows = _commit_batch_rows(reader)
     timeout_ms, tags = reader.request_end()
     uploader = -1
-    crcs: Sequence[int] = (0,) * len(rows)
+    crcs: Int64s = np.zeros(len(rows), np.int64)
     if UPLOADER_BROKER_ID_TAG in tags:
         uploader = tags[UPLOADER_BROKER_ID_TAG].int32()
     if BATCH_CRCS_TAG in tags:
@@ -163,11 +127,7 @@ def _read_commit_file(reader: MessageReader) -> tuple[CommitFileMessage, int]:
     return CommitFileMessage(file, refused), timeout_ms
 
 
-_Row = tuple[int, int, bytes, int, int, int, int, int, int, int, int, int, int, int, int]
-"""The fields of a batch in the order of the schema, and its tag count."""
-
-
-def _commit_batch_rows(reader: MessageReader) -> Sequence[_Row]:
+def _commit_batch_rows(reader: MessageReader) -> Rows:
     size = COMMIT_BATCH.size
     count = reader.array_count(size)
     start = reader.position
@@ -176,84 +136,47 @@ def _commit_batch_rows(reader: MessageReader) -> Sequence[_Row]:
     # proves it, batch by batch.
     if not any(reader.data[start + _BATCH_TAGS_AT : end : size]):
         reader.skip(count * size)
-        return list(COMMIT_BATCH.iter_unpack(reader.data[start:end]))
-    rows: list[_Row] = []
+        return np.frombuffer(reader.data, _BATCH_ROW, count, start)
+    rows = bytearray()
     for _ in range(count):
         at = reader.skip(_BATCH_TAGS_AT)
-        fields = reader.data[at : at + _BATCH_TAGS_AT] + NO_TAGS
-        rows.append(COMMIT_BATCH.unpack(fields))
+        rows += reader.data[at : at + _BATCH_TAGS_AT] + NO_TAGS
         reader.skip_tags()
-    return rows
+    return np.frombuffer(rows, _BATCH_ROW)
 
 
-def _batch_crcs(content: FieldReader, batch_count: int) -> Sequence[int]:
+def _batch_crcs(content: FieldReader, batch_count: int) -> Int64s:
     if content.array_count(4) != batch_count:
         raise content.corrupt(f"not as many CRCs as batches, which are {batch_count},")
     start = content.skip(4 * batch_count)
     content.finish()
-    return struct.unpack_from(f">{batch_count}I", content.data, start)
+    return np.frombuffer(content.data, ">u4", batch_count, start).astype(np.int64)
 
 
-def _batches_of(
-    rows: Sequence[_Row], crcs: Sequence[int]
-) -> tuple[Sequence[BatchExtent], Mapping[int, DisklessError]]:
-    batches = []
+def _batches_of(rows: Rows, crcs: Int64s) -> tuple[BatchExtents, Mapping[int, DisklessError]]:
+    first, last = rows["base_offset"].astype(np.int64), rows["last_offset"].astype(np.int64)
+    # The difference may wrap around 64 bits; then `last` is the smaller one, or the count is not
+    # that of a batch.
+    counts = last - first + 1
+    batches = BatchExtents.of_rows(rows, record_count=counts, crc=crcs)
+    is_sound = (
+        (rows["magic"] == MAGIC)
+        & (last >= first)
+        & (counts > 0)
+        & (counts <= _INT32_MAX)
+        & (rows["last_sequence"] == batches.last_sequence)
+    )
+    if is_sound.all():
+        return batches, {}
     refused: dict[int, DisklessError] = {}
-    topics: dict[bytes, UUID] = {}
-    place = TopicIdPartition(UUID(int=0), -1)
-    place_bytes = b""
-    for position, (
-        (
-            magic,
-            request_id,
-            topic_bytes,
-            index,
-            byte_offset,
-            length_bytes,
-            base_offset,
-            last_offset,
-            max_timestamp_ms,
-            timestamp_type,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            last_sequence,
-            _,
-        ),
-        crc,
-    ) in enumerate(zip(rows, crcs, strict=True)):
-        # Batches of a partition follow each other, and one that comes back gets an equal place.
-        if index != place[1] or topic_bytes != place_bytes:
-            topic_id = topics.get(topic_bytes)
-            if topic_id is None:
-                topic_id = topics[topic_bytes] = UUID(bytes=topic_bytes)
-            place, place_bytes = TopicIdPartition(topic_id, index), topic_bytes
-        count = last_offset - base_offset + 1
-        expected = NO_SEQUENCE
-        if base_sequence >= 0:
-            expected = (base_sequence + count - 1) & 0x7FFFFFFF
-        if magic != MAGIC or not 0 < count <= _INT32_MAX or last_sequence != expected:
-            refused[position] = InvalidRecord(
-                f"batch {position}, of {place}: magic {magic}, offsets {base_offset} to "
-                f"{last_offset}, sequences {base_sequence} to {last_sequence}"
-            )
-            continue
-        batches.append(
-            BatchExtent(
-                place,
-                ByteOffset(byte_offset),
-                length_bytes,
-                count,
-                crc,
-                max_timestamp_ms,
-                timestamp_type,
-                producer_id,
-                producer_epoch,
-                base_sequence,
-                request_id,
-            )
+    for position in np.flatnonzero(~is_sound).tolist():
+        row = rows[position]
+        refused[position] = InvalidRecord(
+            f"batch {position}, of {batches.at(position).partition}: magic {row['magic']}, offsets "
+            f"{row['base_offset']} to {row['last_offset']}, sequences {row['base_sequence']} to "
+            f"{row['last_sequence']}"
         )
-    return batches, refused
+    return batches.take(np.flatnonzero(is_sound)), refused
 
 
 def _write_commits(
@@ -264,7 +187,8 @@ def _write_commits(
     parts.append(uvarint(len(commits) + len(refused) + 1))
     pack = BATCH_RESULT.pack
     position = 0
-    for batch, commit in zip(message.file.batches, commits, strict=True):
+    timestamp_types = BatchExtents.of(message.file.batches).timestamp_type.tolist()
+    for timestamp_type, commit in zip(timestamp_types, commits, strict=True):
         while position in refused:
             parts.append(_refusal(refused[position]))
             position += 1
@@ -273,7 +197,7 @@ def _write_commits(
         if error is not None:
             parts.append(_refusal(error))
             continue
-        if batch.timestamp_type == CREATE_TIME:
+        if timestamp_type == CREATE_TIME:
             append_time_ms = -1
         parts.append(pack(0, 0, base_offset, append_time_ms, log_start_offset, is_duplicate, 0))
     while position in refused:

@@ -14,33 +14,16 @@ Arithmetic is modulo 2**64 throughout, so any 64-bit number survives, in differe
 is encoded and decoded with a few NumPy operations, whatever its length.
 """
 
-from collections.abc import Iterable
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from wal.columns import Int64s
 from wal.wire.fields import FieldReader, uvarint, zigzag
-
-Int64s = npt.NDArray[np.int64]
-_Tuple = TypeVar("_Tuple", bound=tuple[Any, ...])
 
 _MODULUS: Final = 1 << 64
 _WORD_BYTES: Final = 8
-
-
-def column(numbers: Iterable[int]) -> Int64s:
-    """`numbers` as an array. Raises ValueError when one has more than 64 bits."""
-    try:
-        return np.fromiter(numbers, np.int64)
-    except OverflowError as error:
-        raise ValueError("a number of more than 64 bits") from error
-
-
-def tuples(kind: type[_Tuple], *columns: Iterable[Any]) -> list[_Tuple]:
-    """Named tuples of `kind`, one per row of `columns`, in a third of the time of as many calls."""
-    return [*map(partial(tuple.__new__, kind), zip(*columns, strict=True))]
 
 
 def difference(numbers: Int64s, others: Int64s | int) -> Int64s:

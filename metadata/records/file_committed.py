@@ -43,20 +43,13 @@ Source: KIP-1164, "Metadata records", including its wish for fewer bytes per rec
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
-from typing import Final, NamedTuple, overload
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
 
-from metadata.records.columns import (
-    Int64s,
-    column,
-    difference,
-    pack_column,
-    read_column,
-    total,
-    tuples,
-)
+from metadata.records.columns import difference, pack_column, read_column, total
+from wal.columns import Columns, Int64s, column, tuples
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import (
@@ -118,7 +111,7 @@ _BITS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CommittedBatches(Sequence[CommittedBatch]):
+class CommittedBatches(Columns[CommittedBatch]):
     """The accepted batches of a file as columns; as a sequence, it makes the batch asked for."""
 
     partitions: Sequence[TopicIdPartition]
@@ -173,24 +166,10 @@ class CommittedBatches(Sequence[CommittedBatch]):
     def __len__(self) -> int:
         return len(self.position)
 
-    @overload
-    def __getitem__(self, index: int) -> CommittedBatch: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[CommittedBatch]: ...
-    def __getitem__(self, index: int | slice) -> CommittedBatch | list[CommittedBatch]:
-        return [*self][index]
-
     def __iter__(self) -> Iterator[CommittedBatch]:
         places = chain.from_iterable(map(repeat, self.partitions, self.run_lengths.tolist()))
         numbers = [numbers.tolist() for numbers in self.columns()]
         return iter(tuples(CommittedBatch, places, *numbers))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return [*self] == [*other]
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class RefusedBatch(NamedTuple):

@@ -19,16 +19,21 @@ import numpy.typing as npt
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import BatchCommit
-from metadata.records.columns import Int64s, column
 from metadata.records.file_committed import CommittedBatches
 from metadata.records.records import (
     FileCommittedRecord,
     MetadataRecord,
     RefusedBatch,
 )
-from metadata.rules.commit_request import BatchColumns, CheckedCommit, ProducerGroups
+from metadata.rules.commit_request import CheckedCommit, ProducerGroups
 from metadata.rules.commit_request import check_commit as check_commit
-from metadata.state.commit_answer import REFUSAL_CODES, Answer, pack_answer, unpack_answer
+from metadata.state.commit_answer import (
+    REFUSAL_CODES,
+    Answer,
+    commits_of,
+    pack_answer,
+    unpack_answer,
+)
 from metadata.state.image import PartitionState, ProducerKey
 from metadata.state.producer_state import (
     ProducerBatch,
@@ -46,6 +51,8 @@ from metadata.state.producer_state import (
     with_batch,
 )
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
+from wal.batch_extents import BatchExtents
+from wal.columns import Int64s, column
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectExpired, Rejected, UnknownPartition
 
@@ -124,7 +131,7 @@ def decide_commit(
     if known is not None and known.standing is FileStanding.COMMITTED:
         if known.request_digest != commit.digest:
             raise Rejected(f"{key} was committed with other content")
-        return Decision((), unpack_answer(known.answer, request.batches))
+        return Decision((), commits_of(unpack_answer(known.answer), commit.columns))
     if known is not None and known.standing is not FileStanding.HANDED_OVER:
         raise ObjectExpired(f"{key} was given up: whoever looked for orphans deletes it")
     if (
@@ -174,12 +181,11 @@ def decide_commit(
             if state is not None and end > state.high_watermark
         }
     )
-    stored = pack_answer(answer)
     view.put_file(
         key,
         KnownFile(
             commit.digest,
-            stored,
+            pack_answer(answer),
             is_owner=known is not None or owns_first(request.owner_ids, view.coordinator_id),
         ),
     )
@@ -194,7 +200,7 @@ def decide_commit(
         refused=_refused(answer, np.flatnonzero(~is_accepted)),
         request_digest=commit.digest,
     )
-    return Decision((record,), unpack_answer(stored, request.batches))
+    return Decision((record,), commits_of(answer, columns))
 
 
 def _with_high_watermark(state: PartitionState, high_watermark: int) -> PartitionState:
@@ -203,7 +209,7 @@ def _with_high_watermark(state: PartitionState, high_watermark: int) -> Partitio
 
 
 def _assign(
-    columns: BatchColumns, is_accepted: _Bools, high_watermarks: Int64s
+    columns: BatchExtents, is_accepted: _Bools, high_watermarks: Int64s
 ) -> tuple[Int64s, Int64s]:
     """(base offset per batch, where each partition ends); a refused batch takes no offsets."""
     of = columns.partition_of
@@ -219,29 +225,28 @@ def _assign(
 
 
 def _accepted(
-    columns: BatchColumns, which: Int64s, base_offset: Int64s, now_ms: int
+    columns: BatchExtents, which: Int64s, base_offset: Int64s, now_ms: int
 ) -> CommittedBatches:
-    of = columns.partition_of[which]
-    is_start = np.ones(len(of), np.bool_)
-    is_start[1:] = of[1:] != of[:-1]
-    starts = np.flatnonzero(is_start)
+    if len(which) < len(columns):
+        columns = columns.take(which)
+    starts = columns.run_starts
     base = base_offset[which]
     return CommittedBatches(
-        partitions=[columns.partitions[place] for place in of[starts].tolist()],
-        run_lengths=np.diff(np.append(starts, len(of))),
+        partitions=[columns.partitions[place] for place in columns.partition_of[starts].tolist()],
+        run_lengths=np.diff(np.append(starts, len(which))),
         position=which,
-        magic=np.full(len(of), MAGIC),
-        byte_offset=columns.byte_offset[which],
-        byte_size=columns.length_bytes[which],
+        magic=np.full(len(which), MAGIC),
+        byte_offset=columns.byte_offset,
+        byte_size=columns.length_bytes,
         base_offset=base,
-        last_offset=base + columns.record_count[which] - 1,
-        log_append_time_ms=np.full(len(of), now_ms),
-        max_timestamp_ms=columns.max_timestamp_ms[which],
-        timestamp_type=columns.timestamp_type[which],
-        producer_id=columns.producer_id[which],
-        producer_epoch=columns.producer_epoch[which],
-        base_sequence=columns.base_sequence[which],
-        last_sequence=columns.last_sequence[which],
+        last_offset=base + columns.record_count - 1,
+        log_append_time_ms=np.full(len(which), now_ms),
+        max_timestamp_ms=columns.max_timestamp_ms,
+        timestamp_type=columns.timestamp_type,
+        producer_id=columns.producer_id,
+        producer_epoch=columns.producer_epoch,
+        base_sequence=columns.base_sequence,
+        last_sequence=columns.last_sequence,
     )
 
 
@@ -262,7 +267,7 @@ def _refused(answer: Answer, which: Int64s) -> Sequence[RefusedBatch]:
 class _CheckedProducers(NamedTuple):
     """The batches that have a producer, after their sequences' check."""
 
-    columns: BatchColumns
+    columns: BatchExtents
     groups: ProducerGroups
     states: States
     of_same_file: Sequence[tuple[int, int]]
@@ -295,7 +300,7 @@ class _CheckedProducers(NamedTuple):
         return dict(zip(keys, states_list(after), strict=True))
 
 
-def _batches(columns: BatchColumns, which: Int64s, starts: Int64s) -> ProducerBatches:
+def _batches(columns: BatchExtents, which: Int64s, starts: Int64s) -> ProducerBatches:
     return ProducerBatches(
         starts=starts,
         epoch=columns.producer_epoch[which],
@@ -306,7 +311,7 @@ def _batches(columns: BatchColumns, which: Int64s, starts: Int64s) -> ProducerBa
 
 def _check_producers(
     view: SpeculativeView,
-    columns: BatchColumns,
+    columns: BatchExtents,
     groups: ProducerGroups,
     answer: Answer,
     *,
@@ -339,7 +344,7 @@ def _check_producers(
 
 def _check_one(
     window: ProducerWindow | None,
-    columns: BatchColumns,
+    columns: BatchExtents,
     which: Sequence[int],
     answer: Answer,
     of_same_file: list[tuple[int, int]],

@@ -1,15 +1,13 @@
-"""Checks a commit request and holds its batches as columns.
+"""Checks a commit request: what can be said of it without any state.
 
-What can be said of a request without any state: that it holds together, which content it has
-(the digest that a re-sent commit is recognised by), and its numbers as arrays, by which
-metadata/rules/commit.py decides about thousands of batches at once.
+That it holds together, which content it has (the digest that a re-sent commit is recognised by),
+and when its key was minted. metadata/rules/commit.py decides about it then.
 """
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import groupby
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,10 +15,10 @@ import numpy.typing as npt
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, CommitFile
-from metadata.records.columns import Int64s, column
 from metadata.records.records import REQUEST_DIGEST_BYTES
-from metadata.state.producer_state import SEQUENCE_MASK
-from wal.coordinates import LOG_APPEND_TIME, NO_SEQUENCE, TopicIdPartition
+from wal.batch_extents import BatchExtents
+from wal.columns import Int64s, row_type
+from wal.coordinates import LOG_APPEND_TIME
 from wal.errors import Rejected
 from wal.stores.object_store import check_object_key
 from wal.ulid import minted_ms
@@ -29,50 +27,11 @@ _INT32_MAX: Final = 2**31 - 1
 _INT16_MAX: Final = 2**15 - 1
 
 _DIGESTED_FILE: Final = struct.Struct("<bqq")
-_DIGESTED_BATCH: Final = np.dtype(
-    [
-        ("topic_id", "V16"),
-        ("partition", "<i4"),
-        ("byte_offset", "<i8"),
-        ("length_bytes", "<i4"),
-        ("record_count", "<i4"),
-        ("crc", "<u4"),
-        ("max_timestamp_ms", "<i8"),
-        ("timestamp_type", "i1"),
-        ("producer_id", "<i8"),
-        ("producer_epoch", "<i2"),
-        ("base_sequence", "<i4"),
-        ("request_id", "<i8"),
-    ]
+_DIGESTED_BATCH: Final = row_type(
+    struct.Struct("<16siqiiIqbqhiq"),
+    "topic_id partition byte_offset length_bytes record_count crc max_timestamp_ms timestamp_type"
+    " producer_id producer_epoch base_sequence request_id",
 )
-assert _DIGESTED_BATCH.itemsize == 71
-_DIGESTED_NUMBERS: Final = (_DIGESTED_BATCH.names or ())[2:]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchColumns:
-    """The batches of a request as columns, in request order; names are those of BatchExtent."""
-
-    partitions: Sequence[TopicIdPartition]
-    """The distinct partitions, in the order of their first batches."""
-    partition_of: Int64s
-    """Which of them each batch is of."""
-    byte_offset: Int64s
-    length_bytes: Int64s
-    record_count: Int64s
-    crc: Int64s
-    max_timestamp_ms: Int64s
-    timestamp_type: Int64s
-    producer_id: Int64s
-    producer_epoch: Int64s
-    base_sequence: Int64s
-    request_id: Int64s
-
-    @property
-    def last_sequence(self) -> Int64s:
-        """As BatchExtent.last_sequence."""
-        last = self.base_sequence + self.record_count - 1 & SEQUENCE_MASK
-        return np.where(self.base_sequence < 0, NO_SEQUENCE, last)
 
 
 class ProducerGroups(NamedTuple):
@@ -91,7 +50,7 @@ class CheckedCommit:
     """A commit request that holds together."""
 
     request: CommitFile
-    columns: BatchColumns
+    columns: BatchExtents
     digest: bytes
     """Identifies the request's content."""
     minted_ms: int
@@ -131,7 +90,10 @@ def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedC
     for number in (request.uploader_broker_id, *request.owner_ids):
         if not -_INT32_MAX <= number <= _INT32_MAX:
             raise Rejected(f"{key}: {number} is not a broker or coordinator id")
-    columns = _columns(request)
+    try:
+        columns = BatchExtents.of(request.batches)
+    except ValueError as error:
+        raise Rejected(f"{key}: {error}") from error
     _check_extents(request, columns)
     return CheckedCommit(
         request=request,
@@ -142,41 +104,13 @@ def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedC
     )
 
 
-def _columns(request: CommitFile) -> BatchColumns:
-    batches = request.batches
-    names, *numbers = zip(*batches, strict=True) if batches else [()] * 11
-    # Runs first, because hashing a UUID is Python code.
-    runs = [(partition, len([*run])) for partition, run in groupby(names)]
-    places: dict[TopicIdPartition, int] = {}
-    run_places = [places.setdefault(partition, len(places)) for partition, _ in runs]
-    try:
-        arrays = [*map(column, numbers)]
-    except ValueError as error:
-        raise Rejected(f"{request.object_key}: {error}") from error
-    return BatchColumns(
-        partitions=[*places],
-        partition_of=np.repeat(column(run_places), column(length for _, length in runs)),
-        byte_offset=arrays[0],
-        length_bytes=arrays[1],
-        record_count=arrays[2],
-        crc=arrays[3],
-        max_timestamp_ms=arrays[4],
-        timestamp_type=arrays[5],
-        producer_id=arrays[6],
-        producer_epoch=arrays[7],
-        base_sequence=arrays[8],
-        request_id=arrays[9],
-    )
-
-
 def _within(numbers: Int64s, smallest: int, greatest: int) -> npt.NDArray[np.bool_]:
     return (numbers >= smallest) & (numbers <= greatest)
 
 
-def _check_extents(request: CommitFile, columns: BatchColumns) -> None:
+def _check_extents(request: CommitFile, columns: BatchExtents) -> None:
     size = request.file_size_bytes
     start, length = columns.byte_offset, columns.length_bytes
-    indexes = column(partition.partition for partition in columns.partitions)
     has_producer = columns.producer_id >= 0
     fits_epoch = _within(columns.producer_epoch, 0, _INT16_MAX)
     fits_sequence = _within(columns.base_sequence, 0, _INT32_MAX)
@@ -186,13 +120,13 @@ def _check_extents(request: CommitFile, columns: BatchColumns) -> None:
         & _within(columns.record_count, 1, _INT32_MAX)
         & _within(columns.crc, 0, 2**32 - 1)
         & _within(columns.timestamp_type, 0, LOG_APPEND_TIME)
-        & _within(indexes, 0, _INT32_MAX)[columns.partition_of]
+        & _within(columns.indexes, 0, _INT32_MAX)[columns.partition_of]
         & np.where(has_producer, fits_epoch, _within(columns.producer_epoch, -1 - _INT16_MAX, 0))
         & np.where(has_producer, fits_sequence, _within(columns.base_sequence, -1 - _INT32_MAX, 0))
     )
     fine[fine] = start[fine] + length[fine] <= size
     if not fine.all():
-        batch = request.batches[int(np.flatnonzero(~fine)[0])]
+        batch = columns.at(int(np.flatnonzero(~fine)[0]))
         raise Rejected(f"{request.object_key}: not a batch of this object: {batch}")
     end = start + length
     if (start[1:] < end[:-1]).any():
@@ -203,14 +137,8 @@ def _check_extents(request: CommitFile, columns: BatchColumns) -> None:
             raise Rejected(f"{request.object_key}: extents overlap at byte {at}")
 
 
-def _digest(request: CommitFile, columns: BatchColumns) -> bytes:
+def _digest(request: CommitFile, columns: BatchExtents) -> bytes:
     """16 bytes over the object and all its batches; who uploaded it does not matter."""
-    file = _DIGESTED_FILE.pack(request.object_format, request.file_size_bytes, len(request.batches))
-    digested = np.empty(len(request.batches), _DIGESTED_BATCH)
-    topic_ids = b"".join([partition.topic_id.bytes for partition in columns.partitions])
-    digested["topic_id"] = np.frombuffer(topic_ids, "V16")[columns.partition_of]
-    indexes = column(partition.partition for partition in columns.partitions)
-    digested["partition"] = indexes[columns.partition_of]
-    for name in _DIGESTED_NUMBERS:
-        digested[name] = getattr(columns, name)
+    file = _DIGESTED_FILE.pack(request.object_format, request.file_size_bytes, len(columns))
+    digested = columns.rows(_DIGESTED_BATCH)
     return blake2b(file + digested.tobytes(), digest_size=REQUEST_DIGEST_BYTES).digest()

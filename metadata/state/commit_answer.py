@@ -1,8 +1,8 @@
 """Stores the answer to a commit, and turns it into a list of `BatchCommit`s.
 
-The first answer and the answer to a re-sent commit go through the same function, from the same
-stored columns, so they are equal by construction. Errors are stored as the code that the metadata
-record has for them; their text is made from the request alone.
+The first answer and the answer to a re-sent commit are the same columns, decided or read back, and
+go through the same function (`commits_of`), so they are equal by construction. Errors are stored as
+the code that the metadata record has for them; their text is made from the request alone.
 
 Stored is one column (metadata/records/columns.py) per field of `Answer`, in its order, the first
 one leading.
@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from metadata.operations import BatchCommit
-from metadata.records.columns import Int64s, pack_column, read_column, tuples
+from metadata.records.columns import pack_column, read_column
+from wal.batch_extents import BatchExtents
+from wal.columns import Int64s, tuples
 from wal.coordinates import BatchExtent
 from wal.errors import (
     CorruptLog,
@@ -67,8 +69,8 @@ def pack_answer(answer: Answer) -> bytes:
     return b"".join((pack_column(first, is_leading=True), *map(pack_column, others)))
 
 
-def unpack_answer(data: bytes, batches: Sequence[BatchExtent]) -> Sequence[BatchCommit]:
-    """The answer to the request whose batches are `batches`. Raises CorruptState."""
+def unpack_answer(data: bytes) -> Answer:
+    """The inverse of `pack_answer`. Raises CorruptState."""
     reader = FieldReader(data, "a stored answer")
     try:
         first = read_column(reader, None)
@@ -76,13 +78,19 @@ def unpack_answer(data: bytes, batches: Sequence[BatchExtent]) -> Sequence[Batch
         reader.finish()
     except CorruptLog as error:
         raise CorruptState(str(error)) from error
-    if len(first) != len(batches):
-        raise CorruptState(f"a stored answer for {len(first)} batches to {len(batches)}")
+    return answer
+
+
+def commits_of(answer: Answer, batches: BatchExtents) -> Sequence[BatchCommit]:
+    """The answer to the request whose batches are `batches`. Raises CorruptState."""
+    count = len(answer.base_offset)
+    if count != len(batches):
+        raise CorruptState(f"a stored answer for {count} batches to {len(batches)}")
     is_duplicate = answer.is_duplicate.astype(np.bool_)
     offered = (numbers.tolist() for numbers in (*answer[:3], is_duplicate))
-    commits = tuples(BatchCommit, *offered, [None] * len(first))
+    commits = tuples(BatchCommit, *offered, [None] * count)
     for place in np.flatnonzero(answer.refusal).tolist():
-        commits[place] = BatchCommit(error=_error(int(answer.refusal[place]), batches[place]))
+        commits[place] = BatchCommit(error=_error(int(answer.refusal[place]), batches.at(place)))
     return commits
 
 

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from metadata.records.columns import Int64s
 from metadata.state.image import ProducerKey
 from metadata.state.producer_state import (
     ProducerState,
@@ -29,6 +28,7 @@ from metadata.state.producer_state import (
 )
 from metadata.state.schema import PRODUCER_STATES, Row
 from metadata.state.state_hash import sum_of
+from wal.columns import Int64s
 from wal.errors import CorruptState
 
 PERIOD_MS: Final = 10 * 60_000

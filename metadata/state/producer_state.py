@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, NewType
 import numpy as np
 import numpy.typing as npt
 
-from metadata.records.columns import Int64s
+from wal.columns import Int64s
 from wal.errors import CorruptState, OutOfOrderSequence, Rejected, StaleProducerEpoch
 
 WINDOW: Final = 5

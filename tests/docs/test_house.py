@@ -27,7 +27,6 @@ LINES_OF_LONG_FILES: Final[Mapping[str, int]] = {
     "metadata/log/object_log.py": 600,
     "metadata/rebuild/plan.py": 800,
     "metadata/state/queries.py": 600,
-    "wal/chunks/wal_object.py": 550,
     "wal/records/record_columns.py": 600,
     "wal/stores/file_store.py": 700,
     "wal/stores/object_cache.py": 550,

@@ -39,10 +39,11 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from wal.batch_extents import BatchExtents
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import CorruptObject
 from wal.ulid import decode_ulid, encode_ulid
@@ -119,14 +120,14 @@ class CommitNote(NamedTuple):
     def outcomes(self, extents: Sequence[BatchExtent]) -> Sequence[BatchOutcome]:
         """What became of each of the object's batches. Raises: CorruptObject (not this object)."""
         found: list[BatchOutcome] = []
-        runs = list(_runs(extents))
+        runs = _record_counts(extents)
         if self.outcome != COMMITTED:
             return [BatchOutcome(exception=REFUSED)] * len(extents)
         if len(runs) != len(self.runs):
             raise CorruptObject(f"{self.ulid}: noted with {len(self.runs)} runs, has {len(runs)}")
-        for noted, batches in zip(self.runs, runs, strict=True):
+        for noted, record_counts in zip(self.runs, runs, strict=True):
             offset = noted.base_offset
-            for batch in batches:
+            for record_count in record_counts:
                 exception = self.exceptions.get(len(found))
                 if exception is not None:
                     found.append(BatchOutcome(exception=exception))
@@ -134,7 +135,7 @@ class CommitNote(NamedTuple):
                 if offset < 0:
                     raise CorruptObject(f"{self.ulid}: batch {len(found)} is noted without offset")
                 found.append(BatchOutcome(offset, noted.append_time_ms, noted.log_start_offset))
-                offset += batch.record_count
+                offset += record_count
         return found
 
 
@@ -161,9 +162,9 @@ def note_commit(
     runs: list[NotedRun] = []
     exceptions: dict[int, int] = {}
     position = 0
-    for batches in _runs(extents):
+    for record_counts in _record_counts(extents):
         run, expected = _NO_RUN, -1
-        for batch in batches:
+        for record_count in record_counts:
             outcome = outcomes[position]
             if outcome.exception is not None:
                 exceptions[position] = outcome.exception
@@ -174,20 +175,19 @@ def note_commit(
                         return None
                 elif outcome[:2] != (expected, run.append_time_ms):
                     return None
-                expected = outcome.base_offset + batch.record_count
+                expected = outcome.base_offset + record_count
             position += 1
         runs.append(run)
     return CommitNote(ulid, runs, exceptions)
 
 
-def _runs(extents: Sequence[BatchExtent]) -> Iterator[list[BatchExtent]]:
-    """The object's batches by partition; one partition's lie together."""
-    for _, batches in groupby(extents, _partition_of):
-        yield list(batches)
-
-
-def _partition_of(extent: BatchExtent) -> TopicIdPartition:
-    return extent.partition
+def _record_counts(extents: Sequence[BatchExtent]) -> Sequence[Sequence[int]]:
+    """The record counts of the object's batches by partition; one partition's lie together."""
+    batches = BatchExtents.of(extents)
+    counts = batches.record_count.tolist()
+    return [
+        counts[start:end] for start, end in pairwise([*batches.run_starts.tolist(), len(counts)])
+    ]
 
 
 class CommitJournal:

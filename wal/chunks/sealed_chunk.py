@@ -98,7 +98,7 @@ class ObjectMap(NamedTuple):
 
     @classmethod
     def of(cls, plan: WalObjectPlan) -> "ObjectMap":
-        object_offsets = array("Q", [extent.byte_offset for extent in plan.extents])
+        object_offsets = array("Q", plan.extents.byte_offset.tobytes())
         object_offsets.append(plan.object_bytes - len(plan.footer))
         data_offsets = array("Q", [entry.data_offset for entry in plan.entries])
         return cls(object_offsets, data_offsets)

@@ -51,12 +51,15 @@ import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
-from uuid import UUID
+from typing import Final, NamedTuple, Protocol
 
+import numpy as np
+
+from wal.batch_extents import BatchExtents
 from wal.chunks.chunk import ChunkEntry, ChunkIdentity
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
-from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
+from wal.columns import column, row_type
+from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptBatch, CorruptChunk, CorruptObject
 from wal.records.record_batch import CRC_START, MAGIC_V2, parse_header, verify_crc
@@ -74,11 +77,19 @@ assert OBJECT_HEADER.size + _CRC.size == OBJECT_HEADER_BYTES
 
 INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxq")
 assert INDEX_ENTRY.size == 72
+_INDEX_ROW: Final = row_type(
+    INDEX_ENTRY,
+    "topic_id partition byte_offset length_bytes record_count crc max_timestamp_ms producer_id"
+    " base_sequence producer_epoch timestamp_type request_id",
+)
 
 TRAILER: Final = struct.Struct(">QIIH2s")
 TRAILER_END: Final = struct.Struct(">I8s")
 TRAILER_BYTES: Final = TRAILER.size + TRAILER_END.size
 assert TRAILER_BYTES == 32
+
+_SAME_NUMBERS: Final = BatchExtent._fields[2:]
+"""What an object says of a batch as its chunk does: all but the partition and the place."""
 
 READ_BYTES_MAX: Final = 1 << 20
 """The buffer of one upload; also the largest fragment of a body."""
@@ -91,7 +102,7 @@ class WalObjectPlan:
 
     object_key: ObjectKey
     header: bytes
-    extents: Sequence[BatchExtent]
+    extents: BatchExtents
     entries: Sequence[ChunkEntry]
     """Where each extent comes from."""
     positions: Sequence[int]
@@ -114,41 +125,40 @@ def plan_wal_object(
     for position, entry in enumerate(entries):
         if position not in excluded:
             by_partition.setdefault(entry.partition, []).append(position)
-    positions = [
-        position for partition in sorted(by_partition) for position in by_partition[partition]
-    ]
-    extents: list[BatchExtent] = []
-    index = bytearray()
-    byte_offset = OBJECT_HEADER_BYTES
-    for position in positions:
-        entry = entries[position]
-        extent = BatchExtent(
-            partition=entry.partition,
-            byte_offset=ByteOffset(byte_offset),
-            length_bytes=entry.length_bytes,
-            record_count=entry.record_count,
-            crc=entry.crc,
-            max_timestamp_ms=entry.max_timestamp_ms,
-            timestamp_type=entry.timestamp_type,
-            producer_id=entry.producer_id,
-            producer_epoch=entry.producer_epoch,
-            base_sequence=entry.base_sequence,
-            request_id=entry.request_id,
-        )
-        extents.append(extent)
-        index += _encode_entry(extent)
-        byte_offset += entry.length_bytes
-    index += notes
-    trailer = TRAILER.pack(byte_offset, len(extents), crc32c(index), FORMAT_VERSION, b"\0\0")
-    footer = bytes(index) + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
+    partitions = sorted(by_partition)
+    positions = [position for partition in partitions for position in by_partition[partition]]
+    taken = [entries[position] for position in positions]
+    extents = _extents(partitions, [len(by_partition[one]) for one in partitions], taken)
+    index = extents.rows(_INDEX_ROW).tobytes() + notes
+    footer_offset = OBJECT_HEADER_BYTES + int(extents.length_bytes.sum())
+    trailer = TRAILER.pack(footer_offset, len(extents), crc32c(index), FORMAT_VERSION, b"\0\0")
+    footer = index + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
     return WalObjectPlan(
         object_key=identity.object_key,
         header=_encode_header(identity),
         extents=extents,
-        entries=[entries[position] for position in positions],
+        entries=taken,
         positions=positions,
         footer=footer,
-        object_bytes=byte_offset + len(footer),
+        object_bytes=footer_offset + len(footer),
+    )
+
+
+def _extents(
+    partitions: Sequence[TopicIdPartition],
+    batch_counts: Sequence[int],
+    entries: Sequence[ChunkEntry],
+) -> BatchExtents:
+    """Where `entries`, grouped by partition, come to lie."""
+    fields = zip(*entries, strict=True) if entries else [()] * len(ChunkEntry._fields)
+    named = dict(zip(ChunkEntry._fields, fields, strict=True))
+    numbers = {name: column(named[name]) for name in _SAME_NUMBERS}
+    lengths = numbers["length_bytes"]
+    return BatchExtents(
+        partitions=partitions,
+        partition_of=np.repeat(np.arange(len(partitions)), batch_counts),
+        byte_offset=OBJECT_HEADER_BYTES + np.cumsum(lengths) - lengths,
+        **numbers,
     )
 
 
@@ -346,19 +356,17 @@ def read_footer(tail: Buffer, object_bytes: int, name: str) -> Sequence[BatchExt
     footer_offset, count, crc, _, _ = TRAILER.unpack_from(view, length - TRAILER_BYTES)
     if crc32c(view[: length - TRAILER_BYTES]) != crc:
         raise CorruptObject(f"{name}: footer at byte {footer_offset} fails its CRC")
-    index = view[: INDEX_ENTRY.size * count]
-    extents: list[BatchExtent] = []
-    topic_ids: dict[bytes, UUID] = {}
-    expected_offset = OBJECT_HEADER_BYTES
-    for fields in INDEX_ENTRY.iter_unpack(index):
-        extent = _decode_entry(fields, topic_ids)
-        if extent.byte_offset != expected_offset:
-            raise CorruptObject(f"{name}: no batch is named at byte {expected_offset}")
-        expected_offset += extent.length_bytes
-        extents.append(extent)
-    if expected_offset != footer_offset:
-        raise CorruptObject(f"{name}: batches end at byte {expected_offset}, not {footer_offset}")
-    return extents
+    extents = BatchExtents.of_rows(np.frombuffer(view, _INDEX_ROW, count))
+    ends = OBJECT_HEADER_BYTES + np.cumsum(extents.length_bytes)
+    elsewhere = np.flatnonzero(extents.byte_offset != ends - extents.length_bytes)
+    if len(elsewhere):
+        expected = int((ends - extents.length_bytes)[elsewhere[0]])
+        raise CorruptObject(f"{name}: no batch is named at byte {expected}")
+    end = int(ends[-1]) if count else OBJECT_HEADER_BYTES
+    if end != footer_offset:
+        raise CorruptObject(f"{name}: batches end at byte {end}, not {footer_offset}")
+    # Whoever reads an index back looks at batches one by one.
+    return [*extents]
 
 
 def read_notes(tail: Buffer, object_bytes: int, name: str) -> ObjectNotes:
@@ -475,56 +483,6 @@ def _encode_header(identity: ChunkIdentity) -> bytes:
         b"\0\0",
     )
     return content + _CRC.pack(crc32c(content))
-
-
-def _encode_entry(extent: BatchExtent) -> bytes:
-    return INDEX_ENTRY.pack(
-        extent.partition.topic_id.bytes,
-        extent.partition.partition,
-        extent.byte_offset,
-        extent.length_bytes,
-        extent.record_count,
-        extent.crc,
-        extent.max_timestamp_ms,
-        extent.producer_id,
-        extent.base_sequence,
-        extent.producer_epoch,
-        extent.timestamp_type,
-        extent.request_id,
-    )
-
-
-def _decode_entry(fields: tuple[Any, ...], topic_ids: dict[bytes, UUID]) -> BatchExtent:
-    (
-        topic_id,
-        partition,
-        byte_offset,
-        length_bytes,
-        record_count,
-        crc,
-        max_timestamp_ms,
-        producer_id,
-        base_sequence,
-        producer_epoch,
-        timestamp_type,
-        request_id,
-    ) = fields
-    known = topic_ids.get(topic_id)
-    if known is None:
-        known = topic_ids[topic_id] = UUID(bytes=topic_id)
-    return BatchExtent(
-        partition=TopicIdPartition(known, partition),
-        byte_offset=ByteOffset(byte_offset),
-        length_bytes=length_bytes,
-        record_count=record_count,
-        crc=crc,
-        max_timestamp_ms=max_timestamp_ms,
-        timestamp_type=timestamp_type,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        request_id=request_id,
-    )
 
 
 assert ULID_CHARS == 26

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.records.columns import column, difference, pack_column, read_column, total
+from metadata.records.columns import difference, pack_column, read_column, total
 from metadata.records.file_committed import (
     REFUSED_TAGS,
     CommittedBatch,
@@ -17,6 +17,7 @@ from metadata.records.file_committed import (
     RefusedBatch,
 )
 from metadata.records.records import decode_record, encode_record
+from wal.columns import column
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import FieldReader, tag_section, uvarint

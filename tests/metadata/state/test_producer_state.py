@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.records.columns import column
 from metadata.state.producer_state import (
     NO_STATE,
     RECORDS_UNCHECKED_MAX,
@@ -28,6 +27,7 @@ from metadata.state.producer_state import (
     unpack_window,
     with_batch,
 )
+from wal.columns import column
 from wal.errors import CorruptState, OutOfOrderSequence, Rejected, StaleProducerEpoch
 
 MAX = 2**31 - 1

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.records.columns import column
 from metadata.state.state_hash import HASH_MODULUS, RowChecksum, from_signed, sum_of, to_signed
+from wal.columns import column
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
