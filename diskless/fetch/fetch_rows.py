@@ -11,6 +11,7 @@ mapping. None of them is ever modified.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, overload
 from uuid import UUID
@@ -34,27 +35,17 @@ class FetchTopic(NamedTuple):
     name: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FetchRows(Sequence[FetchPartition]):
     """What is asked of which partitions, in the order of the request; see `FetchPartition`."""
 
-    __slots__ = ("leader_epochs", "max_bytes", "offsets", "partitions", "topic_of", "topics")
-
-    def __init__(
-        self,
-        topics: Sequence[FetchTopic],
-        topic_of: Int64s,
-        partitions: Int64s,
-        offsets: Int64s,
-        max_bytes: Int64s,
-        leader_epochs: Int64s,
-    ) -> None:
-        """`topic_of` gives each row's position in `topics`; the other columns are as long."""
-        self.topics = topics
-        self.topic_of = topic_of
-        self.partitions = partitions
-        self.offsets = offsets
-        self.max_bytes = max_bytes
-        self.leader_epochs = leader_epochs
+    topics: Sequence[FetchTopic]
+    topic_of: Int64s
+    """The position of each row's topic in `topics`; the other columns are as long."""
+    partitions: Int64s
+    offsets: Int64s
+    max_bytes: Int64s
+    leader_epochs: Int64s
 
     @classmethod
     def of(cls, requests: Sequence[FetchPartition]) -> "FetchRows":
@@ -112,6 +103,7 @@ class FetchRows(Sequence[FetchPartition]):
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RowErrors(Mapping[int, DisklessError]):
     """What is wrong with which rows.
 
@@ -119,12 +111,9 @@ class RowErrors(Mapping[int, DisklessError]):
     thousand rows is one error.
     """
 
-    __slots__ = ("kinds", "rows", "which")
-
-    def __init__(self, rows: Int64s, which: Int64s, kinds: Sequence[DisklessError]) -> None:
-        self.rows = rows
-        self.which = which
-        self.kinds = kinds
+    rows: Int64s
+    which: Int64s
+    kinds: Sequence[DisklessError]
 
     @classmethod
     def of(cls, errors: Mapping[int, DisklessError]) -> "RowErrors":

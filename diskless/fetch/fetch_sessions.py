@@ -79,14 +79,16 @@ class SentPartitions(NamedTuple):
 
 
 class SessionRequest(NamedTuple):
-    """What a Fetch says of its session."""
+    """The partitions that a Fetch names, and what it says of its session."""
 
     session_id: int
     epoch: int
     uses_topic_ids: bool
     topics: Sequence[tuple[FetchTopic, int]]
+    """How each is named, and how many of the rows are its."""
     rows: FetchRows
     forgotten: Sequence[tuple[FetchTopic, Sequence[int] | Int64s]]
+    """Partitions that leave the session."""
 
 
 class FetchContext(Protocol):
@@ -113,23 +115,15 @@ class FetchSessions:
         self._clock = clock
         self._rng = rng
         self._rows_max = rows_max
-        self._rows = 0
+        self.row_count = 0
+        """Partitions in all sessions."""
         self._sessions: dict[int, _Session] = {}
         """By id, the one that was not used for longest first."""
-        self._evicted = 0
+        self.evicted_count = 0
+        """Sessions that had to make room since the start."""
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    @property
-    def row_count(self) -> int:
-        """Partitions in all sessions."""
-        return self._rows
-
-    @property
-    def evicted_count(self) -> int:
-        """Sessions that had to make room since the start."""
-        return self._evicted
 
     def begin(self, request: SessionRequest) -> FetchContext:
         """What `request` asks for, in the light of its session.
@@ -164,7 +158,7 @@ class FetchSessions:
         """A session whose partitions have been told `answer`; its id, or NO_SESSION."""
         count = len(request.rows)
         now = self._clock.monotonic()
-        while len(self._sessions) >= self._slots or self._rows + count > self._rows_max:
+        while len(self._sessions) >= self._slots or self.row_count + count > self._rows_max:
             if not self._evict_one(count, now):
                 return NO_SESSION
         session_id = NO_SESSION
@@ -173,7 +167,7 @@ class FetchSessions:
         session = _Session(session_id, request.uses_topic_ids, now)
         session.put(request.rows, *_offsets_told(answer))
         self._sessions[session_id] = session
-        self._rows += session.size
+        self.row_count += session.size
         return session_id
 
     def _update(self, session: "_Session", request: SessionRequest) -> None:
@@ -182,8 +176,8 @@ class FetchSessions:
             session.put(request.rows)
         if request.forgotten:
             session.remove(request.forgotten)
-        self._rows += session.size - before
-        if self._rows > self._rows_max and session.size > before:
+        self.row_count += session.size - before
+        if self.row_count > self._rows_max and session.size > before:
             self._drop(session)
             raise FetchSessionUnknown(f"no room for what fetch session {session.id} adds")
 
@@ -197,14 +191,14 @@ class FetchSessions:
             oldest = min(settled, key=lambda session: session.size, default=None)
             if oldest is None or oldest.size >= newcomer_rows:
                 return False
-        self._evicted += 1
+        self.evicted_count += 1
         self._drop(oldest)
         return True
 
     def _drop(self, session: "_Session | None") -> None:
         if session is not None:
             del self._sessions[session.id]
-            self._rows -= session.size
+            self.row_count -= session.size
 
 
 class _Full:

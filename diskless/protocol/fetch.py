@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
-from diskless.fetch.fetch_sessions import FINAL_EPOCH, NO_SESSION
+from diskless.fetch.fetch_sessions import FINAL_EPOCH, NO_SESSION, SessionRequest
 from diskless.loop.long_rows import as_list
 from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import Buffer
@@ -97,19 +97,13 @@ assert [_LAYOUTS[version].answered.itemsize for version in (4, 5, 11, 12)] == [3
 
 
 class FetchRequest(NamedTuple):
-    """`partitions` in the order of the request; `topics` says how they group."""
+    """What is read, how much of it, and for how long it may wait."""
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
     isolation: int
-    session_id: int
-    session_epoch: int
-    topics: Sequence[tuple[FetchTopic, int]]
-    """How each is named, and how many of the partitions are its."""
-    partitions: FetchRows
-    forgotten: Sequence[tuple[FetchTopic, Int64s]]
-    """Partitions that leave the session."""
+    session: SessionRequest
     rack: str
 
 
@@ -128,18 +122,15 @@ def decode_request(version: int, body: bytes) -> Steps[FetchRequest]:
     rack = reader.string(flexible=flexible) if version >= 11 else ""
     if flexible:
         reader.skip_tags()
-    return FetchRequest(
-        max_wait_ms,
-        min_bytes,
-        max_bytes,
-        isolation,
+    session = SessionRequest(
         session_id,
         session_epoch,
+        version >= TOPIC_IDS_FROM,
         topics,
         _columns(topics, rows, has_epochs=version >= 9),
         forgotten,
-        rack,
     )
+    return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation, session, rack)
 
 
 def _columns(

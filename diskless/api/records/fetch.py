@@ -29,12 +29,11 @@ from diskless.fetch.fetch_rows import (
     Int64s,
     RowErrors,
 )
-from diskless.fetch.fetch_sessions import FetchSessions, SentPartitions, SessionRequest
+from diskless.fetch.fetch_sessions import FetchSessions, SentPartitions
 from diskless.loop.long_work import Steps, mapped
 from diskless.ports import READ_COMMITTED, ClientInfo, FetchResult, ReplicaManager, TopicAdmin
 from diskless.protocol.fetch import (
     FLEXIBLE_FROM,
-    TOPIC_IDS_FROM,
     VERSIONS,
     FetchRequest,
     decode_request,
@@ -58,7 +57,7 @@ def api(
         version = request.version
         asked = yield from decode_request(version, request.body)
         try:
-            context = sessions.begin(_session_request(version, asked))
+            context = sessions.begin(asked.session)
         except DisklessError as error:
             return encode_refusal(version, kafka_code(error))
         refused = yield from _refused(access, request.client, context.rows, topics)
@@ -98,17 +97,6 @@ def api(
         flexible_from=FLEXIBLE_FROM,
         handler=handle,
         starts_in_turn=True,
-    )
-
-
-def _session_request(version: int, asked: FetchRequest) -> SessionRequest:
-    return SessionRequest(
-        asked.session_id,
-        asked.session_epoch,
-        version >= TOPIC_IDS_FROM,
-        asked.topics,
-        asked.partitions,
-        asked.forgotten,
     )
 
 

@@ -224,19 +224,19 @@ def test_a_fetch_request_is_read_as_kio_wrote_it(version, data):
     from_the_future = version >= 12 and data.draw(st.booleans())
     body = _written(promoted(entity) if from_the_future else entity)
     asked = done_at_once(fetch.decode_request(version, body + data.draw(st.binary(max_size=3))))
-    assert list(asked.partitions) == _asked(version, entity)
-    assert asked.topics == [
+    assert list(asked.session.rows) == _asked(version, entity)
+    assert asked.session.topics == [
         (_fetch_topic(version, topic), len(topic.partitions)) for topic in entity.topics
     ]
-    assert [(topic, gone.tolist()) for topic, gone in asked.forgotten] == [
+    assert [(topic, gone.tolist()) for topic, gone in asked.session.forgotten] == [
         (_fetch_topic(version, topic), list(topic.partitions))
         for topic in getattr(entity, "forgotten_topics_data", ())
     ]
     assert asked.max_wait_ms == entity.max_wait // timedelta(milliseconds=1)
     assert (asked.min_bytes, asked.max_bytes) == (entity.min_bytes, entity.max_bytes)
     assert asked.isolation == entity.isolation_level
-    assert asked.session_id == getattr(entity, "session_id", 0)
-    assert asked.session_epoch == getattr(entity, "session_epoch", -1)
+    assert asked.session.session_id == getattr(entity, "session_id", 0)
+    assert asked.session.epoch == getattr(entity, "session_epoch", -1)
     assert asked.rack == getattr(entity, "rack_id", "")
 
 
@@ -267,8 +267,8 @@ def test_a_fetch_request_of_many_partitions_is_read_whatever_their_number(versio
         for number, rows in ((1, count), (2, 0), (3, 3))
         for index in range(rows)
     ]
-    assert [(row.topic_id, *row[2:5]) for row in asked.partitions] == expected
-    assert [count for _, count in asked.topics] == [count, 0, 3]
+    assert [(row.topic_id, *row[2:5]) for row in asked.session.rows] == expected
+    assert [count for _, count in asked.session.topics] == [count, 0, 3]
 
 
 @pytest.mark.parametrize("version", [12, 18])
