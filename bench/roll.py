@@ -23,7 +23,8 @@ from metadata.operations import SegmentPlan, WalExtent
 from metadata.rules.segments import segment_key
 from tiering.roll import RollSettings, roll, row_groups
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
-from wal.records.record_columns import RECORD_SCHEMA, encode_batches
+from wal.records.record_columns import RECORD_SCHEMA
+from wal.records.record_encoding import encode_batches
 from wal.stores.blocking_store import BlockingStore, open_blocking_store
 from wal.stores.object_store import BytesBody
 

@@ -36,7 +36,8 @@ from wal.records.record_batch import (
     parse_header,
     verify_crc,
 )
-from wal.records.record_columns import RECORD_SCHEMA, LocatedBatch, encode_batches
+from wal.records.record_columns import RECORD_SCHEMA, LocatedBatch
+from wal.records.record_encoding import encode_batches
 
 
 class RawBatch(NamedTuple):

@@ -52,7 +52,7 @@ from metadata.rules.topics import (
     decide_delete_records,
     decide_delete_topics,
 )
-from metadata.state.queries import DeletableFile, deletable_files, describe_files
+from metadata.state.file_queries import DeletableFile, deletable_files, describe_files
 from metadata.state.speculative import SpeculativeView
 from metadata.workers.broker_sessions import BrokerSessions
 from metadata.workers.deletion_steps import delete_records_in_steps

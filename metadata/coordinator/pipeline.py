@@ -38,8 +38,8 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.records import SegmentCommittedRecord, encode_record
 from metadata.replica.replica import Replica
 from metadata.rules.commit import Decision
+from metadata.state.file_queries import look_up
 from metadata.state.image import ProducerKey
-from metadata.state.queries import look_up
 from metadata.state.speculative import SpeculativeView
 from wal.clock import Clock
 from wal.coordinates import ObjectKey

@@ -50,7 +50,8 @@ from metadata.state.group_queries import (
     stored_groups,
 )
 from metadata.state.image import Changes, CommittedImage
-from metadata.state.queries import FileNames, find_batches, list_offset
+from metadata.state.offset_queries import list_offset
+from metadata.state.queries import FileNames, find_batches
 from metadata.state.state import STATE_FILE, StateDatabase
 from wal.clock import Sleep
 from wal.coordinates import TopicIdPartition

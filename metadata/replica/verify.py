@@ -27,8 +27,8 @@ from metadata.records.groups import GroupKind
 from metadata.replica.snapshot_format import SnapshotManifest
 from metadata.replica.snapshots import SnapshotStatus, SnapshotStore
 from metadata.replica.state_recovery import REPLAY_BYTES, apply_batches
+from metadata.state.file_queries import NO_UPLOADER
 from metadata.state.image import CommittedImage
-from metadata.state.queries import NO_UPLOADER
 from metadata.state.schema import (
     BATCHES,
     COMMIT_PERIOD_MS,

@@ -26,7 +26,7 @@ from metadata.records.records import MetadataRecord, SegmentCommittedRecord, Seg
 from metadata.records.segment_identity import segment_digest
 from metadata.rules.commit import Decision
 from metadata.state.image import CommittedImage, PartitionState, PlannedSegment
-from metadata.state.queries import unplanned_rows
+from metadata.state.queries import batch_rows
 from metadata.state.speculative import KnownFile, SpeculativeView
 from wal.coordinates import ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownPartition
@@ -132,7 +132,7 @@ def survey(
         size = rows = 0
         base: int | None = None
         last = -1
-        for row in unplanned_rows(connection, state.id, state.planned_end_offset):
+        for row in batch_rows(connection, state.id, state.planned_end_offset):
             if len(proposals) >= proposals_max:
                 return proposals
             if base is None:

@@ -7,53 +7,34 @@ for that partition alone, never other bytes.
 """
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import Connection, Select, case, func, select
+from sqlalchemy import Connection, select
 
 from metadata.operations import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    TOMBSTONE,
-    DescribedFile,
     Extent,
     FindBatches,
     FoundBatches,
-    ListedOffset,
-    ListOffsets,
     SegmentExtent,
     SegmentPlan,
     WalExtent,
 )
-from metadata.state.image import PartitionState, PlannedSegment, ProducerKey
-from metadata.state.producer_rows import load_producers
-from metadata.state.producer_state import ProducerState
+from metadata.state.image import PartitionState, PlannedSegment
 from metadata.state.schema import (
     BATCHES,
-    FILE_ANSWERS,
     FILES,
     PARTITIONS,
     SEGMENTS,
     compiled,
-    unpack_owners,
 )
-from metadata.state.speculative import FileStanding, KnownFile
 from metadata.state.state import checked_row
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset
 from wal.errors import (
     CorruptState,
-    InvalidRequest,
     OffsetOutOfRange,
-    UnknownFile,
     UnknownPartition,
 )
-
-NO_UPLOADER: Final = -1
-"""`files.uploader_broker_id` of a segment, and of what was handed over or tombstoned."""
 
 _PAGE_ROWS_MIN: Final = 8
 _PAGE_ROWS_MAX: Final = 256
@@ -75,8 +56,6 @@ _SEGMENTS_FROM: Final = compiled(
 )
 _PARTITION: Final = compiled(select(PARTITIONS.table).where(PARTITIONS.table.c.id == 0))
 _FILE: Final = compiled(select(FILES.table).where(FILES.table.c.id == 0))
-_FILE_BY_KEY: Final = compiled(select(FILES.table).where(FILES.table.c.object_key == ""))
-_ANSWER: Final = compiled(select(FILE_ANSWERS.table).where(FILE_ANSWERS.table.c.file == 0))
 
 
 class FileName(NamedTuple):
@@ -174,7 +153,7 @@ def _find_one(
     rows_max: int,
 ) -> FoundBatches:
     try:
-        state = _partition(connection, partition_id)
+        state = stored_partition(connection, partition_id)
     except CorruptState as error:
         return FoundBatches(error=error)
     if state is None:
@@ -214,11 +193,11 @@ def _extents_from(
     while position < state.high_watermark:
         segment = next(_segments(connection, state.id, position), None)
         if segment is not None and segment[2] <= position:
-            yield _segment_extent(connection, names, segment)
+            yield segment_extent(connection, names, segment)
             position = segment[1] + 1
             continue
         end = state.high_watermark if segment is None else segment[2]
-        for row in _batch_rows(connection, state.id, position):
+        for row in batch_rows(connection, state.id, position):
             if row.base_offset > position:
                 break
             yield wal_extent(row, names.get(connection, row.file))
@@ -229,7 +208,7 @@ def _extents_from(
             raise CorruptState(f"partition {state.id}: nothing holds offset {position}")
 
 
-def _batch_rows(connection: Connection, partition_id: int, offset: int) -> Iterator[BatchRow]:
+def batch_rows(connection: Connection, partition_id: int, offset: int) -> Iterator[BatchRow]:
     """Rows from the first that ends at or after `offset`, page by page."""
     page_rows = _PAGE_ROWS_MIN
     while True:
@@ -248,7 +227,7 @@ def _segments(connection: Connection, partition_id: int, offset: int) -> Iterato
         yield checked_row(SEGMENTS, row)
 
 
-def _partition(connection: Connection, partition_id: int | None) -> PartitionState | None:
+def stored_partition(connection: Connection, partition_id: int | None) -> PartitionState | None:
     """From the same transaction as the rows, or a commit in between would look like a hole."""
     if partition_id is None:
         return None
@@ -282,7 +261,7 @@ def wal_extent(row: BatchRow, file: FileName) -> WalExtent:
     )
 
 
-def _segment_extent(connection: Connection, names: FileNames, row: Sequence[Any]) -> SegmentExtent:
+def segment_extent(connection: Connection, names: FileNames, row: Sequence[Any]) -> SegmentExtent:
     _, last_offset, base_offset, file_id, _, _, max_timestamp_ms, _ = row
     file = names.get(connection, file_id)
     return SegmentExtent(
@@ -292,263 +271,6 @@ def _segment_extent(connection: Connection, names: FileNames, row: Sequence[Any]
         Offset(last_offset),
         max_timestamp_ms,
     )
-
-
-# -- offsets by timestamp ---------------------------------------------------------------------
-
-
-_BATCH_TIMESTAMP: Final = case(
-    (BATCHES.table.c.timestamp_type == LOG_APPEND_TIME, BATCHES.table.c.append_time_ms),
-    else_=BATCHES.table.c.max_timestamp_ms,
-)
-
-
-def list_offset(
-    connection: Connection, names: FileNames, request: ListOffsets, partition_id: int | None
-) -> ListedOffset:
-    """One look-up; a timestamp walks the partition's rows, everything else is O(1)."""
-    try:
-        state = _partition(connection, partition_id)
-    except CorruptState as error:
-        return ListedOffset(error=error)
-    if state is None:
-        return ListedOffset(error=UnknownPartition(f"no partition {request.partition}"))
-    log_start = state.log_start_offset
-    try:
-        match request.timestamp:
-            case t if t >= 0:
-                extent = _first_extent_since(connection, names, state, t)
-                return ListedOffset(extent=extent, log_start_offset=log_start)
-            case t if t == LATEST_TIMESTAMP:
-                return ListedOffset(state.high_watermark, log_start_offset=log_start)
-            case t if t == EARLIEST_TIMESTAMP:
-                return ListedOffset(log_start, log_start_offset=log_start)
-            case t if t == EARLIEST_LOCAL_TIMESTAMP:
-                offset = _earliest_local(connection, state)
-                return ListedOffset(offset, log_start_offset=log_start)
-            case t if t == LATEST_TIERED_TIMESTAMP:
-                offset, timestamp_ms = _latest_tiered(connection, state)
-                return ListedOffset(offset, timestamp_ms, log_start_offset=log_start)
-            case t if t == MAX_TIMESTAMP:
-                extent = _extent_with_greatest_timestamp(connection, names, state)
-                return ListedOffset(extent=extent, log_start_offset=log_start)
-            case t:
-                return ListedOffset(
-                    log_start_offset=log_start, error=InvalidRequest(f"timestamp {t}")
-                )
-    except CorruptState as error:
-        return ListedOffset(log_start_offset=log_start, error=error)
-
-
-def _first_extent_since(
-    connection: Connection, names: FileNames, state: PartitionState, timestamp_ms: int
-) -> Extent | None:
-    return _first_extent(
-        connection,
-        names,
-        _live_segments(state).where(SEGMENTS.table.c.max_timestamp_ms >= timestamp_ms),
-        _live_batches(state).where(timestamp_ms <= _BATCH_TIMESTAMP),
-    )
-
-
-def _extent_with_greatest_timestamp(
-    connection: Connection, names: FileNames, state: PartitionState
-) -> Extent | None:
-    segments, batches = _live_segments(state), _live_batches(state)
-    greatest = [
-        timestamp
-        for statement, column in (
-            (segments, SEGMENTS.table.c.max_timestamp_ms),
-            (batches, _BATCH_TIMESTAMP),
-        )
-        if (timestamp := connection.execute(statement.with_only_columns(func.max(column))).scalar())
-        is not None
-    ]
-    if not greatest:
-        return None
-    return _first_extent_since(connection, names, state, max(greatest))
-
-
-def _first_extent(
-    connection: Connection,
-    names: FileNames,
-    segments: Select[Any],
-    batches: Select[Any],
-) -> Extent | None:
-    """The extent with the lowest offsets that either statement finds."""
-    segment = connection.execute(
-        segments.order_by(SEGMENTS.table.c.last_offset).limit(1)
-    ).one_or_none()
-    batch = connection.execute(batches.order_by(BATCHES.table.c.last_offset).limit(1)).one_or_none()
-    if segment is not None and (batch is None or segment.last_offset < batch.last_offset):
-        return _segment_extent(connection, names, checked_row(SEGMENTS, segment))
-    if batch is None:
-        return None
-    row = BatchRow._make(checked_row(BATCHES, batch)[:-1])
-    return wal_extent(row, names.get(connection, row.file))
-
-
-def _live_segments(state: PartitionState) -> Select[Any]:
-    columns = SEGMENTS.table.c
-    return select(SEGMENTS.table).where(
-        columns.partition == state.id, columns.last_offset >= state.log_start_offset
-    )
-
-
-def _live_batches(state: PartitionState) -> Select[Any]:
-    """Rows below the log start may wait there for a planned segment; nobody is shown them."""
-    columns = BATCHES.table.c
-    return select(BATCHES.table).where(
-        columns.partition == state.id, columns.last_offset >= state.log_start_offset
-    )
-
-
-def _earliest_local(connection: Connection, state: PartitionState) -> int:
-    base_offset = connection.execute(
-        _live_batches(state)
-        .with_only_columns(BATCHES.table.c.base_offset)
-        .order_by(BATCHES.table.c.last_offset)
-        .limit(1)
-    ).scalar()
-    if base_offset is None:
-        return state.high_watermark
-    return max(int(base_offset), state.log_start_offset)
-
-
-def _latest_tiered(connection: Connection, state: PartitionState) -> tuple[int, int]:
-    row = connection.execute(
-        _live_segments(state).order_by(SEGMENTS.table.c.last_offset.desc()).limit(1)
-    ).one_or_none()
-    if row is None:
-        return -1, -1
-    values = checked_row(SEGMENTS, row)
-    return values[1], values[6]
-
-
-# -- what deciding needs ----------------------------------------------------------------------
-
-
-class LookUp(NamedTuple):
-    """Committed files and producers that operations ask for; None = there is no such producer."""
-
-    files: Mapping[ObjectKey, KnownFile]
-    producers: Mapping[ProducerKey, ProducerState | None]
-
-
-def look_up(
-    connection: Connection, keys: Sequence[ObjectKey], producers: Sequence[ProducerKey]
-) -> LookUp:
-    """Raises CorruptState: deciding on damaged rows could append a batch twice."""
-    files: dict[ObjectKey, KnownFile] = {}
-    for key in keys:
-        rows = stored_rows(connection, _FILE_BY_KEY, (key,))
-        if not rows:
-            continue
-        values = checked_row(FILES, rows[0])
-        digest = stored = b""
-        answers = stored_rows(connection, _ANSWER, (values[0],))
-        if answers:
-            _, digest, stored, _ = checked_row(FILE_ANSWERS, answers[0])
-        standing = _standing(values, is_answered=bool(answers))
-        files[key] = KnownFile(digest, stored, standing, is_owner=bool(values[8]))
-    states: dict[ProducerKey, ProducerState | None] = dict.fromkeys(producers)
-    for producer, known in load_producers(connection, producers).items():
-        states[producer] = known
-    return LookUp(files, states)
-
-
-def _standing(file: Sequence[Any], *, is_answered: bool) -> FileStanding:
-    """What a row of `files` says; raises CorruptState when its answer should be there or not."""
-    key, uploader, live_rows, owners = file[9], file[3], file[5], file[10]
-    if file[1] == TOMBSTONE:
-        standing = FileStanding.SEALED if owners else FileStanding.TOMBSTONED
-    elif is_answered:
-        return FileStanding.COMMITTED
-    else:
-        standing = FileStanding.HANDED_OVER
-    if is_answered or uploader != NO_UPLOADER or live_rows:
-        raise CorruptState(f"{key} has {'an' if is_answered else 'no'} answer")
-    return standing
-
-
-def describe_files(connection: Connection, keys: Sequence[ObjectKey]) -> Sequence[DescribedFile]:
-    """One entry per key; UnknownFile for a tombstone too. Raises CorruptState."""
-    described = []
-    for key in keys:
-        row = connection.execute(FILES.select_all.where(FILES.table.c.object_key == key)).first()
-        values = None if row is None else checked_row(FILES, row)
-        if values is None or (values[1] == TOMBSTONE and not values[10]):
-            described.append(DescribedFile(error=UnknownFile(f"{key} is not known here")))
-        else:
-            described.append(DescribedFile(has_live_batches=values[5] > 0))
-    return described
-
-
-class DeletableFile(NamedTuple):
-    """A file without live batches, and when the last of them went."""
-
-    object_key: ObjectKey
-    object_format: int
-    deletable_since_ms: int
-    is_owner: bool
-    """Whether this coordinator decides its fate now; if not, an earlier owner does."""
-    owner_ids: Sequence[int]
-    """Coordinators that own it one after the other; empty for a segment."""
-    object_bytes: int
-    standing: FileStanding
-
-
-def deletable_files(
-    connection: Connection,
-    *,
-    before_ms: int,
-    after: tuple[int, int],
-    limit: int,
-    is_owner: bool,
-) -> Sequence[tuple[tuple[int, int], DeletableFile]]:
-    """Files deletable since before `before_ms`, oldest first, with the cursor to go on after.
-
-    Either those that this coordinator owns, or those that wait for an earlier owner.
-    Raises CorruptState.
-    """
-    columns = FILES.table.c
-    since, file_id = after
-    answered = select(FILE_ANSWERS.table.c.file).where(FILE_ANSWERS.table.c.file == columns.id)
-    rows = connection.execute(
-        FILES.select_all.add_columns(answered.exists())
-        .where(
-            columns.is_owner == int(is_owner),
-            columns.deletable_since_ms >= max(since, 0),
-            columns.deletable_since_ms < before_ms,
-            (columns.deletable_since_ms > since)
-            | ((columns.deletable_since_ms == since) & (columns.id > file_id)),
-        )
-        .order_by(columns.deletable_since_ms, columns.id)
-        .limit(limit)
-    ).all()
-    found = []
-    for row in rows:
-        # Objects are deleted by what stands here: a damaged row must not name a live one.
-        values = checked_row(FILES, row[:-1])
-        file = DeletableFile(
-            ObjectKey(values[9]),
-            values[1],
-            values[7],
-            bool(values[8]),
-            unpack_owners(values[10]),
-            values[2],
-            _standing(values, is_answered=bool(row[-1])),
-        )
-        found.append(((file.deletable_since_ms, values[0]), file))
-    return found
-
-
-# -- segment planning -------------------------------------------------------------------------
-
-
-def unplanned_rows(connection: Connection, partition_id: int, offset: int) -> Iterator[BatchRow]:
-    """Rows from `offset` on, lazily, for planning."""
-    return _batch_rows(connection, partition_id, offset)
 
 
 def segment_plan(
@@ -561,7 +283,7 @@ def segment_plan(
     """The plan with the extents it covers; None when it is not outstanding any more."""
     extents = []
     position = plan.base_offset
-    for row in _batch_rows(connection, partition_id, plan.base_offset):
+    for row in batch_rows(connection, partition_id, plan.base_offset):
         if row.base_offset != position or row.last_offset > plan.last_offset:
             break
         extents.append(wal_extent(row, names.get(connection, row.file)))

@@ -37,7 +37,7 @@ from typing import Final, Protocol
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, HandedFile
 from metadata.rules.files import FilePlan, FileStep, owners_before, plan_file
-from metadata.state.queries import DeletableFile
+from metadata.state.file_queries import DeletableFile
 from metadata.workers.file_agreement import OtherCoordinators, give_up_files
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.periodic import repeat

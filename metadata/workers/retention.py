@@ -51,7 +51,7 @@ from metadata.rules.retention import (
     retention_policy,
 )
 from metadata.state.image import PartitionState
-from metadata.state.queries import unplanned_rows
+from metadata.state.queries import batch_rows
 from metadata.state.schema import FILES, PARTITIONS, SEGMENTS, compiled
 from metadata.state.state import checked_row
 from metadata.workers.deletion_steps import DeletingCoordinator
@@ -297,7 +297,7 @@ def rows_from(connection: Connection, partition_id: int, offset: int) -> Iterato
 
 
 def _batches_from(connection: Connection, partition_id: int, offset: int) -> Iterator[RetainedRow]:
-    for row in unplanned_rows(connection, partition_id, offset):
+    for row in batch_rows(connection, partition_id, offset):
         timestamp_ms = row.timestamp_ms if row.timestamp_ms >= 0 else row.append_time_ms
         yield RetainedRow(row.last_offset, row.byte_size, timestamp_ms)
 

@@ -34,7 +34,7 @@ from metadata.operations import (
     WalExtent,
 )
 from metadata.replica.replica import Replica
-from metadata.state.queries import describe_files
+from metadata.state.file_queries import describe_files
 from wal.coordinates import LOG_APPEND_TIME, BatchExtent, ObjectKey, Offset, TopicIdPartition
 from wal.errors import (
     DisklessError,

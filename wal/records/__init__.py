@@ -3,8 +3,8 @@
 - `record_batch`: the header: parse it, patch it, check its CRC. Read this first.
 - `batch_validation`: what is checked on produce; `batch_preparation`: what of it runs in a thread
 - `compression`: the codecs; `recompression`: another codec for a batch
-- `varint_columns`, `record_fields`, `record_columns`: varints a column at a time; where the fields
-  of records lie; records as Arrow columns and back
+- `varint_columns`, `record_fields`: varints a column at a time; where the fields of records lie
+- `record_columns`, `record_encoding`: records as Arrow columns, and back
 - `record_scan`: a look into one batch, in bounded memory; `time_index`: what is known of the
   timestamps of some batches
 """

@@ -1,22 +1,17 @@
-"""Turns RecordBatches into Arrow columns and back, without touching a record in Python.
+"""Turns RecordBatches into Arrow columns, without touching a record in Python.
 
 Tiering decodes the batches of a segment into the table that becomes Parquet; the segment reader
-encodes rows of it into RecordBatches for consumers. (`wal/records/record_scan.py` looks into single
-batches without making columns.) Per-batch Python is fine here (a batch is ~16 KiB to 1 MiB),
-per-record Python is not: fields are read and written for all records at once, and the keys and
-values themselves are only ever moved by Arrow's C++.
+encodes rows of it into RecordBatches for consumers (wal/records/record_encoding.py).
+wal/records/record_scan.py looks into single batches without making columns. Per-batch Python is
+fine here (a batch is ~16 KiB to 1 MiB), per-record Python is not: fields are read for all records
+at once, and the keys and values themselves are only ever moved by Arrow's C++.
 
 Decoding: the batches are inflated and joined into one arena. `follow_chains` finds the records (see
 wal/records/varint_columns.py), then each field is one vectorised step. A column of byte strings is
 described as an Arrow array over the arena whose offsets alternate (value, gap, value, gap, ...);
 taking its even elements copies the values and leaves the rest.
 
-Encoding: the numbers around key, value and headers are packed into byte columns, and one
-element-wise join of prefix, key, middle, value, tail and headers yields every record, with all
-records of a batch adjacent. A batch is then its header and one slice.
-
 Invariants:
-- decode(encode(rows)) == rows, except for the codec bits: encoded batches are not compressed.
 - Null and empty keys, values and header values differ; header order and duplicates stay; header
   keys are bytes, whatever their encoding.
 - Offsets rise within a batch and stay inside what its header announces.
@@ -32,39 +27,26 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
-from wal.crc import Buffer, crc32c
+from wal.crc import Buffer
 from wal.errors import CorruptBatch, RecordTooLarge, UnsupportedCompression
 from wal.records.compression import inflate
 from wal.records.record_batch import (
-    CODEC_MASK,
-    CRC_START,
-    DELETE_HORIZON_BIT,
-    HEADER,
     HEADER_BYTES,
-    LENGTH_PREFIX_BYTES,
     MAGIC_V2,
     RECORD_BYTES_MIN,
-    TIMESTAMP_TYPE_BIT,
     BatchHeader,
-    EncodedBatch,
     parse_header,
     verify_crc,
 )
 from wal.records.record_fields import locate_fields
 from wal.records.varint_columns import (
     Arena,
-    Bools,
     Int64s,
     Links,
     MalformedChain,
-    UInt64s,
     follow_chains,
-    pack_varints,
-    varint_sizes,
-    zigzag,
 )
 
 INFLATED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -98,16 +80,6 @@ RECORD_SCHEMA: Final = pa.schema(
     ]
 )
 
-_BATCH_COLUMNS: Final = (
-    "batch_base_offset",
-    "timestamp_type",
-    "producer_id",
-    "producer_epoch",
-    "base_sequence",
-    "leader_epoch",
-    "attributes",
-)
-
 
 class LocatedBatch(NamedTuple):
     """One committed RecordBatch: its bytes as uploaded and what the coordinator assigned."""
@@ -131,32 +103,6 @@ def decode_batches(
     """
     tables = [_to_arrow(rows) for rows in _open_slices(batches, inflated_bytes_max)]
     return pa.Table.from_batches(tables, schema=RECORD_SCHEMA)
-
-
-def encode_batches(table: pa.Table) -> list[EncodedBatch]:
-    """The RecordBatches that the rows of `table` came in, uncompressed, in row order.
-
-    Consecutive rows of equal `batch_base_offset` become one batch; rows missing from it (because
-    the reader asked for a part) leave it valid, with the offsets and the base sequence that it had.
-    Raises: CorruptBatch when rows contradict each other or the schema.
-    """
-    if not table.num_rows:
-        return []
-    if table.schema != RECORD_SCHEMA:
-        try:
-            table = table.select(RECORD_SCHEMA.names).cast(RECORD_SCHEMA)
-        except (KeyError, ValueError, pa.ArrowException) as error:
-            raise CorruptBatch(f"rows do not fit the record schema: {error}") from error
-    base_offsets = table.column("batch_base_offset").to_numpy()
-    first_rows = np.flatnonzero(np.diff(base_offsets, prepend=base_offsets[0] + 1))
-    encoded: list[EncodedBatch] = []
-    for start, end in _slices_of_batches(table, np.append(first_rows, table.num_rows)):
-        rows = table.slice(start, end - start).combine_chunks()
-        encoded.extend(_encode_slice(rows.to_batches()[0]))
-    return encoded
-
-
-# --- decode --------------------------------------------------------------------------------------
 
 
 class _Rows(NamedTuple):
@@ -382,172 +328,3 @@ def _headers_column(rows: _Rows) -> pa.Array:
 
 def _corrupt(batch: LocatedBatch, what: str) -> CorruptBatch:
     return CorruptBatch(f"batch at offset {batch.base_offset}: {what}")
-
-
-# --- encode --------------------------------------------------------------------------------------
-
-
-def _slices_of_batches(table: pa.Table, boundaries: Int64s) -> Iterator[tuple[int, int]]:
-    """Split [boundaries[0], boundaries[-1]) between batches into ranges of ~SLICE_BYTES."""
-    start, end = int(boundaries[0]), int(boundaries[-1])
-    if len(boundaries) <= 2 or table.slice(start, end - start).nbytes <= SLICE_BYTES:
-        yield start, end
-        return
-    middle = len(boundaries) // 2
-    yield from _slices_of_batches(table, boundaries[: middle + 1])
-    yield from _slices_of_batches(table, boundaries[middle:])
-
-
-def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
-    offsets = rows.column("offset").to_numpy()
-    timestamps = rows.column("timestamp").to_numpy()
-    base_offsets = rows.column("batch_base_offset").to_numpy()
-    is_first = np.diff(base_offsets, prepend=base_offsets[0] + 1) != 0
-    firsts = np.flatnonzero(is_first)
-    counts = np.diff(firsts, append=len(offsets))
-    offset_deltas = offsets - base_offsets
-    _check_rows(rows, is_first, offset_deltas)
-
-    record_bounds, records = _encode_records(
-        rows, timestamps - np.repeat(timestamps[firsts], counts), offset_deltas
-    )
-    bounds = record_bounds[np.append(firsts, len(offsets))].tolist()
-    batch_columns = [rows.column(name).to_numpy()[firsts].tolist() for name in _BATCH_COLUMNS]
-    for index, (
-        base_offset,
-        timestamp_type,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        leader_epoch,
-        attributes,
-        count,
-        last_offset_delta,
-        base_timestamp_ms,
-        max_timestamp_ms,
-    ) in enumerate(
-        zip(
-            *batch_columns,
-            counts.tolist(),
-            offset_deltas[firsts + counts - 1].tolist(),
-            timestamps[firsts].tolist(),
-            np.maximum.reduceat(timestamps, firsts).tolist(),
-            strict=True,
-        )
-    ):
-        payload = records[bounds[index] : bounds[index + 1]]
-        attributes &= ~(CODEC_MASK | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT)
-        if timestamp_type == LOG_APPEND_TIME:
-            attributes |= TIMESTAMP_TYPE_BIT
-        fields = (
-            attributes,
-            last_offset_delta,
-            base_timestamp_ms,
-            max_timestamp_ms,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            count,
-        )
-        length = HEADER_BYTES + len(payload) - LENGTH_PREFIX_BYTES
-        uncovered = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
-        crc = crc32c(payload, crc32c(uncovered[CRC_START:]))
-        header = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, crc, *fields)
-        yield EncodedBatch(
-            base_offset, base_offset + last_offset_delta, b"".join((header, payload))
-        )
-
-
-def _check_rows(rows: pa.RecordBatch, is_first: Bools, offset_deltas: Int64s) -> None:
-    follows = ~is_first[1:]
-    bad = (offset_deltas < 0) | (offset_deltas > 2**31 - 1)
-    bad[1:] |= follows & (np.diff(offset_deltas) <= 0)
-    for name in _BATCH_COLUMNS[1:]:
-        bad[1:] |= follows & (np.diff(rows.column(name).to_numpy()) != 0)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise CorruptBatch(
-            f"batch at offset {rows.column('batch_base_offset')[at]}: the row of offset"
-            f" {rows.column('offset')[at]} does not belong to it"
-        )
-
-
-def _encode_records(
-    rows: pa.RecordBatch, timestamp_deltas: Int64s, offset_deltas: Int64s
-) -> tuple[Int64s, memoryview]:
-    """All records as bytes back to back, and the bounds of each."""
-    keys, values = rows.column("key"), rows.column("value")
-    key_lengths, value_lengths = _lengths(keys), _lengths(values)
-    header_counts, headers = _encode_headers(rows.column("headers"))
-    header_lengths = np.diff(np.frombuffer(headers.buffers()[1], dtype=np.int32)).astype(np.int64)
-
-    timestamp_raw = zigzag(timestamp_deltas)
-    offset_raw = zigzag(offset_deltas)
-    key_raw = zigzag(key_lengths)
-    value_raw = zigzag(value_lengths)
-    count_raw = zigzag(header_counts)
-    body_lengths = 1 + np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + header_lengths
-    for raw in (timestamp_raw, offset_raw, key_raw, value_raw, count_raw):
-        body_lengths += varint_sizes(raw)
-    length_raw = zigzag(body_lengths)
-    record_lengths = varint_sizes(length_raw) + body_lengths
-    bounds = np.zeros(len(record_lengths) + 1, dtype=np.int64)
-    np.cumsum(record_lengths, out=bounds[1:])
-    if bounds[-1] > 2**31 - 1:
-        raise CorruptBatch(
-            f"batch at offset {rows.column('batch_base_offset')[0]}: its rows encode to"
-            f" {bounds[-1]} bytes"
-        )
-    joined = pc.binary_join_element_wise(
-        _packed([length_raw, b"\x00", timestamp_raw, offset_raw, key_raw]),
-        keys,
-        _packed([value_raw]),
-        values,
-        _packed([count_raw]),
-        headers,
-        b"",
-        null_handling="replace",
-        null_replacement=b"",
-    )
-    return bounds, memoryview(joined.buffers()[2])
-
-
-def _lengths(column: pa.Array) -> Int64s:
-    """Length of each byte string, -1 for null."""
-    lengths: Int64s = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
-    return lengths
-
-
-def _packed(columns: Sequence[UInt64s | bytes]) -> pa.Array:
-    offsets, data = pack_varints(columns)
-    return pa.Array.from_buffers(
-        pa.binary(),
-        len(offsets) - 1,
-        [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)],
-    )
-
-
-def _encode_headers(column: pa.Array) -> tuple[Int64s, pa.Array]:
-    """Header count of each record, and its headers as one byte string."""
-    counts: Int64s = column.value_lengths().to_numpy().astype(np.int64)
-    rows = len(counts)
-    pairs = column.flatten()
-    if not len(pairs):
-        nothing = pa.py_buffer(np.zeros(rows + 1, dtype=np.int32))
-        return counts, pa.Array.from_buffers(pa.binary(), rows, [None, nothing, pa.py_buffer(b"")])
-    keys, values = pairs.field("key"), pairs.field("value")
-    joined = pc.binary_join_element_wise(
-        _packed([zigzag(_lengths(keys))]),
-        keys,
-        _packed([zigzag(_lengths(values))]),
-        values,
-        b"",
-        null_handling="replace",
-        null_replacement=b"",
-    )
-    # The headers of a record are adjacent: the same bytes with fewer offsets are its headers.
-    _, pair_offsets, data = joined.buffers()
-    first_pairs = np.zeros(rows + 1, dtype=np.int64)
-    np.cumsum(counts, out=first_pairs[1:])
-    bounds = np.frombuffer(pair_offsets, dtype=np.int32)[first_pairs]
-    return counts, pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(bounds), data])

@@ -7,11 +7,7 @@ An object is a file whose path below the root is its key. `BlockingFileStore` do
 How a put is atomic, durable and put-if-absent, step by step:
 
 1. the body is written to a new file in `<root>/.diskless-puts/<owner>/`; the kernel must have
-   taken all of it, and the file must have its length; `fdatasync` makes it durable. Then its pages
-   leave the page cache: its writer has the bytes locally, and pages that stay mean new ones for
-   every object. Where free memory was never touched before, as on a young virtual machine, that
-   alone made a put of 8 MiB cost 10 to 20 ms of CPU instead of 3. Reading the file back would only
-   compare the page cache with itself; what an object holds is checked by the checksums in it
+   taken all of it, and the file must have its length; `fdatasync` makes it durable.
 2. `link` gives it its name: the kernel refuses when the name is taken, so of several writers one
    wins, and readers see the whole file or nothing
 3. `fsync` of the directory, and of the parents of directories made for it, makes the name durable
@@ -31,10 +27,6 @@ write and report success. A put whose body did not get durable writes a new file
 failed in this process, a repeated put does replace the stored file, by `rename`, which writes the
 directory's entry anew; listings of a directory whose disk fails are the lesser worry.
 
-The owner directories exist so that what a crash left over can be told from what another live
-process is writing: an owner holds a `flock` on its directory while it lives, and whoever opens the
-store removes the directories whose lock can be taken. Nothing below `.diskless-puts` is an object.
-
 Reads are `pread`s through an FD cache. Listing walks one directory at a time, in key order: a
 `scandir` returns every name that was there when it began and is not taken away, and of names that
 come and go meanwhile it returns some. Directories are made before their first object and never
@@ -44,15 +36,13 @@ Everything needs hard links, `flock` and `fsync` of directories: a local POSIX f
 
 import asyncio
 import builtins
-import errno
-import fcntl
 import itertools
 import os
 import random
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
@@ -72,9 +62,9 @@ from wal.errors import (
 )
 from wal.fd_cache import FdCache
 from wal.settings import setting
+from wal.stores.file_drafts import REFUSALS, Drafts, discard, same_content, unavailable
 from wal.stores.object_store import (
     STAGING_DIRECTORY,
-    Buffer,
     ObjectBody,
     ObjectStat,
     StoreCounters,
@@ -85,14 +75,9 @@ from wal.worker_threads import WorkerThreads
 
 _Result = TypeVar("_Result")
 
-_BUFFERS_PER_WRITE_MAX: Final = 1024  # IOV_MAX of Linux and macOS
-# Below this, copying a fragment is cheaper than a system call of its own.
-_SMALL_FRAGMENT_BYTES: Final = 16 * 1024
-_COMPARE_BYTES: Final = 1024 * 1024
 _KNOWN_DIRECTORIES_MAX: Final = 4096
 _DOUBTED_NAMES_MAX: Final = 4096
 _LIST_PAGE: Final = 256
-_REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +134,10 @@ class BlockingFileStore:
         self._sync = sync
         self._settings = settings or FileStoreSettings()
         self._files = FdCache(self._settings.fd_capacity)
-        self._owner = f"{rng.getrandbits(64):016x}"
-        self._put_numbers = itertools.count()
+        self._drafts = Drafts(
+            f"{self._root}/{STAGING_DIRECTORY}", f"{rng.getrandbits(64):016x}", sync=sync
+        )
         self._lock = threading.Lock()
-        self._staging_fd: int | None = None
         self._known_directories: set[str] = set()
         self._doubted: dict[str, None] = {}
         """Objects whose directory this process could not sync, oldest first."""
@@ -168,20 +153,14 @@ class BlockingFileStore:
         """
         try:
             os.makedirs(self._root, exist_ok=True)
-            if os.path.isdir(self._staging_root):
-                with _locked_directory(self._staging_root):
-                    self._remove_abandoned_puts()
+            self._drafts.remove_abandoned()
         except OSError as error:
             raise _no_directory(self.url, error) from error
 
     def close(self) -> None:
         """Close cached files and give up the staging directory; no put may be running."""
         self._files.close()
-        with self._lock:
-            if self._staging_fd is not None:
-                _remove_staging(self._staging)
-                os.close(self._staging_fd)
-                self._staging_fd = None
+        self._drafts.close()
 
     def __enter__(self) -> Self:
         self.open()
@@ -216,20 +195,20 @@ class BlockingFileStore:
 
         check_in_time()
         try:
-            self._open_staging()
+            self._drafts.open()
         except OSError as error:
             raise _no_directory(self.url, error) from error
         try:
             self._ensure_directory(os.path.dirname(path))
         except OSError as error:
-            raise _unavailable(key, error) from error
-        draft = f"{self._staging}/{next(self._put_numbers)}"
+            raise unavailable(key, error) from error
+        draft = self._drafts.new_path()
         try:
-            self._write_draft(key, draft, body, check_in_time)
+            self._drafts.write(key, draft, body, check_in_time)
             check_in_time()
             self._publish(key, draft, path)
         finally:
-            _discard(draft)
+            discard(draft)
 
     def get(self, key: ObjectKey) -> bytes:
         """The whole object. Raises: ObjectNotFound, ObjectStoreUnavailable."""
@@ -278,7 +257,7 @@ class BlockingFileStore:
         try:
             yield from self._walk(f"{directory}/" if directory else "", prefix, start_after)
         except OSError as error:
-            raise _unavailable(prefix, error) from error
+            raise unavailable(prefix, error) from error
 
     def delete(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:
         """Unlink many; returns the keys that are gone. Empty directories stay: a put may be
@@ -317,43 +296,6 @@ class BlockingFileStore:
 
     # -- writing
 
-    def _write_draft(
-        self, key: ObjectKey, draft: str, body: ObjectBody, check_in_time: Callable[[], None]
-    ) -> None:
-        """Step 1 of a put: a complete, verified and durable file without a name."""
-        expected = body.length_bytes
-        try:
-            # Readable for whom the umask says: Spark may run as another user.
-            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise _unavailable(key, error) from error
-        with ExitStack() as closing:
-            closing.callback(os.close, fd)
-            written = 0
-            for buffers in _gathered(body):
-                check_in_time()
-                written += sum(len(buffer) for buffer in buffers)
-                if written > expected:
-                    break
-                try:
-                    _write_fully(fd, buffers)
-                except OSError as error:
-                    raise _unavailable(key, error) from error
-            if written != expected:
-                raise CorruptObject(
-                    f"{key}: the body says {expected} bytes and has"
-                    f" {'more' if written > expected else written}"
-                )
-            try:
-                length = os.fstat(fd).st_size
-                if length != written:
-                    raise ObjectStoreUnavailable(f"{key}: wrote {written} bytes, it has {length}")
-                if self._sync:
-                    os.fdatasync(fd)
-                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            except OSError as error:
-                raise _unavailable(key, error) from error
-
     def _publish(self, key: ObjectKey, draft: str, path: str) -> None:
         """Steps 2 and 3: the name, and its durability."""
         try:
@@ -365,7 +307,7 @@ class BlockingFileStore:
                 self._ensure_directory(os.path.dirname(path))
                 os.link(draft, path)
         except FileExistsError as error:
-            if not _same_content(key, draft, path):
+            if not same_content(key, draft, path):
                 raise ObjectExists(f"{self.url}: {key}") from error
             if path in self._doubted:
                 try:
@@ -374,7 +316,7 @@ class BlockingFileStore:
                     # The object is there, whole, but nobody vouches that it survives a power cut.
                     raise UploadOutcomeUnknown(f"{key}: {rename_error}") from rename_error
         except OSError as error:
-            raise _unavailable(key, error) from error
+            raise unavailable(key, error) from error
         try:
             self._sync_directory(os.path.dirname(path))
         except OSError as error:
@@ -394,12 +336,10 @@ class BlockingFileStore:
             return
         parent = os.path.dirname(directory)
         self._ensure_directory(parent)
-        try:
+        # Whoever made it may not have synced its name yet, so we do. If it is an object and not a
+        # directory, giving the new object its name fails.
+        with suppress(FileExistsError):
             os.mkdir(directory)
-        except FileExistsError:
-            # Whoever made it may not have synced its name yet, so we do. If it is an object and
-            # not a directory, giving the new object its name fails.
-            pass
         self._sync_directory(parent)
         if len(self._known_directories) >= _KNOWN_DIRECTORIES_MAX:
             self._known_directories.clear()
@@ -413,45 +353,6 @@ class BlockingFileStore:
             os.fsync(fd)
         finally:
             os.close(fd)
-
-    # -- staging
-
-    @property
-    def _staging_root(self) -> str:
-        return f"{self._root}/{STAGING_DIRECTORY}"
-
-    @property
-    def _staging(self) -> str:
-        return f"{self._staging_root}/{self._owner}"
-
-    def _open_staging(self) -> None:
-        """Make and lock our staging directory; with the first put, so that readers need no write
-        permission."""
-        with self._lock:
-            if self._staging_fd is not None:
-                return
-            os.makedirs(self._staging_root, exist_ok=True)
-            # Nobody may look for abandoned directories between our mkdir and our lock.
-            with _locked_directory(self._staging_root):
-                os.mkdir(self._staging)
-                fd = os.open(self._staging, os.O_RDONLY | os.O_CLOEXEC)
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            self._staging_fd = fd
-
-    def _remove_abandoned_puts(self) -> None:
-        for name in os.listdir(self._staging_root):
-            staging = f"{self._staging_root}/{name}"
-            try:
-                fd = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except (NotADirectoryError, FileNotFoundError):
-                continue  # not ours to remove, or its owner just closed its store
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove_staging(staging)
-            except BlockingIOError:
-                pass  # its owner lives
-            finally:
-                os.close(fd)
 
     # -- reading
 
@@ -583,110 +484,10 @@ class FileStore:
             raise
 
 
-def _gathered(body: ObjectBody) -> Iterator[Sequence[Buffer]]:
-    """The body's fragments in groups that one vectored write may take.
-
-    Fragments of a list or tuple are all valid together. Any others are valid until the next one is
-    asked for, so a group ends with the first that is not worth copying.
-    """
-    fragments = body.fragments()
-    if isinstance(fragments, (list, tuple)):
-        for first in range(0, len(fragments), _BUFFERS_PER_WRITE_MAX):
-            yield [_as_bytes(f) for f in fragments[first : first + _BUFFERS_PER_WRITE_MAX]]
-        return
-    group: list[Buffer] = []
-    for fragment in fragments:
-        view = _as_bytes(fragment)
-        small = len(view) < _SMALL_FRAGMENT_BYTES
-        group.append(bytes(view) if small else view)
-        if not small or len(group) == _BUFFERS_PER_WRITE_MAX:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _as_bytes(fragment: Buffer) -> memoryview:
-    return memoryview(fragment).cast("B")
-
-
-def _write_fully(fd: int, buffers: Sequence[Buffer]) -> None:
-    """Write all of it; the kernel may take less than it is given. Raises: OSError."""
-    remaining = list(buffers)
-    while remaining:
-        written = os.writev(fd, remaining)
-        first = 0
-        while first < len(remaining) and written >= len(remaining[first]):
-            written -= len(remaining[first])
-            first += 1
-        del remaining[:first]
-        if remaining and written:
-            remaining[0] = memoryview(remaining[0])[written:]
-
-
-def _same_content(key: str, path: str, other_path: str) -> bool:
-    """Whether two files hold the same bytes. Raises: ObjectStoreUnavailable, Rejected."""
-    try:
-        with open(path, "rb") as file, open(other_path, "rb") as other:
-            if os.fstat(file.fileno()).st_size != os.fstat(other.fileno()).st_size:
-                return False
-            while piece := file.read(_COMPARE_BYTES):
-                if piece != other.read(_COMPARE_BYTES):
-                    return False
-            return True
-    except OSError as error:
-        # Also when it was deleted this moment: the put did not happen and may be tried again.
-        raise _unavailable(key, error) from error
-
-
-@contextmanager
-def _locked_directory(path: str) -> Iterator[None]:
-    """Holds an exclusive `flock` on a directory; waits for it. Raises: OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _remove_staging(staging: str) -> None:
-    """Remove a staging directory and the drafts in it, as far as that is possible."""
-    try:
-        for name in os.listdir(staging):
-            _discard(f"{staging}/{name}")
-        os.rmdir(staging)
-    except OSError:
-        pass  # costs disk space only, and the next open tries again
-
-
-def _discard(draft: str) -> None:
-    try:
-        os.unlink(draft)
-    except OSError:
-        pass  # renamed into place, or left for the next open to remove
-
-
-def _unavailable(key: str, error: OSError) -> DisklessError:
-    """What a failure means when the object certainly has no name yet.
-
-    A directory tree is narrower than a bucket: a name in a key is at most 255 bytes long, and `a`
-    and `a/b` cannot both be objects. Trying again does not help against either.
-    """
-    if (
-        isinstance(error, (NotADirectoryError, IsADirectoryError))
-        or error.errno == errno.ENAMETOOLONG
-    ):
-        return Rejected(f"{key}: {error}")
-    if error.errno in _REFUSALS:
-        return ObjectStoreRefused(f"{key}: {error}")
-    return ObjectStoreUnavailable(f"{key}: {error}")
-
-
 def _no_directory(url: str, error: OSError) -> ObjectStoreUnavailable:
     """What it means that the store's own directories cannot be made, read or written."""
     in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
-    if in_the_way or error.errno in _REFUSALS:
+    if in_the_way or error.errno in REFUSALS:
         return ObjectStoreRefused(
             f"object store {url}: {error}; it must be a directory that this user may write to"
         )
@@ -696,4 +497,4 @@ def _no_directory(url: str, error: OSError) -> ObjectStoreUnavailable:
 def _raise_read_error(key: str, error: OSError) -> NoReturn:
     if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
         raise ObjectNotFound(key) from error
-    raise _unavailable(key, error) from error
+    raise unavailable(key, error) from error

@@ -35,6 +35,7 @@ import asyncio
 import os
 import struct
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import TracebackType
@@ -198,13 +199,7 @@ class ObjectCache:
             return []
         first = start // self._block_bytes
         last = (start + length - 1) // self._block_bytes
-        if first == last:
-            return [
-                await self._read_within(BlockId(key, first), start, length, object_length, cold)
-            ]
-        # One after the other: a range crosses blocks rarely, and the second GET of a reader that is
-        # about to fail or be cancelled is never made.
-        views = []
+        views = []  # one by one: if the reader fails or leaves, the second GET is never made
         for number in range(first, last + 1):
             block_start = number * self._block_bytes
             piece_start = max(start, block_start)
@@ -500,7 +495,5 @@ def _read_block_file(path: str, block: BlockId) -> bytes | None:
 
 def _unlink_all(paths: list[str]) -> None:
     for path in paths:
-        try:
+        with suppress(OSError):  # not there, or removed at the next start
             os.unlink(path)
-        except OSError:
-            pass  # not there, or removed at the next start

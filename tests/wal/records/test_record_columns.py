@@ -35,12 +35,8 @@ from wal.records.record_batch import (
     parse_header,
     verify_crc,
 )
-from wal.records.record_columns import (
-    RECORD_SCHEMA,
-    LocatedBatch,
-    decode_batches,
-    encode_batches,
-)
+from wal.records.record_columns import RECORD_SCHEMA, LocatedBatch, decode_batches
+from wal.records.record_encoding import encode_batches
 from wal.records.record_scan import inspect_records, open_batch, rising_timestamps
 
 CODECS = range(5)

@@ -1,0 +1,142 @@
+"""What the committed state says of files: for deciding on a commit, and for deleting objects.
+
+Damaged rows are CorruptState for whoever asks: deciding on them could append a batch twice, and
+deleting by them could take a live object.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, select
+
+from metadata.operations import TOMBSTONE, DescribedFile
+from metadata.state.image import ProducerKey
+from metadata.state.producer_rows import load_producers
+from metadata.state.producer_state import ProducerState
+from metadata.state.queries import stored_rows
+from metadata.state.schema import FILE_ANSWERS, FILES, compiled, unpack_owners
+from metadata.state.speculative import FileStanding, KnownFile
+from metadata.state.state import checked_row
+from wal.coordinates import ObjectKey
+from wal.errors import CorruptState, UnknownFile
+
+NO_UPLOADER: Final = -1
+"""`files.uploader_broker_id` of a segment, and of what was handed over or tombstoned."""
+
+_FILE_BY_KEY: Final = compiled(select(FILES.table).where(FILES.table.c.object_key == ""))
+_ANSWER: Final = compiled(select(FILE_ANSWERS.table).where(FILE_ANSWERS.table.c.file == 0))
+
+
+class LookUp(NamedTuple):
+    """Committed files and producers that operations ask for; None = there is no such producer."""
+
+    files: Mapping[ObjectKey, KnownFile]
+    producers: Mapping[ProducerKey, ProducerState | None]
+
+
+def look_up(
+    connection: Connection, keys: Sequence[ObjectKey], producers: Sequence[ProducerKey]
+) -> LookUp:
+    """Raises CorruptState: deciding on damaged rows could append a batch twice."""
+    files: dict[ObjectKey, KnownFile] = {}
+    for key in keys:
+        rows = stored_rows(connection, _FILE_BY_KEY, (key,))
+        if not rows:
+            continue
+        values = checked_row(FILES, rows[0])
+        digest = stored = b""
+        answers = stored_rows(connection, _ANSWER, (values[0],))
+        if answers:
+            _, digest, stored, _ = checked_row(FILE_ANSWERS, answers[0])
+        standing = _standing(values, is_answered=bool(answers))
+        files[key] = KnownFile(digest, stored, standing, is_owner=bool(values[8]))
+    states: dict[ProducerKey, ProducerState | None] = dict.fromkeys(producers)
+    for producer, known in load_producers(connection, producers).items():
+        states[producer] = known
+    return LookUp(files, states)
+
+
+def _standing(file: Sequence[Any], *, is_answered: bool) -> FileStanding:
+    """What a row of `files` says; raises CorruptState when its answer should be there or not."""
+    key, uploader, live_rows, owners = file[9], file[3], file[5], file[10]
+    if file[1] == TOMBSTONE:
+        standing = FileStanding.SEALED if owners else FileStanding.TOMBSTONED
+    elif is_answered:
+        return FileStanding.COMMITTED
+    else:
+        standing = FileStanding.HANDED_OVER
+    if is_answered or uploader != NO_UPLOADER or live_rows:
+        raise CorruptState(f"{key} has {'an' if is_answered else 'no'} answer")
+    return standing
+
+
+def describe_files(connection: Connection, keys: Sequence[ObjectKey]) -> Sequence[DescribedFile]:
+    """One entry per key; UnknownFile for a tombstone too. Raises CorruptState."""
+    described = []
+    for key in keys:
+        row = connection.execute(FILES.select_all.where(FILES.table.c.object_key == key)).first()
+        values = None if row is None else checked_row(FILES, row)
+        if values is None or (values[1] == TOMBSTONE and not values[10]):
+            described.append(DescribedFile(error=UnknownFile(f"{key} is not known here")))
+        else:
+            described.append(DescribedFile(has_live_batches=values[5] > 0))
+    return described
+
+
+class DeletableFile(NamedTuple):
+    """A file without live batches, and when the last of them went."""
+
+    object_key: ObjectKey
+    object_format: int
+    deletable_since_ms: int
+    is_owner: bool
+    """Whether this coordinator decides its fate now; if not, an earlier owner does."""
+    owner_ids: Sequence[int]
+    """Coordinators that own it one after the other; empty for a segment."""
+    object_bytes: int
+    standing: FileStanding
+
+
+def deletable_files(
+    connection: Connection,
+    *,
+    before_ms: int,
+    after: tuple[int, int],
+    limit: int,
+    is_owner: bool,
+) -> Sequence[tuple[tuple[int, int], DeletableFile]]:
+    """Files deletable since before `before_ms`, oldest first, with the cursor to go on after.
+
+    Either those that this coordinator owns, or those that wait for an earlier owner.
+    Raises CorruptState.
+    """
+    columns = FILES.table.c
+    since, file_id = after
+    answered = select(FILE_ANSWERS.table.c.file).where(FILE_ANSWERS.table.c.file == columns.id)
+    rows = connection.execute(
+        FILES.select_all.add_columns(answered.exists())
+        .where(
+            columns.is_owner == int(is_owner),
+            columns.deletable_since_ms >= max(since, 0),
+            columns.deletable_since_ms < before_ms,
+            (columns.deletable_since_ms > since)
+            | ((columns.deletable_since_ms == since) & (columns.id > file_id)),
+        )
+        .order_by(columns.deletable_since_ms, columns.id)
+        .limit(limit)
+    ).all()
+    found = []
+    for row in rows:
+        # Objects are deleted by what stands here: a damaged row must not name a live one.
+        values = checked_row(FILES, row[:-1])
+        file = DeletableFile(
+            ObjectKey(values[9]),
+            values[1],
+            values[7],
+            bool(values[8]),
+            unpack_owners(values[10]),
+            values[2],
+            _standing(values, is_answered=bool(row[-1])),
+        )
+        found.append(((file.deletable_since_ms, values[0]), file))
+    return found
