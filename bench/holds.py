@@ -20,7 +20,7 @@ from uuid import UUID
 from bench.broker import fresh_directory
 from bench.raw_client import text
 from bench.report import Report
-from diskless.broker import Broker
+from diskless.broker import running_broker
 from diskless.config import load_config
 from metadata.messages.brokers import ALTER_TOPIC_CONFIGS, CREATE_TOPICS
 from metadata.messages.codec import Operation
@@ -184,7 +184,7 @@ class _MeasuredBroker:
         header = struct.pack(">hhih", key, version, 1, -1)
         if key >= CREATE_PARTITIONS.key:
             header += NO_TAGS
-        with socket.create_connection(("127.0.0.1", self._broker.port), _ANSWER_S) as client:
+        with socket.create_connection(("127.0.0.1", self._broker.base.port), _ANSWER_S) as client:
             client.sendall(_INT32.pack(len(header) + len(body)) + header + body)
             with client.makefile("rb") as answers:
                 start = answers.read(_INT32.size)
@@ -204,7 +204,7 @@ class _MeasuredBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self._broker = Broker(
+        running = running_broker(
             load_config(overrides=_SETTINGS),
             data=self._data,
             host="127.0.0.1",
@@ -212,7 +212,7 @@ class _MeasuredBroker:
             clock=SystemClock(),
             rng=random.Random(1),
         )
-        async with self._broker.running():
+        async with running as self._broker:
             self._ready.set()
             await self._stopping.wait()
 

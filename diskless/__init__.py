@@ -15,6 +15,7 @@ it:
 - `quotas`: clients over their quota
 - `cluster`: the other brokers, and the coordinators led here
 - `api`: one Kafka API a file
+- `parts`: the parts of a running broker: each step of a start makes one of those before it
 - `cli`: the command line
 
 What stands here beside `broker`: `ports` (what the API handlers call: protocols, and the values

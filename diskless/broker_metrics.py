@@ -2,69 +2,29 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
-from diskless.cluster.coordinators import Coordinators, LeaderWorkers
-from diskless.fetch.fetch_sessions import FetchSessions
-from diskless.health.health import Health
+from diskless.cluster.coordinators import LeaderWorkers
 from diskless.metrics import Kind, MetricsOf, MetricSource, Samples
-from diskless.quotas.quotas import QuotaEnforcer
-from diskless.replica.batch_lanes import BatchLanes
-from diskless.replica.batch_reader import BatchReader
-from diskless.replica.commit_lane import CommitLane
-from diskless.replica.replica_manager import ReplicaManager
-from diskless.server.server import KafkaServer
+from diskless.parts.broker_parts import BrokerParts
 from metadata.coordinator.metadata_partition import MetadataPartition
-from tiering.segment_reader import SegmentReader
-from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.uploader import Uploader
-from wal.chunks.write_loop import WriteLoop
-from wal.clock import Clock
-from wal.fd_cache import FdCache
-from wal.inflation_budget import InflationBudget
-from wal.stores.object_cache import ObjectCache, ObjectCacheStatistics
-from wal.stores.object_store import ObjectStore, StoreStatistics
-from wal.stores.observed_store import StoreReach
-
-
-class BrokerParts(Protocol):
-    """The components whose statistics are shown; a running broker has them all."""
-
-    store: ObjectStore
-    reach: StoreReach
-    health: Health
-    fd_cache: FdCache
-    cache: ObjectCache
-    segments: SegmentReader
-    directory: ChunkDirectory
-    write_loop: WriteLoop
-    uploader: Uploader
-    lane: CommitLane
-    reader: BatchReader
-    inflation: InflationBudget
-    lanes: BatchLanes
-    replicas: ReplicaManager
-    fetch_sessions: FetchSessions
-    server: KafkaServer
-    quotas: QuotaEnforcer
-    clock: Clock
-    coordinators: Coordinators
+from wal.stores.object_cache import ObjectCacheStatistics
+from wal.stores.object_store import StoreStatistics
 
 
 def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
     """Every metric that is read from a component's statistics."""
     broker = MetricsOf(lambda: parts)
-    store = MetricsOf(lambda: parts.store.statistics())
-    reader = MetricsOf(lambda: parts.reader.statistics())
-    replicas = MetricsOf(lambda: parts.replicas.statistics())
-    uploader = MetricsOf(lambda: parts.uploader.statistics())
+    store = MetricsOf(lambda: parts.storage.store.statistics())
+    reader = MetricsOf(lambda: parts.reads.reader.statistics())
+    replicas = MetricsOf(lambda: parts.reads.replicas.statistics())
+    uploader = MetricsOf(lambda: parts.writes.uploader.statistics())
     server = MetricsOf(lambda: parts.server.statistics())
-    chunks = MetricsOf(lambda: parts.directory.statistics())
-    lane = MetricsOf(lambda: parts.lane)
-    quotas = MetricsOf(lambda: parts.quotas.statistics())
-    sessions = MetricsOf(lambda: parts.fetch_sessions)
-    cache = MetricsOf(lambda: parts.cache.statistics())
-    descriptors = MetricsOf(lambda: parts.fd_cache.statistics())
+    chunks = MetricsOf(lambda: parts.writes.directory.statistics())
+    lane = MetricsOf(lambda: parts.writes.lane)
+    quotas = MetricsOf(lambda: parts.coordination.quotas.statistics())
+    sessions = MetricsOf(lambda: parts.reads.fetch_sessions)
+    cache = MetricsOf(lambda: parts.reads.cache.statistics())
+    descriptors = MetricsOf(lambda: parts.storage.fd_cache.statistics())
     return [
         store.counters(
             "diskless_object_store_requests",
@@ -87,17 +47,17 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         broker.gauge(
             "diskless_object_store_unreached_seconds",
             "Since the object store last answered anything",
-            lambda it: it.reach.unreached_s(),
+            lambda it: it.storage.reach.unreached_s(),
         ),
         broker.gauge(
             "diskless_object_store_writes_failing_seconds",
             "Since the first of the puts that failed in a row; 0 when the last one did not",
-            lambda it: it.reach.writes_failing_s(),
+            lambda it: it.storage.reach.writes_failing_s(),
         ),
         broker.gauge(
             "diskless_ready",
             "Whether /readyz says so: 1 or 0",
-            lambda it: 0 if it.health.problems() else 1,
+            lambda it: 0 if it.base.health.problems() else 1,
         ),
         cache.counters(
             "diskless_object_cache_requests",
@@ -123,7 +83,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         broker.counter(
             "diskless_segment_row_groups_decoded",
             "Row groups turned back into batches",
-            lambda it: it.segments.statistics().row_groups_decoded,
+            lambda it: it.reads.segments.statistics().row_groups_decoded,
         ),
         replicas.counter(
             "diskless_batches_appended",
@@ -154,27 +114,27 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         broker.gauge(
             "diskless_inflation_bytes",
             "Reserved now for records that the broker opens",
-            lambda it: it.inflation.reserved_bytes,
+            lambda it: it.reads.inflation.reserved_bytes,
         ),
         broker.gauge(
             "diskless_inflation_waiting",
             "Batches that wait for such memory",
-            lambda it: it.inflation.waiting,
+            lambda it: it.reads.inflation.waiting,
         ),
         broker.gauge(
             "diskless_batches_waiting_for_preparation",
             "Produced batches that have to be opened, packed anew or summed, and wait for a thread",
-            lambda it: it.lanes.waiting,
+            lambda it: it.reads.lanes.waiting,
         ),
         broker.counter(
             "diskless_batches_prepared",
             "Produced batches that were opened, packed anew or summed in a thread",
-            lambda it: it.lanes.batches_prepared,
+            lambda it: it.reads.lanes.batches_prepared,
         ),
         broker.gauge(
             "diskless_append_queue_bytes",
             "Bytes waiting for the write loop",
-            lambda it: it.write_loop.statistics().queued_bytes,
+            lambda it: it.writes.write_loop.statistics().queued_bytes,
         ),
         uploader.gauge(
             "diskless_upload_waiting_chunks",
@@ -241,8 +201,8 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "purgatory",
             "Delayed operations waiting now",
             lambda it: {
-                "produce": it.replicas.produce_purgatory.statistics().watched,
-                "fetch": it.replicas.fetch_purgatory.statistics().watched,
+                "produce": it.reads.replicas.produce_purgatory.statistics().watched,
+                "fetch": it.reads.replicas.fetch_purgatory.statistics().watched,
             },
         ),
         quotas.counters(
@@ -279,7 +239,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         broker.counter(
             "diskless_produce_timeouts",
             "Produce requests whose outcome was not known in time",
-            lambda it: it.replicas.produce_purgatory.statistics().expired,
+            lambda it: it.reads.replicas.produce_purgatory.statistics().expired,
         ),
         *_partition_metrics(parts),
     ]
@@ -316,7 +276,7 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         name: str, meaning: str, read: Callable[[MetadataPartition], float | None]
     ) -> MetricSource:
         def samples() -> Samples:
-            found = ((one.index, read(one)) for one in parts.coordinators.partitions)
+            found = ((one.index, read(one)) for one in parts.coordination.coordinators.partitions)
             return {(str(index),): value for index, value in found if value is not None}
 
         return MetricSource(name, "gauge", meaning, ("partition",), samples)
@@ -332,7 +292,7 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             # A copy, because leadership changes on the event loop's thread meanwhile.
             return {
                 (str(index), what): value
-                for index, at_work in tuple(parts.coordinators.workers_at_work.items())
+                for index, at_work in tuple(parts.coordination.coordinators.workers_at_work.items())
                 for what, value in read(at_work).items()
             }
 
@@ -342,7 +302,7 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         expires_at = of.log.lease_expires_at
         if expires_at is None or math.isinf(expires_at):
             return None
-        return max(expires_at - parts.clock.monotonic(), 0.0)
+        return max(expires_at - parts.base.clock.monotonic(), 0.0)
 
     return [
         partition(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Final
 
-from diskless.broker import DIRECTORY_COMMIT_INTERVAL_MS
 from diskless.config import ENVIRONMENT_PREFIX, Config
+from diskless.parts.storage import DIRECTORY_COMMIT_INTERVAL_MS
 from diskless.topics.topic_configs import TOPIC_CONFIGS, TopicConfig
 from wal.settings import Setting, settings_of
 

@@ -1,8 +1,8 @@
 """What the Kafka API handlers call: small protocols and the values that cross them.
 
 The handlers in `diskless/api/` decode, call one of these, and encode; everything that waits, stores
-or decides lies behind them. `diskless/replica/replica_manager.py` and `diskless/broker.py`
-implement them, tests pass in-memory ones.
+or decides lies behind them. `diskless/replica/replica_manager.py`, `diskless/cluster/`
+and `diskless/quotas/` implement them, tests pass in-memory ones.
 
 Requests are sequences, answers are sequences in the same order. An error belongs to one entry and
 is a value in it (`error`); raising is left for what concerns the call as a whole, and then fails

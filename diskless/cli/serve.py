@@ -20,10 +20,11 @@ from typing import Final
 import structlog
 
 from diskless.addresses import parse_address
-from diskless.broker import Broker
+from diskless.broker import running_broker
 from diskless.config import Config
 from diskless.descriptors import fit_descriptors
 from diskless.logs import configure_logs
+from diskless.parts.broker_parts import BrokerParts
 from wal.clock import SystemClock
 from wal.errors import DisklessError, InvalidSettings
 from wal.failpoint import arm_from_environment
@@ -84,11 +85,11 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled)
-        broker = Broker(
+        running = running_broker(
             config, data=data, host=host, port=port, clock=SystemClock(), rng=_system_rng()
         )
         try:
-            async with broker.running():
+            async with running as broker:
                 self.is_ready = True
                 _print_ready(broker)
                 await stop.wait()
@@ -99,19 +100,20 @@ class _Process:
             log.info("stopped before it was ready")
 
 
-def _print_ready(broker: Broker) -> None:
+def _print_ready(broker: BrokerParts) -> None:
     """The first lines a user sees: what runs where, and what to type next."""
-    address = f"{broker.host}:{broker.port}"
-    print(f"diskless broker {broker.node_id} of cluster {broker.cluster_id}")
-    print(f"  data         {broker.data.path}")
-    print(f"  object store {broker.store.url}")
+    base, storage = broker.base, broker.storage
+    address = f"{base.host}:{base.port}"
+    print(f"diskless broker {base.node_id} of cluster {storage.cluster_id}")
+    print(f"  data         {base.data.path}")
+    print(f"  object store {storage.store.url}")
     ready = f"ready on {address}"
-    if broker.http is not None:
-        ready += f", health and metrics on http://{broker.http.host}:{broker.http.port}"
-    if broker.start_problem is not None:
+    if base.http is not None:
+        ready += f", health and metrics on http://{base.http.host}:{base.http.port}"
+    if storage.start_problem is not None:
         ready += (
             ", but the object store cannot be reached, and nothing is acknowledged until it can: "
-            + broker.start_problem
+            + storage.start_problem
         )
     print(ready, flush=True)
     print("next:", flush=True)

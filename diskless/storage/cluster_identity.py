@@ -8,8 +8,8 @@ not know are orphans to it, and it would delete the objects of the other.
 
 Failure cases: a store that cannot be reached does not keep a broker with a local log from
 starting, since it can still serve what it has; but nobody looks for orphans as long as the prefix
-is not known to be its own (`diskless.broker`). A store that refuses the broker ends the start. A
-data directory that was lost, or is another one, is refused with what to do.
+is not known to be its own (`diskless.parts.storage`). A store that refuses the broker ends the
+start. A data directory that was lost, or is another one, is refused with what to do.
 """
 
 import random

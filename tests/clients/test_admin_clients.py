@@ -269,12 +269,12 @@ def test_retention_follows_the_altered_config_wherever_partitions_live(
         )
 
     async def pass_everywhere() -> None:
-        for metadata_partition in broker.broker.coordinators.partitions:
+        for metadata_partition in broker.broker.coordination.coordinators.partitions:
             assert metadata_partition.coordinator is not None
             await RetentionWorker(
                 metadata_partition.coordinator,
-                settings=broker.broker.config.retention,
-                clock=broker.broker.clock,
+                settings=broker.broker.base.config.retention,
+                clock=broker.broker.base.clock,
             ).pass_once()
 
     broker.run(pass_everywhere())
@@ -289,10 +289,10 @@ def test_segments_are_planned_by_the_altered_config(
 ) -> None:
     create(admin, topic)
     ConfluentKafka().produce(broker.bootstrap, topic, [Record(value=b"x" * 1_000)])
-    planned = broker.run(broker.broker.coordinator.plan_segments())
+    planned = broker.run(broker.broker.coordination.client.plan_segments())
     assert topic not in {plan.topic_name for plan in planned}
     alter(admin, topic, "segment.bytes", "100")
-    planned = broker.run(broker.broker.coordinator.plan_segments())
+    planned = broker.run(broker.broker.coordination.client.plan_segments())
     assert topic in {plan.topic_name for plan in planned}
 
 
@@ -324,7 +324,7 @@ def codecs_of(broker: LiveBroker, topic: str) -> list[int]:
     """The codec of every stored batch of a topic's first partition."""
 
     async def fetched() -> bytes:
-        (found,) = await broker.broker.replicas.fetch(
+        (found,) = await broker.broker.reads.replicas.fetch(
             [FetchPartition(None, topic, 0, 0, 1 << 20, -1)],
             max_wait_ms=0,
             min_bytes=1,
@@ -396,9 +396,9 @@ def test_a_topic_grows_and_its_new_partitions_are_used_like_the_old_ones(
     for partition in range(2):
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()], partition=partition)
     grow(admin, topic, 7, validate_only=True)
-    assert broker.broker.coordinator.topics()[topic].partition_count == 2
+    assert broker.broker.coordination.client.topics()[topic].partition_count == 2
     grow(admin, topic, 7)
-    description = broker.broker.coordinator.topics()[topic]
+    description = broker.broker.coordination.client.topics()[topic]
     assert {description.coordinator_of(index) for index in range(7)} == set(range(COORDINATORS))
     assert description.configs == {"segment.ms": "5"}
     for partition in range(7):
@@ -515,7 +515,7 @@ def test_the_log_directory_has_the_size_of_every_partition(
     def stored() -> Mapping[int, int]:
         (described,) = python_admin.describe_log_dirs()
         (directory,) = described["log_dirs"]
-        assert directory["log_dir"] == broker.broker.store.url
+        assert directory["log_dir"] == broker.broker.storage.store.url
         (mine,) = [row for row in directory["topics"] if row["name"] == topic]
         return {row["partition_index"]: row["partition_size"] for row in mine["partitions"]}
 

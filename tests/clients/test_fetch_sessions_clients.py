@@ -21,7 +21,7 @@ PARTITIONS = 12
 
 def create(broker: LiveBroker, name: str) -> None:
     (created,) = broker.run(
-        broker.broker.coordinator.create_topics(
+        broker.broker.coordination.client.create_topics(
             [CreateTopic(name=name, partition_count=PARTITIONS)]
         )
     )
@@ -77,11 +77,11 @@ def test_a_consumer_reads_all_there_is_with_a_session_and_without(
             until(
                 lambda: (
                     not consumer.poll(timeout_ms=20)
-                    and len(broker.broker.fetch_sessions) == min(slots, 1)
+                    and len(broker.broker.reads.fetch_sessions) == min(slots, 1)
                 ),
                 "a session, if there is room for one",
             )
-            assert broker.broker.fetch_sessions.row_count == PARTITIONS * min(slots, 1)
+            assert broker.broker.reads.fetch_sessions.row_count == PARTITIONS * min(slots, 1)
             for text in ("second", "third"):
                 produced(broker, "t", text, [0, 7, 11])
                 expected = [(partition, text.encode()) for partition in (0, 7, 11)]
@@ -100,7 +100,7 @@ def test_a_consumer_goes_on_when_its_session_is_gone(tmp_path: Path) -> None:
                 # Its next request names a session that this process never had.
                 produced(again, "t", "after", [1, 2])
                 assert sorted(values(consumer, 2)) == [(1, b"after"), (2, b"after")]
-                assert len(again.broker.fetch_sessions) == 1
+                assert len(again.broker.reads.fetch_sessions) == 1
 
 
 def test_a_paused_partition_leaves_the_session_and_comes_back(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_paused_partition_leaves_the_session_and_comes_back(tmp_path: Path) ->
             until(
                 lambda: (
                     not consumer.poll(timeout_ms=20)
-                    and broker.broker.fetch_sessions.row_count == PARTITIONS - 1
+                    and broker.broker.reads.fetch_sessions.row_count == PARTITIONS - 1
                 ),
                 "the partition to leave",
             )
@@ -122,4 +122,4 @@ def test_a_paused_partition_leaves_the_session_and_comes_back(tmp_path: Path) ->
             assert values(consumer, 1) == [(5, b"two")]
             consumer.resume(paused)
             assert values(consumer, 1) == [(4, b"two")]
-            assert broker.broker.fetch_sessions.row_count == PARTITIONS
+            assert broker.broker.reads.fetch_sessions.row_count == PARTITIONS

@@ -66,7 +66,7 @@ def create_topic(admin: AdminClient, partitions: int = 4) -> str:
 
 def logged(broker: LiveBroker, partition: int) -> Sequence[MetadataRecordBatch]:
     """All batches that the coordinator has in its log and has applied."""
-    found = broker.broker.coordinators.partitions[partition]
+    found = broker.broker.coordination.coordinators.partitions[partition]
 
     async def read() -> Sequence[MetadataRecordBatch]:
         batches: list[MetadataRecordBatch] = []
@@ -109,7 +109,7 @@ def test_every_record_is_read_as_the_coordinator_has_it(
         if isinstance(record, PartitionCreatedRecord) and record.name == topic
     }
     assert created == {0, 1, 2, 3}
-    topic_id = broker.broker.coordinator.topics()[topic].topic_id
+    topic_id = broker.broker.coordination.client.topics()[topic].topic_id
     appended = [
         batch
         for record in records
@@ -132,7 +132,9 @@ def test_a_reader_at_the_end_is_woken_by_what_is_applied(
     try:
         consumer.assign([TopicPartition(METADATA_TOPIC, index, end) for index, end in ends.items()])
         assert consumer.poll(0) is None
-        until(lambda: broker.broker.replicas.fetch_purgatory.statistics().watched > 0, "a fetch")
+        until(
+            lambda: broker.broker.reads.replicas.fetch_purgatory.statistics().watched > 0, "a fetch"
+        )
         topic = create_topic(admin)
         names: set[str] = set()
         while topic not in names:
@@ -260,7 +262,7 @@ def test_a_reader_that_asks_beyond_the_end_is_told_so(broker: LiveBroker) -> Non
 def test_a_client_that_goes_away_leaves_no_watch_behind(broker: LiveBroker) -> None:
     async def watched() -> int:
         await asyncio.sleep(0)
-        return broker.broker.replicas.fetch_purgatory.statistics().watched
+        return broker.broker.reads.replicas.fetch_purgatory.statistics().watched
 
     consumer = confluent_consumer(broker.bootstrap, fetch_wait_max_ms=60_000)
     end = logged(broker, 0)[-1].next_offset

@@ -105,7 +105,10 @@ def unread(connections: set[Connection]) -> float:
 
 def cut_as_slow_readers(broker: LiveBroker) -> float:
     labels = {"reason": "slow reader"}
-    return broker.broker.registry.get_sample_value("diskless_connections_cut_total", labels) or 0.0
+    return (
+        broker.broker.base.registry.get_sample_value("diskless_connections_cut_total", labels)
+        or 0.0
+    )
 
 
 def pause_beside_the_deaf(broker: LiveBroker, waiting: Waiting, paused: Sequence[str]) -> None:

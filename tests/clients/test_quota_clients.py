@@ -50,7 +50,7 @@ def limit(broker: LiveBroker) -> Iterator[Callable[..., None]]:
 
     def set_default(**changes: float | None) -> None:
         request = AlterClientQuotas(entity=(("client-id", None),), changes=changes)
-        errors = broker.run(broker.broker.coordinator.alter_client_quotas([request]))
+        errors = broker.run(broker.broker.coordination.client.alter_client_quotas([request]))
         assert errors == [None]
 
     yield set_default
@@ -58,7 +58,7 @@ def limit(broker: LiveBroker) -> Iterator[Callable[..., None]]:
 
 
 def throttled(broker: LiveBroker, api: str) -> int:
-    return broker.broker.quotas.statistics()[api].requests
+    return broker.broker.coordination.quotas.statistics()[api].requests
 
 
 def confluent(kind: type[Any], broker: LiveBroker, **settings: Any) -> tuple[Any, list[int]]:
@@ -66,7 +66,7 @@ def confluent(kind: type[Any], broker: LiveBroker, **settings: Any) -> tuple[Any
     told: list[int] = []
 
     def on_throttle(event: ThrottleEvent) -> None:
-        assert event.broker_id == broker.broker.node_id
+        assert event.broker_id == broker.broker.base.node_id
         told.append(round(event.throttle_time * 1000))
 
     client = kind(
@@ -179,7 +179,7 @@ def test_who_has_no_quota_does_not_wait(
         entity=(("client-id", "free"),),
         changes={"producer_byte_rate": 1e15, "consumer_byte_rate": 1e15},
     )
-    assert broker.run(broker.broker.coordinator.alter_client_quotas([request])) == [None]
+    assert broker.run(broker.broker.coordination.client.alter_client_quotas([request])) == [None]
     before = throttled(broker, "Produce")
     producer, told = confluent(Producer, broker, client_id="free")
     for record in RECORDS:

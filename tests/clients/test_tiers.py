@@ -95,10 +95,10 @@ def two_tiers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoTiers]:
 def test_a_consumer_crosses_from_parquet_to_wal_without_noticing(
     two_tiers: TwoTiers, reader: StockClient
 ) -> None:
-    segment_bytes = two_tiers.broker.broker.reader.statistics().segment_bytes
+    segment_bytes = two_tiers.broker.broker.reads.reader.statistics().segment_bytes
     read = reader.read(two_tiers.broker.bootstrap, "t", 600)
     assert read == numbered(two_tiers.records)
-    assert two_tiers.broker.broker.reader.statistics().segment_bytes > segment_bytes
+    assert two_tiers.broker.broker.reads.reader.statistics().segment_bytes > segment_bytes
 
 
 def test_a_consumer_may_start_at_any_offset_of_either_tier(two_tiers: TwoTiers) -> None:
@@ -141,15 +141,15 @@ def test_without_chunks_and_caches_every_record_is_the_same(tmp_path: Path) -> N
     settings = {**SETTINGS, "object.cache.disk.bytes": str(1 << 20)}
     with LiveBroker(data, settings) as broker:
         expected = numbered(TwoTiers(broker).records)
-        chunks, cache = broker.broker.data.chunks, broker.broker.data.cache
+        chunks, cache = broker.broker.base.data.chunks, broker.broker.base.data.cache
         assert ConfluentKafka().read(broker.bootstrap, "t", 600) == expected
-        assert broker.broker.reader.statistics().chunk_bytes > 0
+        assert broker.broker.reads.reader.statistics().chunk_bytes > 0
     shutil.rmtree(chunks)
     shutil.rmtree(cache, ignore_errors=True)
     with LiveBroker(data, settings) as broker:
         for reader in STOCK_CLIENTS:
             assert reader.read(broker.bootstrap, "t", 600) == expected, reader.name
-        statistics = broker.broker.reader.statistics()
+        statistics = broker.broker.reads.reader.statistics()
         assert statistics.chunk_bytes == 0
         assert statistics.object_bytes > 0
         assert statistics.segment_bytes > 0
@@ -166,10 +166,10 @@ def test_append_time_outlives_the_roll(tmp_path: Path) -> None:
             ConfluentKafka().produce(broker.bootstrap, "t", some_records(20, 3), codec=codec)
         before = ConfluentKafka().read(broker.bootstrap, "t", 100)
         roll_everything(broker)
-        assert broker.broker.reader.statistics().segment_bytes == 0
+        assert broker.broker.reads.reader.statistics().segment_bytes == 0
         for reader in STOCK_CLIENTS:
             assert reader.read(broker.bootstrap, "t", 100) == before, reader.name
-        assert broker.broker.reader.statistics().segment_bytes > 0
+        assert broker.broker.reads.reader.statistics().segment_bytes > 0
 
 
 def test_an_idempotent_producer_goes_on_over_rolls_and_restarts(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_consumer_reads_on_while_its_wal_objects_turn_into_segments(tmp_path: 
         records = [Record(value=bytes([n % 256]) * 500) for n in range(2_000)]
         for start in range(0, 2_000, 100):
             ConfluentKafka().produce(broker.bootstrap, "t", records[start : start + 100])
-        objects = broker.broker.data.objects / "wal"
+        objects = broker.broker.base.data.objects / "wal"
         rolling = threading.Thread(target=roll_everything, args=(broker,))
         found: list[StoredRecord] = []
         consumer = confluent_consumer(

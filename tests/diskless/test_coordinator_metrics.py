@@ -16,7 +16,7 @@ SETTINGS = {
 
 def scraped(broker: LiveBroker) -> dict[tuple[str, ...], float]:
     """Samples of metadata partitions by name, partition and other label."""
-    metrics = broker.broker.http
+    metrics = broker.broker.base.http
     assert metrics is not None
     with urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=120) as answer:
         text = answer.read().decode()

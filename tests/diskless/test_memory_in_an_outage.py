@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from diskless.broker import Broker
+from diskless.broker import running_broker
 from diskless.config import load_config
 from metadata.operations import CreateTopic
 from tests.support.batch_builder import Row, build_batch
@@ -93,7 +93,7 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
         return stores[0]
 
     settings = {key: str(value) for key, value in LIMITS.items()}
-    broker = Broker(
+    running = running_broker(
         load_config(overrides={"http.listen": "", **settings}),
         data=tmp_path / "data",
         host="127.0.0.1",
@@ -102,10 +102,12 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
         rng=random.Random(7),
         opener=opener,
     )
-    async with broker.running():
+    async with running as broker:
         (store,) = stores
-        clients = [await RawClient.connect((broker.host, broker.port)) for _ in range(CLIENTS)]
-        await broker.coordinator.create_topics([CreateTopic(name="t", partition_count=1)])
+        clients = [
+            await RawClient.connect((broker.base.host, broker.base.port)) for _ in range(CLIENTS)
+        ]
+        await broker.coordination.client.create_topics([CreateTopic(name="t", partition_count=1)])
         batch = build_batch([Row(0, None, random.Random(1).randbytes(BATCH_BYTES))])
         frames = [produce_frame(n, [batch], timeout_ms=60_000) for n in range(FRAMES)]
         sending = [asyncio.create_task(client.send(*frames)) for client in clients]
@@ -113,8 +115,9 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
         def is_full() -> bool:
             """The disk, then the queue, then the budget: nothing moves any more."""
             return (
-                broker.uploader.statistics().waiting_bytes > LIMITS["wal.buffer.max.bytes"] - MIB
-                and broker.write_loop.statistics().queued_bytes > MIB // 2
+                broker.writes.uploader.statistics().waiting_bytes
+                > LIMITS["wal.buffer.max.bytes"] - MIB
+                and broker.writes.write_loop.statistics().queued_bytes > MIB // 2
                 and broker.server.statistics().connections_waiting == CLIENTS
             )
 
@@ -123,7 +126,7 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
         async with asyncio.timeout(120):
             while still < SETTLED_AFTER:
                 await store.until_failed(store.failed + 1)
-                now = (broker.write_loop.statistics(), broker.server.statistics())
+                now = (broker.writes.write_loop.statistics(), broker.server.statistics())
                 still = still + 1 if now == before and is_full() else 0
                 before = now
         process = psutil.Process()
@@ -136,7 +139,7 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
         assert max(held) < ONE_ADDRESS + MIB
         assert process.memory_info().rss < resident + RSS_TOLERANCE
         assert broker.server.statistics().connections_waiting == CLIENTS
-        assert broker.write_loop.statistics().overloaded == 0
+        assert broker.writes.write_loop.statistics().overloaded == 0
 
         store.is_away = False
         offsets = []
@@ -150,8 +153,8 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
         assert sorted(offsets) == list(range(CLIENTS * FRAMES))
         await asyncio.gather(*sending)
         assert broker.server.statistics().request_bytes_held == 0
-        assert broker.pool.in_use_bytes == 0
-        assert broker.write_loop.statistics().overloaded == 0
+        assert broker.storage.pool.in_use_bytes == 0
+        assert broker.writes.write_loop.statistics().overloaded == 0
         for client in clients:
             await client.close()
 

@@ -6,8 +6,9 @@ from typing import Final, cast
 
 from prometheus_client import CollectorRegistry
 
-from diskless.broker_metrics import BrokerParts, broker_metrics
+from diskless.broker_metrics import broker_metrics
 from diskless.config import explain_all
+from diskless.parts.broker_parts import BrokerParts
 from diskless.request_metrics import LoopLag, RequestMetrics
 from diskless.topics.topic_configs import TOPIC_CONFIGS
 

@@ -45,8 +45,10 @@ def test_a_deleted_chunk_directory_is_made_anew_and_everything_acknowledged_is_r
 ) -> None:
     with LiveBroker(tmp_path / "data", SETTINGS) as broker, capture_logs() as logs:
         ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"before")])
-        chunks = broker.broker.data.chunks
-        until(lambda: broker.broker.directory.statistics().cached_chunks == 1, "a cached chunk")
+        chunks = broker.broker.base.data.chunks
+        until(
+            lambda: broker.broker.writes.directory.statistics().cached_chunks == 1, "a cached chunk"
+        )
         shutil.rmtree(chunks.parent)
         assert ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"after")]) == [1]
         assert values(broker, 2) == [b"before", b"after"]
@@ -68,8 +70,10 @@ def test_what_was_not_uploaded_yet_is_a_retriable_error_and_is_sent_again(tmp_pa
         producer = confluent_producer(broker.bootstrap, retries=0)
         producer.produce("t", b"waits", on_delivery=lambda error, _: results.append(error))
         producer.poll(0)
-        until(lambda: broker.broker.uploader.statistics().waiting_chunks == 1, "a sealed chunk")
-        shutil.rmtree(broker.broker.data.chunks)
+        until(
+            lambda: broker.broker.writes.uploader.statistics().waiting_chunks == 1, "a sealed chunk"
+        )
+        shutil.rmtree(broker.broker.base.data.chunks)
         faults.heal()
         assert producer.flush(TIMEOUT_S) == 0
         (error,) = results
@@ -77,7 +81,7 @@ def test_what_was_not_uploaded_yet_is_a_retriable_error_and_is_sent_again(tmp_pa
         assert error.name() == "KAFKA_STORAGE_ERROR"
         assert ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"waits")]) == [1]
         assert values(broker, 2) == [b"before", b"waits"]
-        assert not broker.broker.directory.damage
+        assert not broker.broker.writes.directory.damage
 
 
 def test_a_chunk_that_is_deleted_while_it_is_open_fails_before_it_is_uploaded(
@@ -88,11 +92,14 @@ def test_a_chunk_that_is_deleted_while_it_is_open_fails_before_it_is_uploaded(
     with LiveBroker(tmp_path / "data", settings) as broker:
         ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"before")])
         producer = confluent_producer(broker.bootstrap, retries=0)
-        appended = broker.broker.write_loop.statistics().batches
+        appended = broker.broker.writes.write_loop.statistics().batches
         producer.produce("t", b"open", on_delivery=lambda error, _: results.append(error))
         producer.poll(0)
-        until(lambda: broker.broker.write_loop.statistics().batches > appended, "an appended batch")
-        shutil.rmtree(broker.broker.data.chunks)
+        until(
+            lambda: broker.broker.writes.write_loop.statistics().batches > appended,
+            "an appended batch",
+        )
+        shutil.rmtree(broker.broker.base.data.chunks)
         assert producer.flush(TIMEOUT_S) == 0
         (error,) = results
         assert error is not None
@@ -105,14 +112,14 @@ def test_a_chunk_directory_that_cannot_be_made_anew_ends_the_broker(tmp_path: Pa
     broker = LiveBroker(tmp_path / "data", SETTINGS)
     broker.__enter__()
     ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"before")])
-    shutil.rmtree(broker.broker.data.chunks)
-    broker.broker.data.chunks.write_text("in the way")
+    shutil.rmtree(broker.broker.base.data.chunks)
+    broker.broker.base.data.chunks.write_text("in the way")
     producer = confluent_producer(broker.bootstrap, message_timeout_ms=60_000)
     producer.produce("t", b"after")
     producer.poll(0)
     (error,) = until_it_ends(broker)
     assert isinstance(error, DirectoryLost)
-    assert str(broker.broker.data.chunks) in str(error)
+    assert str(broker.broker.base.data.chunks) in str(error)
 
 
 def test_nothing_is_acknowledged_into_a_deleted_metadata_log(tmp_path: Path) -> None:
@@ -121,7 +128,7 @@ def test_nothing_is_acknowledged_into_a_deleted_metadata_log(tmp_path: Path) -> 
     broker = LiveBroker(tmp_path / "data", settings)
     broker.__enter__()
     ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"before")])
-    shutil.rmtree(broker.broker.data.metadata_log)
+    shutil.rmtree(broker.broker.base.data.metadata_log)
     producer = confluent_producer(broker.bootstrap, retries=0, message_timeout_ms=60_000)
     producer.produce("t", b"after", on_delivery=lambda error, _: results.append(error))
     producer.poll(0)

@@ -85,11 +85,11 @@ def test_an_idempotent_producer_sits_it_out_and_every_record_is_there_once(
         if number == 100:
             fill(disk)
     # It gives out in the middle of a write, and what is refused is sent again in order.
-    refused = broker.broker.write_loop.statistics().batches_failed
+    refused = broker.broker.writes.write_loop.statistics().batches_failed
 
     def refused_often() -> bool:
         producer.poll(0.005)
-        return broker.broker.write_loop.statistics().batches_failed >= refused + 5
+        return broker.broker.writes.write_loop.statistics().batches_failed >= refused + 5
 
     until(refused_often, "appends that the disk refuses")
     assert not errors
@@ -133,4 +133,4 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_write_keeps_what_was_acknowledg
         read = ConfluentKafka().read(broker.bootstrap, "t", len(acknowledged))
         assert [record.value for _, record in read] == acknowledged
         assert ConfluentKafka().produce(broker.bootstrap, "t", [Record()]) == [len(acknowledged)]
-        assert not broker.broker.directory.damage
+        assert not broker.broker.writes.directory.damage

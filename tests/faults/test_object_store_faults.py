@@ -90,7 +90,7 @@ def test_requests_time_out_during_an_outage_and_their_retries_store_nothing_twic
     producer.flush()
     faults.outage()
     producer.send(60)
-    replicas = broker.broker.replicas
+    replicas = broker.broker.reads.replicas
     expired = replicas.produce_purgatory.statistics().expired
 
     def timed_out() -> bool:
@@ -112,7 +112,7 @@ def test_puts_whose_answers_are_lost_store_every_record_once(
         faults.lost_responses = 2
         producer.send(60)
         producer.flush()
-    assert broker.broker.uploader.statistics().upload_retries >= 10
+    assert broker.broker.writes.uploader.statistics().upload_retries >= 10
     assert_each_once(broker.bootstrap, producer)
 
 
@@ -129,7 +129,7 @@ def test_a_slow_store_delays_and_nothing_else(broker: LiveBroker, faults: StoreF
 def test_a_broker_that_stops_during_an_outage_commits_what_it_had_when_it_is_back(
     tmp_path: Path, faults: StoreFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diskless.broker._DRAIN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("diskless.parts.write_path._DRAIN_TIMEOUT_S", 0.1)
     settings = {
         **SETTINGS,
         "num.partitions": str(PARTITIONS),
@@ -232,7 +232,7 @@ async def test_s3_that_fails_for_a_while_loses_and_repeats_nothing(
                 producer.poll()
             producer.flush()
             assert fault.hits > 0
-            chunks = broker.broker.data.chunks
+            chunks = broker.broker.base.data.chunks
             assert_each_once(broker.bootstrap, producer)
         shutil.rmtree(chunks)
         with LiveBroker(tmp_path / "data", settings) as broker:
@@ -246,13 +246,13 @@ async def test_s3_that_fails_for_a_while_loses_and_repeats_nothing(
 
 def only_in_the_store(broker: LiveBroker) -> None:
     """Forget chunks and cached blocks of the running broker: every read asks the store."""
-    inner = broker.broker
-    for key in list(inner.directory._chunks):
+    directory = broker.broker.writes.directory
+    for key in list(directory._chunks):
 
         async def forget(key: str = key) -> None:
-            chunk = inner.directory._chunks[key]  # type: ignore[index]
-            inner.directory.discard(chunk)
-            await inner.cache.invalidate(chunk.object_key)
+            chunk = directory._chunks[key]  # type: ignore[index]
+            directory.discard(chunk)
+            await broker.broker.reads.cache.invalidate(chunk.object_key)
 
         broker.run(forget())
 
@@ -274,11 +274,13 @@ def test_a_store_that_cannot_be_read_delays_consumers_and_loses_nothing(
     producer.flush()
     only_in_the_store(broker)
     faults.get_error = ObjectStoreUnavailable("away")
-    fetches = broker.broker.replicas.statistics().fetches
+    fetches = broker.broker.reads.replicas.statistics().fetches
     found: list[dict[tuple[int, int], int]] = []
     reading = threading.Thread(target=lambda: found.append(everything(broker.bootstrap)))
     reading.start()
-    until(lambda: broker.broker.replicas.statistics().fetches > fetches + 2, "fetches that fail")
+    until(
+        lambda: broker.broker.reads.replicas.statistics().fetches > fetches + 2, "fetches that fail"
+    )
     assert not found
     faults.heal()
     reading.join()
@@ -322,7 +324,7 @@ def test_a_flipped_bit_in_a_wal_object_is_an_error_of_its_partition_only(
     broker: LiveBroker,
 ) -> None:
     three_partitions(broker)
-    flip_where_it_is(broker.broker.data.objects, b"1-3" * 20)
+    flip_where_it_is(broker.broker.base.data.objects, b"1-3" * 20)
     only_in_the_store(broker)
     # What lies before it comes, then the error, and never a wrong byte.
     assert read_values(broker.bootstrap, 1, 3) == expected(1)[:3]
@@ -339,18 +341,18 @@ def test_a_flipped_bit_in_a_wal_object_is_an_error_of_its_partition_only(
 
 def test_a_flipped_bit_in_a_local_chunk_is_healed_by_the_store(broker: LiveBroker) -> None:
     three_partitions(broker)
-    flip_where_it_is(broker.broker.data.chunks, b"1-3" * 20)
-    gets = broker.broker.store.statistics().gets
+    flip_where_it_is(broker.broker.base.data.chunks, b"1-3" * 20)
+    gets = broker.broker.storage.store.statistics().gets
     for partition in range(PARTITIONS):
         assert read_values(broker.bootstrap, partition, 5) == expected(partition)
-    assert broker.broker.store.statistics().gets > gets
+    assert broker.broker.storage.store.statistics().gets > gets
 
 
 def test_a_flipped_bit_in_a_segment_is_an_error_and_never_wrong_bytes(tmp_path: Path) -> None:
     settings = {**SETTINGS, "num.partitions": str(PARTITIONS)}
     with LiveBroker(tmp_path / "data", settings) as broker:
         three_partitions(broker)
-        objects = broker.broker.data.objects
+        objects = broker.broker.base.data.objects
         keys = {segment.partition.partition: segment.object_key for segment in
                 roll_everything(broker)}  # fmt: skip
     path = objects / keys[1]
@@ -411,7 +413,7 @@ def test_the_state_heals_from_the_log_whatever_happened_to_it(
         roll_everything(broker)
         producer.send(60)
         producer.flush()
-        metadata = broker.broker.data.metadata
+        metadata = broker.broker.base.data.metadata
     gc.collect()
     (state,) = (p for p in metadata.iterdir() if p.is_file() and p.read_bytes()[:6] == b"SQLite")
     harm(state)

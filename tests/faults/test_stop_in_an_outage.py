@@ -21,7 +21,7 @@ SETTINGS = {
 def test_what_a_stop_leaves_behind_is_one_warning_and_is_committed_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diskless.broker._DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("diskless.parts.write_path._DRAIN_TIMEOUT_S", 0.05)
     faults = StoreFaults()
     with (
         capture_logs() as logs,
@@ -33,7 +33,9 @@ def test_what_a_stop_leaves_behind_is_one_warning_and_is_committed_by_the_next_s
         producer = confluent_producer(broker.bootstrap, retries=0)
         producer.produce("t", b"waits")
         producer.poll(0)
-        until(lambda: broker.broker.uploader.statistics().waiting_chunks == 1, "a sealed chunk")
+        until(
+            lambda: broker.broker.writes.uploader.statistics().waiting_chunks == 1, "a sealed chunk"
+        )
     left = [row for row in logs if "next start" in row["event"]]
     assert [(row["log_level"], row["chunks"], row["batches"]) for row in left] == [
         ("warning", 1, 1)

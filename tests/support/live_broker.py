@@ -3,7 +3,7 @@
     with LiveBroker(tmp_path / "data", {"num.partitions": "3"}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         ...
-        committed = broker.broker.lane.batches_committed
+        committed = broker.broker.writes.lane.batches_committed
 
 The broker has the event loop of that thread to itself, as in `diskless serve`. Tests may read its
 counters from their own thread; what must run on the loop goes through `run`. `disk`, `opener` and
@@ -25,8 +25,10 @@ from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
-from diskless.broker import Broker, StoreOpener
+from diskless.broker import running_broker
 from diskless.config import load_config
+from diskless.parts.broker_parts import BrokerParts
+from diskless.parts.storage import StoreOpener
 from tests.support.loop_holds import LOOP_HELD_MS_MAX
 from tests.support.ports import own_port
 from wal.clock import Clock, SystemClock
@@ -81,7 +83,7 @@ class LiveBroker:
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="live-broker")
-        self.broker: Broker
+        self.broker: BrokerParts
 
     @property
     def bootstrap(self) -> str:
@@ -89,7 +91,7 @@ class LiveBroker:
 
     @property
     def port(self) -> int:
-        return self.broker.port
+        return self.broker.base.port
 
     @property
     def is_running(self) -> bool:
@@ -140,7 +142,7 @@ class LiveBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self.broker = Broker(
+        running = running_broker(
             self._config,
             data=self._data,
             host="127.0.0.1",
@@ -150,7 +152,7 @@ class LiveBroker:
             disk=self._disk,
             opener=self._opener,
         )
-        async with self.broker.running():
+        async with running as self.broker:
             self._ready.set()
             await self._stopping.wait()
 
@@ -169,5 +171,5 @@ def until_nothing_waits(broker: LiveBroker) -> None:
     A producer has its answer a moment before the chunk leaves the uploader; a test that then waits
     for its own chunk to arrive would take the old one for it.
     """
-    uploader = broker.broker.uploader
+    uploader = broker.broker.writes.uploader
     until(lambda: uploader.statistics().waiting_chunks == 0, "an uploader without chunks")

@@ -29,9 +29,9 @@ def broker(tmp_path: Path) -> Iterator[LiveBroker]:
 
 def assert_complete(broker: LiveBroker, topic: TopicDescription) -> None:
     """The topic has its name, and every partition where the catalogue says that it is."""
-    assert broker.broker.coordinator.topics()[topic.name] == topic
+    assert broker.broker.coordination.client.topics()[topic.name] == topic
     assert topic.partition_count == PARTITIONS
-    coordinators = broker.broker.coordinators.partitions
+    coordinators = broker.broker.coordination.coordinators.partitions
     for index in range(topic.partition_count):
         replica = coordinators[topic.coordinator_of(index)].replica
         assert replica.has_partition(TopicIdPartition(topic.topic_id, index)), index
@@ -49,7 +49,7 @@ def test_one_of_many_creators_gets_a_whole_topic(broker: LiveBroker) -> None:
     async def create_at_once(name: str) -> list[TopicDescription | DisklessError]:
         request = CreateTopic(name=name, partition_count=PARTITIONS)
         answers = await asyncio.gather(
-            *[broker.broker.coordinator.create_topics([request]) for _ in range(8)]
+            *[broker.broker.coordination.client.create_topics([request]) for _ in range(8)]
         )
         return [answer for (answer,) in answers]
 
@@ -59,7 +59,7 @@ def test_one_of_many_creators_gets_a_whole_topic(broker: LiveBroker) -> None:
 
 def test_a_name_that_is_twice_in_a_request_becomes_one_whole_topic(broker: LiveBroker) -> None:
     request = CreateTopic(name="twice", partition_count=PARTITIONS)
-    answers = list(broker.run(broker.broker.coordinator.create_topics([request, request])))
+    answers = list(broker.run(broker.broker.coordination.client.create_topics([request, request])))
     assert_complete(broker, the_one(answers))
 
 
@@ -74,7 +74,7 @@ def test_one_of_many_ids_gets_the_name_and_all_its_partitions(broker: LiveBroker
     ]
 
     async def create_at_once() -> list[DisklessError | None]:
-        client = broker.broker.coordinators.local
+        client = broker.broker.coordination.coordinators.local
         one, two, *others = requests
         answers = await asyncio.gather(
             client.create_partitions([one, two]),
@@ -87,13 +87,13 @@ def test_one_of_many_ids_gets_the_name_and_all_its_partitions(broker: LiveBroker
     (topic_id,) = (
         request.topic_id for request, error in zip(requests, errors, strict=True) if error is None
     )
-    topic = broker.broker.coordinator.topic_by_id(topic_id)
+    topic = broker.broker.coordination.client.topic_by_id(topic_id)
     assert topic is not None
     assert_complete(broker, topic)
 
 
 def test_a_topic_created_while_one_of_its_name_is_deleted_is_whole(broker: LiveBroker) -> None:
-    coordinator = broker.broker.coordinator
+    coordinator = broker.broker.coordination.client
     request = CreateTopic(name="again", partition_count=PARTITIONS)
 
     async def replace(topic_id: UUID) -> TopicDescription | DisklessError:

@@ -53,7 +53,7 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Exception]]:
 async def the_topic(broker: LiveBroker, client: RawClient) -> UUID:
     """Its id; the topic is made when it is not there (any more)."""
     await client.ask(METADATA, 8, topics=[{"name": TOPIC}], allow_auto_topic_creation=True)
-    return broker.broker.coordinator.topics()[TOPIC].topic_id
+    return broker.broker.coordination.client.topics()[TOPIC].topic_id
 
 
 def served(broker: LiveBroker) -> list[Api]:

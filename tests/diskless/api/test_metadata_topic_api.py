@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
 
 def create(broker: LiveBroker, name: str, partitions: int = 1) -> None:
     (created,) = broker.run(
-        broker.broker.coordinator.create_topics(
+        broker.broker.coordination.client.create_topics(
             [CreateTopic(name=name, partition_count=partitions)]
         )
     )
@@ -52,7 +52,7 @@ def create(broker: LiveBroker, name: str, partitions: int = 1) -> None:
 
 
 def metadata_partition(broker: LiveBroker, index: int = 0) -> MetadataPartition:
-    return broker.broker.coordinators.partitions[index]
+    return broker.broker.coordination.coordinators.partitions[index]
 
 
 def stored_bytes(broker: LiveBroker, index: int = 0) -> bytes:
@@ -261,7 +261,7 @@ async def test_a_follower_serves_the_same_bytes_and_wakes_who_waits_for_more(
     # It waits for longer than anything may take here, so only being woken ends it.
     end = metadata_partition(follower).replica.applied_offset
     waiting = asyncio.create_task(fetch(follower, offset=end, max_wait_ms=int(DEADLINE_S * 4_000)))
-    parked = follower.broker.replicas.fetch_purgatory.statistics
+    parked = follower.broker.reads.replicas.fetch_purgatory.statistics
     await asyncio.to_thread(
         until, lambda: parked().watched > 0 or waiting.done(), "a fetch that waits"
     )

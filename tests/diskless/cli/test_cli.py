@@ -154,7 +154,7 @@ def test_topics_are_altered_and_grow(
     options = ["--config", "segment.bytes=1000", "--delete-config", "segment.ms"]
     assert main(["topic", "alter", "growing", *options, "--partitions", "3", *bootstrap]) == 0
     assert capsys.readouterr().out == "altered growing\n"
-    topic = broker.broker.coordinator.topics()["growing"]
+    topic = broker.broker.coordination.client.topics()["growing"]
     assert (topic.configs, topic.partition_count) == ({"segment.bytes": "1000"}, 3)
     for arguments, named in [
         (["growing", "--config", "no.such.key=1"], "Unknown topic config name: no.such.key"),
@@ -167,7 +167,7 @@ def test_topics_are_altered_and_grow(
         assert named in capsys.readouterr().err
     assert main(["topic", "alter", "growing", *bootstrap]) == 2
     assert "nothing to alter" in capsys.readouterr().err
-    assert broker.broker.coordinator.topics()["growing"] == topic
+    assert broker.broker.coordination.client.topics()["growing"] == topic
 
 
 def test_a_topic_that_cannot_be_is_refused_by_name(
@@ -238,8 +238,8 @@ def test_chunks_and_objects_are_dumped_batch_by_batch(
     with LiveBroker(tmp_path / "data", {"wal.commit.interval.ms": "5"}) as broker:
         for count in (3, 7):
             ConfluentKafka().produce(broker.bootstrap, "t", [Record()] * count, codec="zstd")
-        data = broker.broker.data
-        topic_id = str(broker.broker.coordinator.topics()["t"].topic_id)
+        data = broker.broker.base.data
+        topic_id = str(broker.broker.coordination.client.topics()["t"].topic_id)
         chunks = sorted(data.chunks.rglob("chunk-*.data"))
         objects = sorted(path for path in data.objects.rglob("wal/*/*") if path.is_file())
     assert len(chunks) == len(objects) == 2

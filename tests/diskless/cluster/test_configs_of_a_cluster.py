@@ -158,7 +158,7 @@ def test_a_topic_grows_through_a_follower_over_all_coordinators(
         validate_only=False,
     )
     assert answer.results[0].error_code == 0
-    topic = follower.broker.coordinator.topics()["t"]
+    topic = follower.broker.coordination.client.topics()["t"]
     homes = [topic.coordinator_of(index) for index in range(PARTITIONS, PARTITIONS * 2)]
     assert sorted(homes) == [0, 0, 1, 1, 2, 2]
     for broker in (follower, leader):

@@ -136,10 +136,12 @@ def racks(tmp_path: Path) -> Iterator[Mapping[str, LiveBroker]]:
             for node_id, rack in enumerate(("here", "there"), start=1)
         }
         leader = brokers["here"]
-        catalogue = [each.broker.coordinators.partitions[0].replica for each in brokers.values()]
+        catalogue = [
+            each.broker.coordination.coordinators.partitions[0].replica for each in brokers.values()
+        ]
         until(lambda: all(len(each.brokers()) == 2 for each in catalogue), "both to be registered")
         (created,) = leader.run(
-            leader.broker.coordinator.create_topics(
+            leader.broker.coordination.client.create_topics(
                 [CreateTopic(name="t", partition_count=PARTITIONS)]
             )
         )
@@ -153,7 +155,7 @@ def racks(tmp_path: Path) -> Iterator[Mapping[str, LiveBroker]]:
 
 def served(broker: LiveBroker) -> int:
     """Bytes that consumers were given."""
-    statistics = broker.broker.reader.statistics()
+    statistics = broker.broker.reads.reader.statistics()
     return statistics.chunk_bytes + statistics.object_bytes
 
 

@@ -47,14 +47,14 @@ def filled(broker: LiveBroker, topic: str, configs: dict[str, str]) -> list[Topi
     for index in range(PARTITIONS):
         producer.produce(topic, b"x" * 100, partition=index, timestamp=1_000)
     assert producer.flush(TIMEOUT_S) == 0
-    topic_id = broker.broker.coordinator.topics()[topic].topic_id
+    topic_id = broker.broker.coordination.client.topics()[topic].topic_id
     return [TopicIdPartition(topic_id, index) for index in range(PARTITIONS)]
 
 
 def commit(broker: LiveBroker, places: Sequence[TopicIdPartition]) -> CommitFile:
     """Of a new file with two records for each of `places`."""
     return CommitFile(
-        object_key=wal_object_key(mint_ulid(broker.broker.clock, random.Random(1))),
+        object_key=wal_object_key(mint_ulid(broker.broker.base.clock, random.Random(1))),
         file_size_bytes=10_000,
         uploader_broker_id=0,
         batches=[
@@ -66,7 +66,9 @@ def commit(broker: LiveBroker, places: Sequence[TopicIdPartition]) -> CommitFile
 
 def test_partitions_are_spread_over_all_coordinators(broker: LiveBroker) -> None:
     partitions = filled(broker, "t", {})
-    homes = [broker.broker.coordinator.coordinator_of(partition) for partition in partitions]
+    homes = [
+        broker.broker.coordination.client.coordinator_of(partition) for partition in partitions
+    ]
     assert sorted(homes) == [0, 0, 1, 1, 2, 2]
 
 
@@ -75,16 +77,16 @@ def test_a_topics_own_retention_holds_wherever_its_partitions_live(broker: LiveB
     expired = filled(broker, "expired", {})
 
     async def pass_everywhere() -> None:
-        for metadata_partition in broker.broker.coordinators.partitions:
+        for metadata_partition in broker.broker.coordination.coordinators.partitions:
             assert metadata_partition.coordinator is not None
             await RetentionWorker(
                 metadata_partition.coordinator,
-                settings=broker.broker.config.retention,
-                clock=broker.broker.clock,
+                settings=broker.broker.base.config.retention,
+                clock=broker.broker.base.clock,
             ).pass_once()
 
     broker.run(pass_everywhere())
-    coordinator = broker.broker.coordinator
+    coordinator = broker.broker.coordination.client
     assert {coordinator.log_start_offset(partition) for partition in kept} == {0}
     assert {coordinator.log_start_offset(partition) for partition in expired} == {1}
 
@@ -92,7 +94,7 @@ def test_a_topics_own_retention_holds_wherever_its_partitions_live(broker: LiveB
 def test_a_topics_own_segment_size_holds_wherever_its_partitions_live(broker: LiveBroker) -> None:
     small = filled(broker, "small", {"segment.bytes": "50", "retention.ms": "-1"})
     filled(broker, "large", {"retention.ms": "-1"})
-    plans = broker.run(broker.broker.coordinator.plan_segments())
+    plans = broker.run(broker.broker.coordination.client.plan_segments())
     assert sorted(plan.partition.partition for plan in plans) == list(range(PARTITIONS))
     assert {plan.partition for plan in plans} == set(small)
 
@@ -113,7 +115,7 @@ def test_metadata_partitions_can_be_added_and_serve_new_partitions_only(tmp_path
     with LiveBroker(data, {**SETTINGS, "diskless.metadata.topic.num.partitions": "1"}) as broker:
         filled(broker, "old", {"retention.ms": "-1"})
     with LiveBroker(data, SETTINGS) as broker:
-        coordinator = broker.broker.coordinator
+        coordinator = broker.broker.coordination.client
         old = coordinator.topics()["old"]
         assert {old.coordinator_of(index) for index in range(PARTITIONS)} == {0}
         new = filled(broker, "new", {"retention.ms": "-1"})
@@ -144,7 +146,7 @@ def test_metadata_in_a_local_log_is_not_overlooked_for_one_in_the_object_store(
         pass
     assert isinstance(refused.value.exceptions[0], InvalidSettings)
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
-        assert "t" in broker.broker.coordinator.topics()
+        assert "t" in broker.broker.coordination.client.topics()
 
 
 def test_a_broker_that_was_not_given_all_metadata_partitions_yet_serves_the_others(
@@ -163,12 +165,14 @@ def test_a_broker_that_was_not_given_all_metadata_partitions_yet_serves_the_othe
         LiveBroker(tmp_path / "1", fewer) as behind,
     ):
         made = broker.run(
-            broker.broker.coordinator.create_topics([CreateTopic(name="t", partition_count=6)])
+            broker.broker.coordination.client.create_topics(
+                [CreateTopic(name="t", partition_count=6)]
+            )
         )
         (topic,) = made
         assert isinstance(topic, TopicDescription)
         places = [TopicIdPartition(topic.topic_id, index) for index in range(6)]
-        coordinator = behind.broker.coordinator
+        coordinator = behind.broker.coordination.client
         until(lambda: "t" in coordinator.topics(), "the other broker hears of the topic")
         unknown = {place for place in places if coordinator.coordinator_of(place) == 2}
         assert len(unknown) == 2
@@ -193,7 +197,7 @@ def test_a_commit_repeated_after_its_topic_was_deleted_gets_its_first_answer(
     broker: LiveBroker,
 ) -> None:
     """Its answer was lost, and somebody deleted one of its topics before it was sent again."""
-    coordinator = broker.broker.coordinator
+    coordinator = broker.broker.coordination.client
     places = [*filled(broker, "kept", {}), *filled(broker, "deleted", {})]
     request = commit(broker, places)
     first = broker.run(coordinator.commit_file(request))

@@ -180,7 +180,7 @@ class World(NamedTuple):
 
     def create(self, name: str, partitions: int = 1) -> None:
         (created,) = self.broker.run(
-            self.broker.broker.coordinator.create_topics(
+            self.broker.broker.coordination.client.create_topics(
                 [CreateTopic(name=name, partition_count=partitions)]
             )
         )
@@ -423,7 +423,7 @@ def test_below_the_log_start_is_out_of_range_and_the_start_is_told(world: World)
         before = client.fetch([Asked("deleted-from", 0, 5)])
         assert (before[0].log_start_offset, before[0].high_watermark) == (0, 5)
         (deleted,) = world.broker.run(
-            world.broker.broker.coordinator.delete_records([DeleteRecords(partition, 3)])
+            world.broker.broker.coordination.client.delete_records([DeleteRecords(partition, 3)])
         )
         assert deleted.error is None
         below, within, at_end = client.fetch(
@@ -448,7 +448,7 @@ def test_a_rack_changes_nothing(world: World, version: int) -> None:
 
 
 def parked(world: World) -> int:
-    return world.broker.broker.replicas.fetch_purgatory.statistics().watched
+    return world.broker.broker.reads.replicas.fetch_purgatory.statistics().watched
 
 
 def test_a_later_request_of_the_connection_ends_a_wait_when_its_answer_is_ready(
@@ -528,7 +528,7 @@ def test_a_session_is_told_that_a_topic_is_gone(world: World) -> None:
         client.send([], session=(session_id, 1), max_wait_ms=3_600_000)
         until(lambda: parked(world) == 1, "a fetch that waits")
         (error,) = world.broker.run(
-            world.broker.broker.coordinator.delete_topics([world.ids["going"]])
+            world.broker.broker.coordination.client.delete_topics([world.ids["going"]])
         )
         assert error is None
         found = client.receive()

@@ -20,6 +20,7 @@ from diskless.health.health import Health, LoopPulse
 from diskless.health.health_settings import HealthSettings
 from tests.support.faulty_store import StoreFaults
 from tests.support.live_broker import DEADLINE_S, ForwardClock, LiveBroker, until
+from tests.support.ports import own_port
 from tests.support.stock_clients import confluent_producer
 from wal.clock import ManualClock
 from wal.errors import InvalidSettings, ObjectStoreUnavailable
@@ -40,9 +41,13 @@ SETTINGS = {
 
 def asked(broker: LiveBroker, path: str) -> tuple[int, str]:
     """(status, body) of a path."""
-    http = broker.broker.http
+    http = broker.broker.base.http
     assert http is not None
-    url = f"http://127.0.0.1:{http.port}{path}"
+    return asked_at(http.port, path)
+
+
+def asked_at(port: int, path: str) -> tuple[int, str]:
+    url = f"http://127.0.0.1:{port}{path}"
     try:
         with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
             return answer.status, answer.read().decode()
@@ -116,7 +121,7 @@ def test_an_idle_broker_whose_store_is_away_says_so_until_it_is_back(
         until(says(broker, 503, "the store is away"), "a broker that knows why")
         _, body = asked(broker, "/readyz")
         assert body.splitlines() == [body.strip()]
-        assert f"file://{broker.broker.data.objects}" in body
+        assert f"file://{broker.broker.base.data.objects}" in body
         assert "was not reached for" in body
         assert asked(broker, "/livez") == (200, "live\n")
         page = asked(broker, "/metrics")[1]
@@ -166,7 +171,7 @@ def test_a_store_that_can_be_read_and_not_written_is_not_enough(
     producer = confluent_producer(broker.bootstrap)
     producer.produce("t", b"waits")
     producer.poll(0)
-    until(lambda: broker.broker.reach.writes_failing_s() > 0, "a put that fails")
+    until(lambda: broker.broker.storage.reach.writes_failing_s() > 0, "a put that fails")
     let_long_pass(broker, clock)
     until(says(broker, 503, "has taken nothing for"), "a broker that is not ready")
     assert "read-only" in asked(broker, "/readyz")[1]
@@ -178,9 +183,9 @@ def test_a_store_that_can_be_read_and_not_written_is_not_enough(
 def test_failed_puts_that_nobody_repeats_are_forgotten_when_a_probe_succeeds(
     broker: LiveBroker,
 ) -> None:
-    broker.broker.reach.failed(ObjectStoreUnavailable("once"), wrote=True)
-    assert broker.broker.reach.writes_failing_s() > 0
-    until(lambda: not broker.broker.reach.writes_failing_s(), "a probe that puts")
+    broker.broker.storage.reach.failed(ObjectStoreUnavailable("once"), wrote=True)
+    assert broker.broker.storage.reach.writes_failing_s() > 0
+    until(lambda: not broker.broker.storage.reach.writes_failing_s(), "a probe that puts")
 
 
 def test_a_store_that_hangs_holds_up_no_answer(tmp_path: Path) -> None:
@@ -225,10 +230,11 @@ def test_a_stop_is_seen_before_anything_is_closed(tmp_path: Path, faults: StoreF
 
 
 def test_a_start_is_live_and_not_ready(tmp_path: Path) -> None:
-    let_go = threading.Event()
+    opening, let_go = threading.Event(), threading.Event()
 
     class Slow(StoreFaults):
         def opener(self, *arguments: Any, **options: Any) -> Any:
+            opening.set()
             store = super().opener(*arguments, **options)
             put = store.put
 
@@ -239,14 +245,16 @@ def test_a_start_is_live_and_not_ready(tmp_path: Path) -> None:
             store.put = slow  # type: ignore[method-assign]
             return store
 
-    broker = LiveBroker(tmp_path / "data", SETTINGS, opener=Slow().opener)
+    port = own_port()
+    settings = {**SETTINGS, "http.listen": f"127.0.0.1:{port}"}
+    broker = LiveBroker(tmp_path / "data", settings, opener=Slow().opener)
     with ThreadPoolExecutor(1) as starting:
         started = starting.submit(broker.__enter__)
         try:
-            until(lambda: getattr(broker, "broker", None) is not None, "a broker")
-            until(lambda: broker.broker.http is not None, "its HTTP server")
-            assert says(broker, 503, "starting: ")()
-            assert asked(broker, "/livez") == (200, "live\n")
+            assert opening.wait(DEADLINE_S)
+            status, body = asked_at(port, "/readyz")
+            assert (status, "starting: " in body) == (503, True)
+            assert asked_at(port, "/livez") == (200, "live\n")
         finally:
             let_go.set()
             started.result(DEADLINE_S)

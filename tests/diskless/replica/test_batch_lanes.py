@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from diskless.broker_metrics import BrokerParts, broker_metrics
+from diskless.broker_metrics import broker_metrics
+from diskless.parts.broker_parts import BrokerParts
 from diskless.replica.batch_lanes import HANDED_ON_AT_ONCE, THREADS, BatchLanes
 from tests.support.batch_builder import Row, build_batch
 from wal.chunks.buffer import BufferPool, chain_of
@@ -292,7 +293,9 @@ async def test_what_batches_inflate_to_stays_within_the_budget(
 async def test_the_metrics_show_what_waits_and_for_what(
     bench: Bench, budget: InflationBudget
 ) -> None:
-    parts = cast(BrokerParts, SimpleNamespace(lanes=bench.lanes, inflation=budget))
+    parts = cast(
+        BrokerParts, SimpleNamespace(reads=SimpleNamespace(lanes=bench.lanes, inflation=budget))
+    )
     sources = {source.name: source for source in broker_metrics(parts)}
 
     def shown() -> list[float]:

@@ -90,7 +90,7 @@ async def test_they_are_served_byte_for_byte_before_and_after_the_roll(
         (segment,) = roll_everything(broker)
         assert (segment.base_offset, segment.last_offset) == (0, 17)
         after = await fetch(client)
-        assert broker.broker.reader.statistics().segment_bytes > 0
+        assert broker.broker.reads.reader.statistics().segment_bytes > 0
         assert [after[1], after[3]] == [before[1], before[3]]
         # Those that could be decoded were encoded anew; under LogAppendTime with another base.
         assert [batch[61:] for batch in after] == [batch[61:] for batch in before]

@@ -1,0 +1,16 @@
+"""The parts of a broker, each made by one step of its start from the parts before it.
+
+In the order in which `diskless.broker` makes them:
+
+- `foundation`: what the broker was given, its data directory, address and health checks
+- `storage`: the object store, and what is cached and buffered in this process
+- `coordination`: the metadata partitions followed or led here, and what is read from them
+- `write_path`: from a produced batch to a committed WAL object
+- `read_path`: from an offset to bytes, and the replica manager, which uses both paths
+- `service`: which APIs are served, and the server
+
+`broker_parts` has them all; `background` runs a task until the stop.
+
+A step takes the parts that it needs, so the order cannot be wrong. No part changes once it is made.
+What a step opens it pushes on the broker's one stack, which closes everything in reverse.
+"""

@@ -1,0 +1,84 @@
+"""From an offset to bytes: object cache, segments, timestamp search; and the replica manager.
+
+The replica manager is here because it reads; it also hands produced batches to the write path.
+"""
+
+from contextlib import AsyncExitStack
+from typing import Final
+
+from diskless.fetch.fetch_sessions import FetchSessions
+from diskless.loop.long_work import LongWork
+from diskless.parts.coordination import Coordination
+from diskless.parts.foundation import Foundation
+from diskless.parts.storage import Storage
+from diskless.parts.write_path import WritePath
+from diskless.ports import LEADER_EPOCH
+from diskless.replica.batch_lanes import BatchLanes
+from diskless.replica.batch_reader import BatchReader
+from diskless.replica.replica_manager import ReplicaManager
+from diskless.replica.timestamp_search import TimestampSearch
+from diskless.topics.topic_defaults import topic_defaults
+from tiering.segment_reader import SegmentReader
+from wal.coordinates import ObjectKey
+from wal.inflation_budget import InflationBudget
+from wal.stores.object_cache import ObjectCache
+from wal.stores.object_store import Buffer
+
+
+class ReadPath:
+    """What reads, and the replica manager."""
+
+    def __init__(
+        self, base: Foundation, storage: Storage, coordination: Coordination, writes: WritePath
+    ) -> None:
+        config, clock, store = base.config, base.clock, storage.store
+
+        async def read_segment_range(
+            key: ObjectKey, start: int, length: int, object_length: int
+        ) -> Buffer:
+            # The segment reader keeps row groups decoded; their bytes need not be kept as well.
+            return await store.get_range(key, start, length)
+
+        self.long_work: Final = LongWork(clock.monotonic)
+        self.cache: Final = ObjectCache(
+            store, settings=config.cache, disk_directory=str(storage.data.cache)
+        )
+        self.segments: Final = SegmentReader(
+            read_segment_range, settings=config.segments, leader_epoch=LEADER_EPOCH
+        )
+        self.reader: Final = BatchReader(
+            directory=writes.directory,
+            cache=self.cache,
+            segments=self.segments,
+            executor=storage.executor,
+            clock=clock,
+            long_work=self.long_work,
+            cold_after_ms=config.read.cold_after_ms,
+        )
+        self.inflation: Final = InflationBudget(config.inflation.max_bytes)
+        self.search: Final = TimestampSearch(
+            reader=self.reader, segments=self.segments, budget=self.inflation
+        )
+        self.lanes: Final = BatchLanes(storage.pool, self.inflation)
+        self.replicas: Final = ReplicaManager(
+            coordinator=coordination.client,
+            write_loop=writes.write_loop,
+            reader=self.reader,
+            search=self.search,
+            clock=clock,
+            fetch_max_bytes=config.server.fetch_max_bytes,
+            metadata_topic=coordination.metadata_topic,
+            topic_defaults=topic_defaults(config.values()),
+            lanes=self.lanes,
+        )
+        self.fetch_sessions: Final = FetchSessions(
+            slots=config.read.fetch_session_slots, clock=clock, rng=base.rng
+        )
+
+    async def open(self, stack: AsyncExitStack, coordination: Coordination) -> None:
+        """Open the caches; the replica manager hears of commits from then on."""
+        for part in (self.cache, self.segments, self.search, self.lanes):
+            await stack.enter_async_context(part)
+        stack.callback(self.replicas.close)
+        coordination.client.subscribe(self.replicas.committed)
+        coordination.metadata_topic.subscribe(self.replicas.committed)

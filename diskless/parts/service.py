@@ -1,0 +1,111 @@
+"""What a broker serves: every API on its parts, the server, and its place in the cluster.
+
+Joining the cluster is the last step: from then on clients of other brokers are sent here too.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from diskless.api import RunningOperations, coordinator_apis, kafka_apis
+from diskless.api.access import Access
+from diskless.api.coordinator.commit_segments import commit_segments_handler
+from diskless.api.coordinator.plan_segments import plan_segments_handler
+from diskless.authorization import AllowEverything
+from diskless.cluster.cluster import (
+    ConfiguredValues,
+    CoordinatorTopics,
+    ReplicaPartitions,
+    SingleBroker,
+)
+from diskless.cluster.membership import Membership, SharedCluster
+from diskless.parts.background import run_until_stop
+from diskless.parts.coordination import Coordination
+from diskless.parts.foundation import Foundation
+from diskless.parts.read_path import ReadPath
+from diskless.parts.storage import Storage
+from diskless.ports import BrokerEndpoint, Cluster
+from diskless.request_metrics import RequestMetrics
+from diskless.server.registry import ApiRegistry
+from diskless.server.server import KafkaServer
+from metadata.messages.segments import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
+
+
+async def serve(
+    stack: AsyncExitStack,
+    tasks: asyncio.TaskGroup,
+    base: Foundation,
+    storage: Storage,
+    coordination: Coordination,
+    reads: ReadPath,
+) -> KafkaServer:
+    """Answer on the bound socket, and join the cluster."""
+    operations = await stack.enter_async_context(RunningOperations())
+    server = KafkaServer(
+        host=base.host,
+        port=base.port,
+        apis=_apis(base, storage, coordination, reads, operations),
+        settings=base.config.server,
+        pool=storage.pool,
+        clock=base.clock,
+        metrics=RequestMetrics(base.registry),
+        long_work=reads.long_work,
+        listener=base.listener,
+    )
+    await stack.enter_async_context(server)
+    # Members may wait for minutes; so that the server need not, they are sent elsewhere first.
+    stack.callback(coordination.groups.close)
+    if base.is_shared:
+        membership = Membership(
+            coordination.client,
+            candidate=coordination.candidate,
+            rack=base.config.broker.rack,
+            session_timeout_ms=base.config.coordinator.session_timeout_ms,
+        )
+        stack.push_async_callback(membership.leave)
+        run_until_stop(stack, tasks, membership.run(), "membership")
+    return server
+
+
+def _apis(
+    base: Foundation,
+    storage: Storage,
+    coordination: Coordination,
+    reads: ReadPath,
+    operations: RunningOperations,
+) -> ApiRegistry:
+    client, replicas, store_url = coordination.client, reads.replicas, storage.store.url
+    authorizer = AllowEverything()
+    access = Access(authorizer)
+    apis = kafka_apis(
+        manager=replicas,
+        cluster=_cluster(base, storage, coordination),
+        groups=coordination.groups,
+        topics=CoordinatorTopics(
+            client,
+            base.config.broker,
+            metadata_topic=coordination.metadata_topic.description,
+            on_deleted=replicas.forget,
+        ),
+        producer_ids=client,
+        broker_configs=ConfiguredValues(base.config, base.advertised),
+        stored=ReplicaPartitions(client, store_url),
+        quotas=coordination.quotas,
+        quota_admin=client,
+        fetch_sessions=reads.fetch_sessions,
+        authorizer=authorizer,
+    )
+    local = coordination.coordinators.local
+    for api in coordinator_apis(local, reads.search, operations, authorizer):
+        apis.add(api)
+    plan = plan_segments_handler(client, store_url, access)
+    apis.add_raw(PLAN_SEGMENTS_KEY, "PlanSegments", plan)
+    commit = commit_segments_handler(client, access)
+    apis.add_raw(COMMIT_SEGMENTS_KEY, "CommitSegments", commit)
+    return apis
+
+
+def _cluster(base: Foundation, storage: Storage, coordination: Coordination) -> Cluster:
+    myself = BrokerEndpoint(base.node_id, *base.advertised, base.config.broker.rack or None)
+    if not base.is_shared:
+        return SingleBroker(storage.cluster_id, myself)
+    return SharedCluster(coordination.coordinators, cluster_id=storage.cluster_id, myself=myself)

@@ -1,0 +1,117 @@
+"""The object store, whose prefix the broker claims, and what is cached and buffered beside it.
+
+Failure case: a store that cannot be reached stops only a broker that has its metadata log there;
+with a local log there is something to serve. A store that refuses the broker ends the start.
+"""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import structlog
+
+from diskless.parts.foundation import Foundation
+from diskless.storage.cluster_identity import claim_prefix, shared_cluster_id
+from diskless.storage.data_directory import DataDirectory
+from diskless.storage.store_rights import check_rights
+from wal.chunks.buffer import BufferPool
+from wal.chunks.wal_settings import WalSettings
+from wal.clock import Clock
+from wal.errors import ObjectStoreRefused, ObjectStoreUnavailable, UploadOutcomeUnknown
+from wal.fd_cache import FdCache
+from wal.stores.file_store import FileStoreSettings
+from wal.stores.object_store import ObjectStore
+from wal.stores.observed_store import ObservedStore, StoreReach
+from wal.stores.s3_settings import S3Settings
+
+DIRECTORY_COMMIT_INTERVAL_MS: Final = 10
+"""`wal.commit.interval.ms` where a PUT is a local file; 250 ms is for stores that bill requests."""
+
+_READ_THREADS: Final = 4
+
+log = structlog.get_logger(__name__)
+
+
+class StoreOpener(Protocol):
+    """`wal.stores.store_url.open_store`, or a test's that injects faults into what it opens."""
+
+    def __call__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        file_settings: FileStoreSettings,
+        s3_settings: S3Settings,
+    ) -> ObjectStore: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """What the write path and the read path share."""
+
+    data: DataDirectory
+    """That of the foundation, or the same as part of the cluster whose prefix this is."""
+    cluster_id: str
+    store: ObjectStore
+    reach: StoreReach
+    start_problem: str | None
+    """Why the object store could not be reached at the start, if it could not."""
+    wal_settings: WalSettings
+    fd_cache: FdCache
+    pool: BufferPool
+    executor: ThreadPoolExecutor
+
+
+async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpener) -> Storage:
+    """Open the store and claim its prefix; its reach counts for readiness from then on.
+
+    Raises: InvalidSettings, ObjectStoreRefused, ObjectStoreUnavailable, UploadOutcomeUnknown,
+    CorruptObject.
+    """
+    config, clock, rng, data = base.config, base.clock, base.rng, base.data
+    url = config.broker.object_store_url or f"file://{data.objects}"
+    opened = await stack.enter_async_context(
+        opener(url, clock=clock, rng=rng, file_settings=config.file_store, s3_settings=config.s3)
+    )
+    reach = StoreReach(opened.url, clock=clock)
+    base.health.watch_store(reach)
+    store = ObservedStore(opened, reach)
+    cluster_id, start_problem = data.cluster_id, None
+    try:
+        if base.is_shared:
+            cluster_id = await shared_cluster_id(store, rng)
+        else:
+            data = await claim_prefix(store, data)
+            cluster_id = data.cluster_id
+        await check_rights(store)
+    except ObjectStoreRefused:
+        raise
+    except (ObjectStoreUnavailable, UploadOutcomeUnknown) as error:
+        if base.is_shared:
+            raise
+        start_problem = str(error)
+        log.warning(
+            "the object store cannot be reached; orphans are not deleted before the next start",
+            error=start_problem,
+        )
+    settings = config.wal
+    if not url.startswith("s3://") and "wal.commit.interval.ms" not in config.explicit:
+        settings = replace(settings, commit_interval_ms=DIRECTORY_COMMIT_INTERVAL_MS)
+    fd_cache = FdCache(config.read.fd_cache_capacity)
+    stack.callback(fd_cache.close)
+    executor = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
+    stack.callback(executor.shutdown)
+    return Storage(
+        data=data,
+        cluster_id=cluster_id,
+        store=store,
+        reach=reach,
+        start_problem=start_problem,
+        wal_settings=settings,
+        fd_cache=fd_cache,
+        pool=BufferPool(settings.buffer_pool_max_bytes),
+        executor=executor,
+    )
