@@ -7,11 +7,7 @@
 
 It is a worker of the metadata partition's leader: it runs as long as this broker leads, begins by
 reading what groups there are, and ends by telling everybody who waits to look for the next
-coordinator. It knows which kind a group is, and lets one become the other:
-
-- a group without members is of whichever kind its next member is;
-- a classic group becomes a KIP-848 group when a member that speaks its protocol joins, and one
-  again when the last of these has gone, as far as `group.consumer.migration.policy` lets it.
+coordinator. Which kind a group is of is the business of diskless/groups/group_kinds.py.
 
 A leader whose lease has run out may have been replaced without knowing. It goes on hearing its
 members, so that they keep their places should it still lead, but does not confirm them.
@@ -20,50 +16,34 @@ members, so that they keep their places should it still lead, but does not confi
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final
-from uuid import UUID
 
 import structlog
 
-from diskless.groups.assignors.assignment import Assignor, TopicPartitions
-from diskless.groups.assignors.assignors import ASSIGNORS
-from diskless.groups.classic.classic_group import ClassicGroup
-from diskless.groups.classic.rebalance import GroupState
-from diskless.groups.classic_state import StoredClassicGroup, decode_classic_group
-from diskless.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
+from diskless.groups.consumer.consumer_group import ConsumerGroup
 from diskless.groups.consumer.consumer_requests import JOIN_EPOCH
-from diskless.groups.consumer.roster import Roster
-from diskless.groups.consumer_state import (
-    ConsumerMember,
-    StoredConsumerGroup,
-    decode_consumer_group,
-)
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     GroupIdNotFound,
     GroupLoading,
-    GroupMaxSizeReached,
     GroupSubscribedToTopic,
     IllegalGeneration,
     InvalidCommitOffsetSize,
     InvalidSessionTimeout,
     NonEmptyGroup,
     NotGroupCoordinator,
-    RebalanceInProgress,
     UnknownMember,
 )
-from diskless.groups.group_machine import Confirmed, GroupMachine
-from diskless.groups.group_migration import downgraded, upgraded
+from diskless.groups.group_descriptions import described, described_consumer, listed
+from diskless.groups.group_kinds import GroupKinds, KnownGroup, decoded, dormant
+from diskless.groups.group_machine import Confirmed
 from diskless.groups.group_store import GroupStore
 from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups, as_group_error
 from diskless.groups.offsets import DELETED_AT_ONCE, GroupPartition, OffsetManager, TopicsWith
 from diskless.groups.requests import (
-    AssignedTopic,
     CommitOffsets,
-    ConsumerGroupMember,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
     DescribedConsumerGroup,
@@ -83,19 +63,14 @@ from diskless.loop.long_work import Steps, each, in_portions
 from diskless.ports import ClientInfo
 from diskless.replica.purgatory import Purgatory
 from metadata.records.groups import GroupKind
-from metadata.state.group_queries import StoredGroup
 from wal.clock import Clock, Sleep
 from wal.errors import (
     AppendTooLarge,
-    CorruptState,
     DisklessError,
     InvalidSettings,
     OutcomeUnknown,
     Retriable,
 )
-
-CLASSIC_TYPE: Final = "classic"
-CONSUMER_TYPE: Final = "consumer"
 
 _LOAD_RETRY_S: Final = 1.0
 
@@ -122,16 +97,17 @@ class PartitionGroups:
         self._topics = topics
         self._belongs_here = belongs_here
         self._settings = settings
-        self._assignors: Mapping[str, Assignor] = {
-            name: ASSIGNORS[name] for name in settings.assignors
-        }
         self._clock = clock
         self._rng = rng
         self._sleep = sleep
         self._offsets = OffsetManager(store, topics, settings=settings, clock=clock)
         self._groups = LiveGroups(
-            store, purgatory=purgatory, clock=clock, on_settled=self._downgrade_if_all_are_classic
+            store,
+            purgatory=purgatory,
+            clock=clock,
+            on_settled=lambda group: self._kinds.downgrade_if_all_are_classic(group),
         )
+        self._kinds = GroupKinds(self._groups, topics, settings=settings, clock=clock)
         self._is_loaded = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -164,31 +140,24 @@ class PartitionGroups:
 
     async def _load(self) -> None:
         while True:
-            live: dict[str, StoredClassicGroup | StoredConsumerGroup] = {}
-            dormant: dict[str, Dormant] = {}
+            live: dict[str, KnownGroup] = {}
+            unused: dict[str, Dormant] = {}
             try:
                 async for stored in self._store.stored_groups():
                     self._refuse_unless_it_belongs_here(stored.group_id)
-                    group = _decoded(stored)
+                    group = decoded(stored)
                     if group is not None and group.members:
                         live[stored.group_id] = group
                     else:
-                        dormant[stored.group_id] = _dormant(stored, group)
+                        unused[stored.group_id] = dormant(stored, group)
             except Retriable as error:
                 log.warning("groups cannot be read, trying again", error=str(error))
                 await self._sleep(_LOAD_RETRY_S)
                 continue
             break
-        self._groups.dormant.update(dormant)
+        self._groups.dormant.update(unused)
         for group_id, group in live.items():
-            self._groups.restore(self._restored(group_id, group))
-
-    def _restored(
-        self, group_id: str, stored: StoredClassicGroup | StoredConsumerGroup
-    ) -> GroupMachine:
-        if isinstance(stored, StoredClassicGroup):
-            return self._classic_from(group_id, stored)
-        return self._consumer_from(group_id, stored)
+            self._groups.restore(self._kinds.restored(group_id, group))
 
     def _refuse_unless_it_belongs_here(self, group_id: str) -> None:
         """Were it served anyway, its members would be sent where nothing is known of it."""
@@ -204,112 +173,6 @@ class PartitionGroups:
         self._groups.close(
             NotGroupCoordinator("this broker does not coordinate the group any more")
         )
-
-    # -- kinds of groups ------------------------------------------------------------------------
-
-    def _classic(self, group_id: str) -> LiveGroup:
-        """The group, in use from now on; one without members is classic then."""
-        group = self._groups.get(group_id)
-        if group is not None and not (
-            group.machine.is_empty and group.machine.kind is GroupKind.CONSUMER
-        ):
-            return group
-        dormant = self._groups.dormant.get(group_id)
-        machine = ClassicGroup(
-            group_id,
-            initial_delay_s=self._settings.initial_rebalance_delay_ms / 1000,
-            size_max=self._settings.max_size,
-            generation_id=self._last_generation(group_id),
-            protocol_type="" if dormant is None else dormant.protocol_type,
-        )
-        return self._in_use(group, machine)
-
-    def _consumer(self, group_id: str) -> LiveGroup:
-        """The same for a KIP-848 group."""
-        group = self._groups.get(group_id)
-        if group is not None and not (
-            group.machine.is_empty and group.machine.kind is GroupKind.CLASSIC
-        ):
-            return group
-        machine = ConsumerGroup(
-            group_id,
-            self._topics,
-            settings=self._settings,
-            assignors=self._assignors,
-            roster=Roster(group_epoch=self._last_generation(group_id)),
-        )
-        return self._in_use(group, machine)
-
-    def _in_use(self, group: LiveGroup | None, machine: GroupMachine) -> LiveGroup:
-        if group is None:
-            return self._groups.wake(machine)
-        self._groups.convert(group, machine, UnknownMember("the group is of another kind now"))
-        return group
-
-    def _last_generation(self, group_id: str) -> int:
-        """Generations go on where they were, whichever kind the group was of."""
-        group = self._groups.get(group_id)
-        if group is not None:
-            return group.machine.generation_id
-        dormant = self._groups.dormant.get(group_id)
-        return 0 if dormant is None else dormant.generation_id
-
-    def _upgrade(self, group: LiveGroup, request: ConsumerHeartbeat) -> None:
-        """Make a classic group one for this joining member. Raises what refuses it."""
-        machine = group.machine
-        assert isinstance(machine, ClassicGroup)
-        if not self._settings.may_upgrade:
-            raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
-        if len(machine.member_ids) >= self._settings.consumer_max_size:
-            raise GroupMaxSizeReached(f"group.consumer.max.size={self._settings.consumer_max_size}")
-        if request.topic_pattern:
-            self._topics.pattern(request.topic_pattern)
-        stored = upgraded(machine.snapshot(), self._topics)
-        log.info("a classic group becomes a KIP-848 group", group=group.group_id)
-        self._groups.convert(
-            group,
-            self._consumer_from(group.group_id, stored),
-            RebalanceInProgress("the group is of another kind now"),
-        )
-
-    def _downgrade_if_all_are_classic(self, group: LiveGroup) -> None:
-        machine = group.machine
-        if (
-            isinstance(machine, ConsumerGroup)
-            and self._settings.may_downgrade
-            and machine.is_all_classic
-        ):
-            log.info("a KIP-848 group becomes a classic group", group=group.group_id)
-            stored = machine.snapshot()
-            held = {topic_id for member in stored.members for topic_id in member.assigned}
-            classic = self._classic_from(group.group_id, downgraded(stored, self._names(held)))
-            classic.begin_again(self._clock.monotonic())
-            # Nothing waits: what was to be answered could only be when everything was stored.
-            self._groups.convert(group, classic, RebalanceInProgress("of another kind now"))
-            self._groups.settle(group)
-
-    def _classic_from(self, group_id: str, stored: StoredClassicGroup) -> ClassicGroup:
-        return ClassicGroup.restored(
-            group_id,
-            stored,
-            self._clock.monotonic(),
-            initial_delay_s=self._settings.initial_rebalance_delay_ms / 1000,
-            size_max=self._settings.max_size,
-        )
-
-    def _consumer_from(self, group_id: str, stored: StoredConsumerGroup) -> ConsumerGroup:
-        return ConsumerGroup.restored(
-            group_id,
-            stored,
-            self._clock.monotonic(),
-            self._topics,
-            settings=self._settings,
-            assignors=self._assignors,
-        )
-
-    def _names(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
-        found = map(self._topics.topic_by_id, topic_ids)
-        return {topic.topic_id: topic.name for topic in found if topic is not None}
 
     # -- members --------------------------------------------------------------------------------
 
@@ -332,7 +195,7 @@ class PartitionGroups:
         if error is not None:
             answer.set_result(JoinedGroup(error=error, member_id=member_id))
             return answer
-        group = self._classic(request.group_id)
+        group = self._kinds.classic(request.group_id)
         group.machine.join(
             answer,
             request,
@@ -345,8 +208,10 @@ class PartitionGroups:
 
     def _member_id(self, request: JoinGroup, client: ClientInfo) -> str:
         """As Kafka makes them: administrators find the client by it."""
-        unique = uuid.UUID(int=self._rng.getrandbits(128), version=4)
-        return f"{request.instance_id or client.client_id}-{unique}"
+        return f"{request.instance_id or client.client_id}-{self._unique_id()}"
+
+    def _unique_id(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
     def sync(self, request: SyncGroup) -> "asyncio.Future[SyncedGroup]":
         answer: asyncio.Future[SyncedGroup] = asyncio.get_running_loop().create_future()
@@ -425,8 +290,7 @@ class PartitionGroups:
         machine = group.machine
         assert isinstance(machine, ConsumerGroup)
         if not request.member_id:
-            unique = uuid.UUID(int=self._rng.getrandbits(128), version=4)
-            request = request._replace(member_id=str(unique))
+            request = request._replace(member_id=self._unique_id())
         machine.consumer_heartbeat(answer, request, client, self._clock.monotonic())
         if not answer.done() and not self._store.certainly_leads():
             unsure = GroupCoordinatorUnavailable("it is not certain that this broker still leads")
@@ -442,9 +306,9 @@ class PartitionGroups:
                 # Never "no such group": clients take that for final, and would not join anew.
                 raise UnknownMember("the group has no members of this kind")
             return group
-        group = self._consumer(request.group_id)
+        group = self._kinds.consumer(request.group_id)
         if group.machine.kind is GroupKind.CLASSIC:
-            self._upgrade(group, request)
+            self._kinds.upgrade(group, request)
         return group
 
     # -- offsets --------------------------------------------------------------------------------
@@ -548,95 +412,14 @@ class PartitionGroups:
     # -- administration -------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> DescribedGroup:
-        live = self._groups.get(group_id)
-        dormant = self._groups.dormant.get(group_id)
-        if live is not None and isinstance(live.machine, ClassicGroup):
-            machine = live.machine
-            is_stable = machine.state is GroupState.STABLE
-            return DescribedGroup(
-                group_id,
-                state=machine.state_name,
-                protocol_type=machine.protocol_type,
-                protocol_name=(machine.protocol_name or "") if is_stable else "",
-                members=machine.members(),
-            )
-        if live is not None or (dormant is not None and dormant.kind is GroupKind.CONSUMER):
-            return DescribedGroup(
-                group_id, error=GroupIdNotFound(f"Group {group_id} is not a classic group.")
-            )
-        if dormant is not None:
-            return DescribedGroup(
-                group_id, state=GroupState.EMPTY.value, protocol_type=dormant.protocol_type
-            )
-        return DescribedGroup(group_id, error=GroupIdNotFound(f"Group {group_id} not found."))
+        return described(self._groups, group_id)
 
     def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
-        live = self._groups.get(group_id)
-        dormant = self._groups.dormant.get(group_id)
-        if live is not None and isinstance(live.machine, ConsumerGroup):
-            machine = live.machine
-            group = machine.snapshot()
-            return DescribedConsumerGroup(
-                group_id,
-                state=machine.state_name,
-                group_epoch=group.group_epoch,
-                assignment_epoch=group.assignment_epoch,
-                assignor=machine.assignor_name,
-                members=[self._described(member) for member in group.members],
-            )
-        if dormant is not None and dormant.kind is GroupKind.CONSUMER:
-            return DescribedConsumerGroup(
-                group_id,
-                state=ConsumerGroupState.EMPTY.value,
-                group_epoch=dormant.generation_id,
-                assignment_epoch=dormant.generation_id,
-                assignor=self._settings.assignors[0],
-            )
-        missing = "not found" if live is None and dormant is None else "is not a consumer group"
-        return DescribedConsumerGroup(
-            group_id, error=GroupIdNotFound(f"Group {group_id} {missing}.")
-        )
-
-    def _described(self, member: ConsumerMember) -> ConsumerGroupMember:
-        return ConsumerGroupMember(
-            member.member_id,
-            member.instance_id,
-            member.rack_id,
-            member.member_epoch,
-            member.client_id,
-            member.client_host,
-            member.topic_names,
-            member.topic_pattern,
-            self._assigned(member.assigned),
-            self._assigned(member.target),
-            member.classic is not None,
-        )
-
-    def _assigned(self, partitions: TopicPartitions) -> Sequence[AssignedTopic]:
-        """Without topics that are gone."""
-        names = self._names(partitions.keys())
-        return [
-            AssignedTopic(topic_id, names[topic_id], sorted(indexes))
-            for topic_id, indexes in partitions.items()
-            if topic_id in names
-        ]
+        default = self._settings.assignors[0]
+        return described_consumer(self._groups, self._topics, group_id, default_assignor=default)
 
     def list_groups(self) -> Iterator[ListedGroup]:
-        """All there are now; there may be very many, so each row is made when it is taken."""
-        live = (
-            ListedGroup(
-                group.group_id,
-                group.machine.protocol_type,
-                group.machine.state_name,
-                _type_of(group.machine.kind),
-            )
-            for group in [*self._groups]
-        )
-        dormant = (
-            ListedGroup(group_id, group.protocol_type, GroupState.EMPTY.value, _type_of(group.kind))
-            for group_id, group in [*self._groups.dormant.items()]
-        )
-        return chain(live, dormant)
+        return listed(self._groups)
 
     async def delete_group(self, group_id: str) -> DisklessError | None:
         live = self._groups.get(group_id)
@@ -713,41 +496,3 @@ class PartitionGroups:
         if self._groups.dormant.get(group_id) is dormant:
             error = await self.delete_group(group_id)
             log.info("unused group forgotten", group=group_id, error=error and str(error))
-
-
-def _decoded(stored: StoredGroup) -> StoredClassicGroup | StoredConsumerGroup | None:
-    """What is stored of a group; None when there is nothing that could be read."""
-    try:
-        if stored.kind == GroupKind.CLASSIC:
-            return decode_classic_group(stored.state, stored.group_id)
-        if stored.kind == GroupKind.CONSUMER:
-            return decode_consumer_group(stored.state, stored.group_id)
-    except CorruptState as error:
-        # Its members join again, as after any expiry; its offsets are not part of this.
-        log.error("a stored group cannot be read and begins anew", error=str(error))
-    return None
-
-
-def _dormant(
-    stored: StoredGroup, group: StoredClassicGroup | StoredConsumerGroup | None
-) -> Dormant:
-    """A group that nobody was in when it was stored."""
-    match group:
-        case StoredClassicGroup():
-            protocol_type, generation_id = group.protocol_type, group.generation_id
-        case StoredConsumerGroup():
-            protocol_type, generation_id = ConsumerGroup.protocol_type, group.group_epoch
-        case None:
-            protocol_type, generation_id = "", 0
-    is_known = stored.kind in (GroupKind.OFFSETS_ONLY, GroupKind.CONSUMER)
-    kind = GroupKind(stored.kind) if is_known else GroupKind.CLASSIC
-    return Dormant(kind, protocol_type, generation_id, stored.updated_ms)
-
-
-def _type_of(kind: GroupKind) -> str:
-    return CONSUMER_TYPE if kind is GroupKind.CONSUMER else CLASSIC_TYPE
-
-
-def matches(value: str, wanted: frozenset[str]) -> bool:
-    """Whether a filter, in lower case, lets `value` through; an empty one lets all through."""
-    return not wanted or value.lower() in wanted

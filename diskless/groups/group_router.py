@@ -22,7 +22,7 @@ from diskless.groups.errors import (
     InvalidGroupId,
     NotGroupCoordinator,
 )
-from diskless.groups.group_coordinator import PartitionGroups, matches
+from diskless.groups.group_coordinator import PartitionGroups
 from diskless.groups.group_store import GroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.requests import (
@@ -220,7 +220,7 @@ class GroupRouter:
         wanted_types = frozenset((yield from mapped(str.lower, types)))
         found = []
         for listed in chain.from_iterable([groups.list_groups() for groups in led]):
-            if matches(listed.state, wanted_states) and matches(listed.group_type, wanted_types):
+            if _matches(listed.state, wanted_states) and _matches(listed.group_type, wanted_types):
                 found.append(listed)
             yield
         return found
@@ -251,3 +251,8 @@ def _at_once(answer: _Answer) -> "asyncio.Future[_Answer]":
     future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
     future.set_result(answer)
     return future
+
+
+def _matches(value: str, wanted: frozenset[str]) -> bool:
+    """Whether a filter, in lower case, lets `value` through; an empty one lets all through."""
+    return not wanted or value.lower() in wanted

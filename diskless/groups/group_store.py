@@ -5,7 +5,7 @@ tests use one in memory. Both pass the same contract tests.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.records.groups import CommittedOffset
@@ -67,32 +67,13 @@ class CoordinatorGroupStore:
     def __init__(
         self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
     ) -> None:
-        self._replica = coordinator.replica
-        self.commit_offsets = coordinator.commit_offsets
-        self.store_group = coordinator.store_group
-        self.delete_group = coordinator.delete_group
-        self.confirm_leadership = coordinator.lease.confirm
-        self.certainly_leads = certainly_leads
-        self._coordinator = coordinator
-
-    async def delete_offsets(
-        self, group_id: str, partitions: Sequence[TopicIdPartition], *, committed_until_ms: int
-    ) -> None:
-        await self._coordinator.delete_offsets(
-            group_id, partitions, committed_until_ms=committed_until_ms
-        )
-
-    async def group_offsets(
-        self, group_id: str, partitions: Sequence[TopicIdPartition] | None
-    ) -> Mapping[TopicIdPartition, CommittedOffset]:
-        return await self._replica.group_offsets(group_id, partitions)
-
-    def stored_groups(self) -> AsyncIterator[StoredGroup]:
-        return self._replica.stored_groups()
-
-    async def aged_offsets(
-        self, *, before_ms: int, now_ms: int, limit: int, after: ExpiryCursor | None
-    ) -> Sequence[AgedOffset]:
-        return await self._replica.aged_offsets(
-            before_ms=before_ms, now_ms=now_ms, limit=limit, after=after
-        )
+        replica = coordinator.replica
+        self.commit_offsets: Final = coordinator.commit_offsets
+        self.delete_offsets: Final = coordinator.delete_offsets
+        self.store_group: Final = coordinator.store_group
+        self.delete_group: Final = coordinator.delete_group
+        self.confirm_leadership: Final = coordinator.lease.confirm
+        self.certainly_leads: Final = certainly_leads
+        self.group_offsets: Final = replica.group_offsets
+        self.stored_groups: Final = replica.stored_groups
+        self.aged_offsets: Final = replica.aged_offsets
