@@ -37,7 +37,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from diskless.groups.assignors.assignment import Assignor, Targets, TopicPartitions
+from diskless.groups.assignors.assignment import Assignor, TopicPartitions
 from diskless.groups.assignors.partition_sets import NO_PARTITIONS, is_subset
 from diskless.groups.classic.subscription import CONSUMER_PROTOCOL
 from diskless.groups.consumer.classic_members import ClassicMembers, Joining
@@ -46,7 +46,9 @@ from diskless.groups.consumer.consumer_requests import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
-    UNCHANGED_MS,
+    says_all,
+    subscribes_otherwise,
+    updated,
 )
 from diskless.groups.consumer.roster import Roster
 from diskless.groups.consumer.subscribed_topics import SubscribedTopics, Topics
@@ -61,11 +63,7 @@ from diskless.groups.errors import (
     UnknownMember,
     UnreleasedInstanceId,
 )
-from diskless.groups.group_machine import (
-    Confirmed,
-    Reply,
-    Ticket,
-)
+from diskless.groups.group_machine import Confirmed, Reply, Ticket
 from diskless.groups.requests import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
@@ -114,6 +112,8 @@ class ConsumerGroup:
             assignors=assignors,
         )
         self.effects: Final = self._core.effects
+        self.stored: Final = self._core.stored
+        self.assigned: Final = self._core.assigned
         self._roster = self._core.roster
         self._classic = ClassicMembers(self._core, topics)
         self._is_closed = False
@@ -261,11 +261,11 @@ class ConsumerGroup:
             core.subscribed.check_pattern(request.topic_pattern)
         joins = request.member_epoch == JOIN_EPOCH
         before = self._joining(request) if joins else self._known(request)
-        member = _updated(before, request, client)
+        member = updated(before, request, client)
         is_new = member.member_id not in roster
         roster.put(member)
         core.hear(member, now)
-        if is_new or _subscribes_otherwise(before, member):
+        if is_new or subscribes_otherwise(before, member):
             roster.bump()
         return member
 
@@ -279,7 +279,7 @@ class ConsumerGroup:
             # It is more than one behind now; whatever happens to this answer, it may go on.
             member = replace(member, previous_epoch=request.member_epoch)
             self._roster.put(member)
-        is_told = joins or _says_all(request) or member.assigned != before.assigned
+        is_told = joins or says_all(request) or member.assigned != before.assigned
         return self._answer(member, member.assigned if is_told else None)
 
     def _answer(
@@ -448,14 +448,6 @@ class ConsumerGroup:
         self._core.tick(now)
         self._core.flush()
 
-    def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
-        """What was to be stored under `serial` is durable, or it is not known to be."""
-        self._core.stored(serial, error, now)
-
-    def assigned(self, serial: int, targets: Targets, now: float) -> None:
-        """What an `Assign` has come to."""
-        self._core.assigned(serial, targets, now)
-
     def close(self, error: DisklessError) -> None:
         """The group ends here: answer everybody who waits."""
         self._is_closed = True
@@ -464,45 +456,6 @@ class ConsumerGroup:
 
 def _superseded() -> DisklessError:
     return GroupCoordinatorUnavailable("the member has sent another heartbeat")
-
-
-def _updated(
-    member: ConsumerMember, request: ConsumerHeartbeat, client: ClientInfo
-) -> ConsumerMember:
-    """The member with what it said; itself if that is nothing new."""
-    names, pattern = member.topic_names, member.topic_pattern
-    if request.topic_names is not None:
-        names = tuple(sorted(set(request.topic_names)))
-    if request.topic_pattern is not None:
-        pattern = request.topic_pattern or None
-    timeout_ms = request.rebalance_timeout_ms
-    updated = replace(
-        member,
-        instance_id=request.instance_id or member.instance_id,
-        rack_id=request.rack_id or member.rack_id,
-        client_id=client.client_id,
-        client_host=client.host,
-        rebalance_timeout_ms=(
-            member.rebalance_timeout_ms if timeout_ms == UNCHANGED_MS else timeout_ms
-        ),
-        topic_names=names,
-        topic_pattern=pattern,
-        assignor=request.assignor or member.assignor,
-    )
-    return member if updated == member else updated
-
-
-def _subscribes_otherwise(before: ConsumerMember, now: ConsumerMember) -> bool:
-    return (before.topic_names, before.topic_pattern) != (now.topic_names, now.topic_pattern)
-
-
-def _says_all(request: ConsumerHeartbeat) -> bool:
-    """Whether the member says everything, as clients do when an answer may have been lost."""
-    return (
-        request.rebalance_timeout_ms != UNCHANGED_MS
-        and (request.topic_names is not None or request.topic_pattern is not None)
-        and request.owned is not None
-    )
 
 
 def _refused_epoch(member: ConsumerMember, member_epoch: int) -> DisklessError | None:

@@ -4,10 +4,13 @@ They are refused before anything is looked up.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
+from diskless.groups.consumer_state import ConsumerMember
 from diskless.groups.errors import UnsupportedAssignor
 from diskless.groups.requests import ConsumerHeartbeat
+from diskless.ports import ClientInfo
 from wal.errors import DisklessError, InvalidRequest
 
 JOIN_EPOCH: Final = 0
@@ -71,3 +74,42 @@ def _check_join(request: ConsumerHeartbeat) -> None:
         raise InvalidRequest(
             "SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
         )
+
+
+def updated(
+    member: ConsumerMember, request: ConsumerHeartbeat, client: ClientInfo
+) -> ConsumerMember:
+    """The member with what it said; itself if that is nothing new."""
+    names, pattern = member.topic_names, member.topic_pattern
+    if request.topic_names is not None:
+        names = tuple(sorted(set(request.topic_names)))
+    if request.topic_pattern is not None:
+        pattern = request.topic_pattern or None
+    timeout_ms = request.rebalance_timeout_ms
+    updated = replace(
+        member,
+        instance_id=request.instance_id or member.instance_id,
+        rack_id=request.rack_id or member.rack_id,
+        client_id=client.client_id,
+        client_host=client.host,
+        rebalance_timeout_ms=(
+            member.rebalance_timeout_ms if timeout_ms == UNCHANGED_MS else timeout_ms
+        ),
+        topic_names=names,
+        topic_pattern=pattern,
+        assignor=request.assignor or member.assignor,
+    )
+    return member if updated == member else updated
+
+
+def subscribes_otherwise(before: ConsumerMember, now: ConsumerMember) -> bool:
+    return (before.topic_names, before.topic_pattern) != (now.topic_names, now.topic_pattern)
+
+
+def says_all(request: ConsumerHeartbeat) -> bool:
+    """Whether the member says everything, as clients do when an answer may have been lost."""
+    return (
+        request.rebalance_timeout_ms != UNCHANGED_MS
+        and (request.topic_names is not None or request.topic_pattern is not None)
+        and request.owned is not None
+    )
