@@ -63,7 +63,7 @@ class Pace:
         self._suppressed = 0
 
     def take_turn(self, now: float) -> int | None:
-        """How many lines were left out before this one; None when this one is left out too."""
+        """Returns how many lines before this were left out; None when this one is too."""
         if self._next_at is not None and now < self._next_at:
             self._suppressed += 1
             return None

@@ -185,7 +185,7 @@ class ReplicaManager(Protocol):
         ...
 
     async def bounds(self, requests: Sequence[FetchPartition]) -> Sequence[FetchResult]:
-        """What `fetch` answers but for the records, at once."""
+        """Answers like `fetch`, at once and without the records."""
         ...
 
     async def list_offsets(
@@ -229,7 +229,7 @@ class Cluster(Protocol):
         ...
 
     def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
-        """Whom this client may read from: `leader_of`, then one broker of each other rack."""
+        """Returns the brokers to read from: `leader_of`, then one of each other rack."""
         ...
 
     def is_another_rack(self, rack: str) -> bool:

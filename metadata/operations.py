@@ -56,7 +56,7 @@ class TopicDescription:
     """Coordinators of the partitions that do not live at the catalogue's (CATALOGUE)."""
 
     def coordinator_of(self, partition: int) -> int:
-        """Which coordinator the partition was assigned to when it was created."""
+        """Returns the coordinator that the partition was assigned to when it was created."""
         return self.assignments.get(partition, CATALOGUE)
 
 

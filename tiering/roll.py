@@ -184,7 +184,7 @@ def _write(
 
 
 def sources(plan: SegmentPlan) -> Sequence[SourceRange]:
-    """Where the plan's records come from: its extents, neighbours in one object as one."""
+    """Returns where the plan's records come from: its extents, neighbours in one object as one."""
     found: list[SourceRange] = []
     for extent in plan.extents:
         if found:

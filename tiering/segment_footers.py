@@ -40,7 +40,7 @@ class _ColumnRange(NamedTuple):
 async def read_segment_facts(
     store: ObjectStore, stat: ObjectStat, *, existing: Collection[ObjectKey]
 ) -> SegmentFacts:
-    """What the footer says; of its sources, those among the `existing` WAL objects."""
+    """Reads what the footer says; of its sources, those among the `existing` WAL objects."""
     footer, tail, tail_start = await _footer(store, stat)
     start = footer.footer_start - footer.sources_bytes
     if start >= tail_start:

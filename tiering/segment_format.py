@@ -146,7 +146,7 @@ class SegmentFooter:
 
 
 def encode_sources(sources: Sequence[SourceRange]) -> bytes:
-    """Of those whose objects are named like WAL objects."""
+    """Encodes the sources whose objects are named like WAL objects."""
     encoded = bytearray()
     previous_ms = 0
     for source in sources:
@@ -163,7 +163,7 @@ def encode_sources(sources: Sequence[SourceRange]) -> bytes:
 
 
 def decode_sources(key: str, data: bytes) -> Sequence[SourceRange]:
-    """What `encode_sources` was given. Raises: CorruptSegment naming `key`."""
+    """Returns what `encode_sources` was given. Raises: CorruptSegment naming `key`."""
     sources: list[SourceRange] = []
     reader = FieldReader(data, f"{key}: its sources", CorruptSegment)
     time_ms = 0

@@ -62,7 +62,7 @@ class BatchExtents(Columns[BatchExtent]):
 
     @classmethod
     def of_rows(cls, rows: Rows, **others: Int64s) -> Self:
-        """From rows with `topic_id`, `partition` and the fields that `others` do not give."""
+        """Takes rows with `topic_id`, `partition` and the fields that `others` do not give."""
         topic_ids, indexes = rows["topic_id"], rows["partition"]
         is_start = np.ones(len(rows), np.bool_)
         is_start[1:] = (topic_ids[1:] != topic_ids[:-1]) | (indexes[1:] != indexes[:-1])
@@ -125,7 +125,7 @@ class BatchExtents(Columns[BatchExtent]):
 
     @property
     def run_starts(self) -> Int64s:
-        """Where batches of another partition than that of the batch before begin."""
+        """The places of batches whose partition is not that of the batch before."""
         of = self.partition_of
         return np.flatnonzero(np.diff(of, prepend=-1))
 

@@ -30,7 +30,7 @@ def tuples(kind: type[_Tuple], *columns: Iterable[Any]) -> list[_Tuple]:
 
 
 def row_type(layout: Struct, names: str) -> np.dtype[np.void]:
-    """What many entries of `layout` are read and written as; `names` of its fields, by blanks.
+    """Returns the type for many entries of `layout`; `names` are those of its fields, by blanks.
 
     Bytes of padding have no name.
     """

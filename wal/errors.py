@@ -262,7 +262,7 @@ def detached(error: _Error) -> _Error:
 
 
 def outcome_of(work: Callable[[], _Result]) -> _Result | DisklessError:
-    """What `work()` returns, or the DisklessError that it raises, detached; for threads."""
+    """Returns what `work()` returns, or the DisklessError that it raises, detached; for threads."""
     try:
         return work()
     except DisklessError as error:

@@ -47,7 +47,7 @@ class InflationBudget:
 
     @property
     def waiting(self) -> int:
-        """How many wait for memory."""
+        """The number of those that wait for memory."""
         return len(self._waiting)
 
     @asynccontextmanager

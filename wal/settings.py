@@ -63,7 +63,7 @@ _Section = TypeVar("_Section")
 
 
 def section_from(section: type[_Section], values: MutableMapping[str, str]) -> _Section:
-    """Build `section`, taking (popping) its keys out of `values`; what is left is nobody's.
+    """Build `section`, taking (popping) its keys out of `values`; the rest is not its own.
 
     Raises InvalidSettings naming the key, the value and what is allowed.
     """

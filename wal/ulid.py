@@ -98,5 +98,5 @@ def wal_object_key(ulid: str) -> ObjectKey:
 
 
 def wal_shard_prefix(shard: int) -> str:
-    """What the keys of one of the WAL_SHARDS shards start with."""
+    """Returns the start of the keys of one of the WAL_SHARDS shards."""
     return f"{WAL_PREFIX}{shard:02x}/"

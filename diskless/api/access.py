@@ -106,7 +106,7 @@ class Access:
     def operations(
         self, client: ClientInfo, resource_type: ResourceType, names: Iterable[str]
     ) -> Mapping[str, int]:
-        """What a client may do to each of `names`, with a bit for the number of each operation."""
+        """Returns what a client may do to each of `names`, one bit for each operation's number."""
         possible = OPERATIONS_OF[resource_type]
         bits = dict.fromkeys(names, sum(1 << operation for operation in possible))
         for operation in possible:

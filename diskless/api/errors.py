@@ -134,5 +134,5 @@ def kafka_code(error: DisklessError | None) -> int:
 
 
 def error_message(error: DisklessError | None) -> str | None:
-    """What to tell a client beside the code."""
+    """Returns what a client is told beside the code."""
     return None if error is None else message_of(error)

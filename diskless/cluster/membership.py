@@ -93,7 +93,7 @@ class SharedCluster:
 
     @property
     def controller_id(self) -> int:
-        """Who leads the catalogue, if it is registered; any broker takes admin requests."""
+        """The leader of the catalogue, if it is registered; any broker takes admin requests."""
         leader = self._coordinators.partitions[CATALOGUE].leader
         known = {broker.node_id for broker in self.brokers()}
         return leader.broker_id if leader and leader.broker_id in known else self.node_id

@@ -96,11 +96,11 @@ class FetchContext(Protocol):
 
     @property
     def rows(self) -> FetchRows:
-        """What is to be read, in this order."""
+        """The rows to read, in this order."""
         ...
 
     def sent(self, answer: FetchAnswer) -> SentPartitions:
-        """What to say of the answer to `rows`; called once, when it is certain to be sent."""
+        """Returns what the answer to `rows` says; called once, when it is certain to be sent."""
         ...
 
 
@@ -126,7 +126,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def begin(self, request: SessionRequest) -> FetchContext:
-        """What `request` asks for, in the light of its session.
+        """Returns what `request` asks for, in the light of its session.
 
         Raises: FetchSessionUnknown, InvalidFetchSessionEpoch, FetchSessionTopicIds.
         """

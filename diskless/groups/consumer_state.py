@@ -1,6 +1,6 @@
 """Stores a KIP-848 group, so that its next coordinator goes on as if nothing had happened.
 
-Written whenever something in it has changed, before anybody is told of the change. The bytes are
+Written whenever something in it has changed, before anybody learns of the change. The bytes are
 opaque to the metadata log; their first one is a version, and every structure ends in tagged fields,
 so that fields can be added without a new one.
 

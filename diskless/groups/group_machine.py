@@ -65,7 +65,7 @@ class GroupMachine(Protocol):
 
     @property
     def effects(self) -> list[Effect]:
-        """What is to be done, in order; the driver takes them out after every event."""
+        """The work to do, in order; the driver takes it out after every event."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class GroupMachine(Protocol):
 
     @property
     def state_name(self) -> str:
-        """As Kafka's tools show it."""
+        """The state's name as Kafka's tools show it."""
         ...
 
     @property
@@ -162,11 +162,11 @@ class GroupMachine(Protocol):
         ...
 
     def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
-        """What was to be stored under `serial` is durable, or it is not known to be."""
+        """The store under `serial` has ended: the state is durable, or not known to be."""
         ...
 
     def assigned(self, serial: int, targets: Targets, now: float) -> None:
-        """What an `Assign` has come to."""
+        """Takes in the result of an `Assign`."""
         ...
 
     def close(self, error: DisklessError) -> None:

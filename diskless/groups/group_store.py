@@ -39,7 +39,7 @@ class GroupStore(Protocol):
     async def group_offsets(
         self, group_id: str, partitions: Sequence[TopicIdPartition] | None
     ) -> Mapping[TopicIdPartition, CommittedOffset]:
-        """What is committed of `partitions`, or of all; of deleted topics too."""
+        """Returns the committed offsets of `partitions`, or of all; of deleted topics too."""
         ...
 
     def stored_groups(self) -> AsyncIterator[StoredGroup]:

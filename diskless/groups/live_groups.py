@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 def as_group_error(error: DisklessError) -> DisklessError:
-    """What a failed store means to a member."""
+    """Returns what a failed store means to a member."""
     if isinstance(error, NotCoordinator):
         return NotGroupCoordinator(str(error))
     if isinstance(error, Retriable | OutcomeUnknown):

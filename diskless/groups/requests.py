@@ -43,7 +43,7 @@ class JoinGroup(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """One member, as the leader is told of it."""
+    """One member, as the leader sees it."""
 
     member_id: str
     instance_id: str | None
@@ -274,7 +274,7 @@ class GroupCoordinator(Protocol):
     """
 
     def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
-        """Which broker to go to, as far as this one knows."""
+        """Returns the broker to go to, as far as this one knows."""
         ...
 
     def join(self, request: JoinGroup, client: ClientInfo) -> Awaitable[JoinedGroup]:

@@ -84,7 +84,7 @@ class HttpServer:
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return len(self._connections)
 
     def __enter__(self) -> Self:

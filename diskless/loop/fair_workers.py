@@ -62,7 +62,7 @@ class FairWorkers:
     def submit(
         self, client: int, begin: Callable[[], Awaitable[_Result]]
     ) -> "asyncio.Future[_Result]":
-        """What `begin()` gives when it is the turn of `client`; if cancelled before, it never is.
+        """Returns what `begin()` gives in the turn of `client`; cancelled before, it never begins.
 
         Cancelling the future of a job that runs gives up its result, not the job.
         """

@@ -182,7 +182,7 @@ class _Ping:
 
 
 def stall_of(thread_id: int, loop: asyncio.AbstractEventLoop) -> Stall:
-    """Who runs in the thread of `loop` at the moment."""
+    """Returns what runs in the thread of `loop` at the moment."""
     frames = [*_frames(sys._current_frames().get(thread_id))]
     own = [(module, name) for module, name, _ in frames if module.startswith(_OWN_PACKAGES)]
     apis = [

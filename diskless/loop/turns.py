@@ -87,7 +87,7 @@ class Turn:
 
     @property
     def tasks(self) -> int:
-        """How many may still be started."""
+        """The number of tasks that may still be started."""
         return self._tasks
 
 
@@ -139,7 +139,7 @@ class Turns:
 
     @property
     def queued(self) -> int:
-        """How many wait for their turn."""
+        """The number of those that wait for their turn."""
         return len(self._queued)
 
     async def empty(self) -> None:

@@ -108,7 +108,7 @@ class FetchRequest(NamedTuple):
 
 
 def decode_request(version: int, body: bytes) -> Steps[FetchRequest]:
-    """What a request says, in steps of some topics each. Raises ProtocolError."""
+    """Decodes a request, in steps of some topics each. Raises ProtocolError."""
     reader = Reader([body])
     flexible = version >= FLEXIBLE_FROM
     if version < 15:

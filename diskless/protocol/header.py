@@ -28,7 +28,7 @@ _RESPONSE_START: Final = Struct(">ii")
 
 
 def read_request_header(reader: Reader, *, flexible: bool) -> tuple[int, str]:
-    """What follows key and version: correlation id, client id (empty for null).
+    """Reads what follows key and version: correlation id, client id (empty for null).
 
     Raises ProtocolError.
     """

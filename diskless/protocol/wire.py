@@ -163,7 +163,7 @@ class Reader:
         return length
 
     def array_count(self, *, flexible: bool, item_bytes_min: int) -> int:
-        """How many items follow; refused when they cannot fit into what is left."""
+        """Reads how many items follow; refuses a count that cannot fit into what is left."""
         count = self.nullable_array_count(flexible=flexible, item_bytes_min=item_bytes_min)
         if count < 0:
             raise ProtocolError("null where an array must be")
@@ -187,7 +187,7 @@ class Reader:
             raise ProtocolError(f"more than {ITEMS_MAX} array items in one request")
 
     def tag_count(self) -> int:
-        """How many tagged fields follow, each a tag, a size and that many bytes."""
+        """Reads how many tagged fields follow, each a tag, a size and that many bytes."""
         count = self.uvarint()
         if count * 2 > self.remaining:
             raise ProtocolError(f"{count} tagged fields in {self.remaining} bytes")

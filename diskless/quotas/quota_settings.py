@@ -27,5 +27,5 @@ class QuotaSettings:
 
     @property
     def burst_s(self) -> int:
-        """How many seconds' worth of a quota may come at once."""
+        """The seconds' worth of a quota that may come at once."""
         return (self.window_count - 1) * self.window_s

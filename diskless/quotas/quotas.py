@@ -97,7 +97,7 @@ class QuotaEnforcer:
         return self._record(self._fetch, client, size_bytes)
 
     def may_fetch(self, client: ClientInfo, max_bytes: int) -> tuple[float, int]:
-        """Until when nothing may be fetched, or 0.0; and how much may be, at most `max_bytes`."""
+        """Returns until when nothing may be fetched, or 0.0; and how much may, to `max_bytes`."""
         rate = self._rate(self._fetch, client)
         if rate is None:
             return 0.0, max_bytes
@@ -108,7 +108,7 @@ class QuotaEnforcer:
         return until, int(min(max_bytes, allowed))
 
     def left_ms(self, until: float) -> int:
-        """What is left until then, for throttle_time_ms."""
+        """Returns the time left until then, for throttle_time_ms."""
         if not until:
             return 0
         return max(math.ceil((until - self._clock.monotonic()) * 1000), 0)
@@ -167,7 +167,7 @@ class _Rates:
         return None
 
     def throttled(self, wait_s: float, now: float) -> float:
-        """Until when to wait, or 0.0."""
+        """Returns until when to wait, or 0.0."""
         if wait_s < _THROTTLE_MIN_S:
             return 0.0
         wait_s = min(wait_s, THROTTLE_MAX_S)

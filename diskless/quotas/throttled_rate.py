@@ -58,7 +58,7 @@ class ThrottledRate:
         return wait_s
 
     def allowance(self, now: float) -> float:
-        """How much may be recorded now without a wait; negative while there is one."""
+        """Returns how much may be recorded now without a wait; negative while there is one."""
         self._forget_old(now)
         by_windows = self._measured_s(now) * self.limit - self._sum
         since_paid_s = min(now - self._debt_paid_at, self._settings.burst_s)

@@ -50,7 +50,7 @@ class Look(NamedTuple):
         self.log_start_offsets[rows] = [answer.log_start_offset for answer in answers]
 
     def keys(self) -> Sequence[int]:
-        """What to watch: partitions, or topics where that is less."""
+        """Returns what to watch: partitions, or topics where that is less."""
         if len(self.slots) <= _WATCHED_PARTITIONS_MAX:
             slots: list[int] = self.slots.tolist()
             return slots
@@ -116,7 +116,7 @@ def refusals_of(
     is_there: npt.NDArray[np.bool_],
     is_right: npt.NDArray[np.bool_],
 ) -> RowErrors:
-    """What is wrong with the rows that name nothing that could be read.
+    """Returns what is wrong with the rows that name nothing that could be read.
 
     `by_topic` says what is wrong with those whose partition is not there, as a place in _REFUSALS.
     """

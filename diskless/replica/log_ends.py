@@ -72,11 +72,11 @@ class LogEnds:
 
     @property
     def slot_count(self) -> int:
-        """How many slots there are, used or not."""
+        """The number of slots, used or not."""
         return len(self.heard_at)
 
     def first_slots(self, topics: Sequence[TopicDescription | None]) -> list[int]:
-        """Where the slots of each topic begin, dealt out where there are none; NOWHERE for None."""
+        """Returns where each topic's slots begin, and deals out missing ones; NOWHERE for None."""
         generation = self.generation
         firsts = [NOWHERE if topic is None else self._first_slot(topic) for topic in topics]
         if generation == self.generation:
@@ -135,7 +135,7 @@ class LogEnds:
         generation: int,
         looked_at: int,
     ) -> None:
-        """What a look-up gave that began when `now` was `looked_at`."""
+        """Takes in what a look-up gave that began when `now` was `looked_at`."""
         if generation != self.generation:
             return
         for slot, answer in zip(slots, found, strict=True):

@@ -26,7 +26,7 @@ class NotedFacts:
         return TopicFacts(topic.name, topic.partition_count, configs)
 
     def floor(self, partition: TopicIdPartition) -> Floor | None:
-        """Where a partition's log is."""
+        """Returns how far the log of a partition is known to reach, and where it begins."""
         # In this order, and never the start above: each only goes up, in between too.
         log_start = self._replicas.log_start_offset(partition)
         high_watermark = self._replicas.high_watermark(partition)

@@ -400,7 +400,7 @@ class Connection(asyncio.BufferedProtocol):
         self._progress.look(unsent, now)
 
     def cut_as_slow_reader(self) -> None:
-        """What it was sent and has not read is needed for others."""
+        """Cuts off a client that does not read: others need the memory."""
         self._cut("slow reader", f"{self.responses.unsent_bytes} bytes of answers are not read")
         self.responses.set_unsent(0)
         self.abort()

@@ -75,7 +75,7 @@ class FrameReceiver:
         return self._start.size_bytes if self._start is not None else 0
 
     def buffer(self, *, little: bool, no_more_than_the_frame: bool) -> memoryview:
-        """Where to receive to: about as much as this client sends, or a `little`."""
+        """Returns where to receive to: about as much as this client sends, or a `little`."""
         wanted = _READ_BYTES_MIN if little else self._read_bytes
         if not no_more_than_the_frame:
             return self._builder.writable(wanted)
@@ -149,7 +149,7 @@ class FrameReceiver:
             self._transport.resume_reading()
 
     def overdue_s(self, now: float) -> float | None:
-        """How long the client had for a frame that should be complete by now and is not."""
+        """Returns how long the client had for a frame that should be complete by now and is not."""
         if self._owed_since is None:
             return None
         mebibytes = 1 + self.frame_bytes // _MIB

@@ -38,7 +38,7 @@ class ResponseAccount:
         self.unsent_bytes = 0
 
     def grant(self, wanted_bytes: int, *, instead_of: int) -> int:
-        """How much of `wanted_bytes` may be read, where `instead_of` was reserved before.
+        """Returns how much of `wanted_bytes` may be read, where `instead_of` was reserved before.
 
         The caller reserves it.
         """

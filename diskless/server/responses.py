@@ -130,7 +130,7 @@ class ResponseQueue:
         self._requests.charge(charged_bytes)
 
     def reserve(self, slot: Slot, wanted_bytes: int) -> int:
-        """How much of `wanted_bytes` may be read for this answer; see `Request.reserve`."""
+        """Returns how much of `wanted_bytes` may be read for this answer; see `Request.reserve`."""
         granted = self._responses.grant(wanted_bytes, instead_of=slot.reserved_bytes)
         if not slot.is_done:
             self._set_reserved(slot, granted)
@@ -157,7 +157,7 @@ class ResponseQueue:
             self._done(slot)
 
     def settled(self, slot: Slot, deferred: Deferred, future: "asyncio.Future[Any]") -> None:
-        """What the answer of `slot` is made of is there."""
+        """The result for the answer of `slot` is there."""
         if not self.give_up(slot):
             slot.outcome = deferred, future
             self._done(slot)
@@ -177,7 +177,7 @@ class ResponseQueue:
         self.ready_bytes += slot.reply_bytes
 
     def not_done_yet(self, slot: Slot) -> None:
-        """What the answer of `slot` is made of is there, but takes longer to encode."""
+        """The result for the answer of `slot` is there, but takes longer to encode."""
         slot.outcome = None
         slot.is_done = False
         self.done -= 1

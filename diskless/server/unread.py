@@ -71,7 +71,7 @@ class ReadProgress:
 
 
 def kernel_outstanding_bytes(descriptor: int) -> int:
-    """What the system has taken for a socket and its peer has not acknowledged; 0: not known."""
+    """Returns what the system took for a socket and its peer has not acknowledged; 0: not known."""
     count = array.array("i", [0])
     try:
         fcntl.ioctl(descriptor, termios.TIOCOUTQ, count)
@@ -91,7 +91,7 @@ class Unread(Protocol):
     def unread_since(self) -> float | None: ...
 
     def cut_as_slow_reader(self) -> None:
-        """What it was sent and has not read is needed for others."""
+        """Cuts off a client that does not read: others need the memory."""
         ...
 
 

@@ -52,7 +52,7 @@ async def known_cluster_id(store: ObjectStore) -> str:
 
 
 def encode_identity(cluster_id: str, kind: str) -> bytes:
-    """What `meta/cluster` holds."""
+    """Encodes what `meta/cluster` holds."""
     return f"{cluster_id}\n{kind}\n".encode("ascii")
 
 

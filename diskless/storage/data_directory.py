@@ -93,7 +93,7 @@ class DataDirectory:
         return life, past
 
     def metadata_partition(self, index: int) -> Path:
-        """Where metadata partition `index` lies."""
+        """Returns where metadata partition `index` lies."""
         return self.path / "metadata" / str(index)
 
     @property
@@ -151,7 +151,7 @@ def has_properties(path: Path) -> bool:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """What `meta.properties` says. Raises InvalidSettings."""
+    """Reads `meta.properties`. Raises InvalidSettings."""
     properties = path / _PROPERTIES
     try:
         lines = properties.read_text(encoding="utf-8").splitlines()

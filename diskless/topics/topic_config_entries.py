@@ -93,13 +93,13 @@ class TopicConfigs:
             yield TopicConfigEntry(config, synonyms)
 
     def value(self, configs: Mapping[str, str], name: str) -> str:
-        """What is in effect in a topic that set `configs`. Raises KeyError for an unknown name."""
+        """Returns the value in effect in a topic that set `configs`. Raises KeyError (no such)."""
         return configs[name] if name in configs else self._defaults[name][0].value
 
     def changed(
         self, configs: Mapping[str, str], changes: Sequence[ConfigChange]
     ) -> dict[str, str]:
-        """What is set on a topic that set `configs`, after `changes` in their order.
+        """Returns the configs of a topic that set `configs`, after `changes` in their order.
 
         Raises InvalidConfig or InvalidRequest, in Kafka's words.
         """
@@ -123,7 +123,7 @@ class TopicConfigs:
 
 
 def replaced_configs(values: Mapping[str, str | None]) -> dict[str, str]:
-    """What is set on a topic when `values` replace all its configs, as AlterConfigs has it.
+    """Returns the configs of a topic after `values` replaced all of them, as AlterConfigs does.
 
     Raises InvalidConfig or InvalidRequest.
     """

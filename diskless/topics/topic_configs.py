@@ -58,7 +58,7 @@ class TopicConfig:
 
     @property
     def broker_key(self) -> str:
-        """What the default for all topics is called in a broker's configuration; may be empty.
+        """The name of the default for all topics in a broker's configuration; may be empty.
 
         A broker shows the default under this name, as Kafka does, whether it can be set or not.
         """
@@ -346,7 +346,7 @@ def known_config(name: str) -> TopicConfig:
 
 
 def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """What to store of the configs a client set: null means the default and is left out.
+    """Returns what is stored of the configs a client set: null means the default and is left out.
 
     Values are kept as given but for surrounding blanks. Raises InvalidConfig naming the key, in
     Kafka's words where tools are known to look for them.
@@ -374,7 +374,7 @@ def effective(configs: Mapping[str, str], name: str) -> str:
 
 
 def topic_rules(configs: Mapping[str, str]) -> TopicRules:
-    """What produced batches are judged by, in a topic that set `configs`."""
+    """Returns the rules for produced batches in a topic that set `configs`."""
     is_append_time = effective(configs, "message.timestamp.type") == "LogAppendTime"
     return TopicRules(
         max_message_bytes=int(effective(configs, "max.message.bytes")),
@@ -386,7 +386,7 @@ def topic_rules(configs: Mapping[str, str]) -> TopicRules:
 
 
 def compression_of(configs: Mapping[str, str]) -> Compression | None:
-    """What batches of a topic that set `configs` are compressed with; None: as they come."""
+    """Returns the codec for batches of a topic that set `configs`; None: as they come."""
     name = effective(configs, "compression.type")
     codec = _CODECS.get(name)
     if codec is None:

@@ -524,7 +524,7 @@ class LocalClient:
 
 
 def taken_bytes(requests: Sequence[ops.FindBatches], answers: Sequence[ops.FoundBatches]) -> int:
-    """How much of a shared byte budget these answers use up.
+    """Returns how much of a shared byte budget these answers use up.
 
     Of the extent that holds the asked offset only what follows counts. A segment counts as much as
     its partition's limit allows: the reader cuts what it needs out of it, so one old segment must

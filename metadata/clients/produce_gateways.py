@@ -66,7 +66,7 @@ class ProduceGateways:
     def preferred_produce_brokers(
         self, coordinator_id: int, client_rack: str | None
     ) -> tuple[int, ...]:
-        """Where a client of `client_rack` should produce to this coordinator's partitions.
+        """Returns where a client of `client_rack` should produce to this coordinator's partitions.
 
         A client whose rack is not known, or has no broker, is served from all racks, the
         coordinator's host first: wherever it goes, it leaves its rack. Empty only when the
@@ -90,7 +90,7 @@ class _Unit(NamedTuple):
 
     @property
     def key(self) -> int:
-        """What it is hashed by: the same for one coordinator alone as for those that join it."""
+        """The key it is hashed by: the same for one coordinator alone as for those that join it."""
         return self.coordinators[0]
 
 

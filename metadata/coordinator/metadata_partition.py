@@ -120,7 +120,7 @@ class MetadataPartition:
 
     @property
     def leader(self) -> Leader | None:
-        """Who leads as far as this process has read; None: nobody, or who did resigned."""
+        """The leader as far as this process has read; None: there was none, or it resigned."""
         leader = self.replica.leader
         return None if leader is None or leader.broker_id == RESIGNED else leader
 

@@ -164,7 +164,7 @@ class LocalMetadataLog:
 
     @property
     def cut_bytes(self) -> int:
-        """How many bytes of a torn tail were cut when the log was opened."""
+        """The bytes of a torn tail that were cut when the log was opened."""
         return self._log.cut_bytes
 
     @property

@@ -43,7 +43,7 @@ from typing import Final, NamedTuple, Protocol
 
 LEASE_MARGIN: Final = 1.1
 """Monotonic clocks of two machines run this close to each other, by far. Whoever waits for the end
-of another's lease waits for so many of its own."""
+of another's lease waits for this many leases of its own."""
 
 
 class MetadataRecordBatch(NamedTuple):
@@ -81,7 +81,7 @@ class MetadataLog(Protocol):
 
     @property
     def lease_expires_at(self) -> float | None:
-        """Until when nobody else can have become leader, in seconds of the monotonic clock.
+        """The time until which nobody else can have become leader, in monotonic seconds.
 
         None when this log object does not lead; infinite where nobody else can. What was read from
         the leader's state is the newest there is if the lease is still valid after the read.
@@ -149,7 +149,7 @@ class MetadataLog(Protocol):
         ...
 
     async def read_encoded(self, offset: int, max_bytes: int) -> Sequence[bytes]:
-        """What `read` returns, as the RecordBatches they are stored as (log/log_batch.py)."""
+        """Reads like `read`; returns the RecordBatches as they are stored (log/log_batch.py)."""
         ...
 
     async def prune(self, before_offset: int) -> int:

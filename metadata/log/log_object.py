@@ -78,7 +78,7 @@ class BatchPlace(NamedTuple):
 
 
 def log_prefix(partition: int) -> str:
-    """What the keys of one metadata partition's log start with."""
+    """Returns the start of all keys of one metadata partition's log."""
     return f"meta/{partition}/log/"
 
 

@@ -128,7 +128,7 @@ class ObjectLogReader:
 
     @property
     def last_put_id(self) -> bytes:
-        """What the next object is appended to."""
+        """The put-id of the last object, to which the next one is appended."""
         if not self._entries:
             return NO_PUT_ID
         put_id = self._entries[-1].put_id

@@ -138,7 +138,7 @@ class MessageReader(FieldReader):
 
 @contextmanager
 def reading(reader: FieldReader) -> Iterator[None]:
-    """What the reader complains of is InvalidRequest, and it must have come to the end."""
+    """Turns what the reader complains of into InvalidRequest; it must have come to the end."""
     try:
         yield
         reader.finish()

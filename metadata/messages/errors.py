@@ -112,5 +112,5 @@ def coordinator_error(
 
 
 def message_of(error: DisklessError) -> str:
-    """What goes beside the code."""
+    """Returns the message that goes beside the code."""
     return str(error)[:MESSAGE_LENGTH_MAX]

@@ -59,7 +59,7 @@ class Fitting(NamedTuple):
 
 
 def gaps_of(log: FixedLog) -> list[Gap]:
-    """Where something may belong between what is known; nothing below the log's start."""
+    """Returns where something may belong between what is known; nothing below the log's start."""
     gaps: list[Gap] = []
     start = 0
     is_head = True

@@ -84,7 +84,7 @@ class FixedLog:
     # -- what is fixed --------------------------------------------------------------------------
 
     def take_floor(self, floor: Floor) -> None:
-        """What a notes object tells of the partition."""
+        """Takes in what a notes object tells of the partition."""
         self.ends_seen = max(self.ends_seen, floor.high_watermark)
         self.log_start_seen = max(self.log_start_seen, floor.log_start_offset)
 
@@ -211,13 +211,13 @@ class FixedLog:
         self.pieces = fixed
 
     def add_fitted(self, pieces: Iterable[WalPiece]) -> None:
-        """What was put where there was room."""
+        """Adds what was put where there was room."""
         self.pieces = sorted([*self.pieces, *pieces], key=lambda piece: piece.base_offset)
 
     # -- what follows for others ----------------------------------------------------------------
 
     def candidate(self, waiting: Waiting) -> Candidate:
-        """Where a run without note may lie."""
+        """Returns where a run without note may lie."""
         source = waiting.run.source
         # Below the log's start it would be gone, so it is worth a place above it only.
         start, end = max(waiting.run.floor, self.log_start_seen), math.inf

@@ -118,7 +118,7 @@ _SUMS_MAX: Final = 20_000
 
 
 def that_fill(counts: Sequence[int], size: int) -> Sequence[int] | None:
-    """Which of `counts` add up to `size`, as many as possible; None when none are found."""
+    """Returns which of `counts` add up to `size`, as many as possible; None when none are found."""
     return sums(counts, size).get(size)
 
 

@@ -4,7 +4,7 @@ What a WAL object and a segment must carry so that metadata can be rebuilt, and 
 
 | what | where |
 |---|---|
-| which batches, of whom, how large, which producer and sequence | index of the WAL object |
+| batches: partition, size, producer and sequence | index of the WAL object |
 | name, partitions, configuration of a topic | notes of objects with data of it; name: segments |
 | offsets, time of append, refusals of an object's batches | notes of a later object of its broker |
 | log start offset of a partition | with those; as of that commit |
@@ -129,7 +129,7 @@ class _Node:
     """Something that is committed at once: pieces of one object, or one piece of another kind."""
 
     order: str
-    """The object's ULID; what is nobody's comes first."""
+    """The object's ULID; what belongs to no object comes first."""
     pieces: list[tuple[TopicIdPartition, Piece]]
     source: ObjectFacts | None = None
     is_copy: bool = False

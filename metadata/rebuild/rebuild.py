@@ -78,7 +78,7 @@ async def read_wal_objects(
 async def read_kept_notes(
     store: ObjectStore, *, progress: Progress
 ) -> tuple[KeptNotes, Sequence[Unreadable]]:
-    """What all notes objects tell, and those that cannot be read."""
+    """Reads all notes objects; returns what they tell, and those that cannot be read."""
     found: dict[ObjectKey, KeptNotes] = {}
     unreadable: list[Unreadable] = []
 

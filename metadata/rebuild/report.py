@@ -88,7 +88,7 @@ class RebuildReport:
         return self.doubt_count == 0
 
     def lists(self) -> Mapping[str, Sequence[str]]:
-        """What there is to say besides the table of partitions, for people."""
+        """Returns what there is to say besides the table of partitions, for people."""
         young = set(self.maybe_uncommitted)
         return {
             "never known": NEVER_KNOWN,

@@ -17,7 +17,7 @@ from metadata.log.log import MetadataLog, MetadataRecordBatch
 async def read_ahead(
     log: MetadataLog, offset: int, max_bytes: int
 ) -> AsyncGenerator[Sequence[MetadataRecordBatch], None]:
-    """What `log` is known to have from `offset` on, about `max_bytes` at a time, up to its end.
+    """Yields what `log` has from `offset` on, about `max_bytes` at a time, up to its known end.
 
     Close the generator: it has a task. Raises: as `MetadataLog.read`.
     """

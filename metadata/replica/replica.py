@@ -238,7 +238,7 @@ class Replica:
 
     @property
     def leader(self) -> Leader | None:
-        """Who leads this metadata partition as far as this replica has read; None = nobody yet."""
+        """The leader of the metadata partition as far as this replica has read; None: none yet."""
         return self.image.leader
 
     def brokers(self) -> Mapping[int, RegisteredBroker]:
@@ -275,7 +275,7 @@ class Replica:
         return self.image.topics.keys()
 
     def topic_configs(self, topic_id: UUID) -> Mapping[str, str] | None:
-        """What was set on a topic, as far as this broker's catalogue has heard; None: no topic."""
+        """Returns what was set on a topic, as this broker's catalogue knows it; None: no topic."""
         topic = (self._catalogue or self).topic_by_id(topic_id)
         return None if topic is None else topic.configs
 
@@ -283,12 +283,12 @@ class Replica:
         return partition in self.image.partitions
 
     def high_watermark(self, partition: TopicIdPartition) -> int | None:
-        """From committed memory; None when there is no such partition."""
+        """Reads committed memory; None when there is no such partition."""
         state = self.image.partitions.get(partition)
         return None if state is None else state.high_watermark
 
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
-        """From committed memory; None when there is no such partition."""
+        """Reads committed memory; None when there is no such partition."""
         state = self.image.partitions.get(partition)
         return None if state is None else state.log_start_offset
 
@@ -300,7 +300,7 @@ class Replica:
         at_least_one: bool = True,
         rows_per_partition_max: int = ROWS_PER_PARTITION_MAX,
     ) -> Sequence[FoundBatches]:
-        """As `metadata.clients.coordinator_client`; who is caught up is answered from memory."""
+        """As `metadata.clients.coordinator_client`; a reader at the end is answered from memory."""
         caught_up = []
         for request in requests:
             state = self.image.partitions.get(request.partition)
@@ -341,13 +341,13 @@ class Replica:
     async def group_offsets(
         self, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
     ) -> Mapping[TopicIdPartition, CommittedOffset]:
-        """What the group has committed, of deleted topics too; None: of all partitions."""
+        """Returns what the group has committed, of deleted topics too; None: of all partitions."""
         return await self.state.read(
             partial(group_offsets, group_id=group_id, partitions=partitions)
         )
 
     async def stored_group(self, group_id: str) -> StoredGroup | None:
-        """What is stored of a group; None when there are not even offsets of it."""
+        """Returns what is stored of a group; None when there are not even offsets of it."""
         return await self.state.read(partial(stored_group, group_id=group_id))
 
     async def stored_groups(self) -> AsyncIterator[StoredGroup]:

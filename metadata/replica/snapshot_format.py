@@ -43,7 +43,7 @@ _MANIFEST: Final = "manifest"
 
 
 def snapshots_prefix(partition: int) -> str:
-    """What the keys of all snapshots of a metadata partition begin with."""
+    """Returns the start of the keys of all snapshots of a metadata partition."""
     return f"meta/{partition}/snapshots/"
 
 
@@ -101,7 +101,7 @@ class SnapshotManifest:
 
     @property
     def stored_bytes(self) -> int:
-        """Of all its parts."""
+        """The stored bytes of all its parts."""
         return sum(part.stored_bytes for part in self.parts)
 
 

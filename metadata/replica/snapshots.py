@@ -117,7 +117,7 @@ class SnapshotStore:
     # -- looking --------------------------------------------------------------------------------
 
     async def stored(self) -> list[StoredSnapshot]:
-        """What bears the name of a snapshot, newest first: one listing, nothing is read.
+        """Lists what bears the name of a snapshot, newest first; nothing is read.
 
         Raises: ObjectStoreUnavailable.
         """

@@ -274,7 +274,7 @@ class _CheckedProducers(NamedTuple):
     """(duplicate, the batch of the same file that it repeats)."""
 
     def give_offsets_to_duplicates(self, answer: Answer) -> None:
-        """Of batches of this file, whose offset was not known when they were found."""
+        """Gives duplicates of batches of this file their offsets, unknown when they were found."""
         for duplicate, first in self.of_same_file:
             answer.base_offset[duplicate] = answer.base_offset[first]
             answer.log_append_time_ms[duplicate] = answer.log_append_time_ms[first]

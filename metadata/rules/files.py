@@ -62,13 +62,13 @@ def _rank(key: ObjectKey, coordinator_id: int) -> bytes:
 
 
 def owners_before(owner_ids: Sequence[int], coordinator_id: int) -> tuple[int, ...]:
-    """Who has to be done with the file first; everybody, if this coordinator is not in the list."""
+    """Returns the owners before this coordinator; all, if it is not in the list."""
     owners = tuple(dict.fromkeys(owner_ids))
     return owners[: owners.index(coordinator_id)] if coordinator_id in owners else owners
 
 
 def next_owner(owner_ids: Sequence[int], coordinator_id: int) -> int | None:
-    """Who owns the file next; None: it is deleted."""
+    """Returns the next owner of the file; None: it is deleted."""
     owners = tuple(dict.fromkeys(owner_ids))
     if coordinator_id not in owners:
         return None
@@ -106,7 +106,7 @@ class FilePlan(NamedTuple):
 def plan_file(
     file: DeletableFile, *, coordinator_id: int, now_ms: int, settings: CoordinatorSettings
 ) -> FilePlan:
-    """What to do with a file whose deletion grace is over.
+    """Returns the next step for a file whose deletion grace is over.
 
     A segment's key belongs to a plan that is done with, so nobody asks for its answer.
     """

@@ -97,7 +97,7 @@ def expired_prefix(
     now_ms: int,
     rows_max: int,
 ) -> ExpiredPrefix | None:
-    """What goes of `rows`, at most `rows_max` of them; None when nothing does.
+    """Returns what goes of `rows`, at most `rows_max` of them; None when nothing does.
 
     `rows` are those from the log start on in offset order, and may be cut off anywhere behind
     `rows_max`; `live_bytes` is the size of all there are. Draws no more of them than it needs.

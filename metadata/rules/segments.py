@@ -120,7 +120,7 @@ def survey(
     include_partial: bool,
     proposals_max: int,
 ) -> Sequence[Proposal]:
-    """What is due, at most `proposals_max`; consecutive proposals of a partition touch.
+    """Proposes what is due, at most `proposals_max`; consecutive proposals of a partition touch.
 
     A proposal is closed by the row that makes it reach `segment_bytes`, or by the
     SEGMENT_ROWS_MAX-th. What remains is proposed

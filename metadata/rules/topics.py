@@ -65,7 +65,7 @@ def coordinator_assignments(
 
 
 def coordinator_of_new(topic_id: UUID, partition: int, coordinator_count: int) -> int:
-    """Where a partition goes when it is created.
+    """Returns the coordinator of a partition that is created.
 
     Round robin from a start that depends on the topic, so that topics of one partition spread too.
     """

@@ -64,7 +64,7 @@ class Answer(NamedTuple):
 
 
 def pack_answer(answer: Answer) -> bytes:
-    """What is stored."""
+    """Packs the answer into its stored bytes."""
     first, *others = answer
     return b"".join((pack_column(first, is_leading=True), *map(pack_column, others)))
 

@@ -65,7 +65,7 @@ class AgedOffset(NamedTuple):
 def group_offsets(
     connection: Connection, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
 ) -> Mapping[TopicIdPartition, CommittedOffset]:
-    """What the group has committed of `partitions`, or of all; absent: nothing.
+    """Returns what the group has committed of `partitions`, or of all; absent: nothing.
 
     Topics that were deleted are included: the caller knows which there are.
     """

@@ -124,7 +124,7 @@ def next_sequence(last_sequence: int) -> int:
 
 
 def with_batch(window: ProducerWindow | None, epoch: int, batch: ProducerBatch) -> ProducerWindow:
-    """What is remembered after `batch` was appended.
+    """Returns what is remembered after `batch` was appended.
 
     A batch that does not follow (new epoch, or a producer that had expired) starts a new window.
     `appended` does the same for many.
@@ -166,7 +166,7 @@ def last_append_ms(states: States) -> Int64s:
 
 
 def stored_bytes(states: States) -> Int64s:
-    """How many bytes of each state its row has: the state without its unused batches."""
+    """Returns the bytes of each state in its row: the state without its unused batches."""
     counts: Int64s = states["count"].astype(np.int64)
     return _FRONT_BYTES + counts * _BATCH.itemsize
 

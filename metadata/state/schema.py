@@ -161,7 +161,7 @@ class StateTable:
         )
 
     def checksums_of(self, rows: Sequence[Row]) -> Int64s:
-        """What `checksum` gives for each of `rows`, which have their checksums; raises alike."""
+        """Returns what `checksum` gives for each of `rows`, which have checksums; raises alike."""
         columns = [*zip(*rows, strict=True)]
         blobs = [
             [text.encode() for text in column] if is_text else column

@@ -86,7 +86,7 @@ class Overlay(Generic[_Key, _Value]):
         self.of(group)[key] = value
 
     def of(self, group: int) -> dict[_Key, _Value | None]:
-        """What `group` writes, to be added to; no older group writes after it."""
+        """Returns what `group` writes, to be added to; no older group writes after it."""
         if not self._groups or self._groups[-1][0] != group:
             self._groups.append((group, {}))
         return self._groups[-1][1]
@@ -288,7 +288,7 @@ class SpeculativeView:
         self._quotas.put(entity, quotas, self.group)
 
     def quota_entity_count(self) -> int:
-        """How many entities have quotas."""
+        """Returns how many entities have quotas."""
         image = self._image.quotas
         count = len(image)
         for entity, quotas in self._quotas.items():
@@ -352,7 +352,7 @@ class SpeculativeView:
         files: Mapping[ObjectKey, KnownFile],
         producers: Mapping[ProducerKey, ProducerState | None],
     ) -> None:
-        """What the look-up found; valid until the next one starts."""
+        """Takes in what the look-up found; valid until the next one starts."""
         self._looked_up_files = files
         self._looked_up_producers = producers
 

@@ -355,7 +355,7 @@ def _engine(path: Path, *, connections: int, is_writer: bool) -> Engine:
 
 
 def read_applied(connection: Connection) -> Applied | None:
-    """How far the log was applied; None when nothing was. Raises CorruptState."""
+    """Reads how far the log was applied; None when nothing was. Raises CorruptState."""
     row = connection.execute(select(APPLIED)).one_or_none()
     if row is None:
         return None

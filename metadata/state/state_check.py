@@ -70,7 +70,7 @@ def verified_file(path: Path) -> Applied | None:
 
 
 def verified_position(connection: Connection) -> Applied | None:
-    """How far the state is, after everything in it was checked. Raises CorruptState."""
+    """Checks everything in the state and returns how far it is. Raises CorruptState."""
     check_integrity(connection)
     return _verified_rows(connection, None)
 

@@ -77,13 +77,13 @@ class SnapshotSettings:
         "metadata.snapshot.log.records",
         100_000,
         minimum=1,
-        why="a snapshot is also taken when the log has grown by so many records",
+        why="a snapshot is also taken when the log has grown by this many records",
     )
     log_bytes: int = setting(
         "metadata.snapshot.log.bytes",
         64 << 20,
         minimum=1 << 10,
-        why="a snapshot is also taken when the log has grown by so many bytes; bounds what is "
+        why="a snapshot is also taken when the log has grown by this many bytes; bounds what is "
         "replayed by a start without local state",
     )
     retained_max: int = setting(

@@ -102,7 +102,7 @@ class Fragment:
 
     @property
     def references(self) -> int:
-        """How many owners there are; 0 means that the buffer went back."""
+        """The number of owners; 0 means that the buffer went back."""
         return self._references
 
     def retain(self) -> None:

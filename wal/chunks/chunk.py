@@ -306,7 +306,7 @@ class ChunkWriter:
 
     @property
     def file_bytes(self) -> int:
-        """What the chunk's files hold together."""
+        """The bytes of all the chunk's files."""
         return (
             self.data_bytes
             + CHUNK_HEADER_BYTES
@@ -465,7 +465,7 @@ def encode_meta(sequence: int, entry: ChunkEntry) -> bytes:
 
 
 def encode_chunk_notes(identity: ChunkIdentity, batch_count: int, notes: bytes) -> bytes:
-    """What stands behind the .meta records of a chunk of `batch_count` batches."""
+    """Encodes what stands behind the .meta records of a chunk of `batch_count` batches."""
     content = NOTES_HEAD.pack(batch_count, len(notes)) + notes
     crc = crc32c(content, crc32c(SALT.pack(identity.salt)))
     return RECORD_CRC.pack(crc) + content

@@ -94,7 +94,7 @@ def dump_chunk(file: Path) -> Dump:
 
 
 def dump_wal_index(key: ObjectKey, index: WalObjectIndex) -> Dump:
-    """What `WalObjectReader` read of an object; rows in the object's order."""
+    """Returns the index that `WalObjectReader` read; rows in the object's order."""
     facts = {
         "object": key,
         "bytes": index.object_bytes,

@@ -118,7 +118,7 @@ class CommitNote(NamedTuple):
     outcome: int = COMMITTED
 
     def outcomes(self, extents: Sequence[BatchExtent]) -> Sequence[BatchOutcome]:
-        """What became of each of the object's batches. Raises: CorruptObject (not this object)."""
+        """Returns the outcome of each batch of the object. Raises: CorruptObject (not this one)."""
         found: list[BatchOutcome] = []
         runs = _record_counts(extents)
         if self.outcome != COMMITTED:

@@ -77,7 +77,7 @@ def chunk_numbers(names: Iterable[str]) -> set[int]:
 
 
 def file_bytes_of(paths: ChunkPaths) -> int:
-    """What the files of a chunk hold together, as far as they exist. Raises: OSError."""
+    """Returns the bytes of all the files of a chunk that exist. Raises: OSError."""
     total = 0
     for path in paths.files:
         try:

@@ -151,12 +151,12 @@ class SealedChunk:
 
     @property
     def cached_memory_bytes(self) -> int:
-        """What it counts against `wal.cache.memory.max.bytes` when it is committed."""
+        """The bytes it counts against `wal.cache.memory.max.bytes` when it is committed."""
         return CACHED_CHUNK_BYTES + CACHED_BATCH_BYTES * self.batch_count
 
     @property
     def charged_bytes(self) -> int:
-        """What this chunk counts against `wal.buffer.max.bytes`."""
+        """The bytes this chunk counts against `wal.buffer.max.bytes`."""
         return self.data_bytes + BATCH_OVERHEAD_BYTES * self.batch_count
 
     @property

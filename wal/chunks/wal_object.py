@@ -318,7 +318,7 @@ def read_header(data: Buffer, name: str) -> WalObjectHeader:
 
 
 def footer_bytes(tail: Buffer, object_bytes: int, name: str) -> int:
-    """How many bytes at the end of the object are its footer; `tail` ends with the object.
+    """Returns the length of the footer at the object's end; `tail` ends with the object.
 
     Raises: CorruptObject.
     """

@@ -69,7 +69,7 @@ class PreparesBatch(Protocol):
 def needed_work(
     header: BatchHeader, rules: TopicRules, wanted: Compression | None, *, now_ms: int
 ) -> NeededWork | None:
-    """What a batch with this header needs; None, nearly always: `check_contents` and no more."""
+    """Returns what a batch with this header needs; None, nearly always: only `check_contents`."""
     compression = wanted if wanted is not None and wanted.codec != header.codec else None
     is_large = header.length_bytes > SUMMED_AT_ONCE_BYTES
     if compression is None and not is_large and not opens_records(rules):

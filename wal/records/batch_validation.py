@@ -148,7 +148,7 @@ def opens_records(rules: TopicRules) -> bool:
 
 
 def inflated_bytes_max(rules: TopicRules) -> int:
-    """What a batch of such a topic may inflate to."""
+    """The bytes that a batch of such a topic may inflate to."""
     return min(rules.max_message_bytes * INFLATION_MAX, INFLATED_BYTES_CEILING)
 
 

@@ -100,7 +100,7 @@ def inflate_padded(codec: int, data: Buffer, *, limit_bytes: int, padding_bytes:
 
 
 def inflated_bound(codec: int, data: Buffer, *, limit_bytes: int) -> int:
-    """What `data` can inflate to at most, or `limit_bytes` when that is less.
+    """Returns what `data` can inflate to at most, or `limit_bytes` when that is less.
 
     Looks at block headers of zstd alone, at no more than some thousand of them. Of bytes that are
     no valid stream the answer means nothing: they do not inflate. An unknown codec gives the limit.

@@ -178,7 +178,7 @@ def verify_crc(batch: Buffer | Sequence[Buffer]) -> None:
 
 
 def check_crc(fragments: Sequence[Buffer], expected: int) -> None:
-    """As `verify_crc`, for who has parsed the header: `expected` is the CRC in it.
+    """As `verify_crc`, for callers that have parsed the header: `expected` is the CRC in it.
 
     Raises: CorruptBatch.
     """

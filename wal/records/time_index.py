@@ -61,7 +61,7 @@ class TimeIndex:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory."""
+        """The bytes it takes in memory."""
         rising = sum(offsets.nbytes + times.nbytes for offsets, times in self._rising.values())
         return self._places.nbytes + self._max_timestamps.nbytes + rising
 

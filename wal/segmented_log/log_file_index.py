@@ -86,7 +86,7 @@ class LogFileIndex:
         return cls(file, salt, base_index, count)
 
     def position_of(self, index: int) -> int:
-        """Where record `index` lies in the store. Raises CorruptLog when the entry is damaged."""
+        """Returns where record `index` lies in the store. Raises CorruptLog for a damaged entry."""
         number = index - self._base_index
         at = _entry_position(number)
         entry = self._file.read(at, INDEX_ENTRY.size)

@@ -130,7 +130,7 @@ class SegmentedLog:
 
     @property
     def cut_bytes(self) -> int:
-        """How many bytes of a torn tail were cut when the log was opened."""
+        """The bytes of a torn tail that were cut when the log was opened."""
         return self._cut_bytes
 
     @property

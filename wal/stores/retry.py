@@ -53,7 +53,7 @@ class Retries:
 
     @property
     def attempts(self) -> int:
-        """How many attempts were allowed so far."""
+        """The number of attempts that were allowed so far."""
         return self._attempts
 
     def remaining_s(self) -> float:

@@ -101,7 +101,7 @@ class S3Location:
         return f"s3://{self.bucket}/{path}{'?' if query else ''}{query}"
 
     def name_of(self, key: str) -> str:
-        """What the bucket calls the object `key`, or the keys that start so."""
+        """Returns what the bucket calls the object `key`, or the keys that start so."""
         return self.prefix + key
 
     def key_of(self, entry: Mapping[str, Any]) -> ObjectKey:
@@ -164,7 +164,7 @@ TRANSPORT_ERRORS: Final = (
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What `error`, raised by a client call or by our own timeout around it, means."""
+    """Returns what `error`, raised by a client call or by our own timeout around it, means."""
     if isinstance(error, ClientError):
         return _failure_of_answer(error.response)
     if isinstance(error, _NEVER_SIGNED):
@@ -268,7 +268,7 @@ def new_put_id(rng: random.Random) -> str:
 
 
 def put_arguments(checksum: str, put_id: str) -> dict[str, Any]:
-    """What makes a PutObject conditional, checked and recognisable."""
+    """Returns the arguments that make a PutObject conditional, checked and recognisable."""
     return {
         "IfNoneMatch": "*",
         "ChecksumAlgorithm": "CRC32C",

@@ -42,7 +42,7 @@ class StoreLocation:
 
 
 def parse_store_url(url: str) -> StoreLocation:
-    """What `url` names. Raises InvalidSettings saying what is allowed."""
+    """Returns what `url` names. Raises InvalidSettings saying what is allowed."""
 
     def invalid(reason: str) -> InvalidSettings:
         return InvalidSettings(f"object store {url!r}: {reason}; {ALLOWED}")

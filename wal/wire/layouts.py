@@ -138,7 +138,7 @@ _HINTS: Final[Mapping[Any, Mapping[str, Any]]] = {
 
 
 def layout(kind: type[Value], *names: str, **fields: Field) -> Layout[Value]:
-    """How `kind` is written and read by itself, and in arrays.
+    """Compiles how `kind` is written and read by itself, and in arrays.
 
     `names`: which of its fields, and in which order, if not all as declared; `fields`: of those
     whose annotation does not say how they are written.

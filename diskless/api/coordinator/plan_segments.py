@@ -66,7 +66,7 @@ def _failure(error: DisklessError) -> PlanSegmentsResponse:
 
 
 def within_limit(plans: Sequence[SegmentPlan]) -> Sequence[SegmentPlan]:
-    """As many as fit into an answer, and one in any case: else it would never be rolled."""
+    """Returns as many as fit into an answer, and one in any case: else it would never be rolled."""
     ends = list(accumulate(len(encode_plan(plan)) for plan in plans))
     fitting = sum(end <= RESPONSE_BYTES_MAX for end in ends)
     return plans[: max(fitting, 1)]

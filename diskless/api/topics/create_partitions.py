@@ -33,7 +33,7 @@ def api(topics: TopicAdmin, access: Access) -> Api:
     def checked(
         asked: Any, names: Sequence[str], refused: Refused
     ) -> Steps[Sequence[CreatePartitions | DisklessError]]:
-        """What to create, or why not, of each topic of a request."""
+        """Returns, of each topic of a request, what to create or why not."""
         named = Counter(names)
         outcomes: list[CreatePartitions | DisklessError] = []
         for item in asked.topics:

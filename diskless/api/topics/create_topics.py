@@ -43,7 +43,7 @@ _Outcome = CreateTopic | TopicDescription | DisklessError
 
 def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
     def checked(asked: Any, names: Sequence[str], refused: Refused) -> Steps[Sequence[_Outcome]]:
-        """What to create, or why not, of each topic of a request."""
+        """Returns, of each topic of a request, what to create or why not."""
         occurrences = Counter(names)
         taken = TakenNames(topics.topics())
         outcomes: list[_Outcome] = []

@@ -35,7 +35,7 @@ class Assignor(Protocol):
 
     @property
     def name(self) -> str:
-        """What members ask for it by."""
+        """The name by which members ask for it."""
         ...
 
     def assign(

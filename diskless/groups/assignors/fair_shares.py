@@ -280,7 +280,7 @@ class _Shares:
 
 
 def filled(loads: Sequence[int], readers: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """How many of `count` partitions go to whom, one after the other to the first with least."""
+    """Yields who gets how many of `count` partitions, one by one to the first with least."""
     by_load = sorted(readers, key=lambda member: loads[member])
     level, filled = loads[by_load[0]], 0
     while count:

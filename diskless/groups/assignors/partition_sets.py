@@ -14,7 +14,7 @@ NO_PARTITIONS: Final[TopicPartitions] = MappingProxyType({})
 
 
 def union(first: TopicPartitions, second: TopicPartitions) -> TopicPartitions:
-    """What is in either."""
+    """Returns what is in either."""
     if not first or not second:
         return first or second
     merged = dict(first)
@@ -24,7 +24,7 @@ def union(first: TopicPartitions, second: TopicPartitions) -> TopicPartitions:
 
 
 def intersection(first: TopicPartitions, second: TopicPartitions) -> TopicPartitions:
-    """What is in both."""
+    """Returns what is in both."""
     common = {
         topic_id: partitions & second[topic_id]
         for topic_id, partitions in first.items()
@@ -34,7 +34,7 @@ def intersection(first: TopicPartitions, second: TopicPartitions) -> TopicPartit
 
 
 def difference(first: TopicPartitions, second: TopicPartitions) -> TopicPartitions:
-    """What is in `first` alone."""
+    """Returns what is in `first` alone."""
     if not second:
         return first
     left = {

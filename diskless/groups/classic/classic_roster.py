@@ -60,7 +60,7 @@ class ClassicRoster:
         return None
 
     def id_of(self, member_id: str, instance_id: str | None) -> str:
-        """The id of a member that may be named by its instance id alone; empty for nobody's."""
+        """The id of a member that may be named by its instance id alone; empty: there is none."""
         return member_id or self._instances.get(instance_id or "", "")
 
     # -- coming and going -----------------------------------------------------------------------
@@ -91,7 +91,7 @@ class ClassicRoster:
         )
 
     def update(self, member_id: str, request: JoinGroup, client: ClientInfo) -> None:
-        """What the member said when it joined again."""
+        """Takes in what the member said when it joined again."""
         member = self.members[member_id]
         protocols = distinct(request.protocols)
         self._supported.subtract(protocol.name for protocol in member.protocols)
@@ -146,7 +146,7 @@ class ClassicRoster:
         )
 
     def voted_protocol(self) -> str:
-        """Of the protocols that all have, the one that most want; the first named wins a tie."""
+        """Returns the protocol that all have and most want; the first named wins a tie."""
         everybody = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -156,11 +156,11 @@ class ClassicRoster:
         return votes.most_common(1)[0][0]
 
     def said(self, member: StoredMember) -> bytes:
-        """What a member has to say for the protocol of this generation."""
+        """Returns the member's metadata for the protocol of this generation."""
         return next((p.metadata for p in member.protocols if p.name == self.protocol_name), b"")
 
     def note_subscription(self) -> None:
-        """What members read is settled: the protocol of the generation is chosen."""
+        """Notes what members read, once the protocol of the generation is chosen."""
         if self.protocol_type == CONSUMER_PROTOCOL:
             self._subscribed = all_subscribed_topics(map(self.said, self.members.values()))
         else:

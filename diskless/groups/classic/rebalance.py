@@ -96,7 +96,7 @@ class Rebalance:
             self.effects.append(Reply(ticket, SyncedGroup(error=error)))
 
     def generation(self, member_id: str) -> JoinedGroup:
-        """The generation as a member is told of it."""
+        """The generation as a member sees it."""
         roster = self._roster
         members: Sequence[JoinedMember] = ()
         if member_id == roster.leader:
@@ -114,7 +114,7 @@ class Rebalance:
         )
 
     def assignment(self, member: StoredMember) -> SyncedGroup:
-        """What a member is assigned in this generation."""
+        """Returns the assignment of a member in this generation."""
         return SyncedGroup(
             protocol_type=self._roster.protocol_type,
             protocol_name=self._roster.protocol_name,
@@ -252,7 +252,7 @@ class Rebalance:
         return self._serial
 
     def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
-        """What was to be stored under `serial` is durable, or it is not known to be."""
+        """The store under `serial` has ended: the state is durable, or not known to be."""
         if self._proposal is None or self._proposal[0] != serial:
             return
         _, assignments = self._proposal

@@ -77,7 +77,7 @@ def read_assignment(assignment: bytes) -> Mapping[str, frozenset[int]] | None:
 
 
 def write_assignment(version: int, partitions: Mapping[str, Iterable[int]]) -> bytes:
-    """What a member is assigned, in the version of its subscription; all have the same fields."""
+    """Writes a member's assignment in the version of its subscription; all have the same fields."""
     parts = [INT16.pack(version), INT32.pack(len(partitions))]
     for name in sorted(partitions):
         indexes = sorted(partitions[name])

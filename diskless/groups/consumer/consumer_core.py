@@ -221,7 +221,7 @@ class ConsumerCore:
         self._postponed[member_id] = _Postponed(empty_answer, proceed)
 
     def refuse_postponed(self, member_id: str, error: DisklessError) -> None:
-        """What a member said earlier does not count any more."""
+        """Refuses what a member said earlier: it does not count any more."""
         postponed = self._postponed.pop(member_id, None)
         if postponed is not None:
             self.effects.append(refused(postponed.answer, error))
@@ -337,7 +337,7 @@ class ConsumerCore:
             self.effects.append(Store(self._serial, snapshot))
 
     def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
-        """What was to be stored under `serial` is durable, or it is not known to be."""
+        """The store under `serial` has ended: the state is durable, or not known to be."""
         if self._storing is None or self._storing[0] != serial:
             return
         _, revision, snapshot = self._storing
@@ -421,7 +421,7 @@ def started_over(member: ConsumerMember) -> ConsumerMember:
 
 
 def unavailable(error: DisklessError) -> DisklessError:
-    """What somebody is told who is not to blame for it."""
+    """Returns the error for members that are not to blame for a failed store."""
     return GroupCoordinatorUnavailable(f"the group cannot be stored: {error}")
 
 
