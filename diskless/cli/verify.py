@@ -16,10 +16,11 @@ next. Invariants: W4, M3, M4, M9, T4 of docs/invariants.md.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from diskless.cli.metadata_sources import stored_partitions
 from diskless.storage.cluster_identity import known_cluster_id
 from diskless.storage.data_directory import has_properties, read_properties
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
@@ -122,7 +123,7 @@ async def _verify_partitions(
         # A broker whose log is in the store leaves this directory empty.
         if directory.name.isdecimal() and (directory / LOG_DIRECTORY / LOCK_NAME).exists()
     )
-    shared = () if local else await _partitions_in(store)
+    shared = () if local else await stored_partitions(store, log_prefix)
     if not local and not shared:
         raise InvalidSettings(f"neither {data} nor {store.url} holds metadata")
     cluster_id = await _cluster_id(store, data, is_local=bool(local))
@@ -167,23 +168,6 @@ async def _cluster_id(store: ObjectStore, data: Path, *, is_local: bool) -> str:
         return await known_cluster_id(store)
     except ObjectNotFound as error:
         raise InvalidSettings(f"{store.url} names no cluster: {error}") from error
-
-
-async def _partitions_in(store: ObjectStore) -> Sequence[int]:
-    """Metadata partitions that have a log in the store: they are numbered without gaps."""
-    found = 0
-    while await _has_any(store, log_prefix(found)):
-        found += 1
-    return range(found)
-
-
-async def _has_any(store: ObjectStore, prefix: str) -> bool:
-    listing = store.list(prefix)
-    try:
-        return await anext(listing, None) is not None
-    finally:
-        if isinstance(listing, AsyncGenerator):
-            await listing.aclose()
 
 
 async def _local_log(data: Path, index: int) -> MetadataLog:

@@ -16,7 +16,6 @@ PACKAGES: Final = ("diskless", "tiering", "metadata", "wal")
 FILES_OF_A_FOLDER_MAX: Final = 16
 LINES_MAX: Final = 500
 LINES_OF_LONG_FILES: Final[Mapping[str, int]] = {
-    "diskless/cli/cli.py": 700,
     "diskless/protocol/messages.py": 550,
     "metadata/clients/local_client.py": 650,
     "metadata/clients/routed_client.py": 700,

@@ -1,0 +1,168 @@
+"""The commands that read or write what is stored, without a broker: verify, rebuild, and dumps."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from diskless.cli.options import Commands, add_data, command, group, key_value
+from wal.errors import InvalidSettings
+
+
+def add_verify(commands: Commands) -> None:
+    verify = command(
+        commands,
+        "verify",
+        _verify,
+        help="check every invariant of what is stored",
+        description="Check chunks, metadata log, SQLite state, WAL objects and segments of a "
+        "stopped broker. Exit status 1 and a list when something is broken.",
+    )
+    add_data(verify)
+    verify.add_argument("--object-store", metavar="URL", help="default: DIR/objects")
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from diskless.cli.tables import print_tables, progress_bar, table
+    from diskless.cli.verify import verify
+
+    with progress_bar() as bar:
+        task = bar.add_task("objects", total=None)
+        report = verify(
+            options.data,
+            object_store_url=options.object_store,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    checked = table("checked", "count")
+    for name, count in report.checked.items():
+        checked.add_row(name, f"{count:,}")
+    print_tables(checked)
+    for violation in report.violations:
+        print(f"BROKEN {violation}")
+    print(f"{len(report.violations)} broken" if report.violations else "all invariants hold")
+    return 1 if report.violations else 0
+
+
+def add_rebuild(commands: Commands) -> None:
+    rebuild = command(
+        commands,
+        "rebuild",
+        _rebuild,
+        help="rebuild lost metadata from the bucket",
+        description="Write a new metadata log from the WAL objects and segments in the bucket, for "
+        "when metadata log, snapshots and SQLite are gone. Exit status 3 when something could not "
+        "be known; the report says what.",
+    )
+    add_data(rebuild)
+    rebuild.add_argument(
+        "--object-store", "--store", metavar="URL", help="as for serve; default: DIR/objects"
+    )
+    rebuild.add_argument(
+        "--metadata-log",
+        choices=("local", "object"),
+        default="local",
+        help="where the brokers' diskless.metadata.log is; default: %(default)s",
+    )
+    rebuild.add_argument("--dry-run", action="store_true", help="report, and write nothing")
+    rebuild.add_argument("--json", action="store_true", help="the report as JSON")
+    rebuild.add_argument(
+        "--force", action="store_true", help="set metadata aside that is there still"
+    )
+    rebuild.add_argument(
+        "--orphans",
+        choices=("include", "skip"),
+        default="include",
+        help="objects whose commit nobody noted, the last ones of each broker: include them, which "
+        "may bring records that were never acknowledged, or skip them, which loses some that were; "
+        "default: %(default)s",
+    )
+    rebuild.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="ID=NAME",
+        help="the name of a topic, by its id",
+    )
+
+
+def _rebuild(options: argparse.Namespace) -> int:
+    import json
+    from uuid import UUID
+
+    from diskless.cli.rebuild import Rebuild, print_rebuilt, rebuild
+    from diskless.cli.tables import progress_bar
+    from metadata.rebuild.facts import RebuildOptions
+
+    names: dict[UUID, str] = {}
+    for pair in options.name:
+        topic_id, name = key_value(pair)
+        try:
+            names[UUID(topic_id)] = name
+        except ValueError as error:
+            raise InvalidSettings(f"--name {pair}: {topic_id!r} is no topic id") from error
+    request = Rebuild(
+        data=options.data,
+        object_store_url=options.object_store,
+        is_dry_run=options.dry_run,
+        force=options.force,
+        is_log_in_store=options.metadata_log == "object",
+        options=RebuildOptions(include_orphans=options.orphans == "include", topic_names=names),
+    )
+    with progress_bar() as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+
+        report = rebuild(request, progress=show)
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        print_rebuilt(report)
+        print("nothing was written" if options.dry_run else f"metadata rebuilt in {options.data}")
+    return 0 if report.is_certain else 3
+
+
+def add_dumps(commands: Commands) -> None:
+    chunks = group(commands, "chunk", "look into local chunk files")
+    chunk = command(chunks, "dump", _chunk_dump, help="print the batches of a chunk")
+    chunk.add_argument("file", type=Path, help="any of the chunk's four files")
+    objects = group(commands, "wal", "look into WAL objects")
+    wal = command(
+        objects, "dump", _wal_dump, help="print header, footer and batches of a WAL object"
+    )
+    wal.add_argument("object", help="a path, or a key together with --object-store")
+    wal.add_argument("--object-store", metavar="URL")
+
+
+def _chunk_dump(options: argparse.Namespace) -> int:
+    from diskless.cli.tables import print_dump
+    from wal.chunks.dump import dump_chunk
+
+    print_dump(dump_chunk(options.file))
+    return 0
+
+
+def _wal_dump(options: argparse.Namespace) -> int:
+    import asyncio
+    import random
+
+    from diskless.cli.tables import print_dump
+    from wal.chunks.dump import Dump, dump_wal_index
+    from wal.chunks.wal_object import WalObjectReader
+    from wal.clock import SystemClock
+    from wal.coordinates import ObjectKey
+    from wal.stores.store_url import open_store
+
+    url, key = options.object_store, ObjectKey(options.object)
+    if url is None:
+        path = Path(options.object).resolve()
+        url, key = f"file://{path.parent}", ObjectKey(path.name)
+
+    async def dump() -> Dump:
+        async with open_store(url, clock=SystemClock(), rng=random.Random(0)) as store:
+            return dump_wal_index(key, await WalObjectReader(store).read_index(key))
+
+    print_dump(asyncio.run(dump()))
+    return 0
