@@ -28,8 +28,9 @@ from diskless.config import Config
 from diskless.replica.noted_facts import NotedFacts
 from diskless.storage.cluster_identity import OBJECT_LOG
 from diskless.storage.data_directory import DataDirectory
+from metadata.clients.coordinator_client import RemoteClient
 from metadata.clients.local_client import LocalClient
-from metadata.clients.routed_client import RemoteClient, RoutedClient
+from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
@@ -132,7 +133,7 @@ class Coordinators:
             self.client = await stack.enter_async_context(
                 RoutedClient(self.local, connect=self._connect, clock=self._clock, rng=self._rng)
             )
-            self.local.peers = self.client
+            self.local.topics.peers = self.client
             self._stack = stack.pop_all()
         return self
 

@@ -20,7 +20,8 @@ from diskless.parts.foundation import Foundation
 from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
-from metadata.clients.routed_client import RemoteClient, RoutedClient
+from metadata.clients.coordinator_client import RemoteClient
+from metadata.clients.routed_client import RoutedClient
 from metadata.clients.wire_client import WireClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, Worker

@@ -8,8 +8,7 @@ from contextlib import AsyncExitStack
 
 from diskless.api import RunningOperations, coordinator_apis, kafka_apis
 from diskless.api.access import Access
-from diskless.api.coordinator.commit_segments import commit_segments_handler
-from diskless.api.coordinator.plan_segments import plan_segments_handler
+from diskless.api.coordinator.segments import commit_segments_handler, plan_segments_handler
 from diskless.authorization import AllowEverything
 from diskless.cluster.cluster import (
     ConfiguredValues,

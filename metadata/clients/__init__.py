@@ -1,7 +1,10 @@
 """How brokers ask the coordinators, wherever these are led.
 
-- `coordinator_client`: the protocol
+- `coordinator_client`: the protocol: one method for all operations, and its short forms
 - `local_client`, `wire_client`: the coordinators led here; over a socket
 - `routed_client`: all of them, each request to whom it concerns
+- `shares`: one request, divided among several
+- `effects`: when a change is in this broker's catalogue too
+- `topic_changes`: creating and deleting topics, at the catalogue and the other coordinators
 - `produce_gateways`: which brokers producers should write to
 """

@@ -1,5 +1,8 @@
 """What a broker asks of the coordinators: KIP-1164's operations, and those that it leaves out.
 
+Everything is one method, `call`, of an `Operation` (metadata/messages/codec.py) and its request.
+The others are its short forms, with the arguments that callers have.
+
 A `CoordinatorClient` stands for the coordinators that one broker leads. Requests name partitions;
 which coordinator a partition belongs to was fixed at its creation and is part of its topic's
 metadata. An entry whose coordinator is led elsewhere is answered with NotCoordinator, that entry
@@ -27,8 +30,8 @@ does).
 | alter_client_quotas | 10012 | leader of the catalogue |
 | register_broker    | 10008  | leader of the catalogue |
 
-Implementations: `metadata.clients.local_client` (in this process) and
-`metadata.clients.wire_client` (over a socket). Both pass
+Implementations: `metadata.clients.local_client` (in this process), `metadata.clients.wire_client`
+(over a socket), and `metadata.clients.routed_client` (whoever leads). The first two pass
 tests/metadata/coordinator/coordinator_conformance.py.
 
 What holds for all: lists in, lists out, same order, errors per entry. A call raises what concerns
@@ -41,10 +44,17 @@ Source: KIP-1164, "Diskless coordinator API".
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from types import TracebackType
+from typing import Final, Protocol, Self, TypeVar
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.messages import brokers as between
+from metadata.messages import coordinator as kip
+from metadata.messages.codec import Operation
+from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
+from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
+from metadata.messages.shapes import Addressed
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError
 
@@ -53,52 +63,89 @@ TIMEOUT_MS: Final = 60_000
 
 BATCHES_PER_PARTITION_MAX: Final = 2**31 - 1
 
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
 
 class CoordinatorClient(Protocol):
     """The coordinators that one broker leads, wherever that broker is."""
+
+    async def call(
+        self,
+        operation: Operation[Request, Answer],
+        request: Request,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[Answer]:
+        """The answers to the entries of `request`, by position."""
+        ...
+
+    # -- topics and quotas ------------------------------------------------------------------------
 
     async def create_partitions(
         self, topics: Sequence[ops.CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """Idempotent. TopicExists (the name has another id), InvalidPartitions (fewer than now),
         UnknownTopicId (the id was deleted not long ago)."""
-        ...
+        return await self.call(kip.CREATE_PARTITIONS, topics, timeout_ms=timeout_ms)
 
     async def create_topics(
         self, topics: Sequence[ops.CreateTopic], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.TopicDescription | DisklessError]: ...
+    ) -> Sequence[ops.TopicDescription | DisklessError]:
+        return await self.call(between.CREATE_TOPICS, topics, timeout_ms=timeout_ms)
 
     async def delete_topics(
         self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]: ...
+    ) -> Sequence[DisklessError | None]:
+        return await self.call(kip.DELETE_TOPICS, topic_ids, timeout_ms=timeout_ms)
 
     async def alter_topic_configs(
         self, requests: Sequence[ops.AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.AlteredTopicConfigs]:
         """Idempotent; an entry that came too late says what the topic's configs are instead."""
-        ...
+        return await self.call(between.ALTER_TOPIC_CONFIGS, requests, timeout_ms=timeout_ms)
 
     async def alter_client_quotas(
         self, requests: Sequence[ops.AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[DisklessError | None]:
         """Idempotent. PolicyViolation where there are too many entities."""
-        ...
+        return await self.call(between.ALTER_CLIENT_QUOTAS, requests, timeout_ms=timeout_ms)
+
+    async def create_partitions_at(
+        self,
+        coordinator: int,
+        topics: Sequence[ops.CreatePartitionsAt],
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[DisklessError | None]:
+        """Idempotent; partitions that the coordinator has already are left as they are."""
+        asked = Addressed(coordinator, topics)
+        return await self.call(between.CREATE_PARTITIONS_AT, asked, timeout_ms=timeout_ms)
+
+    async def delete_topics_at(
+        self, coordinator: int, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        asked = Addressed(coordinator, topic_ids)
+        return await self.call(between.DELETE_TOPICS_AT, asked, timeout_ms=timeout_ms)
+
+    # -- data -------------------------------------------------------------------------------------
 
     async def commit_file(
         self, request: ops.CommitFile, *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.BatchCommit]:
         """Results match `request.batches` by position; every coordinator commits its share."""
-        ...
+        return await self.call(COMMIT_FILE, CommitFileMessage(request), timeout_ms=timeout_ms)
 
     async def delete_records(
         self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.DeletedRecords]: ...
+    ) -> Sequence[ops.DeletedRecords]:
+        return await self.call(kip.DELETE_RECORDS, requests, timeout_ms=timeout_ms)
 
     async def list_offsets(
         self, requests: Sequence[ops.ListOffsets], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.ListedOffset]:
         """Strictly consistent. Over a wire a timestamp gives the exact offset, never an extent."""
-        ...
+        return await self.call(kip.LIST_OFFSETS, requests, timeout_ms=timeout_ms)
 
     async def find_batches(
         self,
@@ -110,7 +157,10 @@ class CoordinatorClient(Protocol):
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[ops.FoundBatches]:
         """May be stale; staleness alone never makes an offset out of range."""
-        ...
+        message = FindBatchesMessage(requests, max_bytes, batches_per_partition_max, at_least_one)
+        return await self.call(FIND_BATCHES, message, timeout_ms=timeout_ms)
+
+    # -- files and segments -----------------------------------------------------------------------
 
     async def describe_files(
         self,
@@ -120,44 +170,65 @@ class CoordinatorClient(Protocol):
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[ops.DescribedFile]:
         """`coordinator` None: whether any coordinator led there has live batches in the file."""
-        ...
-
-    async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
-        """A block of producer ids that was never given out before, and never will be again."""
-        ...
+        message = kip.DescribeFilesMessage(keys, coordinator)
+        return await self.call(kip.DESCRIBE_FILES, message, timeout_ms=timeout_ms)
 
     async def tombstone_files(
         self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.Tombstone]: ...
+    ) -> Sequence[ops.Tombstone]:
+        """Files that the coordinator never commits from now on, unless it already has."""
+        asked = Addressed(coordinator, keys)
+        return await self.call(between.TOMBSTONE_FILES, asked, timeout_ms=timeout_ms)
 
     async def hand_over_files(
         self, coordinator: int, files: Sequence[ops.HandedFile], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]: ...
-
-    async def create_partitions_at(
-        self,
-        coordinator: int,
-        topics: Sequence[ops.CreatePartitionsAt],
-        *,
-        timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[DisklessError | None]:
-        """Idempotent; partitions that the coordinator has already are left as they are."""
-        ...
-
-    async def delete_topics_at(
-        self, coordinator: int, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]: ...
+        """Files whose fate the coordinator decides from now on."""
+        asked = Addressed(coordinator, files)
+        return await self.call(between.HAND_OVER_FILES, asked, timeout_ms=timeout_ms)
 
     async def plan_segments(
         self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.SegmentPlan]: ...
+    ) -> Sequence[ops.SegmentPlan]:
+        (plans,) = await self.call(
+            between.PLAN_SEGMENTS_HERE, include_partial, timeout_ms=timeout_ms
+        )
+        return _or_raise(plans)
 
     async def commit_segments(
         self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.SegmentCommit]: ...
+    ) -> Sequence[ops.SegmentCommit]:
+        return await self.call(between.COMMIT_SEGMENTS_HERE, segments, timeout_ms=timeout_ms)
+
+    # -- producers and brokers --------------------------------------------------------------------
+
+    async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
+        """A block of producer ids that was never given out before, and never will be again."""
+        (block,) = await self.call(between.ALLOCATE_PRODUCER_IDS, None, timeout_ms=timeout_ms)
+        return _or_raise(block)
 
     async def register_broker(
         self, broker: ops.RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
     ) -> None:
         """Register, or say that the broker is still alive; sent every few seconds."""
-        ...
+        (error,) = await self.call(between.REGISTER_BROKER, broker, timeout_ms=timeout_ms)
+        _or_raise(error)
+
+
+class RemoteClient(CoordinatorClient, Protocol):
+    """A `CoordinatorClient` over a connection."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+def _or_raise(answer: Answer | DisklessError) -> Answer:
+    if isinstance(answer, DisklessError):
+        raise answer
+    return answer

@@ -25,23 +25,31 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Any, Final, Self
 from uuid import UUID
 
 from metadata import operations as ops
 from metadata.clients.coordinator_client import (
-    BATCHES_PER_PARTITION_MAX,
     TIMEOUT_MS,
+    Answer,
     CoordinatorClient,
+    RemoteClient,
+    Request,
 )
-from metadata.clients.local_client import LocalClient, in_parallel
+from metadata.clients.effects import EFFECTS
+from metadata.clients.local_client import LocalClient
+from metadata.clients.shares import in_shares, partitions_of, taken
+from metadata.messages.codec import Address, Operation, error_of
+from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
+from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.replica.replica import CommitListener, Replica
 from metadata.rules.files import permuted_owners
 from metadata.state.producer_rows import StoredProducer, producers_of
 from wal.clock import Clock, Sleep
-from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.coordinates import TopicIdPartition
 from wal.errors import (
     CommitFailed,
     CommitOutcomeUnknown,
@@ -65,31 +73,10 @@ _LOOK_AGAIN: Final = (NotCoordinator, CommitOutcomeUnknown)
 _logger = logging.getLogger(__name__)
 
 
-class _Failable(Protocol):
-    @property
-    def error(self) -> DisklessError | None: ...
-
-
-_Answer = TypeVar("_Answer", bound=_Failable)
-_Result = TypeVar("_Result")
-
 Endpoint = tuple[str, int]
 
 
-class RemoteClient(CoordinatorClient, Protocol):
-    """A `CoordinatorClient` over a connection."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-class RoutedClient:
+class RoutedClient(CoordinatorClient):
     """What a broker uses. Enter it; leaving closes its connections."""
 
     def __init__(
@@ -110,6 +97,11 @@ class RoutedClient:
         self._remote: dict[Endpoint, RemoteClient] = {}
         self._producer_ids = range(0)
         self._producer_id_lock = asyncio.Lock()
+        self._own: Final[Mapping[int, Callable[[Any, int], Awaitable[Sequence[Any]]]]] = {
+            COMMIT_FILE.key: self._commit_file,
+            FIND_BATCHES.key: self._find_batches,
+        }
+        """Operations that are more than routing, with TimeoutMs."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -171,7 +163,32 @@ class RoutedClient:
     def _knows(self, coordinator: int) -> bool:
         return 0 <= coordinator < len(self._local.partitions)
 
-    # -- who to ask -----------------------------------------------------------------------------
+    # -- one call -------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        operation: Operation[Request, Answer],
+        request: Request,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[Answer]:
+        """See `CoordinatorClient`."""
+        own = self._own.get(operation.key)
+        if own is not None:
+            return await own(request, timeout_ms)
+        if operation.address is Address.BY_PARTITION:
+            return await self._route(operation, request, timeout_ms=timeout_ms)
+        if operation.address is Address.LED:
+            return await self._ask_all(operation, request, timeout_ms=timeout_ms)
+        coordinator = operation.coordinator_of(request)
+        if coordinator is None:
+            return await self._local.call(operation, request, timeout_ms=timeout_ms)
+        effect = EFFECTS.get(operation.key)
+        is_visible = None if effect is None else effect(self._local.catalogue, request)
+        answers = await self._ask_leader(coordinator, operation, request, timeout_ms=timeout_ms)
+        if is_visible is not None:
+            await self._until_visible(partial(is_visible, answers))
+        return answers
 
     async def _leader_of(self, coordinator: int) -> CoordinatorClient:
         """Raises NotCoordinator when nobody leads, as far as this broker has heard."""
@@ -193,203 +210,130 @@ class RoutedClient:
 
     async def _route(
         self,
-        partitions: Sequence[TopicIdPartition],
-        ask: Callable[[CoordinatorClient, Sequence[int], int], Awaitable[Sequence[_Answer]]],
-        refused: Callable[[DisklessError], _Answer],
+        operation: Operation[Request, Answer],
+        request: Request,
         *,
         timeout_ms: int,
         once: bool = False,
-    ) -> Sequence[_Answer]:
+    ) -> Sequence[Answer]:
         """Ask whoever leads about each entry; answers in the order of entries.
 
-        `ask` gets positions in `partitions` and the time it may take in milliseconds, and asks for
-        something that may be repeated without harm. Raises what concerns a whole call, except that
-        a broker that does not lead, or does not answer, makes this look for the leader again.
+        Raises what concerns a whole call, except that a broker that does not lead, or does not
+        answer, makes this look for the leader again.
         """
         deadline = self._clock.monotonic() + min(timeout_ms / 1000, ROUTING_TIMEOUT_S)
-        answers: dict[int, _Answer] = {}
-        unknown: dict[int, _Answer] = {}
-        pending: Sequence[int] = range(len(partitions))
+        entries = operation.request.entries(request)
+        coordinators = list(map(self.coordinator_of, partitions_of(entries)))
+        answers: dict[int, Answer] = {}
+        unknown: dict[int, Answer] = {}
+        pending: Sequence[int] = range(len(entries))
         while pending:
-            shares: dict[CoordinatorClient, list[int]] = {}
-            for position in pending:
-                try:
-                    client = await self._leader_of(self.coordinator_of(partitions[position]))
-                except NotCoordinator as error:
-                    answers[position] = refused(error)
-                else:
-                    shares.setdefault(client, []).append(position)
-            asked = await in_parallel(
-                [
-                    self._share(ask, client, positions, refused, timeout_ms=timeout_ms)
-                    for client, positions in shares.items()
-                ]
+            leaders = await self._leaders_of({coordinators[at] for at in pending})
+            if len(pending) < len(entries):
+                request = operation.request.share(request, taken(entries, pending))
+            some = await in_shares(
+                operation,
+                request,
+                [leaders[coordinators[at]] for at in pending],
+                partial(self._ask, operation, timeout_ms=timeout_ms),
             )
-            for positions, some in zip(shares.values(), asked, strict=True):
-                answers.update(zip(positions, some, strict=True))
+            answers.update(zip(pending, some, strict=True))
             pending = [
                 at
                 for at in pending
-                if isinstance(answers[at].error, _LOOK_AGAIN)
-                and self._knows(self.coordinator_of(partitions[at]))
+                if isinstance(error_of(answers[at]), _LOOK_AGAIN) and self._knows(coordinators[at])
             ]
-            for position in pending:
-                if isinstance(answers[position].error, CommitOutcomeUnknown):
-                    unknown[position] = answers[position]
+            for at in pending:
+                if isinstance(error_of(answers[at]), CommitOutcomeUnknown):
+                    unknown[at] = answers[at]
             if once or not pending or self._clock.monotonic() >= deadline:
                 break
             await self._sleep(_RETRY_S)
         # That somebody does not lead says nothing about what was asked of somebody else before.
-        answers.update({position: unknown[position] for position in pending if position in unknown})
-        return [answers[position] for position in range(len(partitions))]
+        answers.update({at: unknown[at] for at in pending if at in unknown})
+        return [answers[at] for at in range(len(entries))]
 
-    async def _share(
+    async def _leaders_of(
+        self, coordinators: set[int]
+    ) -> Mapping[int, CoordinatorClient | NotCoordinator]:
+        leaders: dict[int, CoordinatorClient | NotCoordinator] = {}
+        for coordinator in sorted(coordinators):
+            try:
+                leaders[coordinator] = await self._leader_of(coordinator)
+            except NotCoordinator as error:
+                leaders[coordinator] = error
+        return leaders
+
+    async def _ask(
         self,
-        ask: Callable[[CoordinatorClient, Sequence[int], int], Awaitable[Sequence[_Answer]]],
-        client: CoordinatorClient,
-        positions: Sequence[int],
-        refused: Callable[[DisklessError], _Answer],
+        operation: Operation[Request, Answer],
+        leader: CoordinatorClient | NotCoordinator,
+        share: Request,
         *,
         timeout_ms: int,
-    ) -> Sequence[_Answer]:
+    ) -> Sequence[Answer]:
         """Ask one client. Another broker that cannot be reached may not lead any more, either."""
-        if client is self._local:
+        refusal: DisklessError
+        if isinstance(leader, NotCoordinator):
+            refusal = leader
+        elif leader is self._local:
             try:
-                return await ask(client, positions, timeout_ms)
+                return await leader.call(operation, share, timeout_ms=timeout_ms)
             except NotCoordinator as error:
-                return [refused(error)] * len(positions)
-        try:
-            return await ask(client, positions, min(timeout_ms, round(ATTEMPT_TIMEOUT_S * 1000)))
-        except (NotCoordinator, CommitOutcomeUnknown) as error:
-            return [refused(error)] * len(positions)
-        except CommitFailed as error:
-            return [refused(NotCoordinator(str(error)))] * len(positions)
+                refusal = error
+        else:
+            attempt_ms = min(timeout_ms, round(ATTEMPT_TIMEOUT_S * 1000))
+            try:
+                return await leader.call(operation, share, timeout_ms=attempt_ms)
+            except (NotCoordinator, CommitOutcomeUnknown) as error:
+                refusal = error
+            except CommitFailed as error:
+                refusal = NotCoordinator(str(error))
+        return [operation.failed(refusal)] * operation.count(share)
 
     async def _ask_leader(
         self,
         coordinator: int,
-        ask: Callable[[CoordinatorClient], Awaitable[_Result]],
+        operation: Operation[Request, Answer],
+        request: Request,
         *,
         timeout_ms: int,
-    ) -> _Result:
+    ) -> Sequence[Answer]:
         """One call to the leader of one coordinator. Raises what the call raises."""
-        deadline = self._clock.monotonic() + min(timeout_ms / 1000, ROUTING_TIMEOUT_S)
+        patience_s = min(timeout_ms / 1000, ROUTING_TIMEOUT_S) if operation.is_repeated else 0.0
+        deadline = self._clock.monotonic() + patience_s
         while True:
             client: CoordinatorClient | None = None
             try:
                 client = await self._leader_of(coordinator)
-                return await ask(client)
+                return await client.call(operation, request, timeout_ms=timeout_ms)
             except (NotCoordinator, CommitFailed) as error:
                 is_elsewhere = isinstance(error, NotCoordinator) or client is not self._local
                 if not is_elsewhere or self._clock.monotonic() >= deadline:
                     raise
             await self._sleep(_RETRY_S)
 
-    # -- topics ---------------------------------------------------------------------------------
-
-    async def create_topics(
-        self, topics: Sequence[ops.CreateTopic], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.TopicDescription | DisklessError]:
-        """See `CoordinatorClient`; what was created is in this broker's catalogue on return."""
-        created = await self._ask_leader(
-            ops.CATALOGUE,
-            lambda client: client.create_topics(topics, timeout_ms=timeout_ms),
-            timeout_ms=timeout_ms,
-        )
-        await self._until_visible(
-            lambda: all(
-                isinstance(topic, DisklessError) or self.topic_by_id(topic.topic_id) is not None
-                for topic in created
-            )
-        )
-        return created
-
-    async def create_partitions(
-        self, topics: Sequence[ops.CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        """See `CoordinatorClient`; what was created is in this broker's catalogue on return."""
-        errors = await self._ask_leader(
-            ops.CATALOGUE,
-            lambda client: client.create_partitions(topics, timeout_ms=timeout_ms),
-            timeout_ms=timeout_ms,
-        )
-        await self._until_visible(
-            lambda: all(
-                error is not None or self._has_partitions(topic)
-                for topic, error in zip(topics, errors, strict=True)
-            )
-        )
-        return errors
-
-    def _has_partitions(self, topic: ops.CreatePartitions) -> bool:
-        known = self.topic_by_id(topic.topic_id)
-        return known is not None and known.partition_count >= topic.partition_count
-
-    async def delete_topics(
-        self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        """See `CoordinatorClient`; what was deleted is gone from this broker's catalogue too."""
-        errors = await self._ask_leader(
-            ops.CATALOGUE,
-            lambda client: client.delete_topics(topic_ids, timeout_ms=timeout_ms),
-            timeout_ms=timeout_ms,
-        )
-        await self._until_visible(
-            lambda: all(
-                error is not None or self.topic_by_id(topic_id) is None
-                for topic_id, error in zip(topic_ids, errors, strict=True)
-            )
-        )
-        return errors
-
-    async def alter_topic_configs(
-        self, requests: Sequence[ops.AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.AlteredTopicConfigs]:
-        """See `CoordinatorClient`; what was altered is in this broker's catalogue on return."""
-        before = [self.topic_by_id(request.topic_id) for request in requests]
-        answers = await self._ask_leader(
-            ops.CATALOGUE,
-            lambda client: client.alter_topic_configs(requests, timeout_ms=timeout_ms),
-            timeout_ms=timeout_ms,
-        )
-        await self._until_visible(
-            lambda: all(
-                answer.error is not None
-                or self.topic_by_id(request.topic_id) is not topic
-                or (topic is not None and topic.configs == answer.configs)
-                for request, topic, answer in zip(requests, before, answers, strict=True)
-            )
-        )
-        return answers
-
-    async def alter_client_quotas(
-        self, requests: Sequence[ops.AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        """See `CoordinatorClient`; what was altered is in force at this broker on return."""
-        before = [self.client_quotas().get(request.entity) for request in requests]
-        errors = await self._ask_leader(
-            ops.CATALOGUE,
-            lambda client: client.alter_client_quotas(requests, timeout_ms=timeout_ms),
-            timeout_ms=timeout_ms,
-        )
-        await self._until_visible(
-            lambda: all(
-                error is not None or self._are_altered(request, old)
-                for request, old, error in zip(requests, before, errors, strict=True)
-            )
-        )
-        return errors
-
-    def _are_altered(
-        self, request: ops.AlterClientQuotas, before: Mapping[str, float] | None
-    ) -> bool:
-        """Whether each is as asked for, or what somebody else made of it in between."""
-        known = self.client_quotas().get(request.entity) or {}
-        old = before or {}
-        return all(
-            known.get(key) == value or known.get(key) != old.get(key)
-            for key, value in request.changes.items()
-        )
+    async def _ask_all(
+        self, operation: Operation[Request, Answer], request: Request, *, timeout_ms: int
+    ) -> Sequence[Answer]:
+        """Every coordinator that can be reached; what the first one raised when none can be."""
+        leaders = await self._leaders_of({item.index for item in self._local.partitions})
+        errors: list[DisklessError] = [
+            leader for leader in leaders.values() if isinstance(leader, NotCoordinator)
+        ]
+        answered = []
+        for leader in dict.fromkeys(leaders.values()):
+            if not isinstance(leader, NotCoordinator):
+                try:
+                    answered.append(await leader.call(operation, request, timeout_ms=timeout_ms))
+                except (Retriable, CommitOutcomeUnknown) as error:
+                    errors.append(error)
+        if not answered:
+            raise errors[0]
+        for problem in errors:
+            _logger.warning("a coordinator did not answer %s: %s", operation.name, problem)
+        assert operation.merged is not None
+        return operation.merged(request, answered)
 
     async def _until_visible(self, is_visible: Callable[[], bool]) -> None:
         """A broker that does not lead the catalogue reads a little behind it."""
@@ -397,161 +341,63 @@ class RoutedClient:
         while not is_visible() and self._clock.monotonic() < deadline:
             await self._sleep(_RETRY_S / 2)
 
-    async def create_partitions_at(
-        self,
-        coordinator: int,
-        topics: Sequence[ops.CreatePartitionsAt],
-        *,
-        timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[DisklessError | None]:
-        """See `CoordinatorClient`."""
-        return await self._ask_leader(
-            coordinator,
-            lambda client: client.create_partitions_at(coordinator, topics, timeout_ms=timeout_ms),
-            timeout_ms=timeout_ms,
-        )
+    # -- operations that are more than routing --------------------------------------------------
 
-    async def delete_topics_at(
-        self, coordinator: int, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        """See `CoordinatorClient`."""
-        return await self._ask_leader(
-            coordinator,
-            lambda client: client.delete_topics_at(coordinator, topic_ids, timeout_ms=timeout_ms),
-            timeout_ms=timeout_ms,
-        )
-
-    # -- data -----------------------------------------------------------------------------------
-
-    async def commit_file(
-        self, request: ops.CommitFile, *, timeout_ms: int = TIMEOUT_MS
+    async def _commit_file(
+        self, message: CommitFileMessage, timeout_ms: int
     ) -> Sequence[ops.BatchCommit]:
-        """See `CoordinatorClient`; the order of the object's owners is chosen here.
+        """The order of the object's owners is chosen here.
 
         Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown, NotCoordinator (nobody
         leads any of the coordinators).
         """
         if len(self._local.partitions) > 1:
-            request = self._owned(request)
+            message = message._replace(file=self._owned(message.file))
         elif (coordinator := self._local.partitions[ops.CATALOGUE].coordinator) is not None:
-            return await coordinator.commit_file(request)
-        if not request.batches:
+            return await coordinator.commit_file(message.file)
+        batches = message.file.batches
+        if not batches:
             return await self._ask_leader(
-                ops.CATALOGUE,
-                lambda client: client.commit_file(request, timeout_ms=timeout_ms),
-                timeout_ms=timeout_ms,
+                ops.CATALOGUE, COMMIT_FILE, message, timeout_ms=timeout_ms
             )
-
-        async def commit(
-            client: CoordinatorClient, positions: Sequence[int], timeout_ms: int
-        ) -> Sequence[ops.BatchCommit]:
-            share = ops.CommitFile(
-                object_key=request.object_key,
-                file_size_bytes=request.file_size_bytes,
-                uploader_broker_id=request.uploader_broker_id,
-                batches=[request.batches[position] for position in positions],
-                object_format=request.object_format,
-                owner_ids=request.owner_ids,
-            )
-            return await client.commit_file(share, timeout_ms=timeout_ms)
-
-        results = await self._route(
-            [batch.partition for batch in request.batches],
-            commit,
-            lambda error: ops.BatchCommit(error=error),
-            timeout_ms=timeout_ms,
-        )
+        results = await self._route(COMMIT_FILE, message, timeout_ms=timeout_ms)
         for result in results:
             if isinstance(result.error, CommitOutcomeUnknown):
                 raise result.error  # repeating the whole gives what was committed its first answer
         tried = [
             result
-            for result, batch in zip(results, request.batches, strict=True)
-            if self._knows(self.coordinator_of(batch.partition))
+            for result, partition in zip(results, partitions_of(batches), strict=True)
+            if self._knows(self.coordinator_of(partition))
         ]
         if tried and all(isinstance(result.error, NotCoordinator) for result in tried):
             # Nothing happened at all, so the whole commit may be tried again later.
-            raise NotCoordinator(f"{request.object_key}: {tried[0].error}")
+            raise NotCoordinator(f"{message.file.object_key}: {tried[0].error}")
         return results
 
-    def _owned(self, request: ops.CommitFile) -> ops.CommitFile:
-        coordinators = {self.coordinator_of(batch.partition) for batch in request.batches}
+    def _owned(self, file: ops.CommitFile) -> ops.CommitFile:
+        coordinators = set(map(self.coordinator_of, partitions_of(file.batches)))
         owners = set(filter(self._knows, coordinators)) or {ops.CATALOGUE}
-        return ops.CommitFile(
-            object_key=request.object_key,
-            file_size_bytes=request.file_size_bytes,
-            uploader_broker_id=request.uploader_broker_id,
-            batches=request.batches,
-            object_format=request.object_format,
-            owner_ids=permuted_owners(request.object_key, owners),
-        )
+        return replace(file, owner_ids=permuted_owners(file.object_key, owners))
 
-    async def delete_records(
-        self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.DeletedRecords]:
-        """See `CoordinatorClient`."""
-        return await self._route(
-            [request.partition for request in requests],
-            lambda client, positions, timeout_ms: client.delete_records(
-                [requests[at] for at in positions], timeout_ms=timeout_ms
-            ),
-            lambda error: ops.DeletedRecords(error=error),
-            timeout_ms=timeout_ms,
-        )
-
-    async def list_offsets(
-        self, requests: Sequence[ops.ListOffsets], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.ListedOffset]:
-        """See `CoordinatorClient`."""
-        return await self._route(
-            [request.partition for request in requests],
-            lambda client, positions, timeout_ms: client.list_offsets(
-                [requests[at] for at in positions], timeout_ms=timeout_ms
-            ),
-            lambda error: ops.ListedOffset(error=error),
-            timeout_ms=timeout_ms,
-        )
-
-    async def find_batches(
-        self,
-        requests: Sequence[ops.FindBatches],
-        *,
-        max_bytes: int,
-        at_least_one: bool = True,
-        batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
-        timeout_ms: int = TIMEOUT_MS,
+    async def _find_batches(
+        self, message: FindBatchesMessage, timeout_ms: int
     ) -> Sequence[ops.FoundBatches]:
-        """See `CoordinatorClient`; the leader is asked only for what a follower cannot know yet."""
-        found = await self._local.find_batches(
-            requests,
-            max_bytes=max_bytes,
-            at_least_one=at_least_one,
-            batches_per_partition_max=batches_per_partition_max,
-            timeout_ms=timeout_ms,
-        )
+        """The leader is asked only for what a follower cannot know yet."""
+        found = await self._local.call(FIND_BATCHES, message, timeout_ms=timeout_ms)
         behind = [
             position
-            for position, (request, answer) in enumerate(zip(requests, found, strict=True))
+            for position, (request, answer) in enumerate(zip(message.requests, found, strict=True))
             if isinstance(answer.error, NotCoordinator)
             or (answer.error is None and request.offset > answer.high_watermark)
         ]
         if not behind:
             return found
         answers = list(found)
+        newer_ones = message._replace(
+            requests=[message.requests[position] for position in behind], at_least_one=False
+        )
         try:
-            newer = await self._route(
-                [requests[position].partition for position in behind],
-                lambda client, positions, timeout_ms: client.find_batches(
-                    [requests[behind[at]] for at in positions],
-                    max_bytes=max_bytes,
-                    at_least_one=False,
-                    batches_per_partition_max=batches_per_partition_max,
-                    timeout_ms=timeout_ms,
-                ),
-                lambda error: ops.FoundBatches(error=error),
-                timeout_ms=timeout_ms,
-                once=True,
-            )
+            newer = await self._route(FIND_BATCHES, newer_ones, timeout_ms=timeout_ms, once=True)
         except (Retriable, CommitOutcomeUnknown) as error:
             _logger.info("nobody to ask what is newer than this replica: %s", error)
             return answers
@@ -560,36 +406,7 @@ class RoutedClient:
                 answers[position] = answer
         return answers
 
-    # -- files ----------------------------------------------------------------------------------
-
-    async def describe_files(
-        self,
-        keys: Sequence[ObjectKey],
-        *,
-        coordinator: int | None = None,
-        timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[ops.DescribedFile]:
-        """See `CoordinatorClient`; without `coordinator`, those led in this process answer."""
-        if coordinator is None:
-            return await self._local.describe_files(keys, timeout_ms=timeout_ms)
-        client = await self._leader_of(coordinator)
-        return await client.describe_files(keys, coordinator=coordinator, timeout_ms=timeout_ms)
-
-    async def tombstone_files(
-        self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.Tombstone]:
-        """See `CoordinatorClient`."""
-        client = await self._leader_of(coordinator)
-        return await client.tombstone_files(coordinator, keys, timeout_ms=timeout_ms)
-
-    async def hand_over_files(
-        self, coordinator: int, files: Sequence[ops.HandedFile], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        """See `CoordinatorClient`."""
-        client = await self._leader_of(coordinator)
-        return await client.hand_over_files(coordinator, files, timeout_ms=timeout_ms)
-
-    # -- producers, segments, brokers -----------------------------------------------------------
+    # -- producers ------------------------------------------------------------------------------
 
     async def allocate_producer_id(self) -> int:
         """A producer id that was never given out before, and never will be again."""
@@ -599,14 +416,6 @@ class RoutedClient:
             producer_id = self._producer_ids[0]
             self._producer_ids = self._producer_ids[1:]
         return producer_id
-
-    async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
-        """See `CoordinatorClient`."""
-        return await self._ask_leader(
-            ops.CATALOGUE,
-            lambda client: client.allocate_producer_ids(timeout_ms=timeout_ms),
-            timeout_ms=timeout_ms,
-        )
 
     async def producers(
         self, partition: TopicIdPartition, *, limit: int
@@ -622,56 +431,3 @@ class RoutedClient:
         return await replica.state.read(
             partial(producers_of, partition_id=partition_id, limit=limit)
         )
-
-    async def plan_segments(
-        self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.SegmentPlan]:
-        """See `CoordinatorClient`; plans of every coordinator that can be reached.
-
-        Raises what the first one raised when none can be.
-        """
-        clients: list[CoordinatorClient] = []
-        errors: list[DisklessError] = []
-        for partition in self._local.partitions:
-            try:
-                client = await self._leader_of(partition.index)
-            except NotCoordinator as error:
-                errors.append(error)
-            else:
-                if client not in clients:
-                    clients.append(client)
-        plans: list[ops.SegmentPlan] = []
-        answered = 0
-        for client in clients:
-            try:
-                plans += await client.plan_segments(
-                    include_partial=include_partial, timeout_ms=timeout_ms
-                )
-                answered += 1
-            except (Retriable, CommitOutcomeUnknown) as error:
-                errors.append(error)
-        if not answered:
-            raise errors[0]
-        for problem in errors:
-            _logger.warning("a coordinator did not plan segments: %s", problem)
-        return plans
-
-    async def commit_segments(
-        self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.SegmentCommit]:
-        """See `CoordinatorClient`."""
-        return await self._route(
-            [segment.partition for segment in segments],
-            lambda client, positions, timeout_ms: client.commit_segments(
-                [segments[at] for at in positions], timeout_ms=timeout_ms
-            ),
-            lambda error: ops.SegmentCommit(error=error),
-            timeout_ms=timeout_ms,
-        )
-
-    async def register_broker(
-        self, broker: ops.RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
-    ) -> None:
-        """See `CoordinatorClient`. Raises what it raises, at once."""
-        client = await self._leader_of(ops.CATALOGUE)
-        await client.register_broker(broker, timeout_ms=timeout_ms)

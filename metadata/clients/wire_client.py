@@ -30,45 +30,18 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
-from uuid import UUID
+from typing import Final, Protocol, Self
 
-from metadata import operations as ops
-from metadata.clients.coordinator_client import BATCHES_PER_PARTITION_MAX, TIMEOUT_MS
-from metadata.messages.brokers import (
-    ALLOCATE_PRODUCER_IDS,
-    ALTER_TOPIC_CONFIGS,
-    COMMIT_SEGMENTS_HERE,
-    CREATE_PARTITIONS_AT,
-    CREATE_TOPICS,
-    DELETE_TOPICS_AT,
-    HAND_OVER_FILES,
-    PLAN_SEGMENTS_HERE,
-    REGISTER_BROKER,
-    TOMBSTONE_FILES,
-    CreatePartitionsAtMessage,
-    DeleteTopicsAtMessage,
-    HandOverFilesMessage,
-    TombstoneFilesMessage,
+from metadata.clients.coordinator_client import (
+    TIMEOUT_MS,
+    Answer,
+    CoordinatorClient,
+    Request,
 )
 from metadata.messages.codec import Operation, reading
-from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
-from metadata.messages.coordinator import (
-    CREATE_PARTITIONS,
-    DELETE_RECORDS,
-    DELETE_TOPICS,
-    DESCRIBE_FILES,
-    LIST_OFFSETS,
-    DescribeFilesMessage,
-)
-from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
-from metadata.messages.quotas import ALTER_CLIENT_QUOTAS
 from wal.clock import Clock
-from wal.coordinates import ObjectKey
 from wal.errors import (
     CommitFailed,
-    CommitOutcomeUnknown,
-    DisklessError,
     InvalidRequest,
     Overloaded,
 )
@@ -96,9 +69,6 @@ _REQUEST_START: Final = struct.Struct(">ihhih")
 """Frame length, API key, version, correlation id, length of the client id."""
 _RESPONSE_BYTES_MIN: Final = 5
 """Correlation id and an empty tag section."""
-
-_Asked = TypeVar("_Asked")
-_Answer = TypeVar("_Answer")
 
 
 class Connect(Protocol):
@@ -220,7 +190,7 @@ class _Connection(asyncio.Protocol):
                 pending.frame.set_result(None)
 
 
-class WireClient:
+class WireClient(CoordinatorClient):
     """The coordinators of the broker at one address. Enter it; leaving closes the connection."""
 
     def __init__(
@@ -271,135 +241,18 @@ class WireClient:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    # --- the operations
-
-    async def create_partitions(
-        self, topics: Sequence[ops.CreatePartitions], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        return await self._call(CREATE_PARTITIONS, topics, timeout_ms)
-
-    async def create_topics(
-        self, topics: Sequence[ops.CreateTopic], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.TopicDescription | DisklessError]:
-        return await self._call(CREATE_TOPICS, topics, timeout_ms)
-
-    async def delete_topics(
-        self, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        return await self._call(DELETE_TOPICS, topic_ids, timeout_ms)
-
-    async def alter_topic_configs(
-        self, requests: Sequence[ops.AlterTopicConfigs], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.AlteredTopicConfigs]:
-        return await self._call(ALTER_TOPIC_CONFIGS, requests, timeout_ms)
-
-    async def alter_client_quotas(
-        self, requests: Sequence[ops.AlterClientQuotas], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        return await self._call(ALTER_CLIENT_QUOTAS, requests, timeout_ms)
-
-    async def commit_file(
-        self, request: ops.CommitFile, *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.BatchCommit]:
-        return await self._call(COMMIT_FILE, CommitFileMessage(request), timeout_ms)
-
-    async def delete_records(
-        self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.DeletedRecords]:
-        return await self._call(DELETE_RECORDS, requests, timeout_ms)
-
-    async def list_offsets(
-        self, requests: Sequence[ops.ListOffsets], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.ListedOffset]:
-        return await self._call(LIST_OFFSETS, requests, timeout_ms)
-
-    async def find_batches(
-        self,
-        requests: Sequence[ops.FindBatches],
-        *,
-        max_bytes: int,
-        at_least_one: bool = True,
-        batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
-        timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[ops.FoundBatches]:
-        message = FindBatchesMessage(requests, max_bytes, batches_per_partition_max, at_least_one)
-        return await self._call(FIND_BATCHES, message, timeout_ms)
-
-    async def describe_files(
-        self,
-        keys: Sequence[ObjectKey],
-        *,
-        coordinator: int | None = None,
-        timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[ops.DescribedFile]:
-        return await self._call(DESCRIBE_FILES, DescribeFilesMessage(keys, coordinator), timeout_ms)
-
-    async def allocate_producer_ids(self, *, timeout_ms: int = TIMEOUT_MS) -> range:
-        (block,) = await self._call(ALLOCATE_PRODUCER_IDS, None, timeout_ms)
-        if isinstance(block, DisklessError):
-            raise block
-        return block
-
-    async def tombstone_files(
-        self, coordinator: int, keys: Sequence[ObjectKey], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.Tombstone]:
-        return await self._call(
-            TOMBSTONE_FILES, TombstoneFilesMessage(coordinator, keys), timeout_ms
-        )
-
-    async def hand_over_files(
-        self, coordinator: int, files: Sequence[ops.HandedFile], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        return await self._call(
-            HAND_OVER_FILES, HandOverFilesMessage(coordinator, files), timeout_ms
-        )
-
-    async def create_partitions_at(
-        self,
-        coordinator: int,
-        topics: Sequence[ops.CreatePartitionsAt],
-        *,
-        timeout_ms: int = TIMEOUT_MS,
-    ) -> Sequence[DisklessError | None]:
-        return await self._call(
-            CREATE_PARTITIONS_AT, CreatePartitionsAtMessage(coordinator, topics), timeout_ms
-        )
-
-    async def delete_topics_at(
-        self, coordinator: int, topic_ids: Sequence[UUID], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[DisklessError | None]:
-        return await self._call(
-            DELETE_TOPICS_AT, DeleteTopicsAtMessage(coordinator, topic_ids), timeout_ms
-        )
-
-    async def plan_segments(
-        self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.SegmentPlan]:
-        (plans,) = await self._call(PLAN_SEGMENTS_HERE, include_partial, timeout_ms)
-        if isinstance(plans, DisklessError):
-            raise plans
-        return plans
-
-    async def commit_segments(
-        self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
-    ) -> Sequence[ops.SegmentCommit]:
-        return await self._call(COMMIT_SEGMENTS_HERE, segments, timeout_ms)
-
-    async def register_broker(
-        self, broker: ops.RegisteredBroker, *, timeout_ms: int = TIMEOUT_MS
-    ) -> None:
-        (error,) = await self._call(REGISTER_BROKER, broker, timeout_ms)
-        if error is not None:
-            raise error
-
     # --- one call
 
-    async def _call(
-        self, operation: Operation[_Asked, _Answer], asked: _Asked, timeout_ms: int
-    ) -> Sequence[_Answer]:
-        """Raises what concerns the call as a whole."""
+    async def call(
+        self,
+        operation: Operation[Request, Answer],
+        request: Request,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> Sequence[Answer]:
+        """See `CoordinatorClient`."""
         timeout_ms = min(max(timeout_ms, 0), _INT32_MAX)
-        body = operation.encode_request(asked, timeout_ms)
+        body = operation.encode_request(request, timeout_ms)
         if len(body) > self._request_bytes_max:
             raise InvalidRequest(
                 f"a {operation.name} request of {len(body)} bytes; {self.address} takes "
@@ -415,14 +268,14 @@ class WireClient:
             if connection is None:
                 raise CommitFailed(text) from error
             self._drop_if_overdue(connection)
-            raise _unanswered(operation, text) from error
+            raise operation.unanswered(text) from error
         if frame is None:
-            raise _unanswered(operation, f"{self.address}, {operation.name}: {connection.lost}")
+            raise operation.unanswered(f"{self.address}, {operation.name}: {connection.lost}")
         try:
-            answers, call_error = operation.decode_response(asked, _response_body(frame))
+            answers, call_error = operation.decode_response(request, _response_body(frame))
         except InvalidRequest as error:
             connection.drop(f"no answer to {operation.name}: {error}")
-            raise _unanswered(operation, f"{self.address}: {error}") from error
+            raise operation.unanswered(f"{self.address}: {error}") from error
         if call_error is not None:
             raise call_error
         return answers
@@ -514,7 +367,3 @@ def _response_body(frame: bytes) -> bytes:
         header.skip(_FRAME_LENGTH.size)
         header.skip_tags()
         return header.raw(header.end - header.position)
-
-
-def _unanswered(operation: Operation[Any, Any], text: str) -> DisklessError:
-    return CommitOutcomeUnknown(text) if operation.changes_state else CommitFailed(text)

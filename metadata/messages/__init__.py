@@ -1,7 +1,8 @@
 """The coordinator's operations as bytes: KIP-1164's, and those between brokers beside it.
 
-- `codec`: what all messages have in common
+- `codec`: what an operation is, one row each; what all messages have in common
+- `shapes`: the shapes of requests and answers that rows are put together from
 - `coordinator`, `commit_file`, `find_batches`: KIP-1164's operations
-- `brokers`, `quotas`, `segments`: registration and the like; client quotas; those of a tiering job
+- `brokers`: those between brokers beside them; `segments`: the two of a tiering job
 - `errors`: our errors as Kafka's codes, and back
 """

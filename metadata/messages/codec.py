@@ -6,9 +6,11 @@ encoding of wal/wire/fields.py under request header v2 and response header v1:
     request    fields of the operation, TimeoutMs int32, tag section
     response   ThrottleTimeMs int32, fields of the operation, tag section
 
-An `Operation` is one of them: it turns a request value and its answers into bytes and back, and
-adds what is the same for all. The values are those of `CoordinatorClient`: flat lists in the order
-of the request, an error inside the entry it belongs to.
+An `Operation` is one of them, and the one place that describes it: its bytes, whom it is addressed
+to, what a coordinator does with it, how it fails. From this row follow the client over a socket,
+the routing, the served API (metadata/clients, diskless/api/coordinator). Answers are flat lists in
+the order of the request, an error inside the entry it belongs to. The shapes that requests and
+answers have in common are in metadata/messages/shapes.py.
 
 - Entries are grouped by topic on the wire. A group is a run of entries of one topic, so the order
   of the list is that of the bytes, a topic may have several groups and a partition several entries.
@@ -25,27 +27,24 @@ that nobody knows are skipped at every level.
 """
 
 import struct
-from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Final, Generic, TypeVar
-from uuid import UUID
+from enum import Enum
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from metadata.messages.errors import coordinator_code, coordinator_error, message_of
+from metadata.operations import CATALOGUE
 from wal.coordinates import TopicIdPartition
-from wal.errors import CorruptLog, DisklessError, InvalidRequest
-from wal.wire.fields import (
-    INT16,
-    INT32,
-    NO_TAGS,
-    UUID_BYTES,
-    FieldReader,
-    tag_section,
-    uvarint,
+from wal.errors import (
+    CommitFailed,
+    CommitOutcomeUnknown,
+    CorruptLog,
+    DisklessError,
+    InvalidRequest,
+    NotCoordinator,
 )
-from wal.wire.layouts import Field, Layout, closed
+from wal.wire.fields import INT16, INT32, NO_TAGS, FieldReader, tag_section, uvarint
 
 CALL_ERROR_TAG: Final = 10_000
 """In every response: ErrorCode int16, ErrorMessage string; the call failed as a whole."""
@@ -60,13 +59,12 @@ _INDEX_BYTES: Final = 4
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 Entry = TypeVar("Entry")
-Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
 Steps = Generator[Any, None, Result]
 """Work on many entries, which yields wherever it may be interrupted; its result at the end."""
 
-_PIECES_JOINED: Final = 1_000
+PIECES_JOINED: Final = 1_000
 
 Tags = Mapping[int, FieldReader]
 """The tagged fields of a message, by tag."""
@@ -146,30 +144,94 @@ def reading(reader: FieldReader) -> Iterator[None]:
         raise InvalidRequest(str(error)) from error
 
 
+class Address(Enum):
+    """Which coordinators an operation is for."""
+
+    CATALOGUE = "the catalogue, which sees to the others"
+    NAMED = "the one that `request.coordinator` names, or for None as LED"
+    BY_PARTITION = "for each entry the one that its partition was assigned to"
+    LED = "all that are led where the request arrives"
+
+
+class RequestShape(NamedTuple, Generic[Request]):
+    """How requests are written and read, and what entries they are made of."""
+
+    write: Callable[[Request, list[bytes]], Mapping[int, bytes]]
+    """Appends the fields; gives the tagged ones."""
+    read: Callable[[MessageReader], tuple[Request, int] | Steps[tuple[Request, int]]]
+    """The request, and for how many milliseconds its sender waits; in steps if it may be long."""
+    entries: Callable[[Request], Sequence[Any]]
+    """What each answer is about."""
+    share: Callable[[Request, Sequence[Any]], Request]
+    """The same request about some of its entries."""
+
+
+class AnswerShape(NamedTuple, Generic[Request, Answer]):
+    """How answers are written and read; they match the entries of the request by position."""
+
+    write: Callable[[Request, Sequence[Answer], list[bytes]], Steps[None] | None]
+    read: Callable[[MessageReader, Request], Sequence[Answer]]
+
+
+def error_of(answer: Any) -> DisklessError | None:
+    """The error in an answer to an entry, or that it is."""
+    error: DisklessError | None = getattr(answer, "error", None)
+    return answer if isinstance(answer, DisklessError) else error
+
+
+def the_error(error: DisklessError) -> Any:
+    """The answer to an entry that failed, where answers are values or errors."""
+    return error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation(Generic[Request, Answer]):
-    """One API of the coordinator: how its requests and its answers are written and read."""
+    """One API of the coordinators: all that is different from one to the other."""
 
     key: int
     name: str
-    changes_state: bool
-    """Whether it may have changed something when no answer came."""
-    write_request: Callable[[Request, list[bytes]], Mapping[int, bytes]]
-    """Appends the fields; gives the tagged ones."""
-    read_request: Callable[[MessageReader], tuple[Request, int] | Steps[tuple[Request, int]]]
-    """The request, and for how many milliseconds its sender waits; in steps if it may be long."""
-    write_answers: Callable[[Request, Sequence[Answer], list[bytes]], Steps[None] | None]
-    read_answers: Callable[[MessageReader, Request], Sequence[Answer]]
-    failed: Callable[[DisklessError], Answer]
+    address: Address
+    request: RequestShape[Request]
+    answers: AnswerShape[Request, Answer]
+    at: Callable[[Any, Request], Awaitable[Sequence[Answer]]] | None = None
+    """How a PartitionCoordinator (metadata/coordinator), which stands above this module, does it.
+    None: it takes several of them, or none; LocalClient has how."""
+    merged: Callable[[Request, Sequence[Sequence[Answer]]], Sequence[Answer]] | None = None
+    """The answers of several coordinators, or brokers, to the same request as one; for LED."""
+    failed: Callable[[DisklessError], Answer] = the_error
     """The answer to one entry when the whole call went wrong."""
-    count: Callable[[Request], int]
-    """How many answers there are."""
+    changes_state: bool = True
+    """Whether it may have changed something when no answer came."""
+    is_repeated: bool = True
+    """Whether a sender looks for another leader when the first one does not answer. Not where the
+    next round of some worker does the same again."""
+    contained: tuple[type[DisklessError], ...] = (
+        NotCoordinator,
+        CommitFailed,
+        CommitOutcomeUnknown,
+    )
+    """What one coordinator raises of these concerns its own entries alone; the rest is raised."""
+
+    def coordinator_of(self, request: Any) -> int | None:
+        """The one coordinator that a request is for, if there is one."""
+        if self.address is Address.CATALOGUE:
+            return CATALOGUE
+        named: int | None = request.coordinator if self.address is Address.NAMED else None
+        return named
+
+    def count(self, request: Request) -> int:
+        """How many answers there are."""
+        return len(self.request.entries(request))
+
+    def unanswered(self, text: str) -> DisklessError:
+        """The error of a call that was sent, or begun, and not answered."""
+        return CommitOutcomeUnknown(text) if self.changes_state else CommitFailed(text)
 
     def encode_request(self, request: Request, timeout_ms: int) -> bytes:
         """Raises InvalidRequest when a value has no place in its field."""
         parts: list[bytes] = []
         try:
-            tags = self.write_request(request, parts)
+            tags = self.request.write(request, parts)
             parts += (INT32.pack(timeout_ms), tag_section(tags))
         except (struct.error, ValueError) as error:
             raise InvalidRequest(f"{self.name}: {error}") from error
@@ -183,7 +245,7 @@ class Operation(Generic[Request, Answer]):
         """The same."""
         reader = MessageReader(body, f"{self.name} request", changes_state=self.changes_state)
         with reading(reader):
-            read = self.read_request(reader)
+            read = self.request.read(reader)
             return (yield from read) if isinstance(read, Generator) else read
 
     def encode_response(self, request: Request, answers: Sequence[Answer]) -> bytes:
@@ -210,13 +272,13 @@ class Operation(Generic[Request, Answer]):
         parts = [INT32.pack(0)]
         # Small pieces are joined on the way, so that little is left for the end.
         joined: list[bytes] = []
-        for _ in self.write_answers(request, answers, parts) or ():
-            if len(parts) >= _PIECES_JOINED:
+        for _ in self.answers.write(request, answers, parts) or ():
+            if len(parts) >= PIECES_JOINED:
                 joined.append(b"".join(parts))
                 parts.clear()
             yield
         parts.append(tag_section(tags))
-        if len(parts) < _PIECES_JOINED:
+        if len(parts) < PIECES_JOINED:
             parts = [b"".join(parts)]
         return [*joined, *parts]
 
@@ -231,7 +293,7 @@ class Operation(Generic[Request, Answer]):
         call_error = None
         with reading(reader):
             reader.int32()
-            answers = self.read_answers(reader, request)
+            answers = self.answers.read(reader, request)
             for tag, content in reader.tags():
                 if tag == CALL_ERROR_TAG:
                     code, message = content.int16(), content.compact_string()
@@ -257,85 +319,6 @@ def error_fields(error: DisklessError | None) -> bytes:
 _NO_ERROR: Final = INT16.pack(0) + b"\x00"
 
 
-ERROR: Final = Field(error_fields, lambda reader: reader.error(), 3)
-"""An error, or none, as ErrorCode and ErrorMessage; read by a MessageReader."""
-
-ERRORS: Final = closed(ERROR)
-"""An answer that is nothing else."""
-
-TOPIC_ID: Final = closed(Field(lambda topic_id: topic_id.bytes, FieldReader.uuid, UUID_BYTES))
-
-
-def write_entries(
-    of: Layout[Any], entries: Iterable[Any], parts: list[bytes]
-) -> Mapping[int, bytes]:
-    """A compact array of what a request is about."""
-    pieces = [*map(of.write, entries)]
-    parts += (uvarint(len(pieces) + 1), *pieces)
-    return {}
-
-
-def read_entries(of: Layout[Entry], reader: MessageReader) -> Steps[tuple[list[Entry], int]]:
-    """The same of a request, in steps, and TimeoutMs."""
-    entries = []
-    for _ in reader.entries(of.bytes_min):
-        entries.append(of.read(reader))
-        yield
-    timeout_ms, _ = reader.request_end()
-    return entries, timeout_ms
-
-
-def write_answers(of: Layout[Any], answers: Sequence[Any], parts: list[bytes]) -> Steps[None]:
-    """A compact array of answers, in steps."""
-    parts.append(uvarint(len(answers) + 1))
-    for answer in answers:
-        parts.append(of.write(answer))
-        yield
-
-
-def read_answers(of: Layout[Entry], reader: MessageReader) -> Sequence[Entry]:
-    """The same, read at once."""
-    return [of.read(reader) for _ in reader.entries(of.bytes_min)]
-
-
-def write_by_topic(
-    parts: list[bytes], partitions: Sequence[TopicIdPartition], entries: Sequence[bytes]
-) -> None:
-    """Topics[] of TopicId, Partitions[] of PartitionIndex and an entry, which is a closed struct.
-
-    Entry and partition match by position; runs of one topic become its groups.
-    """
-    groups: list[bytes] = []
-    topic_count = 0
-    for topic_id, run in groupby(zip(partitions, entries, strict=True), _topic_of):
-        topic_count += 1
-        group = [INT32.pack(partition[1]) + entry for partition, entry in run]
-        groups += (topic_id.bytes, uvarint(len(group) + 1), *group, NO_TAGS)
-    parts += (uvarint(topic_count + 1), *groups)
-
-
-def write_answers_by_topic(
-    parts: list[bytes], partitions: Iterable[TopicIdPartition], entries: Iterable[bytes]
-) -> Steps[None]:
-    """As `write_by_topic`, in steps."""
-    groups: list[bytes] = []
-    topic_count = 0
-    for topic_id, run in groupby(zip(partitions, entries, strict=True), _topic_of):
-        topic_count += 1
-        pieces: list[bytes] = []
-        joined: list[bytes] = []
-        count = 0
-        for partition, entry in run:
-            pieces.append(INT32.pack(partition[1]) + entry)
-            count += 1
-            if len(pieces) >= _PIECES_JOINED:
-                joined.append(b"".join(pieces))
-                pieces.clear()
-            yield
-        groups += (topic_id.bytes, uvarint(count + 1), *joined, b"".join(pieces), NO_TAGS)
-    parts += (uvarint(topic_count + 1), *groups)
-
-
 def at_once(steps: Steps[Result]) -> Result:
     """The result of steps."""
     try:
@@ -344,31 +327,3 @@ def at_once(steps: Steps[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
-
-
-def _topic_of(item: tuple[TopicIdPartition, bytes]) -> UUID:
-    return item[0][0]
-
-
-def in_order(
-    asked: Sequence[Key], answered: Sequence[tuple[Key, Entry]], reader: FieldReader
-) -> list[Entry]:
-    """The answers in the order of `asked`, whatever the order they came in.
-
-    Raises CorruptLog when they are not the answers to just that.
-    """
-    if len(asked) == len(answered) and all(
-        key == answer[0] for key, answer in zip(asked, answered, strict=True)
-    ):
-        return [answer for _, answer in answered]
-    found: defaultdict[Key, deque[Entry]] = defaultdict(deque)
-    for key, answer in answered:
-        found[key].append(answer)
-    ordered = []
-    for key in asked:
-        if not found[key]:
-            raise reader.corrupt(f"no answer for {key}")
-        ordered.append(found[key].popleft())
-    if len(ordered) != len(answered):
-        raise reader.corrupt(f"{len(answered)} answers to {len(asked)} questions")
-    return ordered

@@ -20,16 +20,24 @@ without an error.
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from metadata.messages.codec import MessageReader, Operation, error_fields
+from metadata.messages.codec import (
+    Address,
+    AnswerShape,
+    MessageReader,
+    Operation,
+    RequestShape,
+    error_fields,
+)
 from metadata.operations import BatchCommit, CommitFile
 from wal.batch_extents import BatchExtents
 from wal.columns import Int64s, Rows, row_type
 from wal.coordinates import CREATE_TIME, ObjectKey
-from wal.errors import DisklessError, InvalidRecord
+from wal.errors import DisklessError, InvalidRecord, NotCoordinator, ObjectExpired, Rejected
 from wal.wire.fields import (
     INT8,
     INT32,
@@ -39,8 +47,6 @@ from wal.wire.fields import (
     compact_string,
     uvarint,
 )
-
-COMMIT_FILE_KEY: Final = 95
 
 UPLOADER_BROKER_ID_TAG: Final = 10_000
 BATCH_CRCS_TAG: Final = 10_001
@@ -246,13 +252,19 @@ def _read_commits(reader: MessageReader, message: CommitFileMessage) -> Sequence
 
 
 COMMIT_FILE: Final[Operation[CommitFileMessage, BatchCommit]] = Operation(
-    key=COMMIT_FILE_KEY,
+    key=95,
     name="DisklessCommitFile",
-    changes_state=True,
-    write_request=_write_commit_file,
-    read_request=_read_commit_file,
-    write_answers=_write_commits,
-    read_answers=_read_commits,
+    address=Address.BY_PARTITION,
+    request=RequestShape(
+        _write_commit_file,
+        _read_commit_file,
+        lambda message: message.file.batches,
+        lambda message, batches: message._replace(file=replace(message.file, batches=batches)),
+    ),
+    answers=AnswerShape(_write_commits, _read_commits),
+    at=lambda coordinator, message: coordinator.commit_file(message.file),
     failed=lambda error: BatchCommit(error=error),
-    count=lambda message: len(message.file.batches),
+    # What one coordinator refuses for the whole object concerns its batches alone; repeating the
+    # commit then gives each its first answer again.
+    contained=(NotCoordinator, Rejected, ObjectExpired),
 )

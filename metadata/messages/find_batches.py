@@ -20,15 +20,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from metadata.messages.codec import (
+    Address,
+    AnswerShape,
     MessageReader,
     Operation,
+    RequestShape,
     Steps,
-    in_order,
-    write_answers_by_topic,
-    write_by_topic,
 )
 from metadata.messages.commit_file import MAGIC
 from metadata.messages.errors import coordinator_code
+from metadata.messages.shapes import read_answers_by_topic, write_answers_by_topic, write_by_topic
 from metadata.operations import (
     PARQUET_SEGMENT,
     WRITE_AHEAD_MULTI_SEGMENT,
@@ -38,7 +39,7 @@ from metadata.operations import (
     SegmentExtent,
     WalExtent,
 )
-from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset
 from wal.wire.fields import (
     INT8,
     INT16,
@@ -49,8 +50,6 @@ from wal.wire.fields import (
     tag_section,
     uvarint,
 )
-
-FIND_BATCHES_KEY: Final = 98
 
 AT_LEAST_ONE_TAG: Final = 10_000
 OBJECT_FORMAT_TAG: Final = 10_000
@@ -163,15 +162,14 @@ def _write_extent(extent: Extent, parts: list[bytes]) -> None:
 
 
 def _read_found(reader: MessageReader, message: FindBatchesMessage) -> Sequence[FoundBatches]:
-    def read(partition: TopicIdPartition) -> tuple[TopicIdPartition, FoundBatches]:
+    def read() -> FoundBatches:
         error = reader.error_code()
         log_start_offset, high_watermark = reader.int64(), reader.int64()
         count = reader.array_count(_FOUND_BYTES_MIN)
         extents = [_read_extent(reader) for _ in range(count)]
-        return partition, FoundBatches(log_start_offset, high_watermark, extents, error)
+        return FoundBatches(log_start_offset, high_watermark, extents, error)
 
-    answered = reader.by_topic(19, read)
-    return in_order([request.partition for request in message.requests], answered, reader)
+    return read_answers_by_topic(reader, message.requests, 19, read)
 
 
 def _read_extent(reader: MessageReader) -> Extent:
@@ -215,13 +213,16 @@ def _read_extent(reader: MessageReader) -> Extent:
 
 
 FIND_BATCHES: Final[Operation[FindBatchesMessage, FoundBatches]] = Operation(
-    key=FIND_BATCHES_KEY,
+    key=98,
     name="DisklessFindBatches",
-    changes_state=False,
-    write_request=_write_find_batches,
-    read_request=_read_find_batches,
-    write_answers=_write_found,
-    read_answers=_read_found,
+    address=Address.BY_PARTITION,
+    request=RequestShape(
+        _write_find_batches,
+        _read_find_batches,
+        lambda message: message.requests,
+        lambda message, requests: message._replace(requests=requests),
+    ),
+    answers=AnswerShape(_write_found, _read_found),
     failed=lambda error: FoundBatches(error=error),
-    count=lambda message: len(message.requests),
+    changes_state=False,
 )

@@ -17,9 +17,6 @@ FILES_OF_A_FOLDER_MAX: Final = 16
 LINES_MAX: Final = 500
 LINES_OF_LONG_FILES: Final[Mapping[str, int]] = {
     "diskless/protocol/messages.py": 550,
-    "metadata/clients/local_client.py": 650,
-    "metadata/clients/routed_client.py": 700,
-    "metadata/clients/wire_client.py": 550,
     "metadata/log/object_log.py": 600,
     "metadata/rebuild/plan.py": 800,
 }

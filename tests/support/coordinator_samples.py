@@ -25,7 +25,7 @@ from metadata.messages.coordinator import (
 )
 from metadata.messages.errors import COORDINATOR_CODES, REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
-from metadata.messages.quotas import ALTER_CLIENT_QUOTAS
+from metadata.messages.shapes import Addressed
 from metadata.operations import (
     AlterClientQuotas,
     AlteredTopicConfigs,
@@ -219,13 +219,13 @@ _SAMPLES: Final = [
     ),
     Samples(
         own.TOMBSTONE_FILES,
-        st.builds(own.TombstoneFilesMessage, INT32, _lists(TEXT)),
+        st.builds(Addressed, INT32, _lists(TEXT)),
         st.builds(Tombstone, st.booleans(), st.none() | ERRORS),
     ),
     Samples(
         own.HAND_OVER_FILES,
         st.builds(
-            own.HandOverFilesMessage,
+            Addressed,
             INT32,
             _lists(
                 st.builds(
@@ -242,7 +242,7 @@ _SAMPLES: Final = [
     Samples(
         own.CREATE_PARTITIONS_AT,
         st.builds(
-            own.CreatePartitionsAtMessage,
+            Addressed,
             INT32,
             _lists(
                 st.builds(
@@ -257,7 +257,7 @@ _SAMPLES: Final = [
     ),
     Samples(
         own.DELETE_TOPICS_AT,
-        st.builds(own.DeleteTopicsAtMessage, INT32, _lists(TOPIC_IDS)),
+        st.builds(Addressed, INT32, _lists(TOPIC_IDS)),
         st.none() | ERRORS,
     ),
     Samples(
@@ -305,7 +305,7 @@ _SAMPLES: Final = [
         st.builds(AlteredTopicConfigs, st.booleans(), CONFIGS, st.none() | ERRORS),
     ),
     Samples(
-        ALTER_CLIENT_QUOTAS,
+        own.ALTER_CLIENT_QUOTAS,
         _lists(
             st.builds(
                 AlterClientQuotas,

@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from diskless.api.access import Access
-from diskless.api.coordinator.commit_segments import commit_segments_handler
-from diskless.api.coordinator.plan_segments import plan_segments_handler
+from diskless.api.coordinator.segments import commit_segments_handler, plan_segments_handler
 from diskless.authorization import AllowEverything
 from diskless.ports import ClientInfo
 from metadata.messages.segments import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY

@@ -148,6 +148,13 @@ def layout(kind: type[Value], *names: str, **fields: Field) -> Layout[Value]:
     return found
 
 
+def fields_of(kind: type[Value], *names: str, **fields: Field) -> Field:
+    """The same without a tag section behind it: what goes on has more fields."""
+    any_kind: Any = kind
+    of = _compiled(any_kind, names, tuple(fields.items()), is_closed=False)
+    return Field(of.write, of.read, of.bytes_min)
+
+
 def closed(of: Field) -> Layout[Any]:
     """A structure of one field."""
     source = _Source()
@@ -165,10 +172,15 @@ def array(of: "Layout[Any] | Field") -> Field:
 
 @cache
 def _compiled(
-    kind: Any, names: tuple[str, ...] = (), fields: tuple[tuple[str, Field], ...] = ()
+    kind: Any,
+    names: tuple[str, ...] = (),
+    fields: tuple[tuple[str, Field], ...] = (),
+    *,
+    is_closed: bool = True,
 ) -> Layout[Any]:
     source = _Source(dict(fields))
-    return source.compiled(source.add("value", kind, names), kind.__name__)
+    result = source.add("value", kind, names)
+    return source.compiled(result, kind.__name__, is_closed=is_closed)
 
 
 class _Source:

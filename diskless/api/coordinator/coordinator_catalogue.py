@@ -4,26 +4,57 @@ The seven of the KIP are listed by ApiVersions, as Kafka lists every API of a li
 clients pass over keys that they have no use for. The private ones are not. FindCoordinator has no
 key type for metadata coordinators: who leads a metadata partition is in its log, which every broker
 reads.
+
+Every operation of metadata/messages is served in version 0, each as its row says. What is said here
+is only what is special:
+
+- CreatePartitions, CreateTopics, CreatePartitionsAt, AlterTopicConfigs, AlterClientQuotas: a bad
+  name, count, config or quota refuses its entry alone (`topic_checks`).
+- CommitFile, CommitSegmentsHere: never divided. A CommitFile of 4 MiB, the default limit of
+  `socket.control.request.max.bytes`, holds 50,000 batches.
+- DeleteRecords: -1 is the high watermark; LowWatermark is the log start offset afterwards.
+- ListOffsets, FindBatches: `diskless_list_offsets`, `diskless_find_batches`.
+- PlanSegmentsHere: an answer ends where one to a tiering job does (`segments`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from diskless.api.access import Access
-from diskless.api.coordinator import (
-    diskless_between_brokers,
-    diskless_commit_file,
-    diskless_create_partitions,
-    diskless_delete_records,
-    diskless_delete_topics,
-    diskless_describe_files,
-    diskless_find_batches,
-    diskless_list_offsets,
+from diskless.api.coordinator import diskless_find_batches, diskless_list_offsets, topic_checks
+from diskless.api.coordinator.coordinator_operation import (
+    Call,
+    Check,
+    RunningOperations,
+    coordinator_api,
+    passed_on,
 )
-from diskless.api.coordinator.coordinator_operation import RunningOperations
+from diskless.api.coordinator.segments import within_limit
 from diskless.authorization import Authorizer
+from diskless.loop.long_work import PORTION_ROWS, PORTION_TOPICS
+from diskless.quotas.quota_entities import check_quotas
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.messages import brokers, coordinator
+from metadata.messages.commit_file import COMMIT_FILE
+from metadata.messages.find_batches import FIND_BATCHES
+from metadata.operations import SegmentPlan
+
+_CHECKS: Final[Mapping[int, Check]] = {
+    coordinator.CREATE_PARTITIONS.key: topic_checks.checked_growth,
+    brokers.CREATE_TOPICS.key: topic_checks.checked_topic,
+    brokers.CREATE_PARTITIONS_AT.key: topic_checks.checked_share,
+    brokers.ALTER_TOPIC_CONFIGS.key: topic_checks.checked_configs,
+    brokers.ALTER_CLIENT_QUOTAS.key: check_quotas,
+}
+_PORTIONS: Final[Mapping[int, int | None]] = {
+    COMMIT_FILE.key: None,
+    brokers.COMMIT_SEGMENTS_HERE.key: None,
+    coordinator.DELETE_RECORDS.key: PORTION_ROWS,
+    coordinator.DESCRIBE_FILES.key: PORTION_ROWS,
+}
+"""Entries at once, where it is not PORTION_TOPICS; None: all."""
 
 
 def coordinator_apis(
@@ -37,14 +68,31 @@ def coordinator_apis(
     `client` answers for the coordinators that this broker leads, and NotCoordinator for the others:
     it must not pass requests on, or two brokers that disagree would pass them back and forth.
     """
+
+    async def plan_segments(include_partial: bool, timeout_ms: int) -> Sequence[Any]:
+        plans: Sequence[SegmentPlan] = await client.plan_segments(
+            include_partial=include_partial, timeout_ms=timeout_ms
+        )
+        return [within_limit(plans)]
+
     access = Access(authorizer)
+    own: Mapping[int, Call[Any, Any]] = {
+        coordinator.LIST_OFFSETS.key: diskless_list_offsets.exact_listing(client, search),
+        FIND_BATCHES.key: diskless_find_batches.bounded_search(client),
+        brokers.PLAN_SEGMENTS_HERE.key: plan_segments,
+    }
     return [
-        diskless_create_partitions.api(client, running, access),
-        diskless_delete_topics.api(client, running, access),
-        diskless_commit_file.api(client, running, access),
-        diskless_delete_records.api(client, running, access),
-        diskless_list_offsets.api(client, search, running, access),
-        diskless_find_batches.api(client, running, access),
-        diskless_describe_files.api(client, running, access),
-        *diskless_between_brokers.apis(client, running, access),
+        coordinator_api(
+            operation,
+            own.get(operation.key)
+            or passed_on(
+                operation,
+                client,
+                check=_CHECKS.get(operation.key),
+                portion=_PORTIONS.get(operation.key, PORTION_TOPICS),
+            ),
+            running,
+            access,
+        )
+        for operation in (*coordinator.OF_THE_KIP, *brokers.BETWEEN_BROKERS)
     ]

@@ -26,8 +26,9 @@ from diskless.authorization import AclOperation
 from diskless.loop.long_rows import as_list
 from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
 from diskless.server.registry import Api, Deferred, MustClose, Outcome, ReplySteps, Request
+from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.codec import Operation
-from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, InvalidRequest
+from wal.errors import DisklessError, InvalidRequest
 
 FIRST_OWN_KEY: Final = 10_000
 """API keys from here on are ours, and ApiVersions does not list them."""
@@ -35,6 +36,11 @@ FIRST_OWN_KEY: Final = 10_000
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 _Entry = TypeVar("_Entry")
+
+Call = Callable[[_Asked, int], Coroutine[Any, Any, Sequence[_Answer]]]
+"""Carries out a request; given its TimeoutMs too."""
+Check = Callable[[Any], Any]
+"""An entry as it is passed on, or a DisklessError about it alone."""
 
 _log = structlog.get_logger("diskless.coordinator")
 
@@ -85,7 +91,7 @@ class RunningOperations:
 
 def coordinator_api(
     operation: Operation[_Asked, _Answer],
-    call: Callable[[_Asked, int], Coroutine[Any, Any, Sequence[_Answer]]],
+    call: Call[_Asked, _Answer],
     running: RunningOperations,
     access: Access,
 ) -> Api:
@@ -120,7 +126,8 @@ def coordinator_api(
         except TimeoutError:
             if not deadline.expired():
                 raise
-            raise _timed_out(operation, timeout_ms) from None
+            text = f"{operation.name} took longer than {timeout_ms} ms"
+            raise operation.unanswered(text) from None
 
     return Api(
         key=operation.key,
@@ -133,11 +140,40 @@ def coordinator_api(
     )
 
 
+def passed_on(
+    operation: Operation[_Asked, _Answer],
+    client: CoordinatorClient,
+    *,
+    check: Check | None = None,
+    portion: int | None = PORTION_TOPICS,
+) -> Call[_Asked, _Answer]:
+    """`client` answers, a portion of very many entries at a time (None: all at once).
+
+    `check` gives an entry as it is passed on; a DisklessError that it raises is the entry's answer.
+    """
+
+    async def call(asked: _Asked, timeout_ms: int) -> Sequence[_Answer]:
+        async def answered(entries: Sequence[Any]) -> Sequence[_Answer]:
+            share = operation.request.share(asked, entries)
+            return await client.call(operation, share, timeout_ms=timeout_ms)
+
+        async def checked(entries: Sequence[Any]) -> Sequence[_Answer]:
+            assert check is not None
+            return await _checked(operation, entries, check, answered)
+
+        if portion is None:
+            return await client.call(operation, asked, timeout_ms=timeout_ms)
+        entries = operation.request.entries(asked)
+        return await in_parts(operation, entries, answered if check is None else checked, portion)
+
+    return call
+
+
 async def in_parts(
+    operation: Operation[_Asked, _Answer],
     rows: Sequence[_Entry],
     call: Callable[[Sequence[_Entry]], Awaitable[Sequence[_Answer]]],
-    failed: Callable[[DisklessError], _Answer],
-    size: int = PORTION_TOPICS,
+    size: int,
 ) -> Sequence[_Answer]:
     """`await call(rows)`, of very many rows for some at a time.
 
@@ -150,31 +186,27 @@ async def in_parts(
         try:
             return await call(some)
         except DisklessError as error:
-            return [failed(error)] * len(some)
+            return [operation.failed(error)] * len(some)
 
     return await in_portions(answered, rows, size)
 
 
-async def checked(
-    entries: Sequence[_Entry],
-    check: Callable[[_Entry], _Entry],
-    call: Callable[[Sequence[_Entry]], Awaitable[Sequence[_Answer]]],
-) -> Sequence[_Answer | DisklessError]:
+async def _checked(
+    operation: Operation[Any, _Answer],
+    entries: Sequence[Any],
+    check: Check,
+    call: Callable[[Sequence[Any]], Awaitable[Sequence[_Answer]]],
+) -> Sequence[_Answer]:
     """Answers to all entries; those that `check` raises a DisklessError about are not passed on."""
-    refused: dict[int, DisklessError] = {}
+    refused: dict[int, _Answer] = {}
     wanted = []
     for position, entry in enumerate(entries):
         try:
             wanted.append(check(entry))
         except DisklessError as error:
-            refused[position] = error
+            refused[position] = operation.failed(error)
     answers = iter(await call(wanted) if wanted else ())
     return [
         refused[position] if position in refused else next(answers)
         for position in range(len(entries))
     ]
-
-
-def _timed_out(operation: Operation[Any, Any], timeout_ms: int) -> DisklessError:
-    text = f"{operation.name} took longer than {timeout_ms} ms"
-    return CommitOutcomeUnknown(text) if operation.changes_state else CommitFailed(text)

@@ -12,13 +12,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from diskless.api.access import Access
-from diskless.api.coordinator.coordinator_operation import RunningOperations, coordinator_api
+from diskless.api.coordinator.coordinator_operation import Call
 from diskless.loop.long_work import batched
-from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.local_client import taken_bytes
-from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
+from metadata.messages.find_batches import FindBatchesMessage
 from metadata.operations import FoundBatches
 
 EXTENTS_MAX: Final = 50_000
@@ -28,7 +26,7 @@ _FOUND_AT_ONCE: Final = 1_000
 """Partitions, as many as a Fetch looks up at once."""
 
 
-def api(client: CoordinatorClient, running: RunningOperations, access: Access) -> Api:
+def bounded_search(client: CoordinatorClient) -> Call[FindBatchesMessage, FoundBatches]:
     async def find_batches(message: FindBatchesMessage, timeout_ms: int) -> Sequence[FoundBatches]:
         found: list[FoundBatches] = []
         bytes_left, extents_left = message.max_bytes, EXTENTS_MAX
@@ -48,7 +46,7 @@ def api(client: CoordinatorClient, running: RunningOperations, access: Access) -
             found += answers
         return found
 
-    return coordinator_api(FIND_BATCHES, find_batches, running, access)
+    return find_batches
 
 
 def _within_limit(found: Sequence[FoundBatches], left: int) -> Sequence[FoundBatches]:

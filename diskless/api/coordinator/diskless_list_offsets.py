@@ -7,23 +7,17 @@
 
 from collections.abc import Sequence
 
-from diskless.api.access import Access
-from diskless.api.coordinator.coordinator_operation import (
-    RunningOperations,
-    coordinator_api,
-    in_parts,
-)
+from diskless.api.coordinator.coordinator_operation import Call, in_parts
 from diskless.loop.long_work import PORTION_ROWS
 from diskless.replica.timestamp_search import TimestampSearch
-from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.coordinator import LIST_OFFSETS
 from metadata.operations import ListedOffset, ListOffsets
 
 
-def api(
-    client: CoordinatorClient, search: TimestampSearch, running: RunningOperations, access: Access
-) -> Api:
+def exact_listing(
+    client: CoordinatorClient, search: TimestampSearch
+) -> Call[Sequence[ListOffsets], ListedOffset]:
     async def list_offsets(
         requests: Sequence[ListOffsets], timeout_ms: int
     ) -> Sequence[ListedOffset]:
@@ -34,10 +28,10 @@ def api(
                 for request, answer in zip(some, found, strict=True)
             ]
 
-        return await in_parts(requests, listed, LIST_OFFSETS.failed, PORTION_ROWS)
+        return await in_parts(LIST_OFFSETS, requests, listed, PORTION_ROWS)
 
     async def exact(timestamp: int, listed: ListedOffset) -> ListedOffset:
         found = await search.exact(timestamp, listed)
         return ListedOffset(found.offset, found.timestamp_ms, error=found.error)
 
-    return coordinator_api(LIST_OFFSETS, list_offsets, running, access)
+    return list_offsets

@@ -6,9 +6,8 @@ from uuid import UUID
 import pytest
 
 from diskless.api.access import Access
-from diskless.api.coordinator import plan_segments
-from diskless.api.coordinator.commit_segments import commit_segments_handler
-from diskless.api.coordinator.plan_segments import plan_segments_handler
+from diskless.api.coordinator import segments
+from diskless.api.coordinator.segments import commit_segments_handler, plan_segments_handler
 from diskless.api.errors import kafka_code
 from diskless.authorization import AllowEverything
 from diskless.ports import ClientInfo
@@ -98,7 +97,7 @@ async def test_plans_come_with_the_place_of_their_objects() -> None:
 async def test_an_answer_ends_between_plans_and_holds_at_least_one(
     monkeypatch: pytest.MonkeyPatch, room: int, given: int
 ) -> None:
-    monkeypatch.setattr(plan_segments, "RESPONSE_BYTES_MAX", room * len(encode_plan(plan(0))))
+    monkeypatch.setattr(segments, "RESPONSE_BYTES_MAX", room * len(encode_plan(plan(0))))
     response = await ask(Coordinator(plans=3), PlanSegmentsRequest(False, 100))
     assert len(response.plans) == given
 

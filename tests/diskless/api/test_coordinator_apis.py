@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +21,11 @@ from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import PORTION_TOPICS, done_at_once
 from diskless.ports import ClientInfo, ListOffsetsResult
 from diskless.server.registry import ApiRegistry, Request
+from metadata.clients.coordinator_client import TIMEOUT_MS, CoordinatorClient
 from metadata.clients.wire_client import WireClient
+from metadata.messages.codec import Operation
+from metadata.messages.find_batches import FindBatchesMessage
+from metadata.messages.shapes import Addressed
 from metadata.operations import (
     AlterClientQuotas,
     AlteredTopicConfigs,
@@ -74,27 +79,29 @@ KEY = ObjectKey("wal/00/X")
 EXTENT = WalExtent(KEY, ByteOffset(0), 9, Offset(5), Offset(9), 1, 50, 0, 100)
 
 
-class Coordinators:
+class Coordinators(CoordinatorClient):
     """Answers each operation with what a test put there, or fails, or waits until it is let go."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Any, Mapping[str, Any]]] = []
+        self.calls: list[tuple[str, Any, int]] = []
         self.answers: dict[str, Any] = {}
+        self.usual: Any = None
         self.error: BaseException | None = None
         self.let_go = asyncio.Event()
         self.let_go.set()
         self.finished: list[str] = []
 
-    def __getattr__(self, name: str) -> Any:
-        async def operation(*arguments: Any, **options: Any) -> Any:
-            self.calls.append((name, arguments, options))
-            await self.let_go.wait()
-            self.finished.append(name)
-            if self.error is not None:
-                raise self.error
-            return self.answers.get(name)
-
-        return operation
+    async def call(
+        self, operation: Operation[Any, Any], request: Any, *, timeout_ms: int = TIMEOUT_MS
+    ) -> Any:
+        plain = operation.name.removeprefix("Diskless").removeprefix("Coordinator")
+        name = re.sub(r"(?<=.)(?=[A-Z])", "_", plain).lower()
+        self.calls.append((name, request, timeout_ms))
+        await self.let_go.wait()
+        self.finished.append(name)
+        if self.error is not None:
+            raise self.error
+        return self.answers.get(name, self.usual)
 
 
 class Search:
@@ -216,30 +223,34 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
             [DescribedFile(error=UnknownFile("k"))],
         ),
         ("create_topics", ([creation],), {}, [topic]),
-        ("allocate_producer_ids", (), {}, range(1_000, 2_000)),
+        ("allocate_producer_ids", (), {}, [range(1_000, 2_000)]),
         ("tombstone_files", (3, [KEY]), {}, [Tombstone(True)]),
         ("hand_over_files", (3, [handed]), {}, [None]),
         ("create_partitions_at", (3, [share]), {}, [None]),
         ("delete_topics_at", (3, [A]), {}, [None]),
-        ("register_broker", (broker,), {}, None),
-        ("plan_segments", (), {"include_partial": True}, [plan]),
+        ("register_broker", (broker,), {}, [None]),
+        ("plan_segments", (), {"include_partial": True}, [[plan]]),
         ("commit_segments", ([rolled],), {}, [SegmentCommit(True)]),
         ("alter_topic_configs", ([alter],), {}, [AlteredTopicConfigs(True, {"segment.ms": "6"})]),
         ("alter_client_quotas", ([quotas],), {}, [None]),
     ]
     async with serving() as s:
         for name, arguments, options, answer in calls:
-            s.coordinators.answers[name] = answer
+            direct = Coordinators()
+            for coordinators in (s.coordinators, direct):
+                coordinators.usual = answer
             options = {**options, "timeout_ms": 5_678}
             got = await getattr(s.client, name)(*arguments, **options)
-            assert s.coordinators.calls.pop() == (name, arguments, options)
-            if isinstance(answer, list):
-                assert list(map(told, got)) == list(map(told, answer))
+            wanted = await getattr(direct, name)(*arguments, **options)
+            assert s.coordinators.calls == direct.calls
+            s.coordinators.calls.clear()
+            if isinstance(wanted, list):
+                assert list(map(told, got)) == list(map(told, wanted))
             else:
-                assert got == answer
+                assert got == wanted
     assert {name for name, *_ in calls} == {
-        name for name in vars(WireClient) if not name.startswith("_")
-    }
+        name for name in vars(CoordinatorClient) if not name.startswith("_")
+    } - {"call"}
 
 
 def a_batch(number: int) -> BatchExtent:
@@ -303,7 +314,7 @@ async def test_very_many_entries_are_served_some_at_a_time() -> None:
     counts: list[int] = []
 
     async def delete_topics(
-        topic_ids: Sequence[UUID], *, timeout_ms: int
+        operation: object, topic_ids: Sequence[UUID], *, timeout_ms: int
     ) -> Sequence[DisklessError | None]:
         counts.append(len(topic_ids))
         if len(counts) == 2:
@@ -311,7 +322,7 @@ async def test_very_many_entries_are_served_some_at_a_time() -> None:
         return [None if topic_id != A else UnknownTopicId("gone") for topic_id in topic_ids]
 
     async with serving() as s:
-        s.coordinators.delete_topics = delete_topics  # type: ignore[attr-defined]
+        s.coordinators.call = delete_topics  # type: ignore[assignment,method-assign]
         others = [UUID(int=number) for number in range(1_000, 1_000 + 2 * PORTION_TOPICS)]
         answers = await s.client.delete_topics([*others, A])
     assert counts == [PORTION_TOPICS, PORTION_TOPICS, 1]
@@ -327,14 +338,15 @@ async def test_very_many_look_ups_share_their_limits() -> None:
     asked: list[tuple[int, int, bool]] = []
 
     async def find_batches(
-        requests: Sequence[FindBatches], *, max_bytes: int, at_least_one: bool, **_: Any
+        operation: object, message: FindBatchesMessage, *, timeout_ms: int
     ) -> Sequence[FoundBatches]:
-        asked.append((len(requests), max_bytes, at_least_one))
-        return [FoundBatches(0, 10, [EXTENT]), *[FoundBatches()] * (len(requests) - 1)]
+        count = len(message.requests)
+        asked.append((count, message.max_bytes, message.at_least_one))
+        return [FoundBatches(0, 10, [EXTENT]), *[FoundBatches()] * (count - 1)]
 
     requests = [FindBatches(TopicIdPartition(A, number), 5, 100) for number in range(1_500)]
     async with serving() as s:
-        s.coordinators.find_batches = find_batches  # type: ignore[attr-defined]
+        s.coordinators.call = find_batches  # type: ignore[assignment,method-assign]
         answers = await s.client.find_batches(requests, max_bytes=20)
     assert asked == [(1_000, 20, True), (500, 20 - EXTENT.length_bytes, False)]
     assert [at for at, answer in enumerate(answers) if answer.extents] == [0, 1_000]
@@ -424,8 +436,8 @@ async def test_a_batch_that_cannot_be_is_refused_and_the_others_are_committed() 
                 "TimeoutMs": 9_000,
             },
         )
-        (_, (file,), _) = s.coordinators.calls[0]
-        assert [batch.byte_offset for batch in file.batches] == [0, 100]
+        (_, message, _) = s.coordinators.calls[0]
+        assert [batch.byte_offset for batch in message.file.batches] == [0, 100]
         rows = values["Batches"]
         assert [(row["ErrorCode"], row["AssignedBaseOffset"]) for row in rows] == [
             (0, 5),
@@ -510,8 +522,9 @@ async def test_bad_names_and_counts_refuse_their_topic_alone() -> None:
             InvalidPartitions,
             InvalidPartitions,
         ]
-        for _, arguments, _ in s.coordinators.calls:
-            assert [topic.name for topic in arguments[-1]] == ["good"]
+        for _, asked, _ in s.coordinators.calls:
+            topics = asked.entries if isinstance(asked, Addressed) else asked
+            assert [topic.name for topic in topics] == ["good"]
 
 
 async def test_when_nothing_is_good_nobody_is_asked() -> None:
@@ -630,7 +643,7 @@ async def test_commits_of_one_connection_reach_the_coordinators_in_their_order()
         await asyncio.sleep(0)
         s.coordinators.let_go.set()
         await asyncio.gather(*commits)
-        keys = [file.object_key for _, (file,), _ in s.coordinators.calls]
+        keys = [message.file.object_key for _, message, _ in s.coordinators.calls]
         assert keys == [str(number) for number in range(50)]
 
 

@@ -9,8 +9,14 @@ from uuid import UUID
 
 import pytest
 
+from metadata.clients.coordinator_client import RemoteClient
 from metadata.clients.local_client import LocalClient
-from metadata.clients.routed_client import ROUTING_TIMEOUT_S, RemoteClient, RoutedClient
+from metadata.clients.routed_client import ROUTING_TIMEOUT_S, RoutedClient
+from metadata.messages.brokers import PLAN_SEGMENTS_HERE
+from metadata.messages.codec import Operation
+from metadata.messages.commit_file import COMMIT_FILE
+from metadata.messages.coordinator import LIST_OFFSETS
+from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.operations import (
     BatchCommit,
     CommitFile,
@@ -19,7 +25,6 @@ from metadata.operations import (
     Leader,
     ListedOffset,
     ListOffsets,
-    SegmentPlan,
 )
 from tests.support.coordinator_bench import batch
 from wal.clock import ManualClock
@@ -67,34 +72,24 @@ class Broker:
         self.on_call()
         return self.script.pop(0) if self.script else None
 
-    async def commit_file(self, request: CommitFile, *, timeout_ms: int) -> Sequence[BatchCommit]:
-        self.owners = request.owner_ids
-        error = self._next([item.partition for item in request.batches])
-        if isinstance(error, NotCoordinator):
-            return [BatchCommit(error=error)] * len(request.batches)
+    async def call(
+        self, operation: Operation[Any, Any], request: Any, *, timeout_ms: int
+    ) -> Sequence[Any]:
+        entries = operation.request.entries(request)
+        if operation is PLAN_SEGMENTS_HERE:
+            entries = []
+        error = self._next([entry.partition for entry in entries])
+        if operation is COMMIT_FILE:
+            self.owners = request.file.owner_ids
         if error is not None:
+            if isinstance(error, NotCoordinator) and operation is not FIND_BATCHES:
+                return [operation.failed(error)] * len(entries)
             raise error
-        return [BatchCommit(item.partition.partition * 10) for item in request.batches]
-
-    async def list_offsets(
-        self, requests: Sequence[ListOffsets], *, timeout_ms: int
-    ) -> Sequence[ListedOffset]:
-        error = self._next([request.partition for request in requests])
-        return [ListedOffset(7, error=error)] * len(requests)
-
-    async def find_batches(
-        self, requests: Sequence[FindBatches], **_: Any
-    ) -> Sequence[FoundBatches]:
-        error = self._next([request.partition for request in requests])
-        if error is not None:
-            raise error
-        return [self.found] * len(requests)
-
-    async def plan_segments(self, **_: Any) -> Sequence[SegmentPlan]:
-        error = self._next([])
-        if error is not None:
-            raise error
-        return [cast(SegmentPlan, self.host)]
+        if operation is COMMIT_FILE:
+            return [BatchCommit(entry.partition.partition * 10) for entry in entries]
+        if operation is LIST_OFFSETS:
+            return [ListedOffset(7)] * len(entries)
+        return [self.found] * len(entries) if operation is FIND_BATCHES else [[self.host]]
 
 
 class Followed:
@@ -119,8 +114,8 @@ class Followed:
     def coordinator_of(self, asked: TopicIdPartition) -> int:
         return asked.partition
 
-    async def find_batches(
-        self, requests: Sequence[FindBatches], **_: Any
+    async def call(
+        self, operation: object, message: FindBatchesMessage, *, timeout_ms: int
     ) -> Sequence[FoundBatches]:
         return self.found
 
