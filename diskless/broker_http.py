@@ -1,7 +1,8 @@
 """Serves `/livez`, `/readyz` and `/metrics` of a broker over HTTP.
 
 `http.listen` says where. The default address is taken on trust: where another broker has it, a free
-port does as well, and the log says which. An address that was asked for is had or is an error.
+port does as well, and the log says which. An address that was asked for is taken, or it is an
+error.
 """
 
 import socket

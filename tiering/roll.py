@@ -15,8 +15,8 @@ Nothing is a segment before the coordinator commits it, so an object left by a k
 never read as data; the next attempt meets it by name.
 
 A batch whose bytes are those that were committed, but that cannot be decoded, is kept as it is: one
-bad producer must not keep a segment from being made. tiering/raw_batches.py tells how. Nobody looks
-for such a batch before decoding fails.
+bad producer must not keep a segment from being made. tiering/raw_batches.py tells how. Such a batch
+shows only when its decoding fails.
 
     extents --coalesce--> ranged reads, some ahead --walk headers--> batches --decode--> row groups
 

@@ -24,7 +24,7 @@ then written over them, which leaves the footer as long as it was.
 
     PAR1 | row group 0 | … | page index | sources | footer | footer length (u32 LE) | PAR1
 
-The sources say which bytes of which WAL objects were rolled, for whoever rebuilds the metadata. No
+The sources say which bytes of which WAL objects were rolled, for a rebuild of the metadata. No
 other reader looks there, so they do not make the footers larger that brokers keep. For each run of
 neighbouring bytes, in offset order: zigzag uvarint of the ULID's milliseconds minus those of the
 run before; the ULID's ten random bytes; uvarint byte offset in the object; uvarint length. That is

@@ -1,9 +1,9 @@
 """The batches of a WAL object as columns, from its layout to their commit.
 
-An object holds thousands of batches, and whoever lays it out, sends it, checks it or commits it
-works on all of them at once. So their numbers stand in NumPy columns: made once, where the object
-is laid out (wal/chunks/wal_object.py) or its commit arrives (metadata/messages/commit_file.py), and
-handed on as they are. As a sequence it makes the `BatchExtent` asked for, and can be made of such.
+An object holds thousands of batches, and laying it out, sending, checking and committing it work on
+all of them at once. So their numbers stand in NumPy columns: made once, where the object is laid
+out (wal/chunks/wal_object.py) or its commit arrives (metadata/messages/commit_file.py), and handed
+on as they are. As a sequence it makes the `BatchExtent` asked for, and can be made of such.
 
 Byte formats keep the same numbers as rows; `rows` and `of_rows` are the way there and back, by the
 names of the fields.

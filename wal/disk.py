@@ -1,7 +1,7 @@
 """The door to files that are written: system calls as an argument.
 
-Chunk writing goes through a `Disk`, so that a test can be a disk that is full, that fails an fsync
-or that writes half of what it was given. Every method is one system call and raises OSError.
+Chunk writing goes through a `Disk`, so that a test can give it a disk that is full, fails an fsync
+or writes half of what it gets. Every method is one system call and raises OSError.
 """
 
 import os

@@ -1,13 +1,13 @@
 """Bounds the memory of inflated records in a whole broker; those over it wait.
 
-Whoever opens batches because of what a client asked for (checks of produced records, recompression,
-look-ups of timestamps) reserves what that takes at most, and gives it back when he is done. The
-order is that of asking: a large reservation is not overtaken by small ones that would still fit.
-One that is larger than the whole budget is granted when nothing else is out, and then it is alone.
+Code that opens batches for a client (checks of produced records, recompression, look-ups of
+timestamps) reserves what that takes at most, and gives it back when it is done. The order is that
+of asking: a large reservation is not overtaken by small ones that would still fit. One that is
+larger than the whole budget is granted when nothing else is out, and then it is alone.
 
-Invariants: what is reserved stays within the limit, except for one reservation that is alone.
-Whoever holds a reservation asks for no second one, so nobody waits for somebody who waits. Who is
-cancelled while he waits leaves nothing behind, and holds up nobody.
+Invariants: what is reserved stays within the limit, except for one reservation that is alone. The
+holder of a reservation asks for no second one, so no reservation waits for another that waits. A
+waiter that is cancelled leaves nothing behind, and holds up no other.
 
 Used on the event loop alone.
 """

@@ -2,11 +2,11 @@
 
 A wall clock that an operator, NTP or a hypervisor sets a day ahead, if only for one reading, makes
 everything a day older at once: records that retention then deletes, producers whose sequences are
-forgotten. That cannot be taken back. So whoever deletes by age takes its time from here. From the
-reading at its making on, a steady clock moves no faster than the monotonic clock, whatever the wall
-clock says, and where the wall clock is behind, it follows that one. What it is late by (the
-machine slept, a clock that was behind was put right) is kept the longer, until it is made anew, as
-with every term of a leader.
+forgotten. That cannot be taken back. So everything that deletes by age takes its time from here.
+From the reading at its making on, a steady clock moves no faster than the monotonic clock, whatever
+the wall clock says, and where the wall clock is behind, it follows that one. What it is late by
+(the machine slept, a clock that was behind was put right) is kept the longer, until it is made
+anew, as with every term of a leader.
 
 It cannot know that the wall clock was wrong when it was made. Made by background workers and the
 coordinator of a metadata partition, one for each term; used in one event loop.

@@ -8,7 +8,7 @@ the answers together again in the order of the request:
     rows = allowed_rows(asked_rows, name_of, refused)
     answers = rows.merged(await call(rows.allowed), lambda row, error: an_answer)
 
-What is refused reaches nobody behind the API. The text of an error does not tell names: a client
+What is refused goes no further than the API. The text of an error does not tell names: a client
 that named a topic by id may not be allowed to know what it is called.
 """
 

@@ -1,8 +1,8 @@
 """This broker's place in a cluster of several: it registers, and it knows who else is there.
 
 `Membership.run` tells the leader of the catalogue every third of a session that this broker is
-alive. `SharedCluster` reads from this broker's replica of the catalogue who is registered, and from
-its replicas of the metadata partitions who leads them; with that, clients are sent to the produce
+alive. `SharedCluster` reads the registered brokers from this broker's replica of the catalogue, and
+the leaders from its replicas of the metadata partitions; with that, clients are sent to the produce
 gateways of their rack (diskless/cluster/produce_routing.py). It is rebuilt when either changed.
 
 Failure cases: a leader that is not there is tried again with the next beat; meanwhile this broker

@@ -2,7 +2,7 @@
 
 Real operations tell (`wal.stores.observed_store`). An interval in which none was answered ends with
 a probe: a GET of `meta/cluster`, or a put of what is there already when puts were failing and none
-was tried since. So every broker finds out, one with nothing to upload too, and nobody who asks
+was tried since. So every broker finds out, also one with nothing to upload, and no question to
 `/readyz` causes a request or waits for one.
 
 A probe has no timeout: the store's own deadline ends it, and one that hangs is not repeated but

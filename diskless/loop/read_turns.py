@@ -6,8 +6,8 @@ are being read for. Stock consumers have one or two Fetches under way. A client 
 requests unanswered than that has a backlog, and gains nothing when its next answer is read at the
 same time as those of a hundred others like it; but everybody else waits behind all of them.
 
-So whoever has a backlog takes a turn for reading, and READS_MAX of them read at a time, first come,
-first served. Whoever has none reads at once. A Fetch that waits for data holds no turn.
+So clients with a backlog take turns for reading: READS_MAX of them read at a time, first come,
+first served. Clients without one read at once. A Fetch that waits for data holds no turn.
 
 While others are served (`Turns.are_others_served`), a turn is followed by a rest of RESTS times its
 length, at most REST_MAX_S: most of a read is work of the event loop and of threads in pieces that

@@ -16,8 +16,8 @@ client id for all its users together; a default gives each user or client id a r
 Produce counts when it has arrived, with all its bytes: what a producer has in flight must not pass
 unseen for as long as a commit takes. Fetch is answered with no more than a burst's rest, or a
 window's worth, and counts when its answer is there; it is refused while there is something to wait
-for from before. Who has to wait is told in throttle_time_ms, and its connection is not read from
-until then (`Request.mute`), so that clients which do not heed it wait as well.
+for from before. A client that has to wait learns it from throttle_time_ms, and its connection is
+not read from until then (`Request.mute`), so that clients which do not heed it wait as well.
 
 Nothing is paid for where no quota is set: the mapping of quotas is compared with the one seen last,
 and that is all. Rates of clients that were quiet are forgotten, and there are never more than

@@ -2,16 +2,16 @@
 
 Measured as Kafka does: amounts are summed in windows of a second, the last eleven of which count
 (`quota.window.size.seconds`, `quota.window.num`). The rate is the sum over the time since the
-oldest of these windows began, and over no less than ten windows, so that who was idle may send ten
-windows' worth at once. When it is above the quota, the wait is as long as it takes for the sum to
-be that of the quota: sum / quota - time.
+oldest of these windows began, and over no less than ten windows, so that a client that was idle may
+send ten windows' worth at once. When it is above the quota, the wait is as long as it takes for the
+sum to be that of the quota: sum / quota - time.
 
 Kafka's windows forget. Who sends twenty windows' worth at once and comes back after eleven windows
 finds no trace of it, and on the whole sends almost twice its quota. So beside the windows there is
 a debt: when all that was sent will be paid for, at the quota's rate, with those ten windows granted
 once. The wait is the longer of the two; they differ only for who sends more than the windows hold.
 
-Invariant: who waits as long as it is told sends in any time t no more than quota * (t + ten
+Invariant: a client that waits as long as told sends in any time t no more than quota * (t + ten
 windows), plus its last amount.
 
 Every amount costs the same, however many there were before.

@@ -1,8 +1,8 @@
 """Commits uploaded chunks and answers their producers.
 
 The uploader calls `commit` once per chunk, in seal order; this turns the chunk's extents into one
-coordinator operation and hands every batch's outcome to whoever waits for it. Each waiting batch
-gets exactly one outcome, whatever happens to the chunk.
+coordinator operation and hands every batch's outcome to its waiter. Each waiting batch gets exactly
+one outcome, whatever happens to the chunk.
 
 Failure cases: an error of the whole operation is raised to the uploader, which repeats the commit
 (same object key, so at most once) or gives the chunk up through `abandon`. An error of one batch is

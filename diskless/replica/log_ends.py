@@ -3,18 +3,18 @@
 A poll of 1,000 idle partitions asks where 1,000 logs end, and gets the same answer every time. Here
 it is kept in columns, with a *slot* for each partition of every topic that was fetched: log start
 offset and high watermark as somebody looked them up, and when the partition was last heard of. A
-commit forgets the offsets and notes the time, which is a counter of commits; whoever fetches next
-looks them up. So a commit costs the same however often it is asked for, and who asks for many
-partitions touches one by one only those in which something happened.
+commit forgets the offsets and notes the time, which is a counter of commits; the next fetch looks
+them up. So a commit costs the same for any number of fetches, and a fetch of many partitions
+touches one by one only those in which something happened.
 
 Invariants:
 
 - What is learnt was looked up after the last commit to its partition: `learn` takes the moment at
   which the look-up began, and ignores partitions that were committed to since.
 - A slot means the same partition for as long as `generation` is the same. A topic that grows gets
-  other slots, which makes another generation; whoever waits with slots of an earlier one has to
-  look again. Slots of topics that are gone or have grown stay unused until the columns would have
-  to be larger; if half of them are unused by then, all are dealt out anew.
+  other slots, which makes another generation; a fetch that waits with slots of an earlier one has
+  to look again. Slots of topics that are gone or have grown stay unused until the columns would
+  have to be larger; if half of them are unused by then, all are dealt out anew.
 
 The slot NOWHERE belongs to no partition; nothing is ever known of it.
 """

@@ -5,8 +5,8 @@ keeps beside them until it is answered (`charge`). The bytes of a Produce reques
 are in the chunk file, long before its answer. What a length field announces is not counted: an
 announcement costs its sender nothing, and must cost others nothing.
 
-Every connection has an account, and every account an owner: whoever is to be told apart, an address
-now. The rules, in the order in which they are asked:
+Every connection has an account, and every account an owner: at present its address. The rules, in
+the order in which they are asked:
 
 1. **A connection with nothing unanswered may receive and start one request of up to
    REQUEST_ALLOWANCE_BYTES**, however much others hold. So nobody locks anybody out, and memory is

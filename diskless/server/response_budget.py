@@ -9,8 +9,9 @@ Every connection has an account, and every account an owner, as in `diskless.ser
 All owners together hold the limit, one of them half of it: clients that do not read leave the other
 half to others. With less left than it could read a Fetch is granted less, but never less than
 ANSWER_ALLOWANCE_BYTES (and the reader gives one whole batch in any case), so consumers go on beside
-any number of clients that do not read. Who was granted less than it could read is noted: that, and
-nothing else, is what "others wait" means for answers (`diskless/server/unread.py`).
+any number of clients that do not read. A connection that was granted less than it could read is
+noted: that, and nothing else, is what "others wait" means for answers
+(`diskless/server/unread.py`).
 """
 
 from collections.abc import Hashable, Mapping

@@ -11,8 +11,8 @@ answer in its socket, and is an ordinary client. It is cut off only when all of 
   from because of a limit that this one's memory counts in; of answers, within that time a Fetch was
   granted less than it could read (`diskless/server/response_budget.py`).
 
-Of those, who holds most goes first, and no more than it takes to bring what was exceeded down to
-three quarters.
+Of those, the one that holds most goes first, and no more go than it takes to bring what was
+exceeded down to three quarters.
 
 The last resort is memory itself: at twice `queued.max.response.bytes` of unsent answers those who
 have not read since the last look are cut off until it is the limit again, whoever holds most first,

@@ -1,9 +1,9 @@
 """One SQLite transaction on the state: rows, the changes of the image, the state hash.
 
-Whoever applies records (metadata/apply/apply.py and its parts) reads and writes through a
-`StateTransaction`, which adds the checksum of each row that comes to the state hash and takes out
-that of each row that goes. A row of `partitions` is usually written by several records: those rows
-are collected, and `flush` writes each once.
+The appliers (metadata/apply/apply.py and its parts) read and write through a `StateTransaction`,
+which adds the checksum of each new row to the state hash and takes out that of each deleted row. A
+row of `partitions` is usually written by several records: those rows are collected, and `flush`
+writes each once.
 """
 
 import sqlite3

@@ -11,8 +11,8 @@ How many, per coordinator and rack:
 
 in integers; the KIP does not say how it rounds. Rounding up would make coordinators share brokers
 where there are enough for each to have its own. `n_racks` counts the racks that have a broker.
-Brokers that the division leaves over are nobody's gateway; a rack with fewer brokers than the
-count gives all it has.
+Brokers that the division leaves over are gateways of no coordinator; a rack with fewer brokers than
+the count gives all it has.
 
 Which ones:
 

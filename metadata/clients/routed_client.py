@@ -1,9 +1,9 @@
 """The coordinators of the whole cluster, as a broker sees them: in this process or elsewhere.
 
 Every entry of a request goes to the broker that leads its coordinator; who that is, the metadata
-log says, which every broker reads. An entry that comes back with NotCoordinator went to somebody
-who does not lead any more (or not yet): it is sent again, to whoever leads then, until its time is
-up.
+log says, which every broker reads. An entry that comes back with NotCoordinator went to a broker
+that does not lead any more (or not yet): it is sent again, to the leader of that moment, until its
+time is up.
 
     find_batches    the replica in this process first, whoever leads; only what it cannot know yet
                     is asked of the leader

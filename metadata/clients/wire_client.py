@@ -10,7 +10,7 @@ What a call raises says whether the operation may have happened:
 
 - CommitFailed, nothing was sent: no connection, the time was up before there was one, or the last
   attempts failed and the next one is not due yet (`RETRY_FIRST_S` .. `RETRY_MAX_S`, doubling).
-  Calls in that pause fail at once: whoever routes them has other brokers to look at.
+  Calls in that pause fail at once: the routed client has other brokers to look at.
 - CommitOutcomeUnknown, a change was sent and no answer came that could be believed: the connection
   was lost, the time was up, or the bytes were no answer. For what only reads, that is CommitFailed.
 - Overloaded: too much is under way already. InvalidRequest: the values do not fit a request.

@@ -1,7 +1,7 @@
 """A leader's lease: how long nobody else can lead, asked for and kept.
 
-Every append to the metadata log prolongs the lease, so whoever commits renews it by that. An idle
-leader appends a NoOp when little of its lease is left.
+Every append to the metadata log prolongs the lease, so commits renew it. An idle leader appends a
+NoOp when little of its lease is left.
 
 Strict reads ask for the lease after they have read: as long as it holds, nobody else can have
 changed anything that was acknowledged before. When it has run out, an append that succeeds proves

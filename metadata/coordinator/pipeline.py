@@ -12,14 +12,14 @@ How one operation goes through it:
 3. *apply* - the applying task hands durable batches to the writer thread, which turns them into
    rows in one SQLite transaction together with the applied offset and the state hash.
 4. *answer* - memory takes over what was applied, listeners hear which partitions grew, callers get
-   their answers. So whatever was answered can be read by whoever asks afterwards.
+   their answers. So whatever was answered can be read afterwards.
 
 An append that fails (CommitFailed) left the log as it was. Then every operation that was decided on
 top of it fails the same way, everything durable is applied, the view is dropped, and deciding goes
 on from the committed state: no offset hole, no answer built on what never happened. After an append
 with an unknown outcome, or when the log says that somebody else writes it now, the pipeline stops:
-`run` raises, its callers get CommitOutcomeUnknown or NotCoordinator, and whoever leads next finds
-out by replay what became durable. Replay and live operation share `RecordApplier`.
+`run` raises, its callers get CommitOutcomeUnknown or NotCoordinator, and the next leader finds out
+by replay what became durable. Replay and live operation share `RecordApplier`.
 
 An operation without records (an answer that was known, a refusal) still waits its turn behind what
 it was decided on: its answer may rest on something pending.

@@ -27,10 +27,9 @@ Pruning could undo the fence: where the object that a deposed leader would colli
 its put succeeds. Four rules close that:
 
 - A leader's lease runs from the start of its last successful append for `lease_ms`, by its
-  monotonic clock. A put that ends within the lease cannot have met a pruned offset: whoever leads
-  next does so behind that last append, and prunes nothing before it has led for longer than that
-  lease can last (all processes have the same `lease_ms`; LEASE_MARGIN is for clocks of different
-  speed).
+  monotonic clock. A put that ends within the lease cannot have met a pruned offset: the next leader
+  begins behind that last append, and prunes nothing before it has led for longer than that lease
+  can last (all processes have the same `lease_ms`; LEASE_MARGIN is for clocks of different speed).
 - After a put that ends later, and after every `lead`, the log is listed behind the new object. The
   last object of a log is never deleted, so where the offset had been pruned there is something
   behind it, and the writer was deposed. An append is CommitOutcomeUnknown then: its object may have

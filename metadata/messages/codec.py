@@ -21,9 +21,9 @@ answers have in common are in metadata/messages/shapes.py.
   a client of ours raises it.
 - ThrottleTimeMs is written as 0 and not looked at.
 
-Invariants: decoding raises nothing but InvalidRequest; a count is compared
-with the bytes that are left, and with ENTRIES_MAX, before anything is made of it; tagged fields
-that nobody knows are skipped at every level.
+Invariants: decoding raises nothing but InvalidRequest; a count is compared with the bytes that are
+left, and with ENTRIES_MAX, before anything is made of it; unknown tagged fields are skipped at
+every level.
 """
 
 import struct

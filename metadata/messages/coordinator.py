@@ -5,8 +5,8 @@
      95 CommitFile (metadata/messages/commit_file.py)
 
 metadata/messages/codec.py has what they have in common, docs/coordinator-api.md the fields of all.
-What we add is in tagged fields from 10000 up, so that who knows the KIP alone can still ask and be
-answered. Here it is one, in the request of DescribeFiles:
+What we add is in tagged fields from 10000 up, so that clients that know the KIP alone can still ask
+and be answered. Here it is one, in the request of DescribeFiles:
 
     10000 CoordinatorId int32   -1 (all that are led where it arrives) when left out
 """

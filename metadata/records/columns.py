@@ -6,7 +6,7 @@
              entries        count × width bytes, little-endian, unsigned: number - smallest
 
 A column of equal numbers has width 0 and no entries, so a reader cannot judge its count by the
-bytes that are there. Whoever reads therefore says which count it expects, or asks for a *leading*
+bytes that are there. A reader therefore says which count it expects, or asks for a *leading*
 column, which has at least one byte per entry: nothing is allocated for a count that bytes do not
 back.
 

@@ -11,7 +11,7 @@ Invariants:
 - Listeners hear of a change after it can be read.
 
 Failure cases: a disk that refuses is waited out, because what is durable in the log has to be
-applied sooner or later; CorruptState and CorruptLog are raised to whoever applies.
+applied sooner or later; CorruptState and CorruptLog are raised to the applier.
 """
 
 import asyncio

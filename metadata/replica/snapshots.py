@@ -4,13 +4,12 @@ A snapshot is a copy of the SQLite state at one position of the metadata log, in
 (metadata/replica/snapshot_format.py). It is what allows the log to be pruned, and what a broker
 without a usable state of its own starts from: snapshot, then the log behind it.
 
-**There is no unverified snapshot.** Whoever takes one uploads the parts, loads them again from the
-store, checks every byte, row and the state hash, and only then writes the manifest that makes it a
-snapshot (metadata/workers/snapshot_keeper.py). A crash before that leaves objects without a
-manifest, which nobody looks at and the keeper removes later.
+**There is no unverified snapshot.** The keeper (metadata/workers/snapshot_keeper.py) uploads the
+parts, loads them again from the store, checks every byte, row and the state hash, and only then
+writes the manifest that makes it a snapshot. A crash before that leaves objects without a manifest,
+which the keeper removes later.
 
-What is wrong with a stored snapshot is found by whoever loads it, and then it is passed over for
-the one before:
+Loading finds what is wrong with a stored snapshot, and passes it over for the one before:
 
 | damage | found by |
 |---|---|

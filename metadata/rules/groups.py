@@ -1,8 +1,8 @@
 """Decides which coordinator a group has, and what is written down about groups.
 
 Nothing here depends on the state: the group's coordinator keeps the group in memory and has judged
-everything that can be refused. What comes here is written down; whoever comes last wins. Only sizes
-are checked, because what the log cannot hold would take along everything decided beside it.
+everything that can be refused. What comes here is written down; the last one wins. Only sizes are
+checked, because what the log cannot hold would take along everything decided beside it.
 
 Many offsets are several operations, each of one record, so that others have their turn in between.
 """

@@ -1,7 +1,7 @@
 """What the committed state says of files: for deciding on a commit, and for deleting objects.
 
-Damaged rows are CorruptState for whoever asks: deciding on them could append a batch twice, and
-deleting by them could take a live object.
+A query that meets a damaged row raises CorruptState: deciding on them could append a batch twice,
+and deleting by them could take a live object.
 """
 
 from collections.abc import Mapping, Sequence

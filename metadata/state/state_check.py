@@ -1,9 +1,9 @@
 """Checks that a SQLite state is what the metadata log made of it, before it is served.
 
 SQLite may lie (P8): of 200 single flipped bits in a closed database, about a quarter pass its own
-integrity check and give wrong rows; and a row that is missing, or left from before, is told from a
-right one by nothing in itself. So a state is checked as a whole, every time it is not known to be
-bit for bit what a process left that had checked it:
+integrity check and give wrong rows; and nothing in a row shows that another is missing, or that it
+is an old one. So a state is checked as a whole, every time it is not known to be bit for bit what a
+process left that had checked it:
 
 - its schema is that of this release, so that columns mean what they should;
 - every row has its checksum, and all of them the state hash (metadata/state/state_hash.py);

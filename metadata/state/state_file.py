@@ -9,11 +9,11 @@ which compression makes up for. The copying connection never checkpoints.
 **Closing mark.** Checking a state takes a second per million rows (metadata/state/state_check.py).
 After a clean stop it is not needed: the mark beside the file holds its length and its SHA-256, so a
 file that still fits is, bit for bit, what the stopped process had. One that does not fit is not
-wrong for that, it is only checked row by row. So is a file with a write-ahead log: whoever left one
-did not stop cleanly. The mark needs no removal at start, since it speaks of bytes, not of time.
-What the mark cannot tell is whether the file was damaged while it was in use; that is the same
-doubt as with a process that runs on, and has the same answers: rows are checked whenever they are
-read, every snapshot re-checks all of them, and a process that met a damaged row leaves no mark.
+wrong for that, it is only checked row by row. So is a file with a write-ahead log: its process did
+not stop cleanly. The mark needs no removal at start, since it speaks of bytes, not of time. What
+the mark cannot tell is whether the file was damaged while it was in use; that is the same doubt as
+with a process that runs on, and has the same answers: rows are checked whenever they are read,
+every snapshot re-checks all of them, and a process that met a damaged row leaves no mark.
 """
 
 import hashlib

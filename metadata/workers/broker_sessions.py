@@ -2,10 +2,10 @@
 
 Every broker says every few seconds that it is there (`register_broker`). The first time, and when
 it comes back elsewhere or in another life, that becomes a record of the catalogue, from which all
-brokers know it; the beats in between are only remembered here. Who was silent for the session
-timeout is unregistered, by a record as well.
+brokers know it; the beats in between are only remembered here. A broker that was silent for the
+session timeout is unregistered, by a record as well.
 
-A new leader has heard nobody yet, so every registered broker gets one session timeout from then on.
+A new leader has heard no broker yet, so every registered one gets one session timeout from then on.
 So it is after this process itself was paused: nobody could be heard meanwhile. The exception is the
 broker that led before and did not resign. It was silent for a lease already, that is why there is
 another leader; so it leaves the cluster at once, and comes back with its next beat if it is alive.

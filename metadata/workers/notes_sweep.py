@@ -1,6 +1,6 @@
 """Keeps the notes objects few: merges them, and drops what nobody can need any more.
 
-Whoever deletes WAL objects adds notes objects (metadata/workers/note_keeper.py). A kept note is of
+The deletion of WAL objects adds notes objects (metadata/workers/note_keeper.py). A kept note is of
 use as long as the object that it is about exists, a floor as long as its topic does. This worker
 reads them, asks the store which of the noted objects are still there, writes what is left of
 several objects into one, and only then deletes those. So the number of notes is bounded by that of

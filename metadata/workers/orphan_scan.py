@@ -11,8 +11,8 @@ only when
 2. it is old by its ULID *and* by the store's own clock: older than max.commit.age + clock.skew.max
    + the grace period. That keeps the scan away from work in progress; no promise rests on it;
 3. no coordinator knows it, and *every* coordinator has durably refused its commit for ever
-   (`metadata.workers.file_agreement`). That is the promise: whoever comes first, commit or
-   tombstone, excludes the other, whatever any clock says;
+   (`metadata.workers.file_agreement`). That is the promise: commit or tombstone, the first excludes
+   the other, whatever any clock says;
 4. the coordinators are still the same ones as before they were asked.
 
 A coordinator does not answer for keys that are older than its own metadata log: if it ever had
@@ -27,11 +27,11 @@ deletes it. Later that reading is too early, which makes objects look younger th
 so one per round is enough. Markers that a crash left behind are deleted by a later round.
 
 **Progress.** A round goes through the 256 shards of the bucket in random order, spread evenly over
-the scan interval. Nothing is remembered over a restart, nothing has to be: whoever starts anew
+the scan interval. Nothing is remembered over a restart, nothing has to be: a scan that starts anew
 starts in a random shard, and in a large shard, behind its first page, at a random place. So every
-page has its chance in every life of a scanner, however short. Keys sort by age and orphans are
-old, so a shard is listed only up to the first key that is too young. An orphan that was found is
-dealt with before the next page is listed.
+page has its chance in every life of a scanner, however short. Keys sort by age and orphans are old,
+so a shard is listed only up to the first key that is too young. An orphan that was found is dealt
+with before the next page is listed.
 
 Several scanners at once (a deposed leader of metadata partition 0 beside the new one) repeat each
 other's steps and do no harm. Unfinished multipart uploads are not swept: objects are put in one

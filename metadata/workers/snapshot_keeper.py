@@ -12,8 +12,8 @@ for by. One round:
 
 So when the newest snapshot turns out to be damaged, the one before and the log since then give the
 same state. With a single snapshot (of several to be kept) nothing is pruned for the same reason.
-The log keeps the last record that the oldest snapshot has applied, because by its CRC whoever loads
-the snapshot knows that it belongs to this log.
+The log keeps the last record that the oldest snapshot has applied: its CRC tells that the snapshot
+belongs to this log.
 
 When something fails:
 - the store or the disk: the round is given up, and begun anew after a pause, for ever. What it left
@@ -22,7 +22,7 @@ When something fails:
   deposed may still be at work on it.
 - the loaded snapshot is not what was uploaded: likewise.
 - the copy itself is not sound: once, as above. Twice in a row it is the state that is damaged:
-  CorruptState ends `run`, and whoever opens the state next finds it and rebuilds it.
+  CorruptState ends `run`; the next start finds the damage and rebuilds the state.
 - a snapshot is ahead of the log: the log lost records that were durable. CorruptState, see
   metadata/replica/state_recovery.py.
 - the process dies: at any point there are the snapshots there were, or one more, and the log behind

@@ -24,12 +24,12 @@ One thread, the event loop's, makes, shares and releases; other threads may read
 of a chain for as long as its owner waits for them.
 
 A pool is tiered by size class and capped over all classes: at the cap it first drops free buffers
-of other classes, then grows beyond it, counts that, and drops such a buffer on its return.
-A request never fails because a pool is small. Who wants less memory to be lent asks for less: the
-pool counts what it has lent (`in_use_bytes`), how much of that still waits for the rest of a frame
-(`receiving_bytes`), and tells its listener whenever a buffer comes back. Who wants to know whose
-memory it is gives each ChainBuilder a `Borrower`, which hears of every buffer lent to it and of its
-return, however many chains hold it in between.
+of other classes, then grows beyond it, counts that, and drops such a buffer on its return. A
+request never fails because a pool is small. A caller that wants less memory to be lent asks for
+less: the pool counts what it has lent (`in_use_bytes`), how much of that still waits for the rest
+of a frame (`receiving_bytes`), and tells its listener whenever a buffer comes back. A caller that
+accounts for memory gives each ChainBuilder a `Borrower`, which hears of every buffer lent to it and
+of its return, however many chains hold it in between.
 
 Source: Redpanda, "Thread-per-core buffer management" (size classes, reference-counted sharing);
 Mofka, "Caches and buffer pools" (tiers, preallocation, growth on demand).

@@ -20,11 +20,11 @@ Order matters to clients, which act on the first error they get. It is Apache Ka
 Header and CRC take 4 µs, and 45 µs per MiB. Records are opened (and inflated, under a cap) in two
 cases only: the topic is compacted, or it bounds how old a timestamp may be, because the header
 tells the largest timestamp of its batch but not the smallest. That takes up to a second, so it
-happens in threads (`wal/records/batch_preparation.py`).
-So a batch whose records contradict its header is not found here but by whoever opens it later; the
-producer vouched for those bytes with the CRC. Consumers get it as it was sent, and tiering keeps it
-as it is (tiering/raw_batches.py). What such a batch costs the others is bounded by its record
-count, for each record takes an offset and a row; so a count is refused that the bytes cannot hold.
+happens in threads (`wal/records/batch_preparation.py`). So a batch whose records contradict its
+header is not found here but when it is opened later; the producer vouched for those bytes with the
+CRC. Consumers get it as it was sent, and tiering keeps it as it is (tiering/raw_batches.py). What
+such a batch costs the others is bounded by its record count, for each record takes an offset and a
+row; so a count is refused that the bytes cannot hold.
 
 Where this differs from Apache Kafka: transactional batches are refused with InvalidRecord as long
 as there is no transaction coordinator, bytes after the batch are refused rather than ignored, so is

@@ -9,9 +9,9 @@ buffer that this module allocated, which starts small, grows fourfold while the 
 room, and never gets longer than the caller's limit plus one byte. That byte tells "exactly at the
 limit" from "beyond". Growing re-reads the input, which costs at most a third more in total.
 
-Who has to set memory aside before inflating asks `inflated_bound`. It follows from how the formats
-are built, not from what a stream claims: each has a largest ratio, and of zstd, which has none that
-is of use, the blocks are counted, none of which holds more than 128 KiB.
+A caller that has to set memory aside before inflating asks `inflated_bound`. It follows from how
+the formats are built, not from what a stream claims: each has a largest ratio, and of zstd, which
+has none that is of use, the blocks are counted, none of which holds more than 128 KiB.
 
 Failure cases: RecordTooLarge past the limit, CorruptBatch for anything a codec cannot read,
 UnsupportedCompression for an unknown id. No other exception leaves `inflate`.

@@ -1,8 +1,8 @@
 """Packs the records of a RecordBatch with another codec, as compression.type asks.
 
-Records are deflated as the one run of bytes they are; nobody looks into them. So the
-batch stays the same but for its codec, its length and its CRC, and who reads it gets the records
-that the producer sent, with the same timestamps, offsets and sequence.
+Records are deflated as the one run of bytes they are; nobody looks into them. So the batch stays
+the same but for its codec, its length and its CRC, and a reader gets the records that the producer
+sent, with the same timestamps, offsets and sequence.
 
 Pure, and slow: a megabyte takes some milliseconds, with the highest levels a quarter of a second.
 Callers run it in a thread; the codecs let other threads run meanwhile.

@@ -5,8 +5,8 @@ own CRC. Records can be appended at the end, read by index, and dropped from eit
 go to the *write file*, the newest; when it has reached its capacity it becomes a read file and a
 new write file starts. wal/segmented_log/log_file.py describes one of them.
 
-Whoever owns a log calls it from one thread at a time; every call blocks. metadata/log/local_log.py
-is the log's user.
+Its owner calls it from one thread at a time; every call blocks. metadata/log/local_log.py is the
+log's user.
 
 Invariants (I1-I4 are checked when the log is opened and by `verify`):
 
@@ -23,10 +23,10 @@ I7  A failed sync is final, be it of a store, an index or the directory. The ker
     durable before is taken back, and the log refuses writes with StorageFailed until it is opened
     again.
 
-Appends are streams: an append takes an iterable of fragments whose total length nobody knows, and
-is cut off with AppendTooLarge at the smallest of what the caller allows (`append_threshold`) and
-what the file allows: capacity - size + overflow capacity. The overflow capacity is what a last
-record may exceed the capacity by, so that a file is filled without knowing lengths in advance.
+Appends are streams: an append takes an iterable of fragments of unknown total length, and is cut
+off with AppendTooLarge at the smallest of what the caller allows (`append_threshold`) and what the
+file allows: capacity - size + overflow capacity. The overflow capacity is what a last record may
+exceed the capacity by, so that a file is filled without knowing lengths in advance.
 
 Opening a log recovers it by the same code whether it was closed or killed. A bad record at the end
 of the last file is a torn tail: its append was never reported durable, so it is cut. A bad

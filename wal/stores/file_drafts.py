@@ -10,8 +10,8 @@ file back would only compare the page cache with itself; what an object holds is
 checksums in it.
 
 The owner directories exist so that what a crash left over can be told from what another live
-process is writing: an owner holds a `flock` on its directory while it lives, and whoever opens the
-store removes the directories whose lock can be taken.
+process is writing: an owner holds a `flock` on its directory while it lives, and opening the store
+removes the directories whose lock can be taken.
 """
 
 import errno

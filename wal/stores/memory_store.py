@@ -1,7 +1,7 @@
 """Objects in memory: for tests, and for a broker that may forget everything.
 
-`memory://name` names a bucket of this process: everybody who opens the same name sees the same
-objects, for as long as the process lives, so a broker can be stopped and started again on it.
+`memory://name` names a bucket of this process: all who open the same name see the same objects, for
+as long as the process lives, so a broker can be stopped and started again on it.
 
 Keeps the whole contract of `wal.stores.object_store`; nothing can fail or be slow here (tests wrap
 it). Stored bytes are immutable. A bucket has no size limit: it is not meant to hold more than a

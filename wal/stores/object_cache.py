@@ -4,7 +4,7 @@ Fetch asks for small extents of WAL objects, many consumers for the same ones at
 cache cuts objects into blocks of `block_bytes` at multiples of that size (the last one is shorter),
 by default larger than a usual WAL object, so that one GET brings all of it.
 
-    read -> memory tier -> disk tier -> one ranged GET, shared by everybody who waits for the block
+    read -> memory tier -> disk tier -> one ranged GET, shared by all readers of the block
 
 Single flight: the GET of a block belongs to the cache, not to the reader that came first. A reader
 that is cancelled leaves it to the others; when the last one leaves, it is cancelled too. A failed

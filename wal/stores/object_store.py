@@ -13,7 +13,7 @@ Rules every implementation keeps:
 - A put whose response was lost is recognised (by its put-id where the store can keep one) and is a
   success, not a conflict. So is a put of exactly the bytes that are stored under the key already:
   that is how a chunk recovered after a crash uploads again without knowing what the lost process
-  achieved. Whoever uses `put` as an election therefore puts something of its own into the body.
+  achieved. An election by `put` therefore puts something of its own into the body.
 - The body's buffers are not touched after `put` returned or raised, even when it was cancelled.
 - Every call has a deadline. Retries are bounded, jittered, and only where repeating is safe.
 - Foreign exceptions are translated: ObjectStoreUnavailable (did not happen), UploadOutcomeUnknown

@@ -4,8 +4,8 @@
   for all groups; there are no configs of loggers and clients: INVALID_REQUEST says which.
 - A request says once what becomes of a resource, and of each of its keys: INVALID_REQUEST for
   both times where it does not.
-- Configs of topics and groups are asked for by name (DESCRIBE_CONFIGS, ALTER_CONFIGS); whoever may
-  with the cluster may with all brokers, loggers and clients.
+- Configs of topics and groups are asked for by name (DESCRIBE_CONFIGS, ALTER_CONFIGS); a client
+  that may do so to the cluster may do so to all brokers, loggers and clients.
 - Each resource is altered on its own: one that is refused does not hinder the others.
 - An alteration is in force on this broker when it is answered, on others as soon as they hear of it
   (diskless.metadata.follow.interval.ms at most).

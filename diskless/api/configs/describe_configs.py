@@ -3,7 +3,7 @@
 - A topic shows Kafka's whole set of topic configs, set or not; Connect, for one, refuses to work
   without reading `cleanup.policy`. A value that was not set on the topic comes from this broker's
   configuration, or is the built-in default; the synonyms say from where, in order of precedence.
-- A broker shows its own settings, read only, to whoever asks for its node id. The cluster-wide
+- A broker shows its own settings, read only, when its node id is asked for. The cluster-wide
   dynamic defaults (empty name) are empty: settings change by restart.
 - A group, known or not, shows what this broker's configuration says of all groups, read only.
 - Other resource types are INVALID_REQUEST.

@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs, key 44, versions 0-1: single configs of topics, set or deleted; lists
 appended to and subtracted from.
 
-A topic's changes are made of its configs as they are at that moment, whoever else alters them at
-the same time, and all together. See diskless/api/configs/config_resources.py for the rest.
+A topic's changes apply to its configs as they are at that moment, all together, also when others
+alter them at the same time. See diskless/api/configs/config_resources.py for the rest.
 """
 
 from collections.abc import Sequence

@@ -16,8 +16,8 @@
 - Of a batch for a compacted topic, the first thousand records without key are named (KIP-467);
   Kafka names those with a bad timestamp too.
 - Asks for WRITE on each topic.
-- Under a producer_byte_rate quota the request counts, with all its bytes, when it has arrived; who
-  is over the quota is told so in throttle_time_ms and not read from until then.
+- Under a producer_byte_rate quota the request counts, with all its bytes, when it has arrived; a
+  client over its quota learns it from throttle_time_ms and is not read from until then.
 - No leader hints (KIP-951): they need growing leader epochs.
 """
 

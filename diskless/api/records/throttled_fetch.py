@@ -1,6 +1,6 @@
 """Serves Fetch under consumer_byte_rate quotas: api/records/fetch.py, measured and held back.
 
-- Whoever has to wait for what it was sent before is answered at once, with nothing and with
+- A client that has to wait for what it was sent before is answered at once, with nothing and with
   throttle_time_ms: an empty response to a full fetch, as Kafka gives it. A request in a fetch
   session is served all the same, since answering past the session would end it; it is muted then
   like any other, and longer.

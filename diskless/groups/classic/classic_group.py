@@ -1,8 +1,8 @@
 """One classic consumer group: a state machine without clock, I/O or waiting.
 
-Whoever drives it calls a method per event with the monotonic time, then takes the `effects`:
-answers to requests that were parked under a *ticket*, and states to be stored, which it reports
-back through `stored`. It calls `tick` at `wakes_at`, or earlier. Here is what each request may do;
+Its driver calls a method per event with the monotonic time, then takes the `effects`: answers to
+requests that were parked under a *ticket*, and states to be stored, which it reports back through
+`stored`. It calls `tick` at `wakes_at`, or earlier. Here is what each request may do;
 diskless/groups/classic/rebalance.py has the phases and the timers, classic_roster.py the members.
 
 Invariants:

@@ -23,9 +23,9 @@ to within its rebalance timeout, is removed; when it comes back it is unknown, d
 joins anew. An answer that was lost is given again: a member that is one epoch behind, and has
 nothing that it should not have, goes on.
 
-Differences from Apache Kafka: whoever sends a heartbeat to a group that is not there is an unknown
-member, because its clients take a group that is not there for final. Patterns are matched at once,
-not some time later. A static member under its own id may start over without having left.
+Differences from Apache Kafka: a heartbeat to a group that is not there comes from an unknown
+member, because clients take the absence of a group for final. Patterns are matched at once, not
+some time later. A static member under its own id may start over without having left.
 
 Source: KIP-848; Apache Kafka's GroupMetadataManager.
 """

@@ -2,7 +2,7 @@
 
 Subscriptions are names, a pattern, or both; what counts is the topics there are. What they come to
 is kept until topics change, and shared by members with the same subscription. The cluster's own
-topics are not found by patterns: whoever wants to read the metadata log names it.
+topics are not found by patterns: a member that wants to read the metadata log names it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
