@@ -16,8 +16,8 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
     broker = MetricsOf(lambda: parts)
     store = MetricsOf(lambda: parts.storage.store.statistics())
     reader = MetricsOf(lambda: parts.reads.reader.statistics())
-    replicas = MetricsOf(lambda: parts.reads.replicas.statistics())
-    uploader = MetricsOf(lambda: parts.writes.uploader.statistics())
+    replicas = MetricsOf(lambda: parts.reads.replicas)
+    uploader = MetricsOf(lambda: parts.writes.uploader)
     server = MetricsOf(lambda: parts.server.statistics())
     chunks = MetricsOf(lambda: parts.writes.directory.statistics())
     lane = MetricsOf(lambda: parts.writes.lane)
@@ -202,7 +202,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Delayed operations waiting now",
             lambda it: {
                 "produce": it.reads.replicas.produce_purgatory.statistics().watched,
-                "fetch": it.reads.replicas.fetch_purgatory.statistics().watched,
+                "fetch": it.reads.replicas.fetcher.purgatory.statistics().watched,
             },
         ),
         quotas.counters(

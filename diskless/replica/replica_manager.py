@@ -119,15 +119,6 @@ class _TopicRules(NamedTuple):
     """Whether any batch does that is not very large."""
 
 
-class ReplicaStatistics(NamedTuple):
-    """Counters since the start."""
-
-    batches_appended: int
-    bytes_appended: int
-    batches_rejected: int
-    fetches: int
-
-
 class ReplicaManager:
     """`diskless.ports.ReplicaManager` over write loop, coordinator and batch reader."""
 
@@ -149,11 +140,10 @@ class ReplicaManager:
         """
         metadata_topic = metadata_topic or MetadataTopic(())
         self._topics = topics = ServedTopics(coordinator, metadata_topic)
-        self._fetcher = fetcher = Fetcher(
+        self.fetcher = fetcher = Fetcher(
             topics, coordinator, reader, metadata_topic, max_bytes=fetch_max_bytes
         )
         # The rest of the port, as it is: passing nine arguments on would say nothing.
-        self.fetch_purgatory = fetcher.purgatory
         self.fetch = fetcher.fetch
         self.bounds = fetcher.bounds
         self.committed = fetcher.committed
@@ -166,26 +156,17 @@ class ReplicaManager:
         self._topic_defaults = topic_defaults or {}
         self._rules: dict[UUID, _TopicRules] = {}
         self._next_request_id = 0
-        self._batches_appended = 0
-        self._bytes_appended = 0
-        self._batches_rejected = 0
-
-    def statistics(self) -> ReplicaStatistics:
-        return ReplicaStatistics(
-            self._batches_appended,
-            self._bytes_appended,
-            self._batches_rejected,
-            self._fetcher.fetches,
-        )
+        self.batches_appended = 0
+        self.batches_rejected = 0
 
     def close(self) -> None:
         """Answer whatever still waits, and let nothing wait any more; for a clean stop."""
         self.produce_purgatory.expire_all()
-        self._fetcher.close()
+        self.fetcher.close()
 
     def forget(self, partitions: Collection[TopicIdPartition]) -> None:
         """These partitions are gone: fetches that wait for them find that out now."""
-        self._fetcher.forget(partitions)
+        self.fetcher.forget(partitions)
         for topic_id in {partition.topic_id for partition in partitions}:
             self._rules.pop(topic_id, None)
 
@@ -230,7 +211,7 @@ class ReplicaManager:
             try:
                 valid, needed = self._checked(request, position, now_ms)
             except DisklessError as error:
-                self._batches_rejected += 1
+                self.batches_rejected += 1
                 request.produce.settle(position, AppendResult(error=detached(error)))
                 if batch.records is not None:
                     batch.records.release()
@@ -256,13 +237,13 @@ class ReplicaManager:
             for batch in batches:
                 _refuse(batch, detached(error))
         else:
-            self._batches_appended += len(batches)
+            self.batches_appended += len(batches)
 
     def _hand_on_one(self, batch: PendingBatch) -> None:
         self._hand_on((batch,))
 
     def _refuse(self, batch: PendingBatch, error: DisklessError) -> None:
-        self._batches_rejected += 1
+        self.batches_rejected += 1
         _refuse(batch, error)
 
     def _checked(
@@ -288,7 +269,6 @@ class ReplicaManager:
             needed = needed_work(header, rules.batches, rules.compression, now_ms=now_ms)
         if needed is None or not needed.is_unchecked:
             check_contents(payload, header, rules=rules.batches, now_ms=now_ms)
-        self._bytes_appended += header.length_bytes
         timestamp_type = rules.batches.timestamp_type
         pending = PendingBatch(
             partition=TopicIdPartition(topic.topic_id, batch.partition),

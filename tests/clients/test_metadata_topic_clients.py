@@ -133,7 +133,8 @@ def test_a_reader_at_the_end_is_woken_by_what_is_applied(
         consumer.assign([TopicPartition(METADATA_TOPIC, index, end) for index, end in ends.items()])
         assert consumer.poll(0) is None
         until(
-            lambda: broker.broker.reads.replicas.fetch_purgatory.statistics().watched > 0, "a fetch"
+            lambda: broker.broker.reads.replicas.fetcher.purgatory.statistics().watched > 0,
+            "a fetch",
         )
         topic = create_topic(admin)
         names: set[str] = set()
@@ -262,7 +263,7 @@ def test_a_reader_that_asks_beyond_the_end_is_told_so(broker: LiveBroker) -> Non
 def test_a_client_that_goes_away_leaves_no_watch_behind(broker: LiveBroker) -> None:
     async def watched() -> int:
         await asyncio.sleep(0)
-        return broker.broker.reads.replicas.fetch_purgatory.statistics().watched
+        return broker.broker.reads.replicas.fetcher.purgatory.statistics().watched
 
     consumer = confluent_consumer(broker.bootstrap, fetch_wait_max_ms=60_000)
     end = logged(broker, 0)[-1].next_offset

@@ -266,9 +266,9 @@ def test_a_deleted_topic_ends_the_fetches_that_wait_for_it(
         consumer.assign([TopicPartition(topic, 0, 0)])
         assert consumer.poll(0) is None
         wait_for_parked_fetch(broker)
-        expired = broker.broker.reads.replicas.fetch_purgatory.statistics().expired
+        expired = broker.broker.reads.replicas.fetcher.purgatory.statistics().expired
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-        statistics = broker.broker.reads.replicas.fetch_purgatory.statistics()
+        statistics = broker.broker.reads.replicas.fetcher.purgatory.statistics()
         assert (statistics.watched, statistics.expired) == (0, expired)
 
 
@@ -381,7 +381,7 @@ def test_a_consumer_with_tiny_limits_gets_one_batch_at_a_time_and_all_in_the_end
 
 
 def wait_for_parked_fetch(broker: LiveBroker, count: int = 1) -> None:
-    purgatory = broker.broker.reads.replicas.fetch_purgatory
+    purgatory = broker.broker.reads.replicas.fetcher.purgatory
     until(lambda: purgatory.statistics().watched == count, f"{count} waiting fetches")
 
 
@@ -398,12 +398,12 @@ def test_a_consumer_at_the_tail_is_woken_by_the_commit_and_not_by_its_deadline(
         assert consumer.poll(0) is None
         for number in range(20):
             wait_for_parked_fetch(broker)
-            expired = broker.broker.reads.replicas.fetch_purgatory.statistics().expired
+            expired = broker.broker.reads.replicas.fetcher.purgatory.statistics().expired
             ConfluentKafka().produce(broker.bootstrap, topic, [Record(value=b"%d" % number)])
             message = consumer.poll(TIMEOUT_S)
             assert message is not None, "the commit woke nobody"
             assert stored(message).offset == number
-            assert broker.broker.reads.replicas.fetch_purgatory.statistics().expired == expired
+            assert broker.broker.reads.replicas.fetcher.purgatory.statistics().expired == expired
 
 
 def test_a_commit_to_another_partition_does_not_end_the_wait(
@@ -414,9 +414,9 @@ def test_a_commit_to_another_partition_does_not_end_the_wait(
         consumer.assign([TopicPartition(topic, 0, 0)])
         assert consumer.poll(0) is None
         wait_for_parked_fetch(broker)
-        completed = broker.broker.reads.replicas.fetch_purgatory.statistics().completed
+        completed = broker.broker.reads.replicas.fetcher.purgatory.statistics().completed
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()], partition=1)
-        assert broker.broker.reads.replicas.fetch_purgatory.statistics().completed == completed
+        assert broker.broker.reads.replicas.fetcher.purgatory.statistics().completed == completed
         ConfluentKafka().produce(broker.bootstrap, topic, [Record(value=b"mine")], partition=0)
         message = consumer.poll(TIMEOUT_S)
         assert message is not None

@@ -115,8 +115,7 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
         def is_full() -> bool:
             """The disk, then the queue, then the budget: nothing moves any more."""
             return (
-                broker.writes.uploader.statistics().waiting_bytes
-                > LIMITS["wal.buffer.max.bytes"] - MIB
+                broker.writes.uploader.waiting_bytes > LIMITS["wal.buffer.max.bytes"] - MIB
                 and broker.writes.write_loop.statistics().queued_bytes > MIB // 2
                 and broker.server.statistics().connections_waiting == CLIENTS
             )

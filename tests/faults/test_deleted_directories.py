@@ -70,9 +70,7 @@ def test_what_was_not_uploaded_yet_is_a_retriable_error_and_is_sent_again(tmp_pa
         producer = confluent_producer(broker.bootstrap, retries=0)
         producer.produce("t", b"waits", on_delivery=lambda error, _: results.append(error))
         producer.poll(0)
-        until(
-            lambda: broker.broker.writes.uploader.statistics().waiting_chunks == 1, "a sealed chunk"
-        )
+        until(lambda: broker.broker.writes.uploader.waiting_chunks == 1, "a sealed chunk")
         shutil.rmtree(broker.broker.base.data.chunks)
         faults.heal()
         assert producer.flush(TIMEOUT_S) == 0

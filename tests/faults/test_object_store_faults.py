@@ -112,7 +112,7 @@ def test_puts_whose_answers_are_lost_store_every_record_once(
         faults.lost_responses = 2
         producer.send(60)
         producer.flush()
-    assert broker.broker.writes.uploader.statistics().upload_retries >= 10
+    assert broker.broker.writes.uploader.upload_retries >= 10
     assert_each_once(broker.bootstrap, producer)
 
 
@@ -274,13 +274,11 @@ def test_a_store_that_cannot_be_read_delays_consumers_and_loses_nothing(
     producer.flush()
     only_in_the_store(broker)
     faults.get_error = ObjectStoreUnavailable("away")
-    fetches = broker.broker.reads.replicas.statistics().fetches
+    fetches = broker.broker.reads.replicas.fetcher.fetches
     found: list[dict[tuple[int, int], int]] = []
     reading = threading.Thread(target=lambda: found.append(everything(broker.bootstrap)))
     reading.start()
-    until(
-        lambda: broker.broker.reads.replicas.statistics().fetches > fetches + 2, "fetches that fail"
-    )
+    until(lambda: broker.broker.reads.replicas.fetcher.fetches > fetches + 2, "fetches that fail")
     assert not found
     faults.heal()
     reading.join()

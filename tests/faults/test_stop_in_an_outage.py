@@ -33,9 +33,7 @@ def test_what_a_stop_leaves_behind_is_one_warning_and_is_committed_by_the_next_s
         producer = confluent_producer(broker.bootstrap, retries=0)
         producer.produce("t", b"waits")
         producer.poll(0)
-        until(
-            lambda: broker.broker.writes.uploader.statistics().waiting_chunks == 1, "a sealed chunk"
-        )
+        until(lambda: broker.broker.writes.uploader.waiting_chunks == 1, "a sealed chunk")
     left = [row for row in logs if "next start" in row["event"]]
     assert [(row["log_level"], row["chunks"], row["batches"]) for row in left] == [
         ("warning", 1, 1)

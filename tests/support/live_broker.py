@@ -172,4 +172,4 @@ def until_nothing_waits(broker: LiveBroker) -> None:
     for its own chunk to arrive would take the old one for it.
     """
     uploader = broker.broker.writes.uploader
-    until(lambda: uploader.statistics().waiting_chunks == 0, "an uploader without chunks")
+    until(lambda: uploader.waiting_chunks == 0, "an uploader without chunks")

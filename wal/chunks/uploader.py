@@ -37,11 +37,10 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import structlog
 
-from wal.chunks.chunk import ChunkEntry
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import WalObjectBody, read_checked
@@ -99,23 +98,6 @@ class Committer(Protocol):
         ...
 
 
-class UploaderStatistics(NamedTuple):
-    """Counters since the start, and what is waiting now."""
-
-    uploads: int
-    upload_bytes: int
-    upload_retries: int
-    commits: int
-    commit_retries: int
-    chunks_abandoned: int
-    batches_abandoned: int
-    """Damaged batches that were left out of their objects."""
-    waiting_chunks: int
-    waiting_bytes: int
-    oldest_waiting_s: float
-    """How long the first chunk in the lane has waited: the age of an outage."""
-
-
 class _Entry:
     """One chunk on its way; `uploaded` gets None, or the error for which it must be abandoned."""
 
@@ -158,17 +140,18 @@ class Uploader:
         # task took yet are also in the other queue. Both are bounded by `submit`.
         self._lane: deque[_Entry] = deque()
         self._to_upload: deque[_Entry] = deque()
-        self._waiting_bytes = 0
         self._changed = asyncio.Condition()
         self._is_closed = False
         self._left_behind = 0
-        self._uploads = 0
-        self._upload_bytes = 0
-        self._upload_retries = 0
-        self._commits = 0
-        self._commit_retries = 0
-        self._chunks_abandoned = 0
-        self._batches_abandoned = 0
+        self.waiting_bytes = 0
+        """Of the chunks in the lane, as `wal.buffer.max.bytes` counts them."""
+        # Counted since the start.
+        self.uploads = 0
+        self.upload_bytes = 0
+        self.upload_retries = 0
+        self.commit_retries = 0
+        self.batches_abandoned = 0
+        """Damaged batches that were left out of their objects."""
 
     async def submit(self, chunk: SealedChunk) -> None:
         """Queue a chunk behind all earlier ones; waits while the queue is full.
@@ -182,7 +165,7 @@ class Uploader:
             while (
                 not self._is_closed
                 and self._lane
-                and self._waiting_bytes + chunk.charged_bytes > limit
+                and self.waiting_bytes + chunk.charged_bytes > limit
             ):
                 await self._changed.wait()
             if self._is_closed:
@@ -190,7 +173,7 @@ class Uploader:
             entry = _Entry(chunk, self._clock.monotonic())
             self._lane.append(entry)
             self._to_upload.append(entry)
-            self._waiting_bytes += chunk.charged_bytes
+            self.waiting_bytes += chunk.charged_bytes
             self._changed.notify_all()
 
     def is_behind(self) -> bool:
@@ -217,21 +200,15 @@ class Uploader:
             return False
         return not self._lane and not self._left_behind
 
-    def statistics(self) -> UploaderStatistics:
-        return UploaderStatistics(
-            uploads=self._uploads,
-            upload_bytes=self._upload_bytes,
-            upload_retries=self._upload_retries,
-            commits=self._commits,
-            commit_retries=self._commit_retries,
-            chunks_abandoned=self._chunks_abandoned,
-            batches_abandoned=self._batches_abandoned,
-            waiting_chunks=len(self._lane),
-            waiting_bytes=self._waiting_bytes,
-            oldest_waiting_s=(
-                self._clock.monotonic() - self._lane[0].submitted_at if self._lane else 0.0
-            ),
-        )
+    @property
+    def waiting_chunks(self) -> int:
+        """Chunks that were submitted and are not settled."""
+        return len(self._lane)
+
+    @property
+    def oldest_waiting_s(self) -> float:
+        """How long the first chunk in the lane has waited: the age of an outage."""
+        return self._clock.monotonic() - self._lane[0].submitted_at if self._lane else 0.0
 
     async def run(self) -> None:
         """Upload and commit until cancelled; returns only by cancellation or failure."""
@@ -278,7 +255,7 @@ class Uploader:
                     plan = chunk.plan
                     continue
                 # The second reading found nothing: it was not the file's content that failed.
-                self._upload_retries += 1
+                self.upload_retries += 1
                 await self._back_off(attempt)
             except (Retriable, OutcomeUnknown) as error:
                 log.warning(
@@ -287,7 +264,7 @@ class Uploader:
                     attempt=attempt,
                     error=str(error),
                 )
-                self._upload_retries += 1
+                self.upload_retries += 1
                 await self._back_off(attempt)
             except FailpointError:
                 raise
@@ -301,8 +278,8 @@ class Uploader:
                 break
             attempt += 1
         failpoint("upload.after_put")
-        self._uploads += 1
-        self._upload_bytes += plan.object_bytes
+        self.uploads += 1
+        self.upload_bytes += plan.object_bytes
         return None
 
     async def _exclude(
@@ -310,7 +287,7 @@ class Uploader:
     ) -> None:
         chunk.exclude(positions)
         self._directory.damage.append(error)
-        self._batches_abandoned += len(positions)
+        self.batches_abandoned += len(positions)
         await self._committer.abandon_batches(chunk, positions, error)
         for position in positions:
             chunk.tokens[position] = None
@@ -327,7 +304,6 @@ class Uploader:
             not_stored = await asyncio.shield(entry.uploaded)
             refused = not_stored if not_stored is not None else await self._commit(chunk)
             if refused is not None:
-                self._chunks_abandoned += 1
                 await self._committer.abandon(chunk, refused)
             entry.is_settled = True
             if isinstance(not_stored, ChunkLost):
@@ -341,7 +317,7 @@ class Uploader:
                 await loop.run_in_executor(executor, self._directory.mark_committed, chunk)
             async with self._changed:
                 self._lane.popleft()
-                self._waiting_bytes -= chunk.charged_bytes
+                self.waiting_bytes -= chunk.charged_bytes
                 self._changed.notify_all()
 
     async def _commit(self, chunk: SealedChunk) -> DisklessError | None:
@@ -359,11 +335,10 @@ class Uploader:
                     attempt=attempt,
                     error=str(error),
                 )
-                self._commit_retries += 1
+                self.commit_retries += 1
                 await self._back_off(attempt)
                 attempt += 1
             else:
-                self._commits += 1
                 return None
 
     async def _back_off(self, attempt: int) -> None:
@@ -391,7 +366,7 @@ class Uploader:
                 chunks=self._left_behind,
                 batches=batches,
             )
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         async with self._changed:
             self._changed.notify_all()
 
@@ -421,10 +396,6 @@ def find_damaged(chunk: SealedChunk) -> Sequence[int]:
                     pass
             except CorruptChunk:
                 damaged.append(position)
-                if _is_idempotent(entry):
+                if entry.producer_id >= 0:
                     broken.add(producer)
     return damaged
-
-
-def _is_idempotent(entry: ChunkEntry) -> bool:
-    return entry.producer_id >= 0

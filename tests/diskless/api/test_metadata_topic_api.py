@@ -261,7 +261,7 @@ async def test_a_follower_serves_the_same_bytes_and_wakes_who_waits_for_more(
     # It waits for longer than anything may take here, so only being woken ends it.
     end = metadata_partition(follower).replica.applied_offset
     waiting = asyncio.create_task(fetch(follower, offset=end, max_wait_ms=int(DEADLINE_S * 4_000)))
-    parked = follower.broker.reads.replicas.fetch_purgatory.statistics
+    parked = follower.broker.reads.replicas.fetcher.purgatory.statistics
     await asyncio.to_thread(
         until, lambda: parked().watched > 0 or waiting.done(), "a fetch that waits"
     )

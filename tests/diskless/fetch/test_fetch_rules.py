@@ -448,7 +448,7 @@ def test_a_rack_changes_nothing(world: World, version: int) -> None:
 
 
 def parked(world: World) -> int:
-    return world.broker.broker.reads.replicas.fetch_purgatory.statistics().watched
+    return world.broker.broker.reads.replicas.fetcher.purgatory.statistics().watched
 
 
 def test_a_later_request_of_the_connection_ends_a_wait_when_its_answer_is_ready(

@@ -302,7 +302,7 @@ class Setting:
 
     @property
     def parked(self) -> int:
-        return self.manager.fetch_purgatory.statistics().watched
+        return self.manager.fetcher.purgatory.statistics().watched
 
     def commit(self, partition: TopicIdPartition, length_bytes: int = 100) -> None:
         self.coordinator.add(partition, length_bytes)
@@ -415,7 +415,7 @@ async def test_a_refused_batch_waits_for_the_good_ones_beside_it(setting: Settin
     setting.write_loop.settle(1, done(0))
     results = await future
     assert [type(result.error) for result in results] == [type(None), CorruptBatch, type(None)]
-    assert setting.manager.statistics().batches_rejected == 1
+    assert setting.manager.batches_rejected == 1
 
 
 async def test_a_full_queue_is_the_outcome_of_every_batch(setting: Setting) -> None:
@@ -574,13 +574,13 @@ async def test_at_its_deadline_a_fetch_answers_with_what_there_is(setting: Setti
     async with asyncio.timeout(SOON_S):
         results = await setting.fetch(at(0), at(1), min_bytes=10_000, max_wait_ms=20)
     assert [list(result.records) for result in results] == [[], [b"wal/1/0"]]
-    assert setting.manager.fetch_purgatory.statistics().expired == 1
+    assert setting.manager.fetcher.purgatory.statistics().expired == 1
 
 
 async def test_a_fetch_that_may_not_wait_does_not(setting: Setting) -> None:
     (result,) = await setting.fetch(at(0), max_wait_ms=0)
     assert (result.error, result.high_watermark, list(result.records)) == (None, 0, [])
-    assert setting.manager.fetch_purgatory.statistics().completed == 0
+    assert setting.manager.fetcher.purgatory.statistics().completed == 0
 
 
 async def test_somebody_waiting_behind_it_ends_a_fetch_early(setting: Setting) -> None:

@@ -135,7 +135,7 @@ async def test_a_chunk_is_stored_committed_and_kept_as_cache(tmp_path: Path) -> 
         assert (await WalObjectReader(rig.store).verify(chunk.object_key)).extents == plan.extents
         assert rig.directory.locate(chunk.object_key) is chunk
         assert chunk.is_committed
-        assert rig.uploader.statistics()[:2] == (1, len(expected))
+        assert (rig.uploader.uploads, rig.uploader.upload_bytes) == (1, len(expected))
     again = open_directory(tmp_path)
     assert again.recover() == []
     again.close()
@@ -197,7 +197,7 @@ async def test_an_upload_that_fails_is_tried_again_under_the_same_key(
         await rig.uploader.submit(chunk)
         assert await rig.uploader.drain(10)
         assert rig.store.attempts == {chunk.object_key: 5}
-        assert rig.uploader.statistics().upload_retries == 4
+        assert rig.uploader.upload_retries == 4
 
 
 async def test_a_put_whose_answer_was_lost_is_not_stored_twice(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ async def test_a_commit_that_fails_is_repeated_in_its_place(
             await rig.uploader.submit(chunk)
         assert await rig.uploader.drain(10)
         assert asked == [chunks[0]] * 4 + [chunks[1]]
-        assert rig.uploader.statistics().commit_retries == 3
+        assert rig.uploader.commit_retries == 3
 
 
 @pytest.mark.parametrize("error", [ObjectExpired, PolicyViolation])
@@ -329,7 +329,7 @@ async def test_a_rotten_batch_fails_alone(tmp_path: Path) -> None:
         assert len(index.extents) == 3
         # A restart would plan another object from these files, so they are not kept.
         assert rig.files() == set()
-        assert rig.uploader.statistics().batches_abandoned == 1
+        assert rig.uploader.batches_abandoned == 1
         assert "at byte" in str(rig.directory.damage[0])
 
 
@@ -404,8 +404,8 @@ async def test_the_queue_is_bounded_and_always_takes_one_chunk(tmp_path: Path) -
             await asyncio.sleep(0)
         assert not third.done()
         rig.clock.advance(30)
-        assert rig.uploader.statistics().waiting_bytes == 2 * charge
-        assert rig.uploader.statistics().oldest_waiting_s == 30
+        assert rig.uploader.waiting_bytes == 2 * charge
+        assert rig.uploader.oldest_waiting_s == 30
         outage.set()
         await third
         assert await rig.uploader.drain(10)
@@ -430,7 +430,7 @@ async def test_a_cancelled_submit_queued_nothing(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         submit.cancel()
         await asyncio.wait([submit])
-        assert rig.uploader.statistics().waiting_chunks == 1
+        assert rig.uploader.waiting_chunks == 1
         outage.set()
         assert await rig.uploader.drain(10)
         assert blocked not in rig.outcomes.committed
