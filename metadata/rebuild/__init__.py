@@ -5,6 +5,7 @@
 - `placement`, `layout`: the offsets of one partition; as values
 - `fixed`, `fit`, `gaps`, `order`: what is known of it; what goes between known offsets, and the
   arithmetic of that; what comes in which order
-- `plan`: the records that make all this true; `filler`: objects that a rebuild writes itself
+- `plan`: from the facts to layouts, records and report; `log_builder`: the records that make the
+  layouts true; `commit_order`: in which order; `filler`: objects that a rebuild writes itself
 - `report`: what could not be known
 """

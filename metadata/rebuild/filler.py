@@ -122,14 +122,11 @@ def filler_object(
     for data in batches:
         header = parse_header(data)
         entries.append(
-            _entry(
-                partition,
-                length_bytes=len(data),
-                record_count=header.record_count,
-                crc=header.crc,
-                max_timestamp_ms=timestamp_ms,
+            ChunkEntry(
+                partition, 0, len(data), header.record_count, header.crc, 0, timestamp_ms, 0,
+                NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, 0,
             )
-        )
+        )  # fmt: skip
     return NewObject(plan=_plan(ulid, entries, timestamp_ms), parts=batches)
 
 
@@ -165,17 +162,3 @@ def _plan(ulid: str, entries: Sequence[ChunkEntry], timestamp_ms: int) -> WalObj
         ulid=ulid, salt=0, broker_id=REBUILD_BROKER_ID, opened_at_ms=timestamp_ms
     )
     return plan_wal_object(identity, entries)
-
-
-def _entry(
-    partition: TopicIdPartition,
-    *,
-    length_bytes: int,
-    record_count: int,
-    crc: int,
-    max_timestamp_ms: int,
-) -> ChunkEntry:
-    return ChunkEntry(
-        partition, 0, length_bytes, record_count, crc, 0, max_timestamp_ms, 0,
-        NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, 0,
-    )  # fmt: skip

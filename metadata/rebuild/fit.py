@@ -4,9 +4,8 @@ Offsets are dense, so a gap was full; what filled it is still there, unless an o
 gap takes the runs that fill it exactly: first those that have room nowhere else, then all that may
 be there, then as many as there are sums for. Without such a sum it takes what fits.
 
-1. A run may lie in a gap if its bounds allow it (metadata/rebuild/fixed.py) and the clocks do: what
-   follows the gap was not committed long before the run's object existed. Where the run's broker
-   wrote something known later, or a sequence adjoins, clocks do not matter.
+1. A run may lie in a gap if its bounds allow it (metadata/rebuild/fixed.py). Clocks are not asked:
+   in random histories they misled more often than they helped.
 2. The gap in front of everything is filled from its end, since the log starts somewhere in it.
 3. What the gaps leave is the tail, behind the last known offset. So is what competed for a gap and
    lost: a run is left out only where its bounds alone, which are no guesses, prove that every
@@ -21,7 +20,6 @@ from typing import NamedTuple
 
 from metadata.rebuild.fixed import FixedLog
 from metadata.rebuild.gaps import (
-    COMMIT_DELAY_MS,
     Candidate,
     Gap,
     Waiting,
@@ -31,9 +29,8 @@ from metadata.rebuild.gaps import (
     that_fit,
     ulid_of,
 )
-from metadata.rebuild.layout import Placing, SegmentPiece, WalPiece
+from metadata.rebuild.layout import Placing
 from wal.coordinates import ObjectKey
-from wal.ulid import ulid_timestamp_ms
 
 
 class Filled(NamedTuple):
@@ -65,7 +62,7 @@ def gaps_of(log: FixedLog) -> list[Gap]:
     is_head = True
     for piece in log.pieces:
         if piece.base_offset > max(start, log.log_start_seen):
-            gaps.append(Gap(start, piece.base_offset, _committed_ms(piece), is_head))
+            gaps.append(Gap(start, piece.base_offset, is_head))
         start = piece.next_offset
         is_head = is_head and start <= log.log_start_seen
     return gaps
@@ -77,7 +74,7 @@ def fit(log: FixedLog, candidates: Iterable[Candidate]) -> Fitting:
     left: list[Candidate] = []
     excluded: list[Candidate] = []
     for candidate in sorted(candidates, key=ulid_of):
-        has_room = math.isinf(candidate.certain.end) or any(
+        has_room = math.isinf(candidate.end) or any(
             candidate.has_room_in(gap, log.log_start_seen) for gap in gaps
         )
         (left if has_room else excluded).append(candidate)
@@ -200,13 +197,3 @@ def _in_sequence(log: FixedLog, runs: Sequence[Waiting], offset: int) -> list[Wa
             kept.append(position)
         found.append(Waiting(waiting.run, kept))
     return found
-
-
-def _committed_ms(piece: WalPiece | SegmentPiece) -> float:
-    """When the first record of a fixed piece was committed, at the latest."""
-    if isinstance(piece, WalPiece):
-        return piece.batches[0].append_time_ms
-    segment = piece.segment
-    if segment.first_source is not None:
-        return ulid_timestamp_ms(segment.first_source) + COMMIT_DELAY_MS
-    return segment.stored_ms

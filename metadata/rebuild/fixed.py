@@ -18,13 +18,13 @@ Pure values; metadata/rebuild/placement.py puts the runs without note around the
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from metadata.rebuild.facts import ObjectFacts, RolledBatch, SegmentFacts
 from metadata.rebuild.filler import REBUILD_BROKER_ID
-from metadata.rebuild.gaps import Bound, Bounds, Candidate, Span, Waiting
+from metadata.rebuild.gaps import Bound, Bounds, Candidate, Waiting
 from metadata.rebuild.layout import (
     LeftOut,
     PartitionLayout,
@@ -38,12 +38,6 @@ from metadata.rebuild.layout import (
 )
 from wal.chunks.object_notes import DUPLICATE, Floor
 from wal.coordinates import BatchExtent, ObjectKey
-
-_THE_ONE: Final = -(1 << 40)
-"""Stands for the only broker there seems to be, where objects that are gone cannot say whose they
-were. That is a guess: those may have been another's."""
-
-_SEQUENCES: Final = 1 << 31
 
 _Sequenced = tuple[int, int, int, int]
 """(producer id, epoch, base sequence, last sequence)."""
@@ -65,9 +59,8 @@ class _Written(NamedTuple):
 class FixedLog:
     """One partition as far as its offsets are known; grows by what is fitted in."""
 
-    def __init__(self, layout: PartitionLayout, *, has_one_broker: bool) -> None:
+    def __init__(self, layout: PartitionLayout) -> None:
         self._layout = layout
-        self._has_one_broker = has_one_broker
         self.segments: list[SegmentFacts] = []
         self.pieces: list[WalPiece | SegmentPiece] = []
         """In the order of their offsets."""
@@ -150,18 +143,9 @@ class FixedLog:
                 Bound(source.ulid, placed[0].base_offset, next_offset(placed[-1]))
             )
             pieces += self._pieces_beside_segments(source, placed)
-        if self._has_one_broker:
-            bounds[_THE_ONE] += self._bounds_of_segments()
         self._bounds = {broker: Bounds(of_broker) for broker, of_broker in bounds.items()}
         self._add_noted(pieces)
         self._written = _written(self.pieces)
-
-    def _bounds_of_segments(self) -> Iterator[Bound]:
-        for segment in self.segments:
-            base, end = segment.base_offset, segment.next_offset
-            if segment.first_source is not None and segment.last_source is not None:
-                yield Bound(segment.first_source, base, base)
-                yield Bound(segment.last_source, end, end)
 
     def _pieces_beside_segments(
         self, source: ObjectFacts, placed: Sequence[PlacedBatch]
@@ -221,25 +205,18 @@ class FixedLog:
         source = waiting.run.source
         # Below the log's start it would be gone, so it is worth a place above it only.
         start, end = max(waiting.run.floor, self.log_start_seen), math.inf
-        start, end = self._narrowed(start, end, source.broker_id, source.ulid)
-        lowest, highest, is_adjacent = self._by_sequence(waiting)
+        if source.broker_id in self._bounds:
+            behind, before = self._bounds[source.broker_id].around(source.ulid)
+            start, end = max(start, behind), min(end, before)
+        lowest, highest = self._by_sequence(waiting)
         if max(start, lowest) <= min(end, highest):
             start, end = max(start, lowest), min(end, highest)
-        else:
-            is_adjacent = False  # a batch that the coordinator refused may have any sequence
-        certain = Span(start, end)
-        start, end = self._narrowed(start, end, _THE_ONE, source.ulid)
-        return Candidate(waiting, start, end, certain, is_adjacent)
+        # Otherwise the coordinator refused it: such a batch may have any sequence.
+        return Candidate(waiting, start, end)
 
-    def _narrowed(self, start: int, end: float, broker: int, ulid: str) -> tuple[int, float]:
-        if broker not in self._bounds:
-            return start, end
-        behind, before = self._bounds[broker].around(ulid)
-        return max(start, behind), min(end, before)
-
-    def _by_sequence(self, waiting: Waiting) -> tuple[int, float, bool]:
-        """Between which offsets the sequences of a run's producers lie, and whether one adjoins."""
-        lowest, highest, is_adjacent = 0, math.inf, False
+    def _by_sequence(self, waiting: Waiting) -> tuple[int, float]:
+        """Between which offsets the sequences of a run's producers lie."""
+        lowest, highest = 0, math.inf
         before = 0
         total = waiting.record_count
         for extent in waiting.extents:
@@ -247,12 +224,10 @@ class FixedLog:
             at = bisect_left(written, 0, key=lambda one: _ahead(extent.base_sequence, one))
             if at:
                 lowest = max(lowest, written[at - 1].next_offset - before)
-                is_adjacent |= _adjoins(written[at - 1].last_sequence, extent.base_sequence)
             before += extent.record_count
             if at < len(written):
                 highest = min(highest, written[at].base_offset + total - before)
-                is_adjacent |= _adjoins(extent.last_sequence, written[at].base_sequence)
-        return lowest, highest, is_adjacent
+        return lowest, highest
 
     def not_there_yet(self, run: Run) -> Waiting:
         """The batches of a run that are in no segment and no duplicates of what is fixed."""
@@ -360,7 +335,3 @@ def _written(
 def _ahead(base_sequence: int, written: _Written) -> int:
     """Negative for what comes before `base_sequence`; 0 or more for the others."""
     return written.base_sequence - base_sequence
-
-
-def _adjoins(last_sequence: int, base_sequence: int) -> bool:
-    return (last_sequence + 1) % _SEQUENCES == base_sequence

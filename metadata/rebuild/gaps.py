@@ -14,9 +14,6 @@ from metadata.rebuild.layout import Run
 from metadata.state.producer_state import next_sequence
 from wal.coordinates import BatchExtent, ObjectKey
 
-COMMIT_DELAY_MS: Final = 10_000
-"""Objects are committed sooner after they were minted, and brokers' clocks differ by less."""
-
 
 class Waiting(NamedTuple):
     """What is left to be placed of a run without note."""
@@ -38,17 +35,8 @@ class Gap(NamedTuple):
 
     start: int
     end: int
-    ends_ms: float
-    """When what follows it was committed, at the latest."""
     is_head: bool
     """Nothing lies before it."""
-
-
-class Span(NamedTuple):
-    """Offsets from `start` up to `end`."""
-
-    start: int
-    end: float
 
 
 class Candidate(NamedTuple):
@@ -57,26 +45,18 @@ class Candidate(NamedTuple):
     waiting: Waiting
     start: int
     end: float
-    certain: Span
-    """The same without guesses."""
-    is_adjacent: bool
-    """A sequence in it adjoins one that is known."""
 
     @property
     def key(self) -> ObjectKey:
         return self.waiting.run.source.object_key
 
     def has_room_in(self, gap: Gap, log_start: int) -> bool:
-        """Whether it may have any offset of the gap, by what is known for certain."""
-        return max(self.certain.start, gap.start, log_start) < min(self.certain.end, gap.end)
+        """Whether it may have any offset of the gap."""
+        return max(self.start, gap.start, log_start) < min(self.end, gap.end)
 
     def may_be_in(self, gap: Gap) -> bool:
         """Whether it is likely enough to be there."""
-        if not self.start < gap.end <= self.end or gap.start > self.end:
-            return False
-        # Where something known later proves that it comes first, clocks need not agree.
-        slack = math.inf if self.end < math.inf or self.is_adjacent else 0
-        return self.waiting.run.source.minted_ms <= gap.ends_ms + slack
+        return self.start < gap.end <= self.end and gap.start <= self.end
 
 
 class Bound(NamedTuple):

@@ -52,13 +52,12 @@ def place_partition(
     *,
     floor: Floor,
     include_orphans: bool,
-    has_one_broker: bool,
 ) -> PartitionLayout:
     """Lay out one partition; `runs` by ULID.
 
-    `floor` is what notes objects tell of it. `has_one_broker`: in the whole bucket.
+    `floor` is what notes objects tell of it.
     """
-    placement = _Placement(partition, include_orphans, has_one_broker)
+    placement = _Placement(partition, include_orphans)
     placement.log.take_floor(floor)
     placement.log.take_segments(segments)
     placement.log.take_noted(runs)
@@ -69,12 +68,10 @@ def place_partition(
 class _Placement:
     """The work on one partition; see the module's text."""
 
-    def __init__(
-        self, partition: TopicIdPartition, include_orphans: bool, has_one_broker: bool
-    ) -> None:
+    def __init__(self, partition: TopicIdPartition, include_orphans: bool) -> None:
         self._include_orphans = include_orphans
         self._layout = PartitionLayout(partition=partition)
-        self.log = FixedLog(self._layout, has_one_broker=has_one_broker)
+        self.log = FixedLog(self._layout)
         self._order_is_known = True
 
     # -- what is fitted -------------------------------------------------------------------------
@@ -108,7 +105,7 @@ class _Placement:
             if not waiting.positions:
                 continue
             candidate = log.candidate(waiting)
-            if candidate.certain.end <= log.log_start_seen:
+            if candidate.end <= log.log_start_seen:
                 log.leave_all_out(waiting, Why.DELETED)
             elif self._include_orphans:
                 candidates.append(candidate)
