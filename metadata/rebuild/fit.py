@@ -23,8 +23,6 @@ from metadata.rebuild.gaps import (
     Candidate,
     Gap,
     Waiting,
-    is_next,
-    sums,
     that_fill,
     that_fit,
     ulid_of,
@@ -139,61 +137,20 @@ def _choose(
     log: FixedLog, gap: Gap, possible: Sequence[Candidate], bound: Collection[ObjectKey]
 ) -> tuple[Sequence[Waiting], bool]:
     """What goes into the gap, by ULID, and whether it fills it."""
-    size = gap.end - gap.start
-    whole = [candidate.waiting for candidate in possible]
-    if gap.is_head and log.log_start_seen > gap.start:
-        chosen = _at_the_start(whole, gap.end, log.log_start_seen)
-        return [whole[index] for index in chosen], True
-    # What comes out of sequence the coordinator refused, as far as all that came is here.
-    for runs in (whole, _in_sequence(log, whole, gap.start)):
-        must = [run for run in runs if run.run.source.object_key in bound]
-        may = [run for run in runs if run.run.source.object_key not in bound]
-        room = size - sum(run.record_count for run in must)
-        if room < 0:
-            continue
-        others = that_fill([run.record_count for run in may], room)
-        if others is not None:
-            taken = [*must, *(may[index] for index in others)]
-            return _by_ulid(taken), True
-        every = that_fill([run.record_count for run in runs], size)
-        if every is not None:
-            return _by_ulid(runs[index] for index in every), True
-    fitting = that_fit([run.record_count for run in whole], size)
-    return [whole[index] for index in fitting], gap.is_head
+    size = gap.end - max(gap.start, log.log_start_seen)
+    runs = [candidate.waiting for candidate in possible]
+    must = [run for run in runs if run.run.source.object_key in bound]
+    may = [run for run in runs if run.run.source.object_key not in bound]
+    room = size - sum(run.record_count for run in must)
+    others = that_fill([run.record_count for run in may], room) if room >= 0 else None
+    if others is not None:
+        return _by_ulid([*must, *(may[index] for index in others)]), True
+    every = that_fill([run.record_count for run in runs], size)
+    if every is not None:
+        return _by_ulid(runs[index] for index in every), True
+    fitting = that_fit([run.record_count for run in runs], size)
+    return [runs[index] for index in fitting], gap.is_head
 
 
 def _by_ulid(runs: Iterable[Waiting]) -> Sequence[Waiting]:
     return sorted((run for run in runs if run.positions), key=lambda run: run.run.source.ulid)
-
-
-def _at_the_start(runs: Sequence[Waiting], end: int, log_start: int) -> Sequence[int]:
-    """Which runs lie from the known log start to `end`; a batch may begin before it, no more.
-
-    As many as fill the place, else as many as there is room for.
-    """
-    size = end - log_start
-    firsts = [run.extents[0].record_count if run.positions else 0 for run in runs]
-    reached = sums([run.record_count for run in runs], min(end, size + max(firsts, default=0)))
-    for total in sorted(reached):
-        chosen = reached[total]
-        if total >= size and (total == size or total - firsts[chosen[0]] < size):
-            return chosen
-    return reached[max(total for total in reached if total <= size)]
-
-
-def _in_sequence(log: FixedLog, runs: Sequence[Waiting], offset: int) -> list[Waiting]:
-    """Without the batches that a coordinator had to refuse if they came at `offset`."""
-    producers = log.producers_before(offset)
-    found: list[Waiting] = []
-    for waiting in runs:
-        kept: list[int] = []
-        for position in waiting.positions:
-            extent = waiting.run.source.extents[position]
-            if extent.producer_id >= 0:
-                known = producers.get(extent.producer_id)
-                if known is not None and not is_next(known, extent):
-                    continue
-                producers[extent.producer_id] = extent.producer_epoch, extent.last_sequence
-            kept.append(position)
-        found.append(Waiting(waiting.run, kept))
-    return found

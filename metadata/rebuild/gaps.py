@@ -99,20 +99,15 @@ _SUMS_MAX: Final = 20_000
 
 def that_fill(counts: Sequence[int], size: int) -> Sequence[int] | None:
     """Returns which of `counts` add up to `size`, as many as possible; None when none are found."""
-    return sums(counts, size).get(size)
-
-
-def sums(counts: Sequence[int], most: int) -> Mapping[int, tuple[int, ...]]:
-    """The sums of some of `counts` up to `most`, each with the places of as many as possible."""
     sums: dict[int, tuple[int, ...]] = {0: ()}
     for index, count in enumerate(counts):
         for total, chosen in list(sums.items()):
             longer = total + count
-            if longer <= most and len(chosen) >= len(sums.get(longer, ())):
+            if longer <= size and len(chosen) >= len(sums.get(longer, ())):
                 sums[longer] = (*chosen, index)
         if len(sums) > _SUMS_MAX:
             break
-    return sums
+    return sums.get(size)
 
 
 def that_fit(counts: Sequence[int], size: int) -> Sequence[int]:
