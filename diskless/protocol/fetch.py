@@ -161,10 +161,10 @@ def _asked(
     layout = _LAYOUTS[version].asked
     topic_count = reader.array_count(flexible=flexible, item_bytes_min=2)
     if version >= TOPIC_IDS_FROM:
-        plain = yield from _plain_topics(body, reader.position, topic_count)
+        plain = yield from _plain_topics(body, reader.consumed, topic_count)
         if plain is not None:
             reader.count_items(len(plain.rows))
-            reader.skip(plain.end - reader.position)
+            reader.pass_over(plain.end - reader.consumed)
             return plain.topics, plain.rows
     topics: list[tuple[FetchTopic, int]] = []
     rows: list[bytes] = []
@@ -227,16 +227,16 @@ def _by_id(topic_id: bytes) -> FetchTopic:
 
 def _topic(reader: Reader, version: int) -> FetchTopic:
     if version >= TOPIC_IDS_FROM:
-        return FetchTopic(reader.uuid() or NO_UUID, "")
+        return FetchTopic(reader.topic_id() or NO_UUID, "")
     return FetchTopic(None, reader.string(flexible=version >= FLEXIBLE_FROM))
 
 
 def _rows(reader: Reader, body: bytes, layout: np.dtype[np.void], count: int) -> Steps[bytes]:
     """The rows of one topic back to back; `count` was checked to fit into what is left."""
-    start = reader.position
+    start = reader.consumed
     rows = body[start : start + count * layout.itemsize]
     if "tags" not in (layout.names or ()) or not np.frombuffer(rows, layout)["tags"].any():
-        reader.skip(len(rows))
+        reader.pass_over(len(rows))
         return rows
     # Rows of consumers have no tagged fields, with every client we know; here they are dropped.
     size = layout.itemsize - len(NO_TAGS)

@@ -20,22 +20,31 @@ for every version served; ours are needed because they face clients:
 Modules of schemas are imported on first use: all of them together take a second.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
+from functools import cache, partial
 from struct import Struct
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
-from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
 
 from diskless.loop.long_rows import as_tuple
 from diskless.loop.long_work import Steps, batched, done_at_once
 from diskless.ports import Buffer
-from diskless.protocol.wire import ProtocolError, Reader, nullable_string, string
-from wal.wire.fields import INT16, INT32, INT64, NO_TAGS, NO_UUID, uvarint
+from diskless.protocol.wire import ProtocolError, Reader, array_count, nullable_string, string
+from wal.wire.fields import (
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NO_TAGS,
+    NO_UUID,
+    compact_bytes,
+    uvarint,
+)
 
 Fields = Mapping[str, Any]
 """A message as values by field name; nested messages are `Fields` in a sequence."""
@@ -53,8 +62,7 @@ _GREATEST_MS: Final = timedelta.max // _MS
 """Not the negative of the least: a timedelta reaches farther up than down."""
 _PIECES_JOINED: Final = 512
 
-_INT8: Final = Struct(">b")
-_FLOAT64: Final = Struct(">d")
+_UINT16: Final = Struct(">H")
 
 
 def decode_request(api_key: int, version: int, body: bytes) -> Steps[Any]:
@@ -158,9 +166,10 @@ class _Part(NamedTuple):
 
 
 _Read = Callable[[Reader], Any]
+_Scalar = tuple[_Read, Callable[[Any], bytes]]
 
 
-@functools.cache
+@cache
 def _message_reader(schema: Any) -> _Part:
     """Reads one message as an instance of `schema`."""
     flexible = bool(schema.__flexible__)
@@ -199,27 +208,23 @@ def _read_tags(reader: Reader, known: Mapping[int, tuple[str, _Read]]) -> dict[s
         tag = reader.uvarint()
         size = reader.uvarint()
         if tag not in known:
-            reader.skip(size)
+            reader.pass_over(size)
             continue
-        end = reader.position + size
+        end = reader.consumed + size
         name, read_field = known[tag]
         values[name] = read_field(reader)
-        if reader.position != end:
+        if reader.consumed != end:
             raise ProtocolError(f"the tagged field {name} is not {size} bytes long")
     return values
 
 
 def _field_reader(shape: _FieldShape, *, flexible: bool) -> _Part:
-    nullable_item = shape.is_nullable and not shape.is_array
     if shape.nested is not None:
         item = _message_reader(shape.nested)
-        if nullable_item:
+        if shape.is_nullable and not shape.is_array:
             item = _nullable_message_reader(item)
     else:
-        assert shape.kafka_type is not None
-        item = _Part(
-            _scalar_reader(shape.kafka_type, nullable=nullable_item, flexible=flexible), False
-        )
+        item = _Part(_scalar(shape, flexible=flexible)[0], False)
     if not shape.is_array:
         return item
     read_item, is_steps = item
@@ -252,69 +257,12 @@ def _nullable_message_reader(item: _Part) -> _Part:
     return _Part(read_in_steps if item.is_steps else read, item.is_steps)
 
 
-def _scalar_reader(kafka_type: str, *, nullable: bool, flexible: bool) -> _Read:
-    match kafka_type:
-        case "bool":
-            return _read_bool
-        case "int8":
-            return Reader.int8
-        case "int16":
-            return Reader.int16
-        case "int32":
-            return Reader.int32
-        case "int64":
-            return Reader.int64
-        case "float64":
-            return _read_float64
-        case "uuid":
-            return Reader.uuid
-        case "timedelta_i32":
-            return _read_milliseconds
-        case "timedelta_i64":
-            return _read_long_milliseconds
-        case "string" if nullable:
-            return functools.partial(Reader.nullable_string, flexible=flexible)
-        case "string":
-            return functools.partial(Reader.string, flexible=flexible)
-        case "bytes":
-            return functools.partial(_read_bytes, flexible=flexible, nullable=nullable)
-        case _:
-            raise NotImplementedError(f"no request we read has a field of type {kafka_type}")
-
-
-def _read_bool(reader: Reader) -> bool:
-    return reader.uint8() != 0
-
-
-def _read_float64(reader: Reader) -> float:
-    (value,) = reader.unpack(_FLOAT64)
-    return float(value)
-
-
-def _read_milliseconds(reader: Reader) -> timedelta:
-    return timedelta(milliseconds=reader.int32())
-
-
-def _read_long_milliseconds(reader: Reader) -> timedelta:
-    """Beyond what a timedelta holds, which is millions of years, as much as it holds."""
-    return timedelta(milliseconds=min(max(reader.int64(), _LEAST_MS), _GREATEST_MS))
-
-
-def _read_bytes(reader: Reader, *, flexible: bool, nullable: bool) -> bytes | None:
-    length = reader.nullable_bytes_length(flexible=flexible)
-    if length >= 0:
-        return bytes(reader.take(length))
-    if nullable:
-        return None
-    raise ProtocolError("null where bytes must be")
-
-
 # --- writing
 
 _Write = Callable[[list[bytes], Any], None]
 
 
-@functools.cache
+@cache
 def _message_writer(schema: Any) -> _Part:
     """Appends the bytes of one message, given as `Fields`."""
     flexible = bool(schema.__flexible__)
@@ -385,13 +333,11 @@ def _differs(value: Any, default: Any) -> bool:
 def _field_writer(shape: _FieldShape, *, flexible: bool) -> _Part:
     if shape.nested is not None:
         item = _message_writer(shape.nested)
+        if shape.is_nullable and not shape.is_array:
+            item = _nullable_message_writer(item)
     else:
-        assert shape.kafka_type is not None
-        nullable = shape.is_nullable and not shape.is_array
-        item = _Part(_scalar_writer(shape.kafka_type, nullable=nullable, flexible=flexible), False)
+        item = _Part(_appends(_scalar(shape, flexible=flexible)[1]), False)
     if not shape.is_array:
-        if shape.nested is not None and shape.is_nullable:
-            return _nullable_message_writer(item)
         return item
     write_item, is_steps = item
 
@@ -418,11 +364,18 @@ def _field_writer(shape: _FieldShape, *, flexible: bool) -> _Part:
                 joined.append(b"".join(pieces))
                 pieces.clear()
             yield
-        out.append(uvarint(count + 1) if flexible else INT32.pack(count))
+        out.append(array_count(count, flexible=flexible))
         out += joined
         out += pieces
 
     return _Part(write_array, True)
+
+
+def _appends(pack: Callable[[Any], bytes]) -> _Write:
+    def write(out: list[bytes], value: Any) -> None:
+        out.append(pack(value))
+
+    return write
 
 
 def _nullable_message_writer(item: _Part) -> _Part:
@@ -446,58 +399,62 @@ def _nullable_message_writer(item: _Part) -> _Part:
     return _Part(write_in_steps if is_steps else write, is_steps)
 
 
-def _scalar_writer(kafka_type: str, *, nullable: bool, flexible: bool) -> _Write:
-    pack: Callable[[Any], bytes]
-    match kafka_type:
-        case "bool":
-            pack = _pack_bool
-        case "int8":
-            pack = _INT8.pack
-        case "int16" | "error_code":
-            pack = INT16.pack
-        case "int32":
-            pack = INT32.pack
-        case "int64":
-            pack = INT64.pack
-        case "float64":
-            pack = _FLOAT64.pack
-        case "uint16":
-            pack = Struct(">H").pack
-        case "uuid":
-            pack = _pack_uuid
-        case "timedelta_i32":
-            pack = _pack_milliseconds
-        case "string" if nullable:
-            pack = functools.partial(nullable_string, flexible=flexible)
+# --- scalars
+
+
+def _read_milliseconds(reader: Reader) -> timedelta:
+    """Beyond what a timedelta holds, which is millions of years, as much as it holds."""
+    return timedelta(milliseconds=min(max(reader.int64(), _LEAST_MS), _GREATEST_MS))
+
+
+_SCALARS: Final[Mapping[str, _Scalar]] = {
+    "bool": (lambda reader: reader.uint8() != 0, lambda value: b"\x01" if value else b"\x00"),
+    "int8": (Reader.int8, INT8.pack),
+    "int16": (Reader.int16, INT16.pack),
+    "error_code": (Reader.int16, INT16.pack),
+    "uint16": (lambda reader: reader.unpack(_UINT16)[0], _UINT16.pack),
+    "int32": (Reader.int32, INT32.pack),
+    "int64": (Reader.int64, INT64.pack),
+    "float64": (Reader.float64, FLOAT64.pack),
+    "uuid": (Reader.topic_id, lambda value: (value or NO_UUID).bytes),
+    "timedelta_i32": (
+        lambda reader: timedelta(milliseconds=reader.int32()),
+        lambda value: INT32.pack(value // _MS),
+    ),
+    "timedelta_i64": (_read_milliseconds, lambda value: INT64.pack(value // _MS)),
+}
+"""How the types of kio's schemas that are always written alike are read and written."""
+
+
+def _scalar(shape: _FieldShape, *, flexible: bool) -> _Scalar:
+    nullable = shape.is_nullable and not shape.is_array
+    match shape.kafka_type:
         case "string":
-            pack = functools.partial(string, flexible=flexible)
+            read = Reader.nullable_string if nullable else Reader.string
+            write = nullable_string if nullable else string
+            return partial(read, flexible=flexible), partial(write, flexible=flexible)
         case "bytes":
-            pack = functools.partial(_pack_bytes, flexible=flexible, nullable=nullable)
-        case _:
-            raise NotImplementedError(f"no response we write has a field of type {kafka_type}")
-
-    def write(out: list[bytes], value: Any) -> None:
-        out.append(pack(value))
-
-    return write
-
-
-def _pack_bool(value: bool) -> bytes:
-    return b"\x01" if value else b"\x00"
+            return (
+                partial(_read_bytes, flexible=flexible, nullable=nullable),
+                partial(_bytes, flexible=flexible, nullable=nullable),
+            )
+        case kafka_type:
+            assert kafka_type is not None
+            return _SCALARS[kafka_type]
 
 
-def _pack_uuid(value: UUID | None) -> bytes:
-    return (value or NO_UUID).bytes
+def _read_bytes(reader: Reader, *, flexible: bool, nullable: bool) -> bytes | None:
+    length = reader.nullable_bytes_length(flexible=flexible)
+    if length >= 0:
+        return reader.raw(length)
+    if nullable:
+        return None
+    raise ProtocolError("null where bytes must be")
 
 
-def _pack_milliseconds(value: timedelta) -> bytes:
-    return INT32.pack(value // _MS)
-
-
-def _pack_bytes(value: bytes | None, *, flexible: bool, nullable: bool) -> bytes:
+def _bytes(value: bytes | None, *, flexible: bool, nullable: bool) -> bytes:
     if value is None:
         if not nullable:
             raise KeyError("bytes may not be null")
         return b"\x00" if flexible else b"\xff\xff\xff\xff"
-    length = uvarint(len(value) + 1) if flexible else INT32.pack(len(value))
-    return length + value
+    return compact_bytes(value) if flexible else INT32.pack(len(value)) + value

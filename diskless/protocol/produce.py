@@ -81,7 +81,7 @@ def decode_request(version: int, frame: FragmentChain, reader: Reader) -> Steps[
         topics: list[tuple[str | UUID, int]] = []
         for _ in range(reader.array_count(flexible=flexible, item_bytes_min=2)):
             if version >= TOPIC_IDS_FROM:
-                topic_id = reader.uuid() or NO_UUID
+                topic_id = reader.topic_id() or NO_UUID
             else:
                 name = reader.string(flexible=flexible)
             count = reader.array_count(flexible=flexible, item_bytes_min=5)
@@ -123,8 +123,8 @@ def _records(cutter: ChainCutter, reader: Reader, *, flexible: bool) -> Fragment
     length = reader.nullable_bytes_length(flexible=flexible)
     if length < 0:
         return None
-    start = reader.position
-    reader.skip(length)
+    start = reader.consumed
+    reader.pass_over(length)
     return cutter.share(start, length)
 
 

@@ -1,7 +1,8 @@
 """Kafka's primitive types: reads them from untrusted bytes, and writes the few we write by hand.
 
-A `Reader` walks over one or more buffers as if they were one; a scalar that straddles two of them
-is copied, nothing else is.
+A `Reader` is a FieldReader that walks over one or more buffers as if they were one; a scalar that
+straddles two of them is copied, nothing else is. It adds what only clients send: strings and arrays
+of versions that are not flexible, and tagged fields in any order.
 
 Invariant: no allocation is larger than the bytes that are really there. Every length and every
 count is compared with what remains before anything is made of it.
@@ -11,21 +12,11 @@ Source: https://kafka.apache.org/protocol, "Protocol Primitive Types"; KIP-482 f
 """
 
 from collections.abc import Sequence
-from struct import Struct
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
-from wal.errors import Rejected
-from wal.wire.fields import (
-    INT16,
-    INT32,
-    INT64,
-    UUID_BYTES,
-    VarintTooLong,
-    compact_string,
-    read_uvarint,
-    uvarint,
-)
+from wal.errors import DisklessError, Rejected
+from wal.wire.fields import INT16, INT32, UUID_BYTES, FieldReader, compact_string, uvarint
 
 ITEMS_MAX: Final = 100_000
 """Array items in one request, over all its arrays. An item may take one byte on the wire and some
@@ -36,105 +27,63 @@ class ProtocolError(Rejected):
     """Bytes that are no request we can answer; the connection they came from is closed."""
 
 
-class Reader:
+class Reader(FieldReader):
     """A position in a row of buffers that moves forward only.
 
     Every method raises ProtocolError when the bytes run out or contradict the type.
     """
 
-    __slots__ = (
-        "_items_left",
-        "_limit",
-        "_next_view",
-        "_passed",
-        "_position",
-        "_view",
-        "_views",
-        "length",
-    )
+    __slots__ = ("_items_left", "_later_bytes", "_left", "length")
 
     def __init__(self, views: Sequence[memoryview | bytes]) -> None:
-        self._views = views
-        self._next_view = 0
-        self._view: memoryview | bytes = b""
-        self._position = 0
-        self._limit = 0
+        super().__init__(cast(bytes, views[0]) if views else b"", "a request", ProtocolError)
+        self._left = [*views[:0:-1]]
+        """The buffers behind the current one, the next one last."""
+        self._later_bytes = sum(map(len, self._left))
         self._items_left = ITEMS_MAX
-        self._passed = 0
-        """Bytes in the views before the current one."""
-        self.length = sum(map(len, views))
+        self.length = self.end + self._later_bytes
+
+    def corrupt(self, problem: str) -> DisklessError:
+        return ProtocolError(problem)
 
     @property
-    def position(self) -> int:
-        """Bytes consumed so far."""
-        return self._passed + self._position
+    def consumed(self) -> int:
+        """Bytes read so far."""
+        return self.length - self.remaining
 
     @property
     def remaining(self) -> int:
-        return self.length - self._passed - self._position
+        return self.end - self.position + self._later_bytes
+
+    def skip(self, length: int) -> int:
+        """As with one buffer: what is stepped over lies together in `data`, if need be copied."""
+        start = self.position
+        end = start + length
+        if start <= end <= self.end:
+            self.position = end
+            return start
+        return self._skip_across(length)
+
+    def pass_over(self, count: int) -> None:
+        """Step over bytes without touching them."""
+        self._check(count)
+        while count > self.end - self.position:
+            count -= self.end - self.position
+            self._advance()
+        self.position += count
 
     def take(self, count: int) -> bytes | memoryview:
         """The next `count` bytes: a slice where they lie together, a copy where they do not."""
-        start = self._position
-        end = start + count
-        if start <= end <= self._limit:
-            self._position = end
-            return self._view[start:end]
-        return self._take_across(count)
+        start = self.skip(count)
+        return self.data[start : self.position]
 
-    def skip(self, count: int) -> None:
-        """Pass over bytes without touching them."""
-        self._check(count)
-        while count > 0:
-            here = min(count, self._limit - self._position)
-            self._position += here
-            count -= here
-            if count:
-                self._advance()
+    def raw(self, length: int) -> bytes:
+        return bytes(self.take(length))
 
-    def unpack(self, layout: Struct) -> tuple[int, ...]:
-        """Consecutive fixed-size fields."""
-        start = self._position
-        end = start + layout.size
-        if end <= self._limit:
-            self._position = end
-            return layout.unpack_from(self._view, start)
-        return layout.unpack(self._take_across(layout.size))
-
-    def int8(self) -> int:
-        value = self.uint8()
-        return value - 256 if value > 127 else value
-
-    def uint8(self) -> int:
-        if self._position >= self._limit:
-            return self._take_across(1)[0]
-        value = self._view[self._position]
-        self._position += 1
-        return value
-
-    def int16(self) -> int:
-        return self.unpack(INT16)[0]
-
-    def int32(self) -> int:
-        return self.unpack(INT32)[0]
-
-    def int64(self) -> int:
-        return self.unpack(INT64)[0]
-
-    def uuid(self) -> UUID | None:
-        """A topic id; all zeros mean none."""
-        value = bytes(self.take(UUID_BYTES))
+    def topic_id(self) -> UUID | None:
+        """All zeros mean none."""
+        value = self.raw(UUID_BYTES)
         return UUID(bytes=value) if any(value) else None
-
-    def uvarint(self) -> int:
-        value = self.uint8()
-        if value < 0x80:
-            return value
-        self._position -= 1
-        try:
-            return read_uvarint(self.uint8)
-        except VarintTooLong as error:
-            raise ProtocolError(str(error)) from error
 
     def string(self, *, flexible: bool) -> str:
         value = self.nullable_string(flexible=flexible)
@@ -142,16 +91,13 @@ class Reader:
             raise ProtocolError("null where a string must be")
         return value
 
-    def nullable_string(self, *, flexible: bool) -> str | None:
+    def nullable_string(self, *, flexible: bool = True) -> str | None:
         length = self.uvarint() - 1 if flexible else self.int16()
         if length < 0:
             if length == -1:
                 return None
             raise ProtocolError(f"a string of {length} bytes")
-        try:
-            return str(self.take(length), "utf-8")
-        except UnicodeDecodeError as error:
-            raise ProtocolError("a string that is not UTF-8") from error
+        return self._text(length)
 
     def nullable_bytes_length(self, *, flexible: bool) -> int:
         """The length of a byte field that follows, checked to be there; -1 for null."""
@@ -162,7 +108,7 @@ class Reader:
             self._check(length)
         return length
 
-    def array_count(self, *, flexible: bool, item_bytes_min: int) -> int:
+    def array_count(self, item_bytes_min: int = 1, *, flexible: bool = True) -> int:
         """Reads how many items follow; refuses a count that cannot fit into what is left."""
         count = self.nullable_array_count(flexible=flexible, item_bytes_min=item_bytes_min)
         if count < 0:
@@ -194,37 +140,45 @@ class Reader:
         return count
 
     def skip_tags(self) -> None:
-        """Pass over a section of tagged fields."""
+        """Pass over a section of tagged fields, in whichever order they are."""
+        if self.position < self.end and not self.data[self.position]:
+            self.position += 1
+            return
         for _ in range(self.tag_count()):
             self.uvarint()
-            self.skip(self.uvarint())
+            self.pass_over(self.uvarint())
 
     def _check(self, count: int) -> None:
         if not 0 <= count <= self.remaining:
             raise ProtocolError(f"{count} bytes announced, {self.remaining} left")
 
-    def _take_across(self, count: int) -> bytes | memoryview:
-        self._check(count)
-        while self._position == self._limit and self._next_view < len(self._views):
+    def _skip_across(self, length: int) -> int:
+        """`skip` beyond the current buffer: into the next one, or into a copy of what straddles."""
+        self._check(length)
+        while self.position == self.end:
             self._advance()
-        if self._position + count <= self._limit:
-            return self.take(count)
+        if length <= self.end - self.position:
+            return self.skip(length)
         parts = []
-        while True:
-            here = min(count, self._limit - self._position)
-            parts.append(self._view[self._position : self._position + here])
-            self._position += here
-            count -= here
-            if not count:
-                return b"".join(parts)
-            self._advance()
+        while length:
+            here = min(length, self.end - self.position)
+            parts.append(self.data[self.position : self.position + here])
+            self.position += here
+            length -= here
+            if length:
+                self._advance()
+        self._left.append(memoryview(self.data)[self.position :])
+        self._later_bytes += len(self._left[-1])
+        self.data = b"".join(parts)
+        self.position = self.end = len(self.data)
+        return 0
 
     def _advance(self) -> None:
-        self._passed += self._limit
-        self._view = self._views[self._next_view]
-        self._next_view += 1
-        self._position = 0
-        self._limit = len(self._view)
+        # Read like bytes: slices of it are only joined, decoded or given away.
+        self.data = cast(bytes, self._left.pop())
+        self.position = 0
+        self.end = len(self.data)
+        self._later_bytes -= self.end
 
 
 def string(value: str, *, flexible: bool) -> bytes:

@@ -313,7 +313,7 @@ class Connection(asyncio.BufferedProtocol):
                 request.frame = frame
                 request.reader = reader
             else:
-                request.body = frame.copy_bytes(reader.position, reader.remaining)
+                request.body = frame.copy_bytes(reader.consumed, reader.remaining)
             if api.starts_in_turn:
                 slot.request = request
             else:

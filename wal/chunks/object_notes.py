@@ -47,7 +47,7 @@ from wal.batch_extents import BatchExtents
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import CorruptObject
 from wal.ulid import decode_ulid, encode_ulid
-from wal.wire.fields import FieldReader, string, uvarint, zigzag
+from wal.wire.fields import FieldReader, sized_string, uvarint, zigzag
 
 NOTES_KEPT_MAX: Final = 256
 """Commits that wait for an object to carry them; a broker has one or a few per upload lane."""
@@ -240,10 +240,10 @@ def encode_topics(topics: Mapping[UUID, TopicFacts]) -> bytes:
     """The bytes of what is noted of topics, with their number in front."""
     parts: list[bytes] = [uvarint(len(topics))]
     for topic_id, facts in sorted(topics.items()):
-        parts += (topic_id.bytes, string(facts.name), uvarint(facts.partition_count))
+        parts += (topic_id.bytes, sized_string(facts.name), uvarint(facts.partition_count))
         parts.append(uvarint(len(facts.configs)))
         for name, value in facts.configs:
-            parts += (string(name), string(value))
+            parts += (sized_string(name), sized_string(value))
     return b"".join(parts)
 
 
@@ -294,9 +294,9 @@ def decode_topics(reader: FieldReader) -> Mapping[UUID, TopicFacts]:
     topics: dict[UUID, TopicFacts] = {}
     for _ in range(reader.count(_ID_BYTES + 3)):
         topic_id = reader.uuid()
-        topic_name = reader.string()
+        topic_name = reader.sized_string()
         partition_count = reader.uvarint()
-        configs = [(reader.string(), reader.string()) for _ in range(reader.count(2))]
+        configs = [(reader.sized_string(), reader.sized_string()) for _ in range(reader.count(2))]
         topics[topic_id] = TopicFacts(topic_name, partition_count, tuple(configs))
     return topics
 

@@ -81,7 +81,7 @@ def from_zigzag(raw: int) -> int:
     return raw >> 1 ^ -(raw & 1)
 
 
-def string(text: str) -> bytes:
+def sized_string(text: str) -> bytes:
     """uvarint length, UTF-8; what has no null."""
     return sized(text.encode())
 
@@ -113,7 +113,10 @@ def tag_section(fields: Mapping[int, bytes]) -> bytes:
 
 
 class FieldReader:
-    """Reads fields from the front of `data`; each method raises `error` when it does not fit."""
+    """Reads fields from the front of `data`; each method raises `error` when it does not fit.
+
+    All of them take their bytes through `skip`, after which `data` may be another buffer.
+    """
 
     __slots__ = ("_error", "_what", "data", "end", "position")
 
@@ -140,25 +143,32 @@ class FieldReader:
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Consecutive fields of fixed size."""
-        return layout.unpack_from(self.data, self.skip(layout.size))
+        start = self.skip(layout.size)
+        return layout.unpack_from(self.data, start)
 
     def uint8(self) -> int:
-        return self.data[self.skip(1)]
+        start = self.skip(1)
+        return self.data[start]
 
     def int8(self) -> int:
-        return int(INT8.unpack_from(self.data, self.skip(1))[0])
+        start = self.skip(1)
+        return int(INT8.unpack_from(self.data, start)[0])
 
     def int16(self) -> int:
-        return int(INT16.unpack_from(self.data, self.skip(2))[0])
+        start = self.skip(2)
+        return int(INT16.unpack_from(self.data, start)[0])
 
     def int32(self) -> int:
-        return int(INT32.unpack_from(self.data, self.skip(4))[0])
+        start = self.skip(4)
+        return int(INT32.unpack_from(self.data, start)[0])
 
     def int64(self) -> int:
-        return int(INT64.unpack_from(self.data, self.skip(8))[0])
+        start = self.skip(8)
+        return int(INT64.unpack_from(self.data, start)[0])
 
     def float64(self) -> float:
-        return float(FLOAT64.unpack_from(self.data, self.skip(8))[0])
+        start = self.skip(8)
+        return float(FLOAT64.unpack_from(self.data, start)[0])
 
     def uint32(self) -> int:
         return int.from_bytes(self.raw(4), "big")
@@ -186,7 +196,7 @@ class FieldReader:
     def sized(self) -> bytes:
         return self.raw(self.uvarint())
 
-    def string(self) -> str:
+    def sized_string(self) -> str:
         return self._text(self.uvarint())
 
     def compact_string(self) -> str:
@@ -203,9 +213,9 @@ class FieldReader:
         return self.raw(self.array_count())
 
     def _text(self, length: int) -> str:
-        encoded = self.raw(length)
+        start = self.skip(length)
         try:
-            return encoded.decode()
+            return str(self.data[start : self.position], "utf-8")
         except UnicodeDecodeError as error:
             raise self.corrupt("a string that is not UTF-8") from error
 

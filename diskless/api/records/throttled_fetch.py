@@ -68,7 +68,7 @@ def _is_in_session(request: Request) -> bool:
     reader = Reader([request.body])
     if request.version < _NO_REPLICA_FROM:
         reader.int32()
-    reader.skip(_LIMITS_BYTES)
+    reader.pass_over(_LIMITS_BYTES)
     return reader.int32() != _NO_SESSION
 
 

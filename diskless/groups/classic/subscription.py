@@ -124,4 +124,4 @@ def _partitions(reader: Reader) -> Mapping[str, frozenset[int]]:
 
 
 def _skip_bytes(reader: Reader) -> None:
-    reader.skip(max(reader.nullable_bytes_length(flexible=False), 0))
+    reader.pass_over(max(reader.nullable_bytes_length(flexible=False), 0))

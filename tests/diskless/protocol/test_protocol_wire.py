@@ -35,10 +35,10 @@ def test_a_cut_buffer_reads_like_a_whole_one(data, number, text, topic_id):
     assert reader.int64() == number
     assert reader.string(flexible=True) == text
     assert reader.string(flexible=False) == text
-    assert reader.uuid() == (topic_id if topic_id.int else None)
+    assert reader.topic_id() == (topic_id if topic_id.int else None)
     assert reader.uvarint() == 2**32 - 1
-    assert reader.position == len(whole) - 4
-    reader.skip(2)
+    assert reader.consumed == len(whole) - 4
+    reader.pass_over(2)
     assert bytes(reader.take(2)) == b"il"
     assert reader.remaining == 0
     with pytest.raises(ProtocolError):
@@ -116,7 +116,7 @@ def test_garbage_gives_a_protocol_error_or_a_value_never_anything_else(garbage, 
         lambda r: r.nullable_bytes_length(flexible=True),
         lambda r: r.nullable_bytes_length(flexible=False),
         lambda r: r.skip_tags(),
-        lambda r: r.uuid(),
+        lambda r: r.topic_id(),
         lambda r: r.array_count(flexible=True, item_bytes_min=1),
         lambda r: read_request_header(r, flexible=True),
     )
@@ -126,7 +126,7 @@ def test_garbage_gives_a_protocol_error_or_a_value_never_anything_else(garbage, 
             method(reader)
         except ProtocolError:
             pass
-        assert reader.position <= len(garbage)
+        assert reader.consumed <= len(garbage)
 
 
 def test_a_flexible_header_keeps_the_short_client_id_and_skips_its_tags():
