@@ -17,7 +17,7 @@ do two values that do not go together: what one part may make, the next part mus
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from diskless.groups.settings import GroupSettings
 from diskless.health.health_settings import HealthSettings
@@ -144,29 +144,6 @@ class ReadSettings:
     )
 
 
-_SECTIONS: Final[Mapping[str, type[Any]]] = {
-    "broker": BrokerSettings,
-    "health": HealthSettings,
-    "server": ServerSettings,
-    "wal": WalSettings,
-    "file_store": FileStoreSettings,
-    "s3": S3Settings,
-    "loop": LoopSettings,
-    "topics": TopicDefaults,
-    "groups": GroupSettings,
-    "quotas": QuotaSettings,
-    "read": ReadSettings,
-    "cache": ObjectCacheSettings,
-    "inflation": InflationSettings,
-    "segments": SegmentReaderSettings,
-    "coordinator": CoordinatorSettings,
-    "metadata_log": LocalLogSettings,
-    "object_log": ObjectLogSettings,
-    "snapshots": SnapshotSettings,
-    "retention": RetentionSettings,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that was configured, and which keys were set rather than defaulted."""
@@ -198,6 +175,11 @@ class Config:
         for name in _SECTIONS:
             merged.update(as_mapping(getattr(self, name)))
         return merged
+
+
+_SECTIONS: Final[Mapping[str, type[Any]]] = {
+    name: kind for name, kind in get_type_hints(Config).items() if name != "explicit"
+}
 
 
 def load_config(

@@ -22,7 +22,6 @@ one for up to a megabyte of records, after being checked on the local disk.
 """
 
 import asyncio
-import os
 import random
 import secrets
 import shutil
@@ -42,7 +41,7 @@ from diskless.storage.cluster_identity import (
     OBJECT_LOG,
     claim_for_rebuilt,
 )
-from diskless.storage.data_directory import has_properties, read_properties
+from diskless.storage.data_directory import has_properties, read_properties, sync_directory
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.operations import CATALOGUE
@@ -239,7 +238,7 @@ async def _write(
     _set_directory_aside(request.data)
     if not request.is_log_in_store:
         new.rename(request.data / METADATA)
-        _sync(request.data)
+        sync_directory(request.data)
     if not plan.notes.is_empty:
         # Last, so that an attempt that failed decides nothing for the next one.
         key = notes_key(mint_ulid(clock, rng))
@@ -324,11 +323,3 @@ async def _set_objects_aside(store: ObjectStore, keys: Sequence[ObjectKey], now_
         await store.put(ObjectKey(f"{SET_ASIDE_PREFIX}{now_ms}/{key}"), BytesBody(data))
     if keys:
         await store.delete(keys)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

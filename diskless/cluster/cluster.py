@@ -16,10 +16,6 @@ from metadata.clients.routed_client import RoutedClient
 from metadata.operations import (
     AlterTopicConfigs,
     Coordinator,
-    CreatePartitions,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
     TopicDescription,
 )
 from wal.coordinates import TopicIdPartition
@@ -37,40 +33,30 @@ class SingleBroker:
     """`diskless.ports.Cluster` of one broker: it leads everything and is its own controller."""
 
     def __init__(self, cluster_id: str, myself: BrokerEndpoint) -> None:
-        self._cluster_id = cluster_id
-        self._endpoint = myself
-
-    @property
-    def cluster_id(self) -> str:
-        return self._cluster_id
-
-    @property
-    def node_id(self) -> int:
-        return self._endpoint.node_id
-
-    @property
-    def controller_id(self) -> int:
-        return self._endpoint.node_id
+        self.cluster_id: Final = cluster_id
+        self.node_id: Final = myself.node_id
+        self.controller_id: Final = myself.node_id
+        self._brokers = (myself,)
 
     def brokers(self) -> Sequence[BrokerEndpoint]:
-        return (self._endpoint,)
+        return self._brokers
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
-        return self._endpoint.node_id
+        return self.node_id
 
     def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
-        return (self._endpoint.node_id,)
+        return (self.node_id,)
 
     def is_another_rack(self, rack: str) -> bool:
         return False
 
     def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
-        return self._endpoint.node_id
+        return self.node_id
 
     def preferred_produce_brokers(
         self, topic_id: UUID, partition: int, client: ClientInfo
     ) -> Sequence[int]:
-        return (self._endpoint.node_id,)
+        return (self.node_id,)
 
 
 class CoordinatorTopics:
@@ -89,21 +75,14 @@ class CoordinatorTopics:
         on_deleted: Callable[[Sequence[TopicIdPartition]], None],
     ) -> None:
         self._coordinator = coordinator
-        self._settings = settings
+        self.create_topics = coordinator.create_topics
+        self.create_partitions = coordinator.create_partitions
+        self.delete_records = coordinator.delete_records
+        self.auto_create_enabled: Final = settings.auto_create_topics
+        self.default_partition_count: Final = settings.default_partitions
+        self.max_partition_count: Final = MAX_PARTITIONS_PER_TOPIC
         self._internal = {metadata_topic.name: metadata_topic}
         self._on_deleted = on_deleted
-
-    @property
-    def auto_create_enabled(self) -> bool:
-        return self._settings.auto_create_topics
-
-    @property
-    def default_partition_count(self) -> int:
-        return self._settings.default_partitions
-
-    @property
-    def max_partition_count(self) -> int:
-        return MAX_PARTITIONS_PER_TOPIC
 
     def topics(self) -> Mapping[str, TopicDescription]:
         # A view, because there may be many; nobody writes to it.
@@ -115,11 +94,6 @@ class CoordinatorTopics:
         if known is None:
             known = next((t for t in self._internal.values() if t.topic_id == topic_id), None)
         return known
-
-    async def create_topics(
-        self, topics: Sequence[CreateTopic]
-    ) -> Sequence[TopicDescription | DisklessError]:
-        return await self._coordinator.create_topics(topics)
 
     async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
         """Fetches that wait for a deleted topic are answered at once."""
@@ -142,11 +116,6 @@ class CoordinatorTopics:
                 )
         return [errors[topic_id] for topic_id in topic_ids]
 
-    async def create_partitions(
-        self, topics: Sequence[CreatePartitions]
-    ) -> Sequence[DisklessError | None]:
-        return await self._coordinator.create_partitions(topics)
-
     async def alter_configs(
         self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None:
@@ -165,9 +134,6 @@ class CoordinatorTopics:
             before = altered.configs
         raise CommitFailed(f"others alter {topic.name} all the time; try again")
 
-    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
-        return await self._coordinator.delete_records(requests)
-
 
 class ReplicaPartitions:
     """`diskless.ports.StoredPartitions` on this broker's replicas of the coordinators."""
@@ -175,9 +141,7 @@ class ReplicaPartitions:
     def __init__(self, replicas: RoutedClient, store_url: str) -> None:
         self._replicas = replicas
         self.store_url: Final = store_url
-
-    def size_bytes(self, partition: TopicIdPartition) -> int | None:
-        return self._replicas.live_bytes(partition)
+        self.size_bytes = replicas.live_bytes
 
     async def producers(
         self, partition: TopicIdPartition, *, limit: int

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Self
 
 from diskless.config import Config
 from diskless.replica.noted_facts import NotedFacts
@@ -53,14 +53,6 @@ from wal.errors import InvalidSettings
 from wal.stores.object_store import ObjectStore
 
 
-class GroupWorkers(Protocol):
-    """Makes the worker that coordinates the consumer groups of a metadata partition led here."""
-
-    def __call__(
-        self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
-    ) -> Worker: ...
-
-
 class LeaderWorkers(NamedTuple):
     """Those workers of a leader that count something."""
 
@@ -69,12 +61,6 @@ class LeaderWorkers(NamedTuple):
     snapshots: SnapshotKeeper
     orphans: OrphanScan | None
     """Only with the catalogue."""
-
-
-def _has_lease(log: MetadataLog, clock: Clock) -> bool:
-    """Whether nobody else can lead now, as far as this process's lease says."""
-    expires_at = log.lease_expires_at
-    return expires_at is not None and clock.monotonic() < expires_at
 
 
 class Coordinators:
@@ -90,14 +76,15 @@ class Coordinators:
         candidate: Callable[[], Candidate],
         connect: Callable[[str, int], RemoteClient],
         owns_prefix: bool,
-        group_worker: GroupWorkers,
+        group_worker: Callable[[PartitionCoordinator], Worker],
         clock: Clock,
         rng: random.Random,
     ) -> None:
         """`candidate` says who this broker is; `connect` makes a client to another one.
 
         `owns_prefix`: nobody else's objects can be below the store's prefix, so what no
-        coordinator knows may be deleted.
+        coordinator knows may be deleted. `group_worker` makes what coordinates the consumer groups
+        of a metadata partition that is led here.
         """
         self._config = config
         self._data = data
@@ -292,9 +279,7 @@ class Coordinators:
                 settings=config.retention,
             ),
             snapshot_keeper,
-            self._group_worker(
-                coordinator, certainly_leads=partial(_has_lease, partition.log, clock)
-            ),
+            self._group_worker(coordinator),
         ]
         if index == CATALOGUE:
             workers.append(coordinator.sessions)

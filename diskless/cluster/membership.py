@@ -77,19 +77,12 @@ class SharedCluster:
 
     def __init__(self, coordinators: Coordinators, *, cluster_id: str, myself: BrokerEndpoint):
         self._coordinators = coordinators
-        self._cluster_id = cluster_id
+        self.cluster_id: Final = cluster_id
+        self.node_id: Final = myself.node_id
         self._myself = myself
         self._seen: tuple[object, object] = (None, None)
         self._brokers: Sequence[BrokerEndpoint] = (myself,)
         self._routing: ProduceRouting
-
-    @property
-    def cluster_id(self) -> str:
-        return self._cluster_id
-
-    @property
-    def node_id(self) -> int:
-        return self._myself.node_id
 
     @property
     def controller_id(self) -> int:

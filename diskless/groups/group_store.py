@@ -4,7 +4,7 @@
 tests use one in memory. Both pass the same contract tests.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from metadata.coordinator.coordinator import PartitionCoordinator
@@ -64,16 +64,14 @@ class GroupStore(Protocol):
 class CoordinatorGroupStore:
     """`GroupStore` on the coordinator of a metadata partition."""
 
-    def __init__(
-        self, coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
-    ) -> None:
+    def __init__(self, coordinator: PartitionCoordinator) -> None:
         replica = coordinator.replica
         self.commit_offsets: Final = coordinator.commit_offsets
         self.delete_offsets: Final = coordinator.delete_offsets
         self.store_group: Final = coordinator.store_group
         self.delete_group: Final = coordinator.delete_group
         self.confirm_leadership: Final = coordinator.lease.confirm
-        self.certainly_leads: Final = certainly_leads
+        self.certainly_leads: Final = coordinator.lease.holds
         self.group_offsets: Final = replica.group_offsets
         self.stored_groups: Final = replica.stored_groups
         self.aged_offsets: Final = replica.aged_offsets

@@ -6,7 +6,7 @@ coordinators run where their metadata partition is led.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -66,11 +66,8 @@ async def open_coordination(
         client_id = f"diskless-broker-{base.node_id}"
         return WireClient(host, port, clock=clock, rng=rng, client_id=client_id)
 
-    def group_worker(
-        coordinator: PartitionCoordinator, *, certainly_leads: Callable[[], bool]
-    ) -> Worker:
-        store = CoordinatorGroupStore(coordinator, certainly_leads=certainly_leads)
-        return groups.led(coordinator.coordinator_id, store)
+    def group_worker(coordinator: PartitionCoordinator) -> Worker:
+        return groups.led(coordinator.coordinator_id, CoordinatorGroupStore(coordinator))
 
     coordinators = await stack.enter_async_context(
         Coordinators(

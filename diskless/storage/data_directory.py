@@ -123,7 +123,7 @@ def _make_durable(path: Path) -> None:
         return
     _make_durable(path.parent)
     path.mkdir(exist_ok=True)
-    _sync(path.parent)
+    sync_directory(path.parent)
 
 
 def _write_durable(path: Path, text: str) -> None:
@@ -134,10 +134,11 @@ def _write_durable(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
-    _sync(path.parent)
+    sync_directory(path.parent)
 
 
-def _sync(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make the names in it durable."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -49,16 +49,20 @@ class Lease:
         self._renewal_s = renewal_ms / 1000
         self._sleep = sleep
 
+    def holds(self) -> bool:
+        """Whether nobody else can lead now, without asking anybody."""
+        expires_at = self._log.lease_expires_at
+        return expires_at is not None and self._clock.monotonic() < expires_at
+
     async def confirm(self) -> None:
         """Return when nobody else can have led until now: by the lease, else by an append.
 
         Raises: NotCoordinator, CommitFailed, CommitOutcomeUnknown.
         """
         self._pipeline.refuse_when_stopped()
-        expires_at = self._log.lease_expires_at
-        if expires_at is None:
+        if self._log.lease_expires_at is None:
             raise NotCoordinator("this process does not lead the metadata log")
-        if self._clock.monotonic() >= expires_at:
+        if not self.holds():
             await self.renew()
 
     async def renew(self) -> None:

@@ -37,7 +37,7 @@ async def store(
         asyncio.TaskGroup() as tasks,
     ):
         tasks.create_task(coordinator.run())
-        yield CoordinatorGroupStore(coordinator, certainly_leads=lambda: True)
+        yield CoordinatorGroupStore(coordinator)
         await coordinator.stop()
 
 
