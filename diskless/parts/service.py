@@ -40,15 +40,13 @@ async def serve(
     """Answer on the bound socket, and join the cluster."""
     operations = await stack.enter_async_context(RunningOperations())
     server = KafkaServer(
-        host=base.host,
-        port=base.port,
+        base.listener,
         apis=_apis(base, storage, coordination, reads, operations),
         settings=base.config.server,
         pool=storage.pool,
         clock=base.clock,
         metrics=RequestMetrics(base.registry),
         long_work=reads.long_work,
-        listener=base.listener,
     )
     await stack.enter_async_context(server)
     # Members may wait for minutes; so that the server need not, they are sent elsewhere first.

@@ -1,6 +1,6 @@
 """The TCP server: accepts connections, counts them, cuts off the slow ones, stops cleanly.
 
-    async with KafkaServer(host=..., port=..., apis=..., ...) as server:
+    async with KafkaServer(bind_listener(host, port), apis=..., ...) as server:
         ...  # server.address is what it listens on
 
 The broker enters it last and leaves it first: while it stops, requests under way still need
@@ -36,8 +36,6 @@ from diskless.server.unread import UnreadCutter
 from wal.chunks.buffer import BufferPool
 from wal.clock import Clock
 from wal.errors import InvalidSettings
-
-__all__ = ("KafkaServer", "ServerSettings")
 
 _SWEEP_INTERVAL_MAX_S: Final = 1.0
 
@@ -86,12 +84,10 @@ def bind_listener(host: str, port: int) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise _cannot_listen(host, port, error) from error
+        raise InvalidSettings(
+            f"cannot listen on {host}:{port}: {error.strerror or error}"
+        ) from error
     return bound
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> InvalidSettings:
-    return InvalidSettings(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 class KafkaServer:
@@ -99,35 +95,26 @@ class KafkaServer:
 
     def __init__(
         self,
+        listener: socket.socket,
         *,
-        host: str,
-        port: int,
         apis: ApiRegistry,
         settings: ServerSettings,
         pool: BufferPool,
         clock: Clock,
         metrics: ServerMetrics,
         long_work: LongWork | None = None,
-        listener: socket.socket | None = None,
     ) -> None:
-        """`port` 0 takes a free one. `apis` may still grow until the server is entered.
+        """Made on the event loop that it serves on.
 
-        `listener` is a socket that is bound already (`bind_listener`); host and port are its then.
-
-        `long_work` belongs to the event loop; the server makes its own where it is None.
-
-        `pool` is the server's alone: what it lends is the memory of requests.
+        `listener` is bound (`bind_listener`); it is the server's, once that is entered. `apis` may
+        still grow until then. `pool` is the server's alone: what it lends is the memory of
+        requests. `long_work` belongs to the event loop; None: the server makes its own.
         """
-        self._host = host
-        self._port = port
-        self._bound = listener
-        self._apis = apis
+        self.address: tuple[str, int] = listener.getsockname()[:2]
+        """Host and port that the server listens on."""
+        self._listener = listener
         self._settings = settings
-        self._pool = pool
         self._clock = clock
-        self._metrics = metrics
-        self._long_work = long_work or LongWork(clock.monotonic)
-        self._responses = ResponseBudget(settings.fetched_max_bytes, clock)
         self._connections: set[Connection] = set()
         self._limits = ConnectionLimits(
             connections_max=settings.max_connections,
@@ -141,43 +128,45 @@ class KafkaServer:
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         self._stack = AsyncExitStack()
-        self._shared: Shared | None = None
-        self._unread: UnreadCutter | None = None
-        self._listener: asyncio.Server | None = None
+        self._tasks = asyncio.TaskGroup()
+        turns = Turns(clock, asyncio.get_running_loop())
+        self._shared = Shared(
+            admit=self._admit,
+            lost=self._lost,
+            apis=apis,
+            settings=settings,
+            pool=pool,
+            clock=clock,
+            metrics=metrics,
+            budget=RequestBudget(settings.queued_max_request_bytes, pool, turns.enqueue),
+            responses=ResponseBudget(settings.fetched_max_bytes, clock),
+            turns=turns,
+            read_turns=ReadTurns(clock, lambda: turns.are_others_served),
+            problems=ProblemLog(clock),
+            handlers=HandlerTasks(
+                group=self._tasks, long_work=long_work or LongWork(clock.monotonic)
+            ),
+        )
+        self._unread = UnreadCutter(
+            self._shared.budget, self._shared.responses, settings.unread_max_ms / 1000
+        )
 
     async def __aenter__(self) -> Self:
-        """Raises InvalidSettings when the address cannot be listened on."""
-        listener = await self._bind()
+        # What it accepts has the same.
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES_MAX)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self._shared, next(self._ids)),
+            sock=self._listener,
+            backlog=self._settings.backlog,
+            start_serving=False,
+        )
         async with AsyncExitStack() as stack:
-            stack.callback(listener.close)
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            turns = Turns(self._clock, asyncio.get_running_loop())
-            budget = RequestBudget(
-                self._settings.queued_max_request_bytes, self._pool, turns.enqueue
-            )
-            self._unread = UnreadCutter(
-                budget, self._responses, self._settings.unread_max_ms / 1000
-            )
-            self._shared = Shared(
-                admit=self._admit,
-                lost=self._lost,
-                apis=self._apis,
-                settings=self._settings,
-                pool=self._pool,
-                clock=self._clock,
-                metrics=self._metrics,
-                budget=budget,
-                responses=self._responses,
-                turns=turns,
-                read_turns=ReadTurns(self._clock, lambda: turns.are_others_served),
-                problems=ProblemLog(self._clock),
-                handlers=HandlerTasks(group=tasks, long_work=self._long_work),
-            )
+            stack.callback(server.close)
+            tasks = await stack.enter_async_context(self._tasks)
             sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
             stack.callback(sweeper.cancel)
-            stack.push_async_callback(self._stop)
-            self._listener = listener
-            await listener.start_serving()
+            stack.push_async_callback(self._stop, server)
+            await server.start_serving()
             self._stack = stack.pop_all()
         return self
 
@@ -189,21 +178,14 @@ class KafkaServer:
     ) -> None:
         await self._stack.__aexit__(kind, error, traceback)
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port that the server listens on."""
-        assert self._listener is not None
-        address = self._listener.sockets[0].getsockname()
-        return address[0], address[1]
-
     def statistics(self) -> ServerStatistics:
-        budget = self._shared.budget if self._shared is not None else None
+        shared = self._shared
         return ServerStatistics(
             connections=len(self._connections),
-            request_bytes_held=budget.used_bytes if budget is not None else 0,
-            connections_waiting=budget.waiting if budget is not None else 0,
-            unsent_bytes=self._responses.unsent_bytes,
-            reserved_bytes=self._responses.reserved_bytes,
+            request_bytes_held=shared.budget.used_bytes,
+            connections_waiting=shared.budget.waiting,
+            unsent_bytes=shared.responses.unsent_bytes,
+            reserved_bytes=shared.responses.reserved_bytes,
         )
 
     def sweep(self) -> None:
@@ -218,7 +200,6 @@ class KafkaServer:
             connection.sweep(now)
             if not number % _SWEEP_STEP:
                 yield
-        assert self._unread is not None
         for number, _ in enumerate(self._unread.cut(self._connections, now), start=1):
             if not number % _CUT_STEP:
                 yield
@@ -243,35 +224,6 @@ class KafkaServer:
 
     # --- own work
 
-    async def _bind(self) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        try:
-            if self._bound is not None:
-                listener = await loop.create_server(
-                    self._accept,
-                    sock=self._bound,
-                    backlog=self._settings.backlog,
-                    start_serving=False,
-                )
-            else:
-                listener = await loop.create_server(
-                    self._accept,
-                    self._host,
-                    self._port,
-                    backlog=self._settings.backlog,
-                    start_serving=False,
-                )
-        except OSError as error:
-            raise _cannot_listen(self._host, self._port, error) from error
-        for one in listener.sockets:
-            # What it accepts has the same.
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES_MAX)
-        return listener
-
-    def _accept(self) -> Connection:
-        assert self._shared is not None
-        return Connection(self._shared, next(self._ids))
-
     async def _sweep_for_ever(self) -> None:
         shortest_ms = min(
             self._settings.idle_max_ms,
@@ -284,11 +236,9 @@ class KafkaServer:
             for _ in self._sweep_in_steps():
                 await asyncio.sleep(0)
 
-    async def _stop(self) -> None:
-        assert self._listener is not None
-        assert self._shared is not None
+    async def _stop(self, server: asyncio.Server) -> None:
         self._is_stopping = True
-        self._listener.close()
+        server.close()
         for connection in list(self._connections):
             connection.finish()
         try:
@@ -303,4 +253,4 @@ class KafkaServer:
             for task in self._shared.handlers.running:
                 task.cancel()
         await self._shared.turns.empty()
-        await self._listener.wait_closed()
+        await server.wait_closed()

@@ -129,7 +129,7 @@ def pause_beside_the_deaf(broker: LiveBroker, waiting: Waiting, paused: Sequence
             assert connections_of(broker, name) >= connections
         assert cut_as_slow_readers(broker) == BEYOND
         # With nobody left beyond a share there is still too much: others wait as before.
-        responses = broker.broker.server._responses
+        responses = broker.broker.server._shared.responses
         assert responses.unsent_bytes > 0.75 * responses.owner_limit_bytes
 
 

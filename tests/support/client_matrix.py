@@ -58,7 +58,7 @@ _groups = itertools.count()
 def as_old_as(broker: LiveBroker, release: str) -> Iterator[None]:
     """For as long as it lasts; connections made before or after should not be used within."""
     number = RELEASES[release]
-    registry = broker.broker.server._apis
+    registry = broker.broker.server._shared.apis
     served = registry._apis
     if number is not None:
         known = broker_api_versions(number)
@@ -80,7 +80,7 @@ def as_old_as(broker: LiveBroker, release: str) -> Iterator[None]:
 
 def serves(broker: LiveBroker, key: int) -> bool:
     """Whether clients are told of this API now."""
-    api = broker.broker.server._apis.find(key)
+    api = broker.broker.server._shared.apis.find(key)
     return api is not None and api.is_advertised
 
 

@@ -32,7 +32,8 @@ from diskless.replica.batch_reader import BatchReader
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
-from diskless.server.server import KafkaServer, ServerSettings
+from diskless.server.server import KafkaServer, bind_listener
+from diskless.server.server_settings import ServerSettings
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.local_client import LocalClient
 from metadata.clients.wire_client import WireClient
@@ -162,8 +163,7 @@ class BrokerLife:
         bench = self._bench
         running = await stack.enter_async_context(RunningOperations())
         server = KafkaServer(
-            host="127.0.0.1",
-            port=0,
+            bind_listener("127.0.0.1", 0),
             apis=ApiRegistry(
                 coordinator_apis(self.local, bench.search, running, AllowEverything())
             ),

@@ -48,7 +48,8 @@ from diskless.ports import (
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import ApiRegistry
-from diskless.server.server import KafkaServer, ServerSettings
+from diskless.server.server import KafkaServer, bind_listener
+from diskless.server.server_settings import ServerSettings
 from metadata.operations import (
     AlterClientQuotas,
     CreatePartitions,
@@ -624,8 +625,7 @@ async def running_broker(
     pool = BufferPool(64 << 20)
     metrics = FakeMetrics()
     server = KafkaServer(
-        host="127.0.0.1",
-        port=0,
+        bind_listener("127.0.0.1", 0),
         apis=registry,
         settings=ServerSettings(**{"stop_timeout_ms": 2_000, **settings}),
         pool=pool,

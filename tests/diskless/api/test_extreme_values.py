@@ -57,7 +57,7 @@ async def the_topic(broker: LiveBroker, client: RawClient) -> UUID:
 
 
 def served(broker: LiveBroker) -> list[Api]:
-    return list(broker.broker.server._apis)
+    return list(broker.broker.server._shared.apis)
 
 
 class Asker:

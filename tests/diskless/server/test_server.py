@@ -25,7 +25,7 @@ from diskless.server.registry import (
     Reply,
     Request,
 )
-from diskless.server.server import KafkaServer, ServerSettings
+from diskless.server.server import bind_listener
 from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import (
     RawClient,
@@ -161,7 +161,6 @@ async def test_a_refused_batch_under_acks_0_closes_the_connection():
 @on_both_loops
 async def test_who_sends_many_requests_before_it_is_answered_has_a_backlog_and_others_have_none():
     async with running_broker(clock=ManualClock()) as broker:
-        assert broker.server._shared is not None
         turns = broker.server._shared.turns
         many = await connect(broker)
         await many.send(*(frame(18, 0, number, b"") for number in range(200)))
@@ -945,17 +944,8 @@ async def test_one_address_may_not_take_all_connections():
 async def test_an_address_in_use_is_a_setting_that_cannot_be():
     async with running_broker() as broker:
         host, port = broker.server.address
-        second = KafkaServer(
-            host=host,
-            port=port,
-            apis=broker.apis,
-            settings=ServerSettings(),
-            pool=broker.pool,
-            clock=ManualClock(),
-            metrics=broker.metrics,
-        )
         with pytest.raises(InvalidSettings, match=f"{host}:{port}"):
-            await second.__aenter__()
+            bind_listener(host, port)
 
 
 # --- stopping
