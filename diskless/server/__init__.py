@@ -3,9 +3,10 @@
 - `server`: the listener: accepts, counts, sweeps, stops cleanly. Read this first.
 - `connection`: one connection, from bytes in to bytes out; its parts, each without a socket:
   `receiving`: frames; `handlers`: from a request to its answer; `responses`: answers in order;
-  `throttle`: until when it is muted; `backlog`: whether it asks for so much that others come first
+  `throttle`: until when it is muted
 - `registry`: what a handler is
-- `request_budget`, `response_budget`: memory of requests and of answers in the whole broker
+- `memory_budget`: a limit, and whose share is what; `request_budget`, `response_budget`: memory of
+  requests and of answers in the whole broker
 - `unread`: clients that do not read their answers; `connection_limits`: who may connect
 - `problem_log`: log lines that clients cause; `server_metrics`: what is counted
 - `server_settings`: the section of the configuration

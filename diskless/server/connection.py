@@ -40,11 +40,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from diskless.loop.backlog import BACKLOG_REQUESTS, Backlog
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turn, Turns
 from diskless.ports import ClientInfo
 from diskless.protocol.wire import ProtocolError, Reader
-from diskless.server.backlog import BACKLOG_REQUESTS, Backlog
 from diskless.server.connection_limits import plain_address
 from diskless.server.handlers import Handlers, HandlerTasks
 from diskless.server.problem_log import ProblemLog

@@ -5,8 +5,8 @@ keeps beside them until it is answered (`charge`). The bytes of a Produce reques
 are in the chunk file, long before its answer. What a length field announces is not counted: an
 announcement costs its sender nothing, and must cost others nothing.
 
-Every connection has an account, and every account an owner: at present its address. The rules, in
-the order in which they are asked:
+Accounts, owners and their shares are those of `diskless.server.memory_budget`. The rules, in the
+order in which they are asked:
 
 1. **A connection with nothing unanswered may receive and start one request of up to
    REQUEST_ALLOWANCE_BYTES**, however much others hold. So nobody locks anybody out, and memory is
@@ -29,11 +29,11 @@ request that timed out leaves in the write queue.
 Those who wait go on one after the other, in turns of the loop (`take_turn`), an owner at a time.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable
 from typing import Final
-from weakref import WeakValueDictionary
 
 from diskless.loop.turns import Turn
+from diskless.server.memory_budget import MemoryBudget
 from wal.chunks.buffer import BufferPool
 
 REQUEST_ALLOWANCE_BYTES: Final = 64 << 10
@@ -121,7 +121,7 @@ class RequestAccount:
         return not self.charged_bytes and self.lent_bytes == self.receiving_bytes
 
 
-class RequestBudget:
+class RequestBudget(MemoryBudget["_Owner"]):
     """Memory of requests, over all connections of a server; the pool lends to nobody else."""
 
     def __init__(
@@ -130,10 +130,8 @@ class RequestBudget:
         """`wake` has `take_turn` called soon; calls before that count once."""
         self._pool = pool
         self._wake = wake
+        super().__init__(limit_bytes, _Owner)
         self._all = _Level(limit_bytes)
-        self._owner_limit_bytes = limit_bytes // 2
-        self._owners: WeakValueDictionary[Hashable, _Owner] = WeakValueDictionary()
-        """For as long as an account or a buffer refers to them."""
         self._unwritten_max_bytes = limit_bytes // _QUARTERS
         self.charged_bytes = 0
         self._waiting: dict[RequestAccount, None] = {}
@@ -146,10 +144,7 @@ class RequestBudget:
 
     def open(self, owner: Hashable, resume: Callable[[], None]) -> RequestAccount:
         """The account of a new connection; `resume` must do no more than note that it may go on."""
-        known = self._owners.get(owner)
-        if known is None:
-            known = self._owners[owner] = _Owner(self._owner_limit_bytes)
-        return RequestAccount(self, known, resume)
+        return RequestAccount(self, self._owner(owner), resume)
 
     @property
     def used_bytes(self) -> int:
@@ -159,11 +154,6 @@ class RequestBudget:
     def waiting(self) -> int:
         """Connections that do not go on because of a limit."""
         return len(self._waiting)
-
-    def held_by(self, owner: Hashable) -> int:
-        """By all connections of `owner`."""
-        known = self._owners.get(owner)
-        return known.held_bytes if known is not None else 0
 
     def owners_waited_for(
         self, owners: Collection[Hashable], unless: Collection[RequestAccount]
@@ -177,16 +167,6 @@ class RequestBudget:
             if (known := self._owners.get(owner)) is not None
             and any(one not in unless for one in known.waiting)
         }
-
-    def is_above(self, owner: Hashable, part: float, *, freed: Mapping[Hashable, int]) -> bool:
-        """Whether all, or the connections of `owner`, hold more than `part` of what they may.
-
-        Without what is about to be `freed`, by owner.
-        """
-        return (
-            self.used_bytes - sum(freed.values()) > part * self._all.limit_bytes
-            or self.held_by(owner) - freed.get(owner, 0) > part * self._owner_limit_bytes
-        )
 
     def take_turn(self, turn: Turn) -> bool:
         """Let those go on who wait, an owner at a time; see `diskless.loop.turns.TurnTaker`."""
@@ -219,7 +199,7 @@ class RequestBudget:
         if account is self._favoured:
             return False
         owner = account._owner
-        return owner.held_bytes >= owner.limit_bytes or self.used_bytes >= self._all.limit_bytes
+        return owner.held_bytes >= owner.limit_bytes or self.used_bytes >= self.limit_bytes
 
     def must_wait(self, account: RequestAccount, frame_bytes: int) -> bool:
         is_idle = account.has_nothing_unanswered

@@ -5,26 +5,21 @@ handed to its socket) and answers that their socket has not taken (`set_unsent`)
 when it knows how much it could read, and not while it waits for data; what it does not use goes
 back when its answer is built, the rest when the socket has taken it.
 
-Every connection has an account, and every account an owner, as in `diskless.server.request_budget`.
-All owners together hold the limit, one of them half of it: clients that do not read leave the other
-half to others. With less left than it could read a Fetch is granted less, but never less than
-ANSWER_ALLOWANCE_BYTES (and the reader gives one whole batch in any case), so consumers go on beside
-any number of clients that do not read. A connection that was granted less than it could read is
-noted: that, and nothing else, is what "others wait" means for answers
-(`diskless/server/unread.py`).
+Accounts, owners and their shares are those of `diskless.server.memory_budget`. With less left than
+it could read a Fetch is granted less, but never less than ANSWER_ALLOWANCE_BYTES (and the reader
+gives one whole batch in any case), so consumers go on beside any number of clients that do not
+read. A connection that was granted less than it could read is noted: that, and nothing else, is
+what "others wait" means for answers (`diskless/server/unread.py`).
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Final
-from weakref import WeakValueDictionary
 
+from diskless.server.memory_budget import MemoryBudget
 from wal.clock import Clock
 
 ANSWER_ALLOWANCE_BYTES: Final = 64 << 10
 """What a Fetch may bring even when the broker holds too many answers."""
-
-_SHARES: Final = 2
-"""An owner holds at most the limit divided by this."""
 
 
 class ResponseAccount:
@@ -59,43 +54,23 @@ class ResponseAccount:
         self._budget.unsent_bytes += change
 
 
-class ResponseBudget:
+class ResponseBudget(MemoryBudget["_Owner"]):
     """Memory of answers, over all connections of a server."""
 
     def __init__(self, limit_bytes: int, clock: Clock) -> None:
-        self.limit_bytes = limit_bytes
+        super().__init__(limit_bytes, _Owner)
         self._clock = clock
-        self._owners: WeakValueDictionary[Hashable, _Owner] = WeakValueDictionary()
         self.reserved_bytes = 0
         self.unsent_bytes = 0
         self._short_at = float("-inf")
 
     def open(self, owner: Hashable) -> ResponseAccount:
         """The account of a new connection."""
-        known = self._owners.get(owner)
-        if known is None:
-            known = self._owners[owner] = _Owner()
-        return ResponseAccount(self, known)
+        return ResponseAccount(self, self._owner(owner))
 
     @property
-    def owner_limit_bytes(self) -> int:
-        return self.limit_bytes // _SHARES
-
-    def held_by(self, owner: Hashable) -> int:
-        """By all connections of `owner`."""
-        known = self._owners.get(owner)
-        return known.held_bytes if known is not None else 0
-
-    def is_above(self, owner: Hashable, part: float, *, freed: Mapping[Hashable, int]) -> bool:
-        """Whether all, or the connections of `owner`, hold more than `part` of what they may.
-
-        Without what is about to be `freed`, by owner.
-        """
-        held_bytes = self.unsent_bytes + self.reserved_bytes - sum(freed.values())
-        return (
-            held_bytes > part * self.limit_bytes
-            or self.held_by(owner) - freed.get(owner, 0) > part * self.owner_limit_bytes
-        )
+    def used_bytes(self) -> int:
+        return self.unsent_bytes + self.reserved_bytes
 
     def short_at(self, owner: Hashable) -> float:
         """When a Fetch was last granted less than it could read for lack of memory that `owner`
@@ -104,8 +79,8 @@ class ResponseBudget:
         return max(self._short_at, known.short_at) if known is not None else self._short_at
 
     def grant(self, owner: "_Owner", wanted_bytes: int, instead_of: int) -> int:
-        left = self.limit_bytes - (self.unsent_bytes + self.reserved_bytes - instead_of)
-        left_to_owner = self.owner_limit_bytes - (owner.held_bytes - instead_of)
+        left = self.limit_bytes - (self.used_bytes - instead_of)
+        left_to_owner = owner.limit_bytes - (owner.held_bytes - instead_of)
         granted = min(wanted_bytes, max(min(left, left_to_owner), ANSWER_ALLOWANCE_BYTES))
         if granted < wanted_bytes:
             now = self._clock.monotonic()
@@ -119,6 +94,7 @@ class ResponseBudget:
 class _Owner:
     """What all connections of one owner hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.short_at = float("-inf")
