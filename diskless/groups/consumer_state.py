@@ -29,14 +29,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from diskless.groups.assignors.assignment import TopicPartitions
 from diskless.groups.assignors.partition_sets import NO_PARTITIONS
 from diskless.groups.requests import GroupProtocol
 from diskless.loop.long_work import Steps, done_at_once
-from wal.errors import CorruptLog, CorruptState
+from wal.errors import CorruptState
 from wal.wire.fields import (
     INT8,
     INT32,
@@ -46,18 +46,15 @@ from wal.wire.fields import (
     tag_section,
     uvarint,
 )
-from wal.wire.layouts import layout
+from wal.wire.layouts import EmptyIsNone, Int32, layout
 
 _VERSION: Final = 1
 _NOT_SUBSCRIBED: Final = -1
 _CLASSIC_TAG: Final = 0
 
-_TOPIC_BYTES_MIN: Final = 21
-_SUBSCRIPTION_BYTES_MIN: Final = 3
 _MEMBER_BYTES_MIN: Final = 24
 _PARTITIONS_BYTES_MIN: Final = 2
 _RUN_BYTES_MIN: Final = 2
-_PROTOCOL: Final = layout(GroupProtocol)
 _PARTITION_MAX: Final = 2**31 - 1
 _RUN_LENGTH_MAX: Final = 100_000
 """Far above what a topic may have: a few bytes must not become a huge set."""
@@ -125,6 +122,21 @@ class StoredConsumerGroup:
     members: tuple[ConsumerMember, ...]
 
 
+class _Topic(NamedTuple):
+    topic_id: UUID
+    partition_count: Int32
+
+
+class _Subscription(NamedTuple):
+    names: tuple[str, ...]
+    pattern: EmptyIsNone
+
+
+_TOPIC: Final = layout(_Topic)
+_SUBSCRIPTION: Final = layout(_Subscription)
+_PROTOCOL: Final = layout(GroupProtocol)
+
+
 # -- writing
 
 
@@ -144,32 +156,31 @@ def encode_in_steps(group: StoredConsumerGroup) -> Steps[bytes]:
     for topic_id in topics:
         places[topic_id] = uvarint(len(places))
         yield
-    subscriptions: dict[tuple[tuple[str, ...], str | None], int] = {}
+    subscriptions: dict[_Subscription, int] = {}
     for member in group.members:
-        subscribed = (member.topic_names, member.topic_pattern)
-        subscriptions.setdefault(subscribed, len(subscriptions))
+        subscriptions.setdefault(_subscription(member), len(subscriptions))
     parts = [
         INT8.pack(_VERSION),
         INT32.pack(group.group_epoch),
         INT32.pack(group.assignment_epoch),
         uvarint(len(topics) + 1),
     ]
-    for topic_id, partition_count in topics.items():
-        parts += (topic_id.bytes, INT32.pack(partition_count), NO_TAGS)
+    for topic in topics.items():
+        parts.append(_TOPIC.write(_Topic(*topic)))
         yield
     parts.append(uvarint(len(subscriptions) + 1))
-    for names, pattern in subscriptions:
-        parts.append(uvarint(len(names) + 1))
-        parts += map(compact_string, names)
-        parts += (compact_string(pattern or ""), NO_TAGS)
+    parts += map(_SUBSCRIPTION.write, subscriptions)
     parts.append(uvarint(len(group.members) + 1))
     for member in group.members:
-        subscription = subscriptions[member.topic_names, member.topic_pattern]
-        for part in _member_parts(member, subscription, places):
+        for part in _member_parts(member, subscriptions[_subscription(member)], places):
             parts.append(part)
             yield
     parts.append(NO_TAGS)
     return b"".join(parts)
+
+
+def _subscription(member: ConsumerMember) -> _Subscription:
+    return _Subscription(member.topic_names, member.topic_pattern)
 
 
 def _member_parts(
@@ -233,25 +244,19 @@ def _runs(indexes: frozenset[int]) -> Sequence[tuple[int, int]]:
 
 def decode_consumer_group(data: bytes, group_id: str) -> StoredConsumerGroup:
     """Raises: CorruptState."""
-    reader = FieldReader(data, f"stored group {group_id!r}")
-    try:
-        version = reader.int8()
-        if version != _VERSION:
-            raise reader.corrupt(f"unknown version {version}")
-        group_epoch, assignment_epoch = reader.int32(), reader.int32()
-        topics = [_topic(reader) for _ in range(reader.array_count(_TOPIC_BYTES_MIN))]
-        subscriptions = [
-            _subscription(reader) for _ in range(reader.array_count(_SUBSCRIPTION_BYTES_MIN))
-        ]
-        topic_ids = [topic_id for topic_id, _ in topics]
-        members = tuple(
-            _member(reader, topic_ids, subscriptions)
-            for _ in range(reader.array_count(_MEMBER_BYTES_MIN))
-        )
-        reader.skip_tags()
-        reader.finish()
-    except CorruptLog as error:
-        raise CorruptState(str(error)) from error
+    reader = FieldReader(data, f"stored group {group_id!r}", CorruptState)
+    version = reader.int8()
+    if version != _VERSION:
+        raise reader.corrupt(f"unknown version {version}")
+    group_epoch, assignment_epoch = reader.int32(), reader.int32()
+    topics = [_TOPIC.read(reader) for _ in reader.entries(_TOPIC.bytes_min)]
+    entries = reader.entries(_SUBSCRIPTION.bytes_min)
+    subscriptions = [_SUBSCRIPTION.read(reader) for _ in entries]
+    topic_ids = [topic.topic_id for topic in topics]
+    entries = reader.entries(_MEMBER_BYTES_MIN)
+    members = tuple([_member(reader, topic_ids, subscriptions) for _ in entries])
+    reader.skip_tags()
+    reader.finish()
     return StoredConsumerGroup(
         group_epoch=group_epoch,
         assignment_epoch=assignment_epoch,
@@ -260,23 +265,10 @@ def decode_consumer_group(data: bytes, group_id: str) -> StoredConsumerGroup:
     )
 
 
-def _topic(reader: FieldReader) -> tuple[UUID, int]:
-    topic = reader.uuid(), reader.int32()
-    reader.skip_tags()
-    return topic
-
-
-def _subscription(reader: FieldReader) -> tuple[tuple[str, ...], str | None]:
-    names = tuple(reader.compact_string() for _ in range(reader.array_count()))
-    pattern = reader.compact_string() or None
-    reader.skip_tags()
-    return names, pattern
-
-
 def _member(
     reader: FieldReader,
     topic_ids: Sequence[UUID],
-    subscriptions: Sequence[tuple[tuple[str, ...], str | None]],
+    subscriptions: Sequence[_Subscription],
 ) -> ConsumerMember:
     member_id = reader.compact_string()
     instance_id = reader.compact_string() or None
