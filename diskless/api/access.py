@@ -29,7 +29,7 @@ from diskless.ports import ClientInfo, TopicAdmin
 from wal.errors import ClusterAuthorizationFailed, DisklessError
 
 _Row = TypeVar("_Row")
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 Refused = Mapping[Hashable, DisklessError]
 """What may not be, of what was asked for, and why."""
@@ -134,8 +134,8 @@ class AllowedRows(NamedTuple, Generic[_Row]):
         return bool(self.refused) and not self.allowed
 
     def merged(
-        self, answers: Sequence[_Answer], refusal: Callable[[_Row, DisklessError], _Answer]
-    ) -> Sequence[_Answer]:
+        self, answers: Sequence[_Result], refusal: Callable[[_Row, DisklessError], _Result]
+    ) -> Sequence[_Result]:
         """The answers to `allowed` and, made by `refusal`, those to the others: one to each row."""
         if not self.refused:
             return answers

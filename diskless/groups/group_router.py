@@ -53,7 +53,7 @@ from wal.errors import DisklessError, InvalidRequest
 STRING_BYTES_MAX: Final = 2**15 - 1
 """What a string may have in the oldest versions, in which everything here may be asked for."""
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class FollowedPartition(Protocol):
@@ -247,8 +247,8 @@ def _refused_names(request: JoinGroup) -> DisklessError | None:
     return None
 
 
-def _at_once(answer: _Answer) -> "asyncio.Future[_Answer]":
-    future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+def _at_once(answer: _Result) -> "asyncio.Future[_Result]":
+    future: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
     future.set_result(answer)
     return future
 

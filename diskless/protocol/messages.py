@@ -71,8 +71,7 @@ def decode_request(api_key: int, version: int, body: bytes) -> Steps[Any]:
     Raises ProtocolError.
     """
     part = _message_reader(load_request_schema(api_key, version))
-    reader = Reader([body])
-    return (yield from part.walk(reader)) if part.is_steps else part.walk(reader)
+    return (yield from part.steps(Reader([body])))
 
 
 def encode_response(api_key: int, version: int, values: Fields) -> Steps[list[Buffer]]:
@@ -82,10 +81,7 @@ def encode_response(api_key: int, version: int, values: Fields) -> Steps[list[Bu
     """
     out: list[bytes] = []
     part = _message_writer(load_response_schema(api_key, version))
-    if part.is_steps:
-        yield from part.walk(out, values)
-    else:
-        part.walk(out, values)
+    yield from part.steps(out, values)
     return [b"".join(pieces) for pieces in batched(out, _PIECES_JOINED)]
 
 
@@ -154,15 +150,17 @@ class _Part(NamedTuple):
     is_steps: bool
     """Whether `walk` makes steps; so it is with all that has arrays in it."""
 
+    def steps(self, *arguments: Any) -> Steps[Any]:
+        """`walk` as steps in any case."""
+        return (yield from self.walk(*arguments)) if self.is_steps else self.walk(*arguments)
+
     def at_once(self) -> Callable[..., Any]:
         """`walk`, to its end in any case: for tagged fields, which are short."""
-        if not self.is_steps:
-            return self.walk
 
         def to_the_end(*arguments: Any) -> Any:
             return done_at_once(self.walk(*arguments))
 
-        return to_the_end
+        return to_the_end if self.is_steps else self.walk
 
 
 _Read = Callable[[Reader], Any]
@@ -246,15 +244,11 @@ def _field_reader(shape: _FieldShape, *, flexible: bool) -> _Part:
 
 def _nullable_message_reader(item: _Part) -> _Part:
     """KIP-893: one byte -1 for null, else 1 and the message."""
-    read_item = item.walk
 
-    def read(reader: Reader) -> Any:
-        return None if reader.int8() < 0 else read_item(reader)
+    def read(reader: Reader) -> Steps[Any]:
+        return None if reader.int8() < 0 else (yield from item.steps(reader))
 
-    def read_in_steps(reader: Reader) -> Steps[Any]:
-        return None if reader.int8() < 0 else (yield from read_item(reader))
-
-    return _Part(read_in_steps if item.is_steps else read, item.is_steps)
+    return _Part(read, True)
 
 
 # --- writing
@@ -380,23 +374,13 @@ def _appends(pack: Callable[[Any], bytes]) -> _Write:
 
 def _nullable_message_writer(item: _Part) -> _Part:
     """KIP-893: one byte -1 for null, else 1 and the message."""
-    write_item, is_steps = item
 
-    def write(out: list[bytes], value: Any) -> None:
-        if value is None:
-            out.append(b"\xff")
-        else:
-            out.append(b"\x01")
-            write_item(out, value)
+    def write(out: list[bytes], value: Any) -> Steps[None]:
+        out.append(b"\xff" if value is None else b"\x01")
+        if value is not None:
+            yield from item.steps(out, value)
 
-    def write_in_steps(out: list[bytes], value: Any) -> Steps[None]:
-        if value is None:
-            out.append(b"\xff")
-        else:
-            out.append(b"\x01")
-            yield from write_item(out, value)
-
-    return _Part(write_in_steps if is_steps else write, is_steps)
+    return _Part(write, True)
 
 
 # --- scalars
