@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.api.coordinator.diskless_find_batches import EXTENTS_MAX
+from metadata.messages.brokers import BETWEEN_BROKERS
 from metadata.messages.codec import ENTRIES_MAX
+from metadata.messages.coordinator import OF_THE_KIP
 from metadata.messages.errors import COORDINATOR_CODES
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers
 from tests.support.kip_1164_schemas import SCHEMAS, Field, Schemas, decode, encode, parse_schemas
@@ -37,6 +39,12 @@ def without_ours(fields: Sequence[Field]) -> list[Field]:
 def test_the_kips_messages_are_those_of_the_kip() -> None:
     told = {title: without_ours(fields) for title, fields in LAYOUTS.items() if title in SCHEMAS}
     assert told == SCHEMAS
+
+
+def test_every_operation_has_a_sample() -> None:
+    rows = (*OF_THE_KIP, *BETWEEN_BROKERS)
+    assert {operation.name for operation in rows} == set(SAMPLES)
+    assert len({operation.key for operation in rows}) == len(rows)
 
 
 def test_every_operation_is_on_the_page_and_no_other() -> None:
