@@ -84,9 +84,9 @@ class Authorizer(Protocol):
     ) -> Collection[str]:
         """Those of `names` to which `client` may not do `operation`; empty: it may with all.
 
-        `names` is read once at most, and not at all by whoever need not know them. A principal that
-        may read, write, delete or alter a resource may describe it as well, as in Kafka; to say so
-        is the authorizer's part.
+        `names` is read once at most, and not at all by an authorizer that need not know them. A
+        principal that may read, write, delete or alter a resource may describe it as well, as in
+        Kafka; to say so is the authorizer's part.
         """
         ...
 

@@ -55,7 +55,7 @@ class ClientInfo(NamedTuple):
     host: str
     """The peer's address without port."""
     user: str = ANONYMOUS
-    """The principal's name; whoever is not authenticated is ANONYMOUS, as with Kafka."""
+    """The principal's name; ANONYMOUS without authentication, as with Kafka."""
 
 
 class AppendBatch(NamedTuple):

@@ -123,7 +123,7 @@ class PolicyViolation(Rejected):
 
 
 class ClusterAuthorizationFailed(Rejected):
-    """Whoever asked may not do this to the cluster as a whole."""
+    """The client may not do this to the cluster as a whole."""
 
 
 class OffsetOutOfRange(Rejected):

@@ -47,11 +47,11 @@ class TransactionsNotServed(Rejected):
 
 
 class TopicAuthorizationFailed(Rejected):
-    """Whoever asked may not do this to the topic."""
+    """The client may not do this to the topic."""
 
 
 class GroupAuthorizationFailed(Rejected):
-    """Whoever asked may not do this to the group."""
+    """The client may not do this to the group."""
 
 
 class UnsupportedEndpointType(Rejected):

@@ -6,7 +6,7 @@ times over, in every poll. So a request is kept in NumPy columns, with a row for
 what is looked at one by one are the few rows in which something is going on.
 
 `FetchRows` and `FetchAnswer` are sequences of the values that they stand for (`FetchPartition`,
-`FetchResult`), and can be made of such: whoever has few of them need not care. `RowErrors` is a
+`FetchResult`), and can be made of such: callers with few of them need not care. `RowErrors` is a
 mapping in the same way. None of them is ever modified.
 """
 

@@ -7,8 +7,8 @@ from typing import Final
 
 BACKLOG_REQUESTS: Final = 8
 """Who has more requests unanswered has a backlog, and its turns behind others. So has who sent more
-than these before it was answered, be it answered at once. Kafka's clients have five in flight;
-whoever has hundreds waits for commits, and gains nothing from a turn a millisecond sooner."""
+than these before it was answered, be it answered at once. Kafka's clients have five in flight; a
+client with hundreds waits for commits, and gains nothing from a turn a millisecond sooner."""
 
 BACKLOG_KEPT_S: Final = 1.0
 """For how long it has one after that, so that nobody changes sides with every answer."""

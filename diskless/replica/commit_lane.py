@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class BatchWaiter(Protocol):
-    """Whoever appended a batch and waits for its offset; the `token` of a pending batch."""
+    """The one that appended a batch and waits for its offset; the `token` of a pending batch."""
 
     def batch_done(self, result: BatchCommit) -> None: ...
 

@@ -57,7 +57,7 @@ class Request:
     """To be called with a time of the monotonic clock until which nothing more of this connection
     is read or begun; answers go out all the same. The latest time counts."""
     read_turn: AbstractAsyncContextManager[None] = AT_ONCE
-    """To be entered by whoever reads for the answer (`diskless.loop.read_turns`)."""
+    """The turn in which a handler reads for the answer (`diskless.loop.read_turns`)."""
     batch_count: int = 0
     """Set by a handler that hands on batches: memory is kept for each until the answer leaves."""
     frame: FragmentChain | None = None

@@ -250,7 +250,7 @@ class RequestBudget(MemoryBudget["_Owner"]):
             del self._owners_waiting[owner]
 
     def _favour_next(self, asking: RequestAccount | None) -> bool:
-        """Give the turn to whoever has waited longest; whether that is `asking`."""
+        """Give the turn to the one that has waited longest; whether that is `asking`."""
         unwritten = self._pool.in_use_bytes - self._pool.receiving_bytes
         if self._favoured is not None or unwritten >= self._unwritten_max_bytes or not self._large:
             return False

@@ -15,9 +15,10 @@ Of those, the one that holds most goes first, and no more go than it takes to br
 exceeded down to three quarters.
 
 The last resort is memory itself: at twice `queued.max.response.bytes` of unsent answers those who
-have not read since the last look are cut off until it is the limit again, whoever holds most first,
-because what one batch takes is not ours to limit, and a broker that is killed for its memory serves
-nobody. It takes thousands of clients that do not read, or hundreds that ask for very large batches.
+have not read since the last look are cut off until it is the limit again, those that hold most
+first, because what one batch takes is not ours to limit, and a broker that is killed for its memory
+serves nobody. It takes thousands of clients that do not read, or hundreds that ask for very large
+batches.
 """
 
 import array

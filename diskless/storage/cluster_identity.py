@@ -27,7 +27,7 @@ from wal.errors import (
 from wal.stores.object_store import BytesBody, ObjectStore
 
 CLUSTER_OBJECT: Final = ObjectKey("meta/cluster")
-"""Holds the cluster's id; whoever comes first writes it."""
+"""Holds the cluster's id; the first broker writes it."""
 
 LOCAL_LOG: Final = "local"
 OBJECT_LOG: Final = "object"

@@ -78,7 +78,7 @@ class DataDirectory:
     def begin_life(self, rng: random.Random) -> tuple[uuid.UUID, Sequence[uuid.UUID]]:
         """A new incarnation of this broker, written down, and the ones before it.
 
-        Whoever calls this has locked the directory, so all earlier lives are over.
+        The caller has locked the directory, so all earlier lives are over.
         """
         path = self.path / "incarnation"
         past: list[uuid.UUID] = []

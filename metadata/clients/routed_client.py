@@ -216,7 +216,7 @@ class RoutedClient(CoordinatorClient):
         timeout_ms: int,
         once: bool = False,
     ) -> Sequence[Answer]:
-        """Ask whoever leads about each entry; answers in the order of entries.
+        """Ask the leaders about their entries; answers in the order of entries.
 
         Raises what concerns a whole call, except that a broker that does not lead, or does not
         answer, makes this look for the leader again.

@@ -3,7 +3,7 @@
 The catalogue's leader has to reach the other coordinators for that, wherever they are led, and does
 it through `peers`. Partitions come into being at their coordinators first and in the catalogue
 last, so a topic that can be seen is complete; deleting goes the other way. What a crash leaves half
-done is repeated by whoever asks again, or collected by `metadata.workers.catalogue_sweep`.
+done is repeated by the next caller, or collected by `metadata.workers.catalogue_sweep`.
 
 Used by `metadata.clients.local_client`. Every method raises NotCoordinator where the catalogue is
 not led here, CommitFailed and CommitOutcomeUnknown.

@@ -305,7 +305,7 @@ class PartitionCoordinator:
     # -- consumer groups --------------------------------------------------------------------------
 
     async def commit_offsets(self, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
-        """Durable on return; calls of many groups share an append. Whoever comes last wins.
+        """Durable on return; calls of many groups share an append. The last one wins.
 
         A call that fails may have committed some of very many offsets; it is repeated as a whole.
 

@@ -7,8 +7,8 @@ that needs several records stays whole. The coordinator decides, appends here, a
 appended to SQLite, and answers; at start it reads from the offset that SQLite has reached.
 
 Any number of processes may have the same log open and read it. At any time at most one of them
-*leads*: it alone appends and prunes. The log itself is the election: whoever has caught up and
-appends the next batch with `lead` is the leader from then on, and has deposed the one before.
+*leads*: it alone appends and prunes. The log itself is the election: the process that has caught up
+and appends the next batch with `lead` is the leader from then on, and has deposed the one before.
 
 Every implementation keeps these promises; tests/support/log_contract.py asks for each of them:
 
@@ -51,7 +51,7 @@ class MetadataRecordBatch(NamedTuple):
 
     base_offset: int
     timestamp_ms: int
-    """Wall clock of whoever appended it."""
+    """The wall clock of its writer."""
     records: Sequence[bytes]
 
     @property

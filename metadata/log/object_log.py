@@ -1,11 +1,11 @@
 """The metadata log in an object store: one object per append, and the election of who appends.
 
 An append is one object (metadata/log/log_object.py) `meta/<partition>/log/<20-digit base offset>`,
-written put-if-absent: whoever creates the object owns those offsets. Nothing is ever rewritten. Any
-store of wal/stores/object_store.py will do. Appends are made strictly one after another; the
-batches of one call share an object, so callers gather what arrives while a put is under way. This
-module is the election, appends and pruning; metadata/log/object_log_reader.py is what everybody may
-do.
+written put-if-absent: the process that creates the object owns those offsets. Nothing is ever
+rewritten. Any store of wal/stores/object_store.py will do. Appends are made strictly one after
+another; the batches of one call share an object, so callers gather what arrives while a put is
+under way. This module is the election, appends and pruning; metadata/log/object_log_reader.py is
+what everybody may do.
 
 How a leader is fenced. Every writer appends at the end that it has read. A candidate that has
 caught up appends the first batch of its term there (`lead`). The deposed leader, however late it
@@ -53,7 +53,7 @@ When something fails:
 - a put that certainly did not happen: CommitFailed, and the leader goes on
 - reads and listings: StorageFailed, after the store's own retries
 - an object that fails its checks: CorruptLog with its key; nothing is repaired here
-- an object that is gone was pruned by whoever leads: OutOfBounds, and `start_offset` moves up
+- an object that is gone was pruned by the leader: OutOfBounds, and `start_offset` moves up
 - the end of the log is gone: CorruptLog; somebody deleted what this code never deletes
 """
 

@@ -8,7 +8,7 @@ In memory are some 150 bytes for each object and a small cache of recent ones. T
 objects between the two ends are looked at when they are read, not before.
 
 Two things can surprise it, and both end in listing again: an object of the index is gone (it was
-pruned by whoever leads), or does not fit its neighbour.
+pruned by the leader), or does not fit its neighbour.
 
 A listing is no snapshot (`ObjectStore.list`): of objects that come and go while it is made it may
 show a later one without an earlier one. So what it lacks proves nothing. A hole, an object that

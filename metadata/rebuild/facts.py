@@ -109,7 +109,7 @@ class BucketFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildOptions:
-    """What whoever rebuilds decides."""
+    """What the operator of a rebuild decides."""
 
     include_orphans: bool = True
     """Whether objects whose commit nobody noted are taken as committed. Without them the newest

@@ -110,7 +110,7 @@ class ProducerIdsAllocatedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlannedRecord:
-    """These offsets become one segment under this key, whoever rolls it, however often."""
+    """These offsets become one segment under this key, however often it is rolled."""
 
     partition: TopicIdPartition
     base_offset: int
@@ -156,7 +156,7 @@ MetadataRecord = (
 
 
 class EncodedRecord(bytes):
-    """A record's bytes in the hands of whoever encoded it: with the record itself.
+    """A record's bytes in the hands of the encoder: with the record itself.
 
     The leader applies what it has just encoded; reading it back would give an equal record, at the
     price of a twentieth of a commit. What comes from a log is plain bytes.

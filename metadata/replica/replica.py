@@ -1,4 +1,4 @@
-"""One metadata partition's committed state in this process, whoever leads it.
+"""One metadata partition's committed state in this process, led here or elsewhere.
 
 A replica is SQLite plus the part of it that is kept in memory, at one position of the metadata log.
 A leader applies to it what it appended, a follower what it read; both through `apply`, so both end

@@ -13,8 +13,8 @@ them says its row:
 What may be done with a file is decided twice, and both times here. `plan_file` tells the background
 workers what comes next for a row they read; that may be outdated by the time they act. What they,
 or other coordinators, then ask of this coordinator is decided against the speculative state like
-every other operation, so that a commit and a tombstone of one key exclude each other whoever comes
-first: an object is deleted only behind a record that refuses its commit for ever.
+every other operation, so that a commit and a tombstone of one key exclude each other in either
+order: an object is deleted only behind a record that refuses its commit for ever.
 
 Source: KIP-1164, "WAL file management"; docs/file-lifecycle.md has the whole picture.
 """
@@ -188,8 +188,9 @@ def _problem_of_handed(file: HandedFile, coordinator_id: int) -> InvalidRequest 
 def _is_older_than_log(view: SpeculativeView, key: ObjectKey) -> bool:
     """Whether the file may have been committed in a log of this coordinator that is gone.
 
-    Then its not being known means nothing. So whoever starts with empty metadata on a full bucket,
-    on purpose or not, does not see its objects taken for orphans: they wait to be rebuilt from.
+    Then its not being known means nothing. So a cluster that starts with empty metadata on a full
+    bucket, on purpose or not, does not see its objects taken for orphans: they wait to be rebuilt
+    from.
     """
     return view.began_ms is None or minted_ms(key) < view.began_ms
 

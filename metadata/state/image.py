@@ -148,7 +148,7 @@ class CommittedImage:
         return known is not None and known.topic_id == description.topic_id
 
     def _merge_producers(self, producers: dict[ProducerKey, ProducerState | None]) -> None:
-        """The least recently written leave first; whoever needs one again looks in SQLite."""
+        """The least recently written leave first; one that is needed again is read from SQLite."""
         cache = self.producers
         for key in producers:
             cache.pop(key, None)

@@ -21,9 +21,9 @@ forgotten. Before anything is deleted, what it notes of other objects is kept
 (`metadata.workers.note_keeper`). Nothing is lost by a crash at any point, since every step may be
 repeated: what was not forgotten is deleted or handed over again, which changes nothing.
 
-One per coordinator, run by whoever leads it and ended with its leadership; the next leader finds
-the same rows. Retries for ever, backing off while the store or another coordinator is away.
-Source: KIP-1164, "WAL file management"; docs/file-lifecycle.md.
+One per coordinator, run by its leader and ended with its leadership; the next leader finds the same
+rows. Retries for ever, backing off while the store or another coordinator is away. Source:
+KIP-1164, "WAL file management"; docs/file-lifecycle.md.
 """
 
 import asyncio

@@ -109,7 +109,7 @@ FILE_BYTES_PER_BATCH: Final = META_RECORD_BYTES + DESC_RECORD_BYTES + INDEX_RECO
 class PendingBatch(NamedTuple):
     """One validated RecordBatch on its way into a chunk.
 
-    Whoever holds it owns `payload`, which is exactly the batch: `header.length_bytes` long.
+    Its holder owns `payload`, which is exactly the batch: `header.length_bytes` long.
     """
 
     partition: TopicIdPartition

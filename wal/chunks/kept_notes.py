@@ -1,7 +1,7 @@
 """Notes that outlive the objects they were in: small objects of their own, `notes/<ULID>`.
 
 The note that tells an object's offsets is carried by a later object of the same broker
-(wal/chunks/object_notes.py), and that may be deleted first. Whoever deletes a WAL object first
+(wal/chunks/object_notes.py), and that may be deleted first. The deletion of a WAL object first
 writes what it says of objects that stay into a notes object (`metadata.workers.note_keeper`). A
 rebuild reads them all.
 

@@ -67,7 +67,7 @@ _BACKOFF_DOUBLINGS_MAX: Final = 20
 
 
 class Committer(Protocol):
-    """Whoever turns an uploaded chunk into offsets and answers its producers.
+    """Turns an uploaded chunk into offsets and answers its producers.
 
     While one of these runs, the chunk's tokens are its business; when it raises (also because it
     was cancelled), it must not have answered any.

@@ -402,7 +402,7 @@ _Result = TypeVar("_Result")
 async def _finish(future: "asyncio.Future[_Result]") -> _Result:
     """The result of work in a thread; when cancelled, still wait until the thread is done.
 
-    The thread uses buffers and files that whoever was cancelled is about to give back.
+    The thread uses buffers and files that the cancelled caller is about to give back.
     """
     try:
         return await asyncio.shield(future)

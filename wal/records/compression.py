@@ -1,7 +1,7 @@
 """The five codecs of a RecordBatch, with a hard cap on what they may inflate to.
 
-Whoever opens records calls this: validation of compacted topics, timestamp look-ups, tiering. The
-broker does not inflate on produce unless a rule of the topic needs it.
+Everything that opens records calls this: validation of compacted topics, timestamp look-ups,
+tiering. The broker does not inflate on produce unless a rule of the topic needs it.
 
 A megabyte of zstd can hold 32 GiB of zeros, and headers inside the stream may lie about the size in
 either direction. So nothing a stream says about its size is believed: every codec writes into a

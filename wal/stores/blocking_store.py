@@ -23,7 +23,7 @@ from wal.stores.store_url import parse_store_url
 
 
 class BlockingStore(Protocol):
-    """An object store for threads; safe to share between them. Whoever enters it closes it."""
+    """An object store for threads; safe to share between them. The one that enters it closes it."""
 
     @property
     def url(self) -> str: ...

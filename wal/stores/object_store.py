@@ -123,7 +123,7 @@ def check_object_key(key: str) -> None:
 
 
 class ObjectStore(Protocol):
-    """An S3-like bucket below one prefix. Async context manager: whoever enters it closes it."""
+    """An S3-like bucket below one prefix. Async context manager: its user enters and closes it."""
 
     @property
     def url(self) -> str:

@@ -110,7 +110,7 @@ class S3Location:
 
 
 class Failure(enum.Enum):
-    """What a failed request means for whoever made it."""
+    """What a failed request means for its caller."""
 
     NOT_FOUND = "no such object"
     EXISTS = "a conditional put met an object"

@@ -2,7 +2,7 @@
 
 - There is one directory, the object store; it has no size, and no room that could run out.
 - A broker names the partitions that Metadata says are its own to this client. So a partition is
-  there once, whoever adds up the answers of all brokers.
+  there once when the answers of all brokers are added up.
 - Asks for DESCRIBE on the cluster. Versions 1 and 2 have no place for the error: nothing is shown.
 - A partition's size is that of its live data in WAL objects and segments, as this broker has heard.
 """

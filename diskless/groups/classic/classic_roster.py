@@ -132,7 +132,7 @@ class ClassicRoster:
     # -- what they agree on ---------------------------------------------------------------------
 
     def shares_protocol(self, request: JoinGroup) -> bool:
-        """Whether whoever joins has a protocol that all others have."""
+        """Whether the joining member has a protocol that all others have."""
         if not request.protocol_type or not request.protocols:
             return False
         own = self.members.get(self.id_of(request.member_id, request.instance_id))

@@ -7,8 +7,8 @@ assignment, to say that it has given something up, or because what it waits for 
 member says what it has in its subscription when it joins: one that rebalances eagerly has nothing
 then.
 
-Whoever was told to join again, or has joined and not asked for its assignment yet, is removed after
-its rebalance timeout.
+A member that was told to join again, or has joined and not asked for its assignment yet, is removed
+after its rebalance timeout.
 
 Differences from Apache Kafka: a client without a member id is let in at once, also by JoinGroup ≥ 4
 (MEMBER_ID_REQUIRED keeps answers that are lost from leaving members behind; here the answer does
@@ -169,7 +169,7 @@ class ClassicMembers:
     # -- who it is ------------------------------------------------------------------------------
 
     def _joining(self, request: JoinGroup, new_id: str) -> ConsumerMember:
-        """Whoever joins, as it is before it has said anything."""
+        """The joining member, as it is before it has said anything."""
         core, roster = self._core, self._roster
         holder = None if request.instance_id is None else roster.instance(request.instance_id)
         if holder is not None and not request.member_id:

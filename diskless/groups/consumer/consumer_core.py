@@ -16,9 +16,9 @@ and what they changed stays: the next event stores it. When it never can be stor
 that has grown too large, everybody who waits is refused, and the group is what it was when it was
 stored last. What it knew of topics is taken back too, so it looks at them again a little later.
 
-An assignment is worked out in steps, outside, from what is so when it begins. Whoever needs one is
-*postponed* until it is there, and so is whoever has something to say; members that only say that
-they are alive are answered at once, and stay as they are. They take no step, because what they
+An assignment is worked out in steps, outside, from what is so when it begins. A member that needs
+one is *postponed* until it is there, and so is one that has something to say; members that only say
+that they are alive are answered at once, and stay as they are. They take no step, because what they
 would be given now might be asked back at once, before they have said that they have it; and they
 are told nothing that they do not know, so their answers wait for no store. What changes meanwhile
 is stored together with the assignment, and is a reason for the next one: this one holds until then,
@@ -397,7 +397,7 @@ class ConsumerCore:
             self.refuse_postponed(member_id, error)
 
     def close(self, error: DisklessError) -> None:
-        """Refuse whoever waits, and wait for nobody any more."""
+        """Refuse all that wait."""
         waiting, self._waiting = self._waiting, []
         self.effects.extend(refused(effect, error) for _, effect in waiting)
         self._refuse_all_postponed(error)

@@ -293,7 +293,7 @@ class ConsumerGroup:
         )
 
     def _joining(self, request: ConsumerHeartbeat) -> ConsumerMember:
-        """Whoever joins, as it is before it has said anything; it has nothing."""
+        """The joining member, as it is before it has said anything; it has nothing."""
         core, roster = self._core, self._roster
         known = roster.get(request.member_id)
         holder = None if request.instance_id is None else roster.instance(request.instance_id)
