@@ -59,6 +59,7 @@ from metadata.operations import (
     QuotaEntity,
     TopicDescription,
 )
+from tests.support.kafka_raw_client import RawClient
 from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.clock import Clock, ManualClock, SystemClock
 from wal.coordinates import TopicIdPartition
@@ -576,11 +577,17 @@ class Broker:
     stored: FakeStored
     groups: FakeGroups
     quotas: FakeQuotas
+    clients: list[RawClient] = field(default_factory=list)
 
     @property
     def bootstrap(self) -> str:
         host, port = self.server.address
         return f"{host}:{port}"
+
+    async def connect(self, local_host: str | None = None) -> RawClient:
+        """A client that is closed before the server stops."""
+        self.clients.append(await RawClient.connect(self.server.address, local_host))
+        return self.clients[-1]
 
 
 @asynccontextmanager
@@ -636,6 +643,9 @@ async def running_broker(
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
         groups.coordinator = cluster.endpoint
-        yield Broker(
+        broker = Broker(
             server, registry, topics, manager, cluster, pool, metrics, stored, groups, quotas
         )
+        yield broker
+        for client in broker.clients:
+            await client.close()

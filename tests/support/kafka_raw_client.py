@@ -97,8 +97,9 @@ class RawClient:
         self.writer = writer
 
     @classmethod
-    async def connect(cls, address: tuple[str, int]) -> Self:
-        return cls(*await asyncio.open_connection(*address, limit=256 << 20))
+    async def connect(cls, address: tuple[str, int], local_host: str | None = None) -> Self:
+        local = (local_host, 0) if local_host else None
+        return cls(*await asyncio.open_connection(*address, local_addr=local, limit=256 << 20))
 
     async def send(self, *frames: bytes) -> None:
         self.writer.write(b"".join(frames))

@@ -463,24 +463,6 @@ async def test_who_is_mute_again_and_again_holds_no_memory_meanwhile() -> None:
         assert waits >= 5
 
 
-async def test_a_longer_wait_takes_the_place_of_a_shorter_one() -> None:
-    clock = ManualClock()
-    async with connected(clock=clock, quota_settings=ONE_SECOND) as (broker, client):
-        broker.quotas.set((("client-id", "raw"),), producer_byte_rate=100_000.0)
-        broker.manager.fetch_records = [a_batch(100)]
-        await client.send(produce_frame(1, [a_batch(110_000)]))
-        await client.receive()
-        # What was begun before answers into the wait, and makes it longer.
-        (connection,) = broker.server._connections
-        connection.mute(clock.monotonic() + 0.3)
-        connection.mute(clock.monotonic() + 0.2)
-        await client.send(API_VERSIONS_0)
-        clock.advance(0.25)
-        await nothing_comes(broker, client)
-        clock.advance(0.1)
-        assert (await client.receive())[0] == 9
-
-
 async def test_a_quota_that_is_lifted_ends_no_wait_that_was_told() -> None:
     clock = ManualClock()
     async with connected(clock=clock, quota_settings=ONE_SECOND) as (broker, client):

@@ -4,21 +4,13 @@ import asyncio
 import socket
 import struct
 
-from tests.diskless.server.test_server import connect, on_both_loops
+from tests.diskless.server.test_server import on_both_loops
 from tests.support.kafka_fakes import running_broker
 from tests.support.kafka_raw_client import RawClient, fetch_frame, frame
 from tests.support.until import until
 from wal.clock import ManualClock
 
 MIB = 1 << 20
-
-
-async def connect_from(address: str, broker) -> RawClient:
-    """From another address of the loopback device."""
-    reader, writer = await asyncio.open_connection(
-        *broker.server.address, local_addr=(address, 0), limit=256 * MIB
-    )
-    return RawClient(reader, writer)
 
 
 @on_both_loops
@@ -28,32 +20,30 @@ async def test_addresses_with_a_limit_of_their_own():
         max_connections_per_ip=1, max_connections_per_ip_overrides=overrides
     ) as broker:
         good = [
-            await connect_from("127.0.0.1", broker),
-            await connect_from("127.0.0.2", broker),
-            await connect_from("127.0.0.2", broker),
+            await broker.connect("127.0.0.1"),
+            await broker.connect("127.0.0.2"),
+            await broker.connect("127.0.0.2"),
         ]
         bad = [
-            await connect_from("127.0.0.1", broker),
-            await connect_from("127.0.0.2", broker),
-            await connect_from("127.0.0.3", broker),
+            await broker.connect("127.0.0.1"),
+            await broker.connect("127.0.0.2"),
+            await broker.connect("127.0.0.3"),
         ]
         for client in bad:
             assert await client.is_closed_by_server()
         assert broker.metrics.refused == {"max.connections.per.ip": 3}
         for client in good:
             await client.call(18, 0)
-        for client in good + bad:
-            await client.close()
 
 
 @on_both_loops
 async def test_who_connects_too_fast_is_answered_later_and_not_turned_away():
     clock = ManualClock()
     async with running_broker(clock=clock, max_connection_creation_rate=4) as broker:
-        first = [await connect(broker) for _ in range(4)]
+        first = [await broker.connect() for _ in range(4)]
         for client in first:
             await client.call(18, 0)
-        late = [await connect(broker) for _ in range(2)]
+        late = [await broker.connect() for _ in range(2)]
         for client in late:
             await client.send(frame(18, 0, 1, b""))
         await until(lambda: len(paused(broker)) == 2)
@@ -66,8 +56,6 @@ async def test_who_connects_too_fast_is_answered_later_and_not_turned_away():
             assert broker.metrics.answered["ApiVersions"] == answered
         assert not broker.metrics.refused
         assert not paused(broker)
-        for client in first + late:
-            await client.close()
 
 
 def paused(broker):
@@ -78,7 +66,7 @@ def paused(broker):
 async def test_connections_that_are_not_heard_yet_do_not_hold_up_a_stop():
     clock = ManualClock()
     async with running_broker(clock=clock, max_connection_creation_rate=1) as broker:
-        clients = [await connect(broker) for _ in range(5)]
+        clients = [await RawClient.connect(broker.server.address) for _ in range(5)]
         await until(lambda: broker.metrics.open == 5)
         clients[0].writer.transport.abort()
         await until(lambda: broker.metrics.open == 4)
@@ -91,13 +79,12 @@ async def test_connections_that_are_not_heard_yet_do_not_hold_up_a_stop():
 async def test_a_client_that_says_nothing_is_closed_after_the_idle_time():
     clock = ManualClock()
     async with running_broker(clock=clock, idle_max_ms=5_000) as broker:
-        silent = await connect(broker)
+        silent = await broker.connect()
         await until(lambda: broker.metrics.open == 1)
         clock.advance(5.1)
         broker.server.sweep()
         assert await silent.is_closed_by_server()
         assert not broker.metrics.cut, "that is no fault"
-        await silent.close()
 
 
 @on_both_loops
@@ -105,31 +92,28 @@ async def test_the_server_looks_after_hundreds_of_connections_by_itself():
     clock = ManualClock()
     # It looks every quarter of the shorter time.
     async with running_broker(clock=clock, idle_max_ms=40) as broker:
-        clients = [await connect(broker) for _ in range(600)]
+        clients = [await broker.connect() for _ in range(600)]
         await until(lambda: broker.metrics.open == 600)
         clock.advance(0.05)
         for client in clients:
             assert await client.is_closed_by_server()
         await until(lambda: broker.metrics.open == 0)
-        for client in clients:
-            await client.close()
 
 
 @on_both_loops
 async def test_a_tls_client_is_cut_off_by_its_first_bytes():
     async with running_broker() as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(bytes.fromhex("16030102000100"), b"\x01")
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"bad request": 1}
-        await client.close()
 
 
 @on_both_loops
 async def test_half_a_length_is_a_request_that_must_come_to_its_end():
     clock = ManualClock()
     async with running_broker(clock=clock, request_receive_timeout_ms=1_000) as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(b"\x00\x00")
         await until(lambda: broker.server.statistics().request_bytes_held > 0)
         clock.advance(1.1)
@@ -137,18 +121,16 @@ async def test_half_a_length_is_a_request_that_must_come_to_its_end():
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"slow request": 1}
         assert broker.server.statistics().request_bytes_held == 0
-        await client.close()
 
 
 @on_both_loops
 async def test_a_request_larger_than_allowed_costs_the_connection_and_no_memory():
     async with running_broker(request_max_bytes=64 << 10) as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(struct.pack(">ihhi", (64 << 10) + 1, 0, 9, 1))
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"bad request": 1}
         assert broker.pool.statistics().in_use_bytes == 0
-        await client.close()
 
 
 @on_both_loops
@@ -157,7 +139,7 @@ async def test_a_client_that_does_not_read_is_not_read_from_when_answers_take_al
         broker.topics.add("t")
         manager = broker.manager
         manager.fetch_records = [bytes(8 * MIB)]
-        client = await connect(broker)
+        client = await broker.connect()
         client.writer.transport.pause_reading()
         await client.send(fetch_frame(1, max_bytes=8 * MIB))
         await until(lambda: broker.server.statistics().unsent_bytes > MIB)
@@ -170,7 +152,6 @@ async def test_a_client_that_does_not_read_is_not_read_from_when_answers_take_al
         client.writer.transport.resume_reading()
         assert [(await client.receive())[0] for _ in range(99)] == list(range(1, 100))
         assert broker.server.statistics().unsent_bytes == 0
-        await client.close()
 
 
 @on_both_loops
@@ -182,7 +163,7 @@ async def test_those_who_have_not_read_for_longest_are_cut_off_when_answers_take
         clients = []
         for number in range(3):
             # The fakes answer with more than was granted, as one large batch does.
-            client = await connect(broker)
+            client = await broker.connect()
             client.writer.transport.pause_reading()
             clients.append(client)
             before = broker.server.statistics().unsent_bytes
@@ -210,7 +191,7 @@ async def test_a_few_who_do_not_read_are_left_alone():
     async with running_broker(clock=clock) as broker:
         broker.topics.add("t")
         broker.manager.fetch_records = [bytes(8 * MIB)]
-        client = await connect(broker)
+        client = await broker.connect()
         client.writer.transport.pause_reading()
         await client.send(fetch_frame(1))
         await until(lambda: broker.server.statistics().unsent_bytes > 0)
@@ -220,13 +201,12 @@ async def test_a_few_who_do_not_read_are_left_alone():
         assert not broker.metrics.cut
         client.writer.transport.resume_reading()
         assert (await client.receive())[0] == 1
-        await client.close()
 
 
 @on_both_loops
 async def test_a_hundred_too_many_leave_the_broker_well():
     async with running_broker(max_connections=20) as broker:
-        good = await connect(broker)
+        good = await broker.connect()
         sockets = []
         for _ in range(100):
             one = socket.socket()
@@ -240,4 +220,3 @@ async def test_a_hundred_too_many_leave_the_broker_well():
             one.close()
         await until(lambda: broker.metrics.open == 1)
         await good.call(18, 0)
-        await good.close()

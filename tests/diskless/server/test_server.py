@@ -26,7 +26,7 @@ from diskless.server.registry import (
     Request,
 )
 from diskless.server.server import bind_listener
-from tests.support.kafka_fakes import Broker, running_broker
+from tests.support.kafka_fakes import running_broker
 from tests.support.kafka_raw_client import (
     RawClient,
     a_batch,
@@ -63,10 +63,6 @@ def on_both_loops(test: Test) -> Any:
     return run
 
 
-async def connect(broker: Broker) -> RawClient:
-    return await RawClient.connect(broker.server.address)
-
-
 # --- order
 
 
@@ -75,7 +71,7 @@ async def test_answers_leave_in_request_order_whichever_is_ready_first():
     async with running_broker() as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(*(produce_frame(i, [a_batch(fill=i)]) for i in range(1, 6)))
         await until(lambda: len(broker.manager.held) == 5)
         await client.send(frame(18, 0, 6, b""))
@@ -83,7 +79,6 @@ async def test_answers_leave_in_request_order_whichever_is_ready_first():
         for _ in range(5):
             broker.manager.release_held(-1)
         assert [(await client.receive())[0] for _ in range(6)] == [1, 2, 3, 4, 5, 6]
-        await client.close()
 
 
 @on_both_loops
@@ -91,7 +86,7 @@ async def test_batches_of_a_connection_are_handed_on_in_order_without_waiting():
     async with running_broker() as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        client = await connect(broker)
+        client = await broker.connect()
         batches = [a_batch(1_000 + 137 * i, fill=i) for i in range(200)]
         await client.send(*(produce_frame(i, [batch]) for i, batch in enumerate(batches)))
         await until(lambda: len(broker.manager.appended) == 200)
@@ -101,20 +96,18 @@ async def test_batches_of_a_connection_are_handed_on_in_order_without_waiting():
         assert [(await client.receive())[0] for _ in range(200)] == list(range(200))
         assert broker.server.statistics().request_bytes_held == 0
         assert broker.pool.statistics().in_use_bytes == 0
-        await client.close()
 
 
 @on_both_loops
 async def test_a_parked_fetch_ends_early_when_a_later_answer_is_ready():
     async with running_broker() as broker:
         broker.topics.add("t")
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(fetch_frame(1, max_wait_ms=3_600_000))
         await until(lambda: broker.manager.fetches_running == 1)
         await client.send(frame(18, 0, 2, b""))
         assert (await client.receive())[0] == 1
         assert (await client.receive())[0] == 2
-        await client.close()
 
 
 @on_both_loops
@@ -122,7 +115,7 @@ async def test_a_fetch_that_comes_to_its_turn_before_a_ready_answer_does_not_par
     async with running_broker() as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        client = await connect(broker)
+        client = await broker.connect()
         # min_bytes that are never there: only the early end lets it go.
         await client.send(
             produce_frame(1, [a_batch()]),
@@ -133,47 +126,43 @@ async def test_a_fetch_that_comes_to_its_turn_before_a_ready_answer_does_not_par
         assert broker.manager.fetches_running == 0
         broker.manager.release_held()
         assert [(await client.receive())[0] for _ in range(3)] == [1, 2, 3]
-        await client.close()
 
 
 @on_both_loops
 async def test_acks_0_is_not_answered_and_the_next_answer_follows():
     async with running_broker() as broker:
         broker.topics.add("t")
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(produce_frame(1, [a_batch()], acks=0), frame(18, 0, 2, b""))
         assert (await client.receive())[0] == 2
         assert len(broker.manager.appended) == 1
-        await client.close()
 
 
 @on_both_loops
 async def test_a_refused_batch_under_acks_0_closes_the_connection():
     async with running_broker() as broker:
         broker.manager.append_error = InvalidRecord("no")
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(produce_frame(1, [a_batch()], acks=0))
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"no answer possible": 1}
-        await client.close()
 
 
 @on_both_loops
 async def test_who_sends_many_requests_before_it_is_answered_has_a_backlog_and_others_have_none():
     async with running_broker(clock=ManualClock()) as broker:
         turns = broker.server._shared.turns
-        many = await connect(broker)
+        many = await broker.connect()
         await many.send(*(frame(18, 0, number, b"") for number in range(200)))
         assert [(await many.receive())[0] for _ in range(200)] == list(range(200))
         assert not turns.are_others_served
-        few = await connect(broker)
+        few = await broker.connect()
         await few.send(*(frame(18, 0, number, b"") for number in range(5)))
         assert [(await few.receive())[0] for _ in range(5)] == list(range(5))
         assert turns.are_others_served
         await few.close()
         await until(lambda: broker.server.statistics().connections == 1)
         assert not turns.are_others_served
-        await many.close()
 
 
 @on_both_loops
@@ -188,7 +177,7 @@ async def test_what_is_sent_in_one_go_is_a_backlog_before_the_first_of_it_begins
         return [b"done"]
 
     async with running_broker(apis=_with(read)) as broker:
-        many, one = await connect(broker), await connect(broker)
+        many, one = await broker.connect(), await broker.connect()
         await many.send(*(frame(UNSERVED_KEY, 0, number, b"") for number in range(20)))
         await until(lambda: broker.metrics.received["Broken"] == 20)
         for _ in range(100):
@@ -200,8 +189,6 @@ async def test_what_is_sent_in_one_go_is_a_backlog_before_the_first_of_it_begins
         may_end.set()
         assert await one.receive() == (0, b"done")
         assert [await many.receive() for _ in range(20)] == [(at, b"done") for at in range(20)]
-        await one.close()
-        await many.close()
 
 
 # --- bad bytes
@@ -241,8 +228,8 @@ BAD_STARTS = {
 @on_both_loops
 async def test_bad_bytes_close_their_connection_and_no_other(name):
     async with running_broker() as broker:
-        good = await connect(broker)
-        bad = await connect(broker)
+        good = await broker.connect()
+        bad = await broker.connect()
         await until(lambda: broker.metrics.open == 2)
         await bad.send(BAD_STARTS[name])
         assert await bad.is_closed_by_server()
@@ -251,24 +238,21 @@ async def test_bad_bytes_close_their_connection_and_no_other(name):
         assert broker.server.statistics().request_bytes_held == 0
         assert broker.pool.statistics().in_use_bytes == 0
         await good.call(18, 0)
-        await bad.close()
-        await good.close()
 
 
 @on_both_loops
 async def test_a_large_announcement_allocates_nothing():
     async with running_broker() as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(_announcing(100 << 20, key=0, version=9))
         await until(lambda: broker.server.statistics().request_bytes_held > 0)
         assert broker.pool.statistics().in_use_bytes <= 128 << 10
-        await client.close()
 
 
 @on_both_loops
 async def test_apiversions_above_ours_is_answered_in_version_0_with_our_range():
     async with running_broker() as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         header = struct.pack(">hhi", 18, 99, 5) + b"whatever a later version puts here"
         await client.send(struct.pack(">i", len(header)) + header)
         correlation_id, rest = await client.receive()
@@ -276,7 +260,6 @@ async def test_apiversions_above_ours_is_answered_in_version_0_with_our_range():
         assert rest == struct.pack(">hihhh", 35, 1, 18, 0, 4)
         software = {"client_software_name": "raw", "client_software_version": "1.0"}
         assert len((await client.call(18, 4, 6, **software)).api_keys) >= 11
-        await client.close()
 
 
 # --- handlers that work in slices
@@ -312,7 +295,7 @@ def _counted(count: int) -> Steps[None]:
 async def test_requests_of_a_connection_take_effect_in_order_whatever_their_size():
     effects: list[int] = []
     async with running_broker(apis=_with(_counting_down(effects))) as broker:
-        client, other = await connect(broker), await connect(broker)
+        client, other = await broker.connect(), await broker.connect()
         sizes = [300, 0, 100, 0]
         bodies = [
             frame(UNSERVED_KEY, 0, at, struct.pack(">ii", n, n)) for at, n in enumerate(sizes)
@@ -326,15 +309,13 @@ async def test_requests_of_a_connection_take_effect_in_order_whatever_their_size
         ]
         assert effects == sizes
         await until(lambda: broker.server.statistics().request_bytes_held == 0)
-        await client.close()
-        await other.close()
 
 
 @on_both_loops
 async def test_an_answer_in_slices_is_given_up_when_its_client_goes():
     effects: list[int] = []
     async with running_broker(apis=_with(_counting_down(effects))) as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(frame(UNSERVED_KEY, 0, 1, struct.pack(">ii", 0, 1 << 30)))
         await until(lambda: effects == [0])
         await client.close()
@@ -345,7 +326,7 @@ async def test_an_answer_in_slices_is_given_up_when_its_client_goes():
 async def test_a_handler_in_slices_ends_with_the_server():
     effects: list[int] = []
     async with running_broker(apis=_with(_counting_down(effects)), stop_timeout_ms=0) as broker:
-        client = await connect(broker)
+        client = await RawClient.connect(broker.server.address)
         await client.send(frame(UNSERVED_KEY, 0, 1, struct.pack(">ii", 1 << 30, 0)))
         await until(lambda: broker.metrics.received["Broken"] == 1)
     assert effects == []
@@ -384,15 +365,13 @@ async def _breaks_later(request: Request) -> Any:
 @on_both_loops
 async def test_a_bug_in_a_handler_closes_its_connection_only(handler):
     async with running_broker(apis=_with(handler)) as broker:
-        good = await connect(broker)
-        client = await connect(broker)
+        good = await broker.connect()
+        client = await broker.connect()
         await client.send(frame(UNSERVED_KEY, 0, 1, b""))
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"handler failed": 1}
         await good.call(18, 0)
         await until(lambda: broker.server.statistics().request_bytes_held == 0)
-        await client.close()
-        await good.close()
 
 
 async def test_failing_handlers_write_one_line_a_second_for_each_api():
@@ -401,10 +380,9 @@ async def test_failing_handlers_write_one_line_a_second_for_each_api():
     apis.add(replace(apis.find(UNSERVED_KEY), key=UNSERVED_KEY - 1, name="BrokenToo"))
 
     async def break_it(key: int) -> None:
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(frame(key, 0, 1, b""))
         assert await client.is_closed_by_server()
-        await client.close()
 
     async with running_broker(apis=apis, clock=clock) as broker:
         with capture_logs() as lines:
@@ -426,13 +404,12 @@ async def test_an_error_of_the_whole_call_is_told_for_every_partition():
     async with running_broker() as broker:
         broker.topics.add("t")
         broker.manager.raises = ObjectStoreUnavailable("out")
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(produce_frame(1, [a_batch()], version=3), fetch_frame(2, version=4))
         _, produced = await client.receive()
         assert produced == struct.pack(">ih1siihqqi", 1, 1, b"t", 1, 0, 56, -1, -1, 0)
         _, fetched = await client.receive()
         assert fetched == struct.pack(">iih1siihqqii", 0, 1, 1, b"t", 1, 0, 56, -1, -1, -1, 0)
-        await client.close()
 
 
 @on_both_loops
@@ -443,14 +420,13 @@ async def test_a_raw_api_maps_bytes_to_bytes_and_is_not_advertised():
     registry = ApiRegistry()
     registry.add_raw(10_000, "Reverse", reverse)
     async with running_broker(apis=registry) as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         body = b"stressed"
         header = struct.pack(">hhih", 10_000, 0, 9, -1)
         await client.send(struct.pack(">i", len(header) + len(body)) + header + body)
         assert await client.receive() == (9, b"desserts")
         keys = {item.api_key for item in (await client.call(18, 2)).api_keys}
         assert 10_000 not in keys
-        await client.close()
 
 
 @on_both_loops
@@ -461,12 +437,11 @@ async def test_a_raw_api_can_refuse_by_closing():
     registry = ApiRegistry()
     registry.add_raw(10_000, "Refuse", refuse)
     async with running_broker(apis=registry) as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         header = struct.pack(">hhih", 10_000, 0, 9, -1)
         await client.send(struct.pack(">i", len(header)) + header)
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"no answer possible": 1}
-        await client.close()
 
 
 def test_two_apis_may_not_share_a_key():
@@ -492,7 +467,7 @@ async def test_a_client_that_goes_cancels_a_fetch_that_waits_for_a_future():
 
     async with running_broker() as broker:
         broker.manager.fetch = fetch  # type: ignore[method-assign,assignment]
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(fetch_frame(1, max_wait_ms=3_600_000))
         await until(lambda: bool(asked))
         await client.close()
@@ -506,7 +481,7 @@ async def test_a_client_that_goes_cancels_its_fetch_but_not_its_append():
     async with running_broker() as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(fetch_frame(1, max_wait_ms=3_600_000, min_bytes=1 << 19))
         await until(lambda: broker.manager.fetches_running == 1)
         await client.send(produce_frame(2, [a_batch()]))
@@ -527,7 +502,7 @@ async def test_a_client_that_goes_right_after_asking_leaves_nothing_behind():
     async with running_broker() as broker:
         broker.topics.add("t")
         for number in range(20):
-            client = await connect(broker)
+            client = await broker.connect()
             await client.send(fetch_frame(number, max_wait_ms=3_600_000), b"\0\0\1")
             client.writer.transport.abort()
         await until(lambda: broker.metrics.open == 0 and broker.manager.fetches_running == 0)
@@ -542,7 +517,7 @@ async def test_a_client_that_goes_right_after_asking_leaves_nothing_behind():
 async def test_a_request_that_trickles_in_is_cut_off_at_its_deadline():
     clock = ManualClock()
     async with running_broker(clock=clock) as broker:
-        slow = await connect(broker)
+        slow = await broker.connect()
         await until(lambda: broker.metrics.open == 1)
         (connection,) = broker.server._connections
         started = frame(3, 9, 1, b"\x00\x01\x00\x00\x00")
@@ -556,7 +531,6 @@ async def test_a_request_that_trickles_in_is_cut_off_at_its_deadline():
         assert await slow.is_closed_by_server()
         assert broker.metrics.cut == {"slow request": 1}
         assert clock.monotonic() == 32
-        await slow.close()
 
 
 @on_both_loops
@@ -565,9 +539,9 @@ async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not():
     async with running_broker(clock=clock) as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        idle = await connect(broker)
+        idle = await broker.connect()
         await idle.call(18, 0)
-        waiting = await connect(broker)
+        waiting = await broker.connect()
         await waiting.send(produce_frame(1, [a_batch()]))
         await until(lambda: len(broker.manager.held) == 1)
         clock.advance(601)
@@ -576,8 +550,6 @@ async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not():
         broker.manager.release_held()
         assert (await waiting.receive())[0] == 1
         assert not broker.metrics.cut
-        await idle.close()
-        await waiting.close()
 
 
 @on_both_loops
@@ -586,11 +558,11 @@ async def test_a_consumer_that_does_not_read_holds_one_answer_and_loses_none():
     async with running_broker() as broker:
         broker.topics.add("t")
         broker.manager.fetch_records = [megabyte]
-        greedy = await connect(broker)
+        greedy = await broker.connect()
         greedy.writer.transport.pause_reading()
         await greedy.send(*(fetch_frame(i) for i in range(100)))
         await until(lambda: broker.server.statistics().unsent_bytes > 0)
-        other = await connect(broker)
+        other = await broker.connect()
         for _ in range(20):
             await other.call(18, 0)
         # What the sockets of both ends hold is the kernel's; beyond that there is one answer.
@@ -600,8 +572,6 @@ async def test_a_consumer_that_does_not_read_holds_one_answer_and_loses_none():
         greedy.writer.transport.resume_reading()
         assert [(await greedy.receive())[0] for _ in range(100)] == list(range(100))
         await until(lambda: broker.server.statistics().unsent_bytes == 0)
-        await greedy.close()
-        await other.close()
 
 
 @on_both_loops
@@ -609,7 +579,7 @@ async def test_a_client_that_asks_and_asks_and_never_reads_is_not_read_any_more(
     async with running_broker() as broker:
         for number in range(100):
             broker.topics.add(f"topic-{number}", partitions=20)
-        client = await connect(broker)
+        client = await broker.connect()
         client.writer.transport.pause_reading()
         await until(lambda: broker.metrics.open == 1)
         (connection,) = broker.server._connections
@@ -636,7 +606,7 @@ async def test_answers_that_are_never_read_are_given_up_after_the_idle_time():
     async with running_broker(clock=clock) as broker:
         broker.topics.add("t")
         broker.manager.fetch_records = [bytes(1 << 20)]
-        client = await connect(broker)
+        client = await broker.connect()
         client.writer.transport.pause_reading()
         await client.send(*(fetch_frame(i) for i in range(100)))
         await until(lambda: broker.server.statistics().unsent_bytes > 0)
@@ -656,7 +626,7 @@ async def test_fetches_that_start_together_share_the_room_for_answers():
         manager = broker.manager
         manager.fetch_records = [bytes(3 * mib)]
         manager.fetch_gate.clear()
-        clients = [await connect(broker) for _ in range(4)]
+        clients = [await broker.connect() for _ in range(4)]
         for number, client in enumerate(clients):
             await client.send(fetch_frame(number, max_bytes=3 * mib))
             await until(lambda number=number: len(manager.fetches_granted) == number + 1)
@@ -673,8 +643,6 @@ async def test_fetches_that_start_together_share_the_room_for_answers():
         await clients[0].send(fetch_frame(9, max_bytes=3 * mib))
         await clients[0].receive()
         assert manager.fetches_granted[-1] == (5, 5)
-        for client in clients:
-            await client.close()
 
 
 @on_both_loops
@@ -684,7 +652,7 @@ async def test_an_answer_that_is_not_read_leaves_less_to_others_until_it_is():
         broker.topics.add("t")
         manager = broker.manager
         manager.fetch_records = [bytes(8 * mib)]
-        greedy, other = await connect(broker), await connect(broker)
+        greedy, other = await broker.connect(), await broker.connect()
         greedy.writer.transport.pause_reading()
         await greedy.send(fetch_frame(1, max_bytes=8 * mib))
         await until(lambda: broker.server.statistics().unsent_bytes > mib)
@@ -699,8 +667,6 @@ async def test_an_answer_that_is_not_read_leaves_less_to_others_until_it_is():
         await other.send(fetch_frame(3, max_bytes=8 * mib))
         await other.receive()
         assert manager.fetches_granted[-1] == (8 * mib, 8 * mib)
-        await greedy.close()
-        await other.close()
 
 
 @on_both_loops
@@ -709,7 +675,7 @@ async def test_a_client_that_goes_gives_back_what_was_reserved_for_it():
         broker.topics.add("t")
         broker.manager.fetch_records = [bytes(1 << 20)]
         broker.manager.fetch_gate.clear()
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(fetch_frame(1), fetch_frame(2))
         await until(lambda: broker.server.statistics().reserved_bytes == 1 << 20)
         client.writer.transport.abort()
@@ -725,18 +691,16 @@ async def test_no_more_requests_are_read_than_one_connection_may_have_unanswered
     async with running_broker(queued_max_requests=4) as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(*(produce_frame(i, [a_batch()]) for i in range(50)))
         await until(lambda: len(broker.manager.held) == 4)
-        await (other := await connect(broker)).call(18, 0)
+        await (await broker.connect()).call(18, 0)
         assert len(broker.manager.appended) == 4
         for number in range(50):
             await until(lambda: len(broker.manager.held) > 0)
             assert len(broker.manager.held) <= 4
             broker.manager.release_held()
             assert (await client.receive())[0] == number
-        await client.close()
-        await other.close()
 
 
 @on_both_loops
@@ -744,8 +708,8 @@ async def test_past_the_budget_of_request_memory_nobody_is_read_until_some_is_wr
     async with running_broker(queued_max_request_bytes=1 << 20) as broker:
         broker.topics.add("t")
         broker.manager.hold = broker.manager.keeps_memory = True
-        first = await connect(broker)
-        second = await connect(broker)
+        first = await broker.connect()
+        second = await broker.connect()
         frames = [produce_frame(i, [a_batch(300_000)]) for i in range(20)]
         sending = asyncio.ensure_future(first.send(*frames[:10]))
         other = asyncio.ensure_future(second.send(*frames[10:]))
@@ -760,8 +724,6 @@ async def test_past_the_budget_of_request_memory_nobody_is_read_until_some_is_wr
         assert [(await first.receive())[0] for _ in range(10)] == list(range(10))
         assert [(await second.receive())[0] for _ in range(10)] == list(range(10, 20))
         assert broker.server.statistics().request_bytes_held == 0
-        await first.close()
-        await second.close()
 
 
 @on_both_loops
@@ -769,7 +731,7 @@ async def test_what_is_written_makes_room_long_before_it_is_answered():
     async with running_broker(queued_max_request_bytes=2 << 20) as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        client = await connect(broker)
+        client = await broker.connect()
         await client.send(*(produce_frame(i, [a_batch(300_000)]) for i in range(20)))
         await until(lambda: len(broker.manager.held) == 20)
         await until(lambda: broker.server.statistics().request_bytes_held < 20 * 4096)
@@ -777,7 +739,6 @@ async def test_what_is_written_makes_room_long_before_it_is_answered():
             broker.manager.release_held()
             assert (await client.receive())[0] == number
         assert broker.server.statistics().request_bytes_held == 0
-        await client.close()
 
 
 @on_both_loops
@@ -786,7 +747,7 @@ async def test_unanswered_requests_are_memory_although_their_bytes_are_written()
     async with running_broker(queued_max_request_bytes=2 << 20) as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        clients = [await connect(broker) for _ in range(3)]
+        clients = [await broker.connect() for _ in range(3)]
         frames = [produce_frame(i, [a_batch(), a_batch()]) for i in range(200)]
         for client in clients:
             await client.send(*frames)
@@ -801,14 +762,12 @@ async def test_unanswered_requests_are_memory_although_their_bytes_are_written()
         for client in clients:
             assert [(await client.receive())[0] for _ in range(200)] == list(range(200))
         assert broker.server.statistics().request_bytes_held == 0
-        for client in clients:
-            await client.close()
 
 
 @on_both_loops
 async def test_buffers_that_idle_connections_were_left_with_go_back():
     async with running_broker() as broker:
-        client = await connect(broker)
+        client = await broker.connect()
         await client.call(18, 0)
         (connection,) = broker.server._connections
         assert len(connection.get_buffer(-1)) > 0  # and then the socket had nothing
@@ -816,14 +775,13 @@ async def test_buffers_that_idle_connections_were_left_with_go_back():
         broker.server.sweep()
         assert broker.server.statistics().request_bytes_held == 0
         await client.call(18, 0)
-        await client.close()
 
 
 @on_both_loops
 async def test_frames_that_fill_the_budget_together_are_completed_one_by_one():
     async with running_broker(queued_max_request_bytes=1 << 20) as broker:
         broker.topics.add("t")
-        clients = [await connect(broker) for _ in range(5)]
+        clients = [await broker.connect() for _ in range(5)]
         frames = [produce_frame(i, [a_batch(2 << 20, fill=i)]) for i in range(5)]
         # All halves first: more than the budget, and not one complete request.
         halves = [
@@ -839,8 +797,6 @@ async def test_frames_that_fill_the_budget_together_are_completed_one_by_one():
         assert [number for number, _ in answers] == [0, 1, 2, 3, 4]
         await asyncio.gather(*halves, *rest)
         assert broker.server.statistics().request_bytes_held == 0
-        for client in clients:
-            await client.close()
 
 
 @on_both_loops
@@ -848,11 +804,11 @@ async def test_a_sender_that_stalls_with_the_budget_in_hand_is_cut_off_and_the_n
     clock = ManualClock()
     async with running_broker(clock=clock, queued_max_request_bytes=1 << 20) as broker:
         broker.topics.add("t")
-        stalled = await connect(broker)
+        stalled = await broker.connect()
         data = produce_frame(1, [a_batch(3 << 20)])
         await stalled.send(data[: 3 << 19])
         await until(lambda: broker.server.statistics().request_bytes_held >= 3 << 19)
-        patient = await connect(broker)
+        patient = await broker.connect()
         large = produce_frame(1, [a_batch(100_000)])
         await patient.send(large[:10])
         await until(lambda: broker.server.statistics().connections_waiting == 1)
@@ -862,8 +818,6 @@ async def test_a_sender_that_stalls_with_the_budget_in_hand_is_cut_off_and_the_n
         assert await stalled.is_closed_by_server()
         assert broker.metrics.cut == {"slow request": 1}
         assert (await patient.receive())[0] == 1
-        await stalled.close()
-        await patient.close()
 
 
 @on_both_loops
@@ -871,10 +825,10 @@ async def test_hundreds_that_wait_for_the_budget_go_on_when_it_is_free_again():
     async with running_broker(queued_max_request_bytes=1 << 20) as broker:
         broker.topics.add("t")
         broker.manager.hold = broker.manager.keeps_memory = True
-        large = await connect(broker)
+        large = await broker.connect()
         await large.send(produce_frame(1, [a_batch(2 << 20)]))
         await until(lambda: bool(broker.manager.held))
-        clients = [await connect(broker) for _ in range(300)]
+        clients = [await broker.connect() for _ in range(300)]
         data = produce_frame(1, [a_batch(70_000)])
         for client in clients:
             await client.send(data[:10])
@@ -886,8 +840,6 @@ async def test_hundreds_that_wait_for_the_budget_go_on_when_it_is_free_again():
         assert [(await client.receive())[0] for client in clients] == [1] * 300
         assert (await large.receive())[0] == 1
         assert broker.server.statistics().request_bytes_held == 0
-        for client in (large, *clients):
-            await client.close()
 
 
 @on_both_loops
@@ -895,11 +847,11 @@ async def test_who_has_nothing_unanswered_is_served_however_much_others_hold():
     async with running_broker(queued_max_request_bytes=1 << 20) as broker:
         broker.topics.add("t")
         broker.manager.hold = broker.manager.keeps_memory = True
-        large = await connect(broker)
+        large = await broker.connect()
         await large.send(produce_frame(1, [a_batch(2 << 20)]))
         await until(lambda: bool(broker.manager.held))
         broker.manager.hold = False
-        other = await connect(broker)
+        other = await broker.connect()
         for number in range(20):
             await other.call(18, 0)
             await other.send(produce_frame(number, [a_batch(65_000)]))
@@ -908,36 +860,30 @@ async def test_who_has_nothing_unanswered_is_served_however_much_others_hold():
         broker.manager.release_held()
         await large.receive()
         assert broker.server.statistics().request_bytes_held == 0
-        await large.close()
-        await other.close()
 
 
 @on_both_loops
 async def test_one_connection_too_many_is_closed_and_a_free_place_is_used_again():
     async with running_broker(max_connections=2) as broker:
-        first, second = await connect(broker), await connect(broker)
+        first, second = await broker.connect(), await broker.connect()
         await second.call(18, 0)
-        third = await connect(broker)
+        third = await broker.connect()
         assert await third.is_closed_by_server()
         assert broker.metrics.refused == {"max.connections": 1}
         await first.close()
         await until(lambda: broker.metrics.open == 1)
-        fourth = await connect(broker)
+        fourth = await broker.connect()
         await fourth.call(18, 0)
-        for client in (second, third, fourth):
-            await client.close()
 
 
 @on_both_loops
 async def test_one_address_may_not_take_all_connections():
     async with running_broker(max_connections_per_ip=1) as broker:
-        first = await connect(broker)
+        first = await broker.connect()
         await first.call(18, 0)
-        second = await connect(broker)
+        second = await broker.connect()
         assert await second.is_closed_by_server()
         assert broker.metrics.refused == {"max.connections.per.ip": 1}
-        await first.close()
-        await second.close()
 
 
 @on_both_loops
@@ -956,7 +902,8 @@ async def test_stopping_answers_what_was_asked_and_ends_parked_fetches():
     async with running_broker() as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        consumer, producer = await connect(broker), await connect(broker)
+        address = broker.server.address
+        consumer, producer = await RawClient.connect(address), await RawClient.connect(address)
         await consumer.send(fetch_frame(1, max_wait_ms=3_600_000, min_bytes=1 << 19))
         await producer.send(produce_frame(2, [a_batch()]))
         await until(lambda: bool(broker.manager.held) and broker.manager.fetches_running == 1)
@@ -983,7 +930,7 @@ async def test_stopping_cuts_off_at_its_deadline_what_does_not_end():
     registry = ApiRegistry()
     registry.add_raw(10_000, "Hang", hang)
     async with running_broker(apis=registry, stop_timeout_ms=50) as broker:
-        client = await connect(broker)
+        client = await RawClient.connect(broker.server.address)
         header = struct.pack(">hhih", 10_000, 0, 9, -1)
         await client.send(struct.pack(">i", len(header)) + header)
         await started.wait()
@@ -997,7 +944,7 @@ async def test_requests_are_answered_while_another_waits_for_its_commit():
     async with running_broker() as broker:
         broker.topics.add("t")
         broker.manager.hold = True
-        producer, other = await connect(broker), await connect(broker)
+        producer, other = await broker.connect(), await broker.connect()
         await producer.send(produce_frame(1, [a_batch()]))
         await until(lambda: bool(broker.manager.held))
         body = request_body(3, 1, topics=None)
@@ -1005,5 +952,3 @@ async def test_requests_are_answered_while_another_waits_for_its_commit():
         assert (await other.receive())[0] == 2
         broker.manager.release_held()
         assert (await producer.receive())[0] == 1
-        await producer.close()
-        await other.close()
