@@ -7,7 +7,7 @@ went wrong on the way is always worth another attempt, which is the caller's dec
 
 Failure cases: BrokerUnreachable (nothing was asked, or no sensible answer came to a question),
 CommitOutcomeUnknown (a commit was sent and no answer came), and the errors that the broker's codes
-stand for: NotCoordinator, CommitFailed, UnknownPartition, Rejected.
+stand for (metadata/messages/errors.py).
 """
 
 import socket
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from metadata.messages.errors import coordinator_error
 from metadata.messages.segments import (
     COMMIT_SEGMENTS_KEY,
     PLAN_SEGMENTS_KEY,
@@ -27,18 +28,7 @@ from metadata.messages.segments import (
     encode_plan_request,
 )
 from metadata.operations import RolledSegment, SegmentCommit, SegmentPlan
-from wal.errors import (
-    CommitFailed,
-    CommitOutcomeUnknown,
-    DisklessError,
-    InvalidRequest,
-    InvalidSettings,
-    NotCoordinator,
-    Rejected,
-    Retriable,
-    UnknownPartition,
-    UnknownTopicId,
-)
+from wal.errors import CommitOutcomeUnknown, InvalidRequest, InvalidSettings, Retriable
 
 CONNECT_TIMEOUT_S: Final = 10.0
 REQUEST_TIMEOUT_S: Final = 60.0
@@ -53,18 +43,6 @@ _REQUEST_HEADER: Final = struct.Struct(">ihhih")
 """Frame length, API key, version, correlation id, length of the client id."""
 _RESPONSE_HEADER: Final = struct.Struct(">ii")
 """Frame length, correlation id."""
-
-# Kafka's codes, as far as the two operations answer with them.
-_ERRORS: Final[dict[int, type[DisklessError]]] = {
-    3: UnknownPartition,
-    7: CommitOutcomeUnknown,
-    14: NotCoordinator,
-    15: NotCoordinator,
-    16: NotCoordinator,
-    41: NotCoordinator,
-    56: CommitFailed,
-    100: UnknownTopicId,
-}
 
 
 class BrokerUnreachable(Retriable):
@@ -118,8 +96,11 @@ class CoordinatorClient:
         except (OSError, InvalidRequest) as error:
             self._disconnect()
             raise BrokerUnreachable(f"no plans came back: {error}") from error
-        if response.error_code:
-            raise _error(response.error_code, response.error_message)
+        failure = coordinator_error(
+            response.error_code, response.error_message, changes_state=False
+        )
+        if failure is not None:
+            raise failure
         return PlannedSegments(response.object_store_url, response.plans)
 
     def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
@@ -133,14 +114,13 @@ class CoordinatorClient:
         except (OSError, InvalidRequest) as error:
             self._disconnect()
             raise CommitOutcomeUnknown(f"no answer to a commit of segments: {error}") from error
-        if response.error_code:
-            raise _error(response.error_code, response.error_message)
+        failure = coordinator_error(response.error_code, response.error_message, changes_state=True)
+        if failure is not None:
+            raise failure
         return [
             SegmentCommit(
-                is_duplicate=result.is_duplicate,
-                error=_error(result.error_code, result.error_message)
-                if result.error_code
-                else None,
+                result.is_duplicate,
+                coordinator_error(result.error_code, result.error_message, changes_state=True),
             )
             for result in response.results
         ]
@@ -202,7 +182,3 @@ def _receive(connection: socket.socket, length: int) -> bytearray:
             raise ConnectionResetError("the broker closed the connection")
         view = view[received:]
     return data
-
-
-def _error(code: int, message: str) -> DisklessError:
-    return _ERRORS.get(code, Rejected)(message or f"the broker answered with code {code}")
