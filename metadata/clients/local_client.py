@@ -48,14 +48,13 @@ class LocalClient(CoordinatorClient):
         partitions: Sequence[MetadataPartition],
         *,
         rng: random.Random,
-        peers: CoordinatorClient | None = None,
     ) -> None:
         """`partitions`: all metadata partitions of the cluster, by index."""
         self._partitions: Final = tuple(partitions)
         self.topics: Final = TopicChanges(
             lambda: self._leading(ops.CATALOGUE),
             coordinator_count=len(partitions),
-            peers=self if peers is None else peers,
+            peers=self,
             rng=rng,
         )
         self._own: Final[Mapping[int, Callable[[Any], Awaitable[Sequence[Any]]]]] = {

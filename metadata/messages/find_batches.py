@@ -26,10 +26,11 @@ from metadata.messages.codec import (
     Operation,
     RequestShape,
     Steps,
+    at_once,
 )
 from metadata.messages.commit_file import MAGIC
 from metadata.messages.errors import coordinator_code
-from metadata.messages.shapes import read_answers_by_topic, write_answers_by_topic, write_by_topic
+from metadata.messages.shapes import read_answers_by_topic, write_by_topic
 from metadata.operations import (
     PARQUET_SEGMENT,
     WRITE_AHEAD_MULTI_SEGMENT,
@@ -77,14 +78,11 @@ def _write_find_batches(message: FindBatchesMessage, parts: list[bytes]) -> Mapp
         INT32.pack(min(message.max_bytes, _INT32_MAX)),
         INT32.pack(min(message.batches_per_partition_max, _INT32_MAX)),
     )
-    write_by_topic(
-        parts,
-        [request.partition for request in message.requests],
-        [
-            INT64.pack(request.offset) + INT32.pack(min(request.max_bytes, _INT32_MAX)) + NO_TAGS
-            for request in message.requests
-        ],
+    rows = (
+        INT64.pack(request.offset) + INT32.pack(min(request.max_bytes, _INT32_MAX)) + NO_TAGS
+        for request in message.requests
     )
+    at_once(write_by_topic(parts, (request.partition for request in message.requests), rows))
     return {} if message.at_least_one else {AT_LEAST_ONE_TAG: INT8.pack(0)}
 
 
@@ -118,9 +116,7 @@ def _write_found(
         fields.append(NO_TAGS)
         entries.append(b"".join(fields))
         yield
-    yield from write_answers_by_topic(
-        parts, (request.partition for request in message.requests), entries
-    )
+    yield from write_by_topic(parts, (request.partition for request in message.requests), entries)
 
 
 def _write_extent(extent: Extent, parts: list[bytes]) -> None:

@@ -29,6 +29,7 @@ from metadata.messages.codec import (
     Request,
     RequestShape,
     Steps,
+    at_once,
     error_fields,
 )
 from wal.coordinates import TopicIdPartition
@@ -60,6 +61,31 @@ def or_error(of: Field | Layout[Any], nothing: bytes) -> Field:
         return value if error is None else error
 
     return Field(write, read, ERROR.bytes_min + of.bytes_min)
+
+
+def write_by_topic(
+    parts: list[bytes], partitions: Iterable[TopicIdPartition], entries: Iterable[bytes]
+) -> Steps[None]:
+    """Topics[] of TopicId, Partitions[] of PartitionIndex and an entry, which is a closed struct.
+
+    Entry and partition match by position; runs of one topic become its groups. In steps.
+    """
+    groups: list[bytes] = []
+    topic_count = 0
+    for topic_id, run in groupby(zip(partitions, entries, strict=True), _topic_of):
+        topic_count += 1
+        pieces: list[bytes] = []
+        joined: list[bytes] = []
+        count = 0
+        for partition, entry in run:
+            pieces.append(INT32.pack(partition[1]) + entry)
+            count += 1
+            if len(pieces) >= PIECES_JOINED:
+                joined.append(b"".join(pieces))
+                pieces.clear()
+            yield
+        groups += (topic_id.bytes, uvarint(count + 1), *joined, b"".join(pieces), NO_TAGS)
+    parts += (uvarint(topic_count + 1), *groups)
 
 
 # -- requests --------------------------------------------------------------------------------------
@@ -99,11 +125,8 @@ def partitioned(make: Callable[..., Row], row: struct.Struct) -> RequestShape[Se
 
     def write(rows: Sequence[Row], parts: list[bytes]) -> Mapping[int, bytes]:
         pack = row.pack
-        write_by_topic(
-            parts,
-            [entry[0] for entry in rows],
-            [pack(*entry[1:]) + NO_TAGS for entry in rows],
-        )
+        partitions = (entry[0] for entry in rows)
+        at_once(write_by_topic(parts, partitions, (pack(*entry[1:]) + NO_TAGS for entry in rows)))
         return {}
 
     def read(reader: MessageReader) -> Steps[tuple[Sequence[Row], int]]:
@@ -161,22 +184,6 @@ def _read_listed(of: Layout[Entry], reader: MessageReader) -> Steps[tuple[list[E
     return entries, timeout_ms
 
 
-def write_by_topic(
-    parts: list[bytes], partitions: Sequence[TopicIdPartition], entries: Sequence[bytes]
-) -> None:
-    """Topics[] of TopicId, Partitions[] of PartitionIndex and an entry, which is a closed struct.
-
-    Entry and partition match by position; runs of one topic become its groups.
-    """
-    groups: list[bytes] = []
-    topic_count = 0
-    for topic_id, run in groupby(zip(partitions, entries, strict=True), _topic_of):
-        topic_count += 1
-        group = [INT32.pack(partition[1]) + entry for partition, entry in run]
-        groups += (topic_id.bytes, uvarint(len(group) + 1), *group, NO_TAGS)
-    parts += (uvarint(topic_count + 1), *groups)
-
-
 # -- answers ---------------------------------------------------------------------------------------
 
 
@@ -218,7 +225,7 @@ def by_partition(of: Field) -> AnswerShape[Any, Any]:
     """The entries of a request begin with their partitions."""
 
     def write(request: Any, answers: Sequence[Any], parts: list[bytes]) -> Steps[None]:
-        yield from write_answers_by_topic(
+        yield from write_by_topic(
             parts,
             (entry[0] for entry in request),
             (of.write(answer) + NO_TAGS for answer in answers),
@@ -236,28 +243,6 @@ def alone(of: Field) -> AnswerShape[Any, Any]:
         parts.append(of.write(answer))
 
     return AnswerShape(write, lambda reader, request: (of.read(reader),))
-
-
-def write_answers_by_topic(
-    parts: list[bytes], partitions: Iterable[TopicIdPartition], entries: Iterable[bytes]
-) -> Steps[None]:
-    """As `write_by_topic`, in steps."""
-    groups: list[bytes] = []
-    topic_count = 0
-    for topic_id, run in groupby(zip(partitions, entries, strict=True), _topic_of):
-        topic_count += 1
-        pieces: list[bytes] = []
-        joined: list[bytes] = []
-        count = 0
-        for partition, entry in run:
-            pieces.append(INT32.pack(partition[1]) + entry)
-            count += 1
-            if len(pieces) >= PIECES_JOINED:
-                joined.append(b"".join(pieces))
-                pieces.clear()
-            yield
-        groups += (topic_id.bytes, uvarint(count + 1), *joined, b"".join(pieces), NO_TAGS)
-    parts += (uvarint(topic_count + 1), *groups)
 
 
 def read_answers_by_topic(
