@@ -18,6 +18,7 @@ from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
 from metadata.operations import (
     AlterClientQuotas,
+    BatchCommit,
     CreatePartitions,
     CreateTopic,
     DeletedRecords,
@@ -70,15 +71,6 @@ class AppendBatch(NamedTuple):
     topic_name: str
     partition: int
     records: FragmentChain | None
-
-
-class AppendResult(NamedTuple):
-    """`log_append_time_ms` is -1 under CreateTime."""
-
-    error: DisklessError | None = None
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
 
 
 class FetchPartition(NamedTuple):
@@ -153,12 +145,13 @@ class ReplicaManager(Protocol):
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
-    ) -> Steps[Awaitable[Sequence[AppendResult]]]:
+    ) -> Steps[Awaitable[Sequence[BatchCommit]]]:
         """Enqueue the batches before returning; the awaitable gives their results in order.
 
         Called, and taken to its end, in the order in which requests arrive on a connection, which
         is what keeps a producer's batches in sequence. Cancelling the awaitable gives up the
-        answer, never the append. A future is awaited through a callback, without a task.
+        answer, never the append. A future is awaited through a callback, without a task. The append
+        time of a result is -1 under CreateTime.
         """
         ...
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from diskless.loop.long_work import Steps
-from diskless.ports import AppendBatch, AppendResult, ClientInfo
+from diskless.ports import AppendBatch, ClientInfo
 from diskless.replica.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader
 from diskless.replica.fetcher import Fetcher
@@ -52,13 +52,13 @@ class DelayedProduce(DelayedOperation):
 
     __slots__ = ("future", "open_batches", "results")
 
-    def __init__(self, future: "asyncio.Future[Sequence[AppendResult]]", count: int) -> None:
+    def __init__(self, future: "asyncio.Future[Sequence[BatchCommit]]", count: int) -> None:
         super().__init__()
         self.future = future
-        self.results: list[AppendResult | None] = [None] * count
+        self.results: list[BatchCommit | None] = [None] * count
         self.open_batches = count
 
-    def settle(self, index: int, result: AppendResult) -> None:
+    def settle(self, index: int, result: BatchCommit) -> None:
         """The outcome of one batch; late outcomes of an expired produce change nothing."""
         if self.results[index] is None:
             self.results[index] = result
@@ -68,7 +68,7 @@ class DelayedProduce(DelayedOperation):
         return self.open_batches == 0
 
     def on_expiration(self) -> None:
-        timed_out = AppendResult(
+        timed_out = BatchCommit(
             error=OutcomeUnknown("not committed within the request's timeout; it may still be")
         )
         self.results = [result or timed_out for result in self.results]
@@ -89,13 +89,9 @@ class _Waiter:
         self._timestamp_type = timestamp_type
 
     def batch_done(self, result: BatchCommit) -> None:
-        append_time = -1
-        if self._timestamp_type == LOG_APPEND_TIME:
-            append_time = result.log_append_time_ms
-        self._produce.settle(
-            self._index,
-            AppendResult(result.error, result.base_offset, append_time, result.log_start_offset),
-        )
+        if self._timestamp_type != LOG_APPEND_TIME:
+            result = result._replace(log_append_time_ms=-1)
+        self._produce.settle(self._index, result)
         self._produce.try_complete()
 
 
@@ -177,9 +173,9 @@ class ReplicaManager:
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
-    ) -> Steps["asyncio.Future[Sequence[AppendResult]]"]:
+    ) -> Steps["asyncio.Future[Sequence[BatchCommit]]"]:
         """See `diskless.ports.ReplicaManager.append`."""
-        future: asyncio.Future[Sequence[AppendResult]] = self._loop.create_future()
+        future: asyncio.Future[Sequence[BatchCommit]] = self._loop.create_future()
         produce = DelayedProduce(future, len(batches))
         request_id = self._next_request_id
         self._next_request_id = (request_id + 1) & 0x7FFFFFFF
@@ -212,7 +208,7 @@ class ReplicaManager:
                 valid, needed = self._checked(request, position, now_ms)
             except DisklessError as error:
                 self.batches_rejected += 1
-                request.produce.settle(position, AppendResult(error=detached(error)))
+                request.produce.settle(position, BatchCommit(error=detached(error)))
                 if batch.records is not None:
                     batch.records.release()
             else:

@@ -36,7 +36,6 @@ from diskless.ports import (
     AT_ONCE,
     ActiveProducer,
     AppendBatch,
-    AppendResult,
     BrokerConfigEntry,
     BrokerEndpoint,
     ClientInfo,
@@ -52,6 +51,7 @@ from diskless.server.server import KafkaServer, bind_listener
 from diskless.server.server_settings import ServerSettings
 from metadata.operations import (
     AlterClientQuotas,
+    BatchCommit,
     CreatePartitions,
     CreateTopic,
     DeletedRecords,
@@ -187,7 +187,7 @@ class FakeReplicaManager:
         self.logs: dict[tuple[str, int], FakeLog] = {}
         self.appended: list[bytes] = []
         self.hold = False
-        self.held: list[asyncio.Future[Sequence[AppendResult]]] = []
+        self.held: list[asyncio.Future[Sequence[BatchCommit]]] = []
         self.keeps_memory = False
         """Whether a held append also holds its records, as a full write queue does."""
         self.kept: deque[FragmentChain] = deque()
@@ -211,7 +211,7 @@ class FakeReplicaManager:
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
-    ) -> Steps[asyncio.Future[Sequence[AppendResult]]]:
+    ) -> Steps[asyncio.Future[Sequence[BatchCommit]]]:
         yield
         self.clients.append(client)
         if self.raises is not None:
@@ -220,7 +220,7 @@ class FakeReplicaManager:
                     batch.records.release()
             raise self.raises
         results = [self._append_one(batch) for batch in batches]
-        future: asyncio.Future[Sequence[AppendResult]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Sequence[BatchCommit]] = asyncio.get_running_loop().create_future()
         if self.hold:
             self.held.append(future)
             future.results = results  # type: ignore[attr-defined]
@@ -235,14 +235,14 @@ class FakeReplicaManager:
             self.kept.popleft().release()
         future.set_result(future.results)  # type: ignore[attr-defined]
 
-    def _append_one(self, batch: AppendBatch) -> AppendResult:
+    def _append_one(self, batch: AppendBatch) -> BatchCommit:
         records = batch.records
         if self.append_error is not None:
             if records is not None:
                 records.release()
-            return AppendResult(error=self.append_error)
+            return BatchCommit(error=self.append_error)
         if records is None:
-            return AppendResult(error=InvalidRecord("null"))
+            return BatchCommit(error=InvalidRecord("null"))
         data = b"".join(records.views())
         if self.hold and self.keeps_memory:
             self.kept.append(records)
@@ -252,11 +252,11 @@ class FakeReplicaManager:
         if batch.topic_id is not None:
             topic = self._topics.topic_by_id(batch.topic_id)
             if topic is None:
-                return AppendResult(error=UnknownTopicId(f"no {batch.topic_id}"))
+                return BatchCommit(error=UnknownTopicId(f"no {batch.topic_id}"))
         else:
             topic = self._topics.known.get(batch.topic_name)
         if topic is None or not 0 <= batch.partition < topic.partition_count:
-            return AppendResult(error=UnknownPartition(f"no {batch.topic_name}"))
+            return BatchCommit(error=UnknownPartition(f"no {batch.topic_name}"))
         log = self.logs.setdefault((topic.name, batch.partition), FakeLog())
         count = parse_header(data).record_count
         base = log.next_offset
@@ -264,7 +264,7 @@ class FakeReplicaManager:
         assign_offsets(stored, 0, base)
         log.next_offset += count
         log.batches.append((base, log.next_offset, bytes(stored)))
-        return AppendResult(None, base, -1, 0)
+        return BatchCommit(base, -1, 0)
 
     async def fetch(
         self,

@@ -34,7 +34,7 @@ from diskless.api.errors import (
 )
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps
-from diskless.ports import AppendBatch, AppendResult, ReplicaManager, TopicAdmin
+from diskless.ports import AppendBatch, ReplicaManager, TopicAdmin
 from diskless.protocol.produce import (
     ProducedRow,
     ProduceRequest,
@@ -44,6 +44,7 @@ from diskless.protocol.produce import (
 )
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import Api, Deferred, MustClose, Outcome, ReplySteps, Request
+from metadata.operations import BatchCommit
 from wal.errors import DisklessError, KeysMissing
 
 KEY: Final = 0
@@ -65,8 +66,8 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
         refused = access.refused_named(request.client, AclOperation.WRITE, named, topics)
         rows = allowed_rows(asked.batches, _topic_of, refused)
 
-        def encode(results: Sequence[AppendResult]) -> ReplySteps:
-            results = rows.merged(results, lambda _, error: AppendResult(error=error))
+        def encode(results: Sequence[BatchCommit]) -> ReplySteps:
+            results = rows.merged(results, lambda _, error: BatchCommit(error=error))
             if asked.acks == 0:
                 _close_if_refused(results)
                 return None
@@ -79,7 +80,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
             return [body]
 
         def refuse(error: DisklessError) -> ReplySteps:
-            return encode([AppendResult(error=error)] * len(rows.allowed))
+            return encode([BatchCommit(error=error)] * len(rows.allowed))
 
         refusal = _refusal(asked)
         if refusal is not None:
@@ -124,14 +125,14 @@ def _topic_of(batch: AppendBatch) -> str | UUID:
     return batch.topic_name if batch.topic_id is None else batch.topic_id
 
 
-def _close_if_refused(results: Sequence[AppendResult]) -> None:
+def _close_if_refused(results: Sequence[BatchCommit]) -> None:
     """Raises MustClose for a refused batch of a request that is not answered."""
     for result in results:
         if result.error is not None:
             raise MustClose(f"acks=0 produce refused: {result.error}")
 
 
-def _row(batch: AppendBatch, result: AppendResult) -> ProducedRow:
+def _row(batch: AppendBatch, result: BatchCommit) -> ProducedRow:
     return ProducedRow(
         batch.partition,
         kafka_code(result.error),

@@ -14,7 +14,6 @@ from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import (
     AppendBatch,
-    AppendResult,
     ClientInfo,
     FetchPartition,
     FetchResult,
@@ -252,7 +251,7 @@ class Setting:
         *batches: AppendBatch,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
-    ) -> "asyncio.Future[Sequence[AppendResult]]":
+    ) -> "asyncio.Future[Sequence[BatchCommit]]":
         return done_at_once(self.appending(*batches, timeout_ms=timeout_ms, client=client))
 
     def appending(
@@ -260,7 +259,7 @@ class Setting:
         *batches: AppendBatch,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
-    ) -> Steps["asyncio.Future[Sequence[AppendResult]]"]:
+    ) -> Steps["asyncio.Future[Sequence[BatchCommit]]"]:
         return self.manager.append(batches, timeout_ms=timeout_ms, produce_version=9, client=client)
 
     def fetch(
