@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wal.columns import Columns, Int64s, Rows, column, tuples
-from wal.coordinates import NO_SEQUENCE, BatchExtent, TopicIdPartition
+from wal.coordinates import NO_SEQUENCE, SEQUENCE_MASK, BatchExtent, TopicIdPartition
 
 _NUMBERS: Final = BatchExtent._fields[1:]
-_SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,7 +131,7 @@ class BatchExtents(Columns[BatchExtent]):
     @property
     def last_sequence(self) -> Int64s:
         """As `BatchExtent.last_sequence`."""
-        last = self.base_sequence + self.record_count - 1 & _SEQUENCE_MASK
+        last = self.base_sequence + self.record_count - 1 & SEQUENCE_MASK
         return np.where(self.base_sequence < 0, NO_SEQUENCE, last)
 
     def __len__(self) -> int:

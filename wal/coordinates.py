@@ -19,6 +19,8 @@ ObjectKey = NewType("ObjectKey", str)
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+"""0 follows 2**31 - 1."""
 NO_TIMESTAMP: Final = -1
 
 CREATE_TIME: Final = 0
@@ -62,4 +64,4 @@ class BatchExtent(NamedTuple):
         """Sequence of the last record, wrapping 2**31 - 1 -> 0; NO_SEQUENCE without a producer."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
-        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+        return (self.base_sequence + self.record_count - 1) & SEQUENCE_MASK

@@ -17,13 +17,10 @@ from typing import Final, NamedTuple, Self, overload
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 
 from diskless.ports import Buffer, FetchPartition, FetchResult
+from wal.columns import Int64s
 from wal.errors import DisklessError
-
-Int64s = npt.NDArray[np.int64]
-
 
 NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
 

@@ -33,8 +33,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
+from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic
 from wal.clock import Clock
+from wal.columns import Int64s
 from wal.errors import Rejected
 
 _Value = TypeVar("_Value")

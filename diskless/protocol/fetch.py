@@ -19,12 +19,13 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, Int64s
+from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic
 from diskless.fetch.fetch_sessions import FINAL_EPOCH, NO_SESSION, SessionRequest
 from diskless.loop.long_rows import as_list
 from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import Buffer
 from diskless.protocol.wire import Reader, array_count, string
+from wal.columns import Int64s
 from wal.wire.fields import INT32, NO_TAGS, NO_UUID, UUID_BYTES, uvarint
 
 FLEXIBLE_FROM: Final = 12

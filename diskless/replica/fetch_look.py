@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, Int64s, RowErrors
+from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, RowErrors
 from diskless.ports import LEADER_EPOCH, Buffer
 from diskless.replica.batch_reader import ReadResult
 from diskless.replica.metadata_topic import LogRead
 from metadata.clients.local_client import taken_bytes
 from metadata.operations import Extent, FindBatches, FoundBatches, TopicDescription, WalExtent
+from wal.columns import Int64s
 from wal.errors import (
     DisklessError,
     FencedLeaderEpoch,

@@ -25,8 +25,8 @@ from uuid import UUID
 
 import numpy as np
 
-from diskless.fetch.fetch_rows import Int64s
 from metadata.operations import FoundBatches, TopicDescription
+from wal.columns import Int64s
 from wal.coordinates import TopicIdPartition
 
 NOWHERE: Final = 0

@@ -29,13 +29,13 @@ from diskless.loop.fair_workers import FairWorkers
 from diskless.ports import ListOffsetsResult
 from diskless.replica.batch_reader import BatchReader
 from metadata.operations import MAX_TIMESTAMP, ListedOffset, SegmentExtent, WalExtent
+from wal.columns import Int64s
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey
 from wal.errors import CorruptBatch, CorruptObject, DisklessError, StorageFailed, outcome_of
 from wal.inflation_budget import InflationBudget
 from wal.records.compression import inflated_bound
 from wal.records.record_batch import HEADER_BYTES, parse_header
 from wal.records.time_index import BatchPlace, FoundRecord, TimeIndex
-from wal.records.varint_columns import Int64s
 from wal.worker_threads import WorkerThreads
 
 _Result = TypeVar("_Result")

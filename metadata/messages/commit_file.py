@@ -38,6 +38,7 @@ from wal.batch_extents import BatchExtents
 from wal.columns import Int64s, Rows, row_type
 from wal.coordinates import CREATE_TIME, ObjectKey
 from wal.errors import DisklessError, InvalidRecord, NotCoordinator, ObjectExpired, Rejected
+from wal.records.record_batch import MAGIC_V2
 from wal.wire.fields import (
     INT8,
     INT32,
@@ -50,9 +51,6 @@ from wal.wire.fields import (
 
 UPLOADER_BROKER_ID_TAG: Final = 10_000
 BATCH_CRCS_TAG: Final = 10_001
-
-MAGIC: Final = 2
-"""The only RecordBatch magic there is here."""
 
 COMMIT_BATCH: Final = struct.Struct(">bi16siiiqqqbqhiiB")
 """One batch of a request and its empty tag section."""
@@ -93,7 +91,7 @@ def _write_commit_file(message: CommitFileMessage, parts: list[bytes]) -> Mappin
     )
     batches = BatchExtents.of(file.batches)
     rows = batches.rows(_BATCH_ROW)
-    rows["magic"] = MAGIC
+    rows["magic"] = MAGIC_V2
     rows["last_offset"] = batches.record_count - 1
     rows["last_sequence"] = batches.last_sequence
     parts.append(rows.tobytes())
@@ -166,7 +164,7 @@ def _batches_of(rows: Rows, crcs: Int64s) -> tuple[BatchExtents, Mapping[int, Di
     counts = last - first + 1
     batches = BatchExtents.of_rows(rows, record_count=counts, crc=crcs)
     is_sound = (
-        (rows["magic"] == MAGIC)
+        (rows["magic"] == MAGIC_V2)
         & (last >= first)
         & (counts > 0)
         & (counts <= _INT32_MAX)

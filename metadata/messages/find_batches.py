@@ -28,7 +28,6 @@ from metadata.messages.codec import (
     Steps,
     at_once,
 )
-from metadata.messages.commit_file import MAGIC
 from metadata.messages.errors import coordinator_code
 from metadata.messages.shapes import read_answers_by_topic, write_by_topic
 from metadata.operations import (
@@ -41,6 +40,7 @@ from metadata.operations import (
     WalExtent,
 )
 from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset
+from wal.records.record_batch import MAGIC_V2
 from wal.wire.fields import (
     INT8,
     INT16,
@@ -144,7 +144,7 @@ def _write_extent(extent: Extent, parts: list[bytes]) -> None:
         INT64.pack(base_offset),
         compact_string(key),
         FOUND_BATCH.pack(
-            MAGIC,
+            MAGIC_V2,
             byte_offset,
             length_bytes,
             base_offset,
@@ -187,7 +187,7 @@ def _read_extent(reader: MessageReader) -> Extent:
             object_format = content.int8()
         elif tag == OBJECT_SIZE_TAG:
             object_bytes = content.int64()
-    if magic != MAGIC:
+    if magic != MAGIC_V2:
         raise reader.corrupt(f"a batch with magic {magic}")
     if object_format == PARQUET_SEGMENT:
         return SegmentExtent(

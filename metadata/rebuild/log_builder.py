@@ -45,7 +45,6 @@ from metadata.records.records import (
     SegmentPlannedRecord,
     TopicConfigsRecord,
 )
-from metadata.rules.commit import MAGIC
 from metadata.rules.commit_request import check_commit
 from metadata.rules.segments import segment_key
 from metadata.rules.topics import PRODUCER_ID_BLOCK
@@ -63,6 +62,7 @@ from wal.coordinates import (
     TopicIdPartition,
 )
 from wal.errors import Rejected
+from wal.records.record_batch import MAGIC_V2
 from wal.ulid import mint_ulid, wal_object_key
 
 PRODUCER_ID_MARGIN: Final = 1_000_000
@@ -404,7 +404,7 @@ def _committed(batch: PlacedBatch) -> CommittedBatch:
     return CommittedBatch(
         extent.partition,
         batch.position,
-        MAGIC,
+        MAGIC_V2,
         extent.byte_offset,
         extent.length_bytes,
         Offset(batch.base_offset),
@@ -424,7 +424,7 @@ def _plain_batch(
 ) -> CommittedBatch:
     """A batch of one byte and no producer."""
     return CommittedBatch(
-        partition, 0, MAGIC, ByteOffset(0), 1, Offset(base_offset), Offset(next_offset - 1),
+        partition, 0, MAGIC_V2, ByteOffset(0), 1, Offset(base_offset), Offset(next_offset - 1),
         time_ms, time_ms, 0, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_SEQUENCE,
     )  # fmt: skip
 

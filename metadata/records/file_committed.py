@@ -50,7 +50,7 @@ import numpy as np
 
 from metadata.records.columns import difference, pack_column, read_column, total
 from wal.columns import Columns, Int64s, column, tuples
-from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
+from wal.coordinates import SEQUENCE_MASK, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import (
     INT8,
@@ -68,8 +68,6 @@ REFUSED_TAGS: Final = range(1004, 1009)
 """One per field of RefusedBatch."""
 
 REQUEST_DIGEST_BYTES: Final = 16
-
-_SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 _TOPIC_BYTES_MIN: Final = 18
 
@@ -278,7 +276,7 @@ def _gaps(starts: Int64s, sizes: Int64s, run_starts: Int64s) -> Int64s:
 
 def _last_sequences(base_sequence: Int64s, span: Int64s) -> Int64s:
     """Of batches whose sequences run with their offsets; -1 without a sequence."""
-    return np.where(base_sequence < 0, -1, total(base_sequence, span) & _SEQUENCE_MASK)
+    return np.where(base_sequence < 0, -1, total(base_sequence, span) & SEQUENCE_MASK)
 
 
 def decode_file_committed(reader: FieldReader) -> FileCommittedRecord:

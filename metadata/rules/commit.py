@@ -55,9 +55,7 @@ from wal.batch_extents import BatchExtents
 from wal.columns import Int64s, column
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectExpired, Rejected, UnknownPartition
-
-MAGIC: Final = 2
-"""The only RecordBatch magic there is here."""
+from wal.records.record_batch import MAGIC_V2
 
 _UNKNOWN: Final = -1
 """The surrogate key of a partition that does not exist; others are offsets."""
@@ -235,7 +233,7 @@ def _accepted(
         partitions=[columns.partitions[place] for place in columns.partition_of[starts].tolist()],
         run_lengths=np.diff(np.append(starts, len(which))),
         position=which,
-        magic=np.full(len(which), MAGIC),
+        magic=np.full(len(which), MAGIC_V2),
         byte_offset=columns.byte_offset,
         byte_size=columns.length_bytes,
         base_offset=base,

@@ -33,12 +33,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wal.columns import Int64s
+from wal.coordinates import SEQUENCE_MASK
 from wal.errors import CorruptState, OutOfOrderSequence, Rejected, StaleProducerEpoch
 
 WINDOW: Final = 5
 """Batches remembered per producer and partition; Kafka's max.in.flight for idempotence."""
-
-SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 _BATCH: Final = np.dtype(
     [

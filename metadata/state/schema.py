@@ -56,7 +56,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.type_api import TypeEngine
 
-from metadata.state.state_hash import Int64s, RowChecksum
+from metadata.state.state_hash import RowChecksum
+from wal.columns import Int64s
 
 STATE_VERSION: Final = 6
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing

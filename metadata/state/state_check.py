@@ -35,8 +35,9 @@ from sqlalchemy import Connection, create_engine
 from metadata.state.schema import SCHEMA, STATE_TABLES, StateTable, compiled
 from metadata.state.state import Applied, checked_row, read_applied, read_copy
 from metadata.state.state_file import is_as_closed, settle_database
-from metadata.state.state_hash import HASH_MODULUS, Int64s, sum_of
+from metadata.state.state_hash import HASH_MODULUS, sum_of
 from metadata.state.table_pages import DatabasePages
+from wal.columns import Int64s
 from wal.errors import CorruptState
 
 _SCAN_ROWS: Final = 500

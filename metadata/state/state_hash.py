@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-Int64s = npt.NDArray[np.int64]
+from wal.columns import Int64s
 
 HASH_MODULUS: Final = 1 << 64
 _SIGN: Final = 1 << 63

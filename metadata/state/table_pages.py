@@ -34,7 +34,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from metadata.state.state_hash import Int64s
+from wal.columns import Int64s
 from wal.errors import CorruptState, StorageFailed
 
 COLUMNS_MAX: Final = 14

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wal.columns import Int64s
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.crc import Buffer
 from wal.errors import CorruptBatch, RecordTooLarge, UnsupportedCompression
@@ -41,13 +42,7 @@ from wal.records.record_batch import (
     verify_crc,
 )
 from wal.records.record_fields import locate_fields
-from wal.records.varint_columns import (
-    Arena,
-    Int64s,
-    Links,
-    MalformedChain,
-    follow_chains,
-)
+from wal.records.varint_columns import Arena, Links, MalformedChain, follow_chains
 
 INFLATED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Default cap on what one batch may inflate to."""

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal.columns import Int64s
 from wal.coordinates import LOG_APPEND_TIME
 from wal.crc import crc32c
 from wal.errors import CorruptBatch
@@ -31,7 +32,7 @@ from wal.records.record_batch import (
     EncodedBatch,
 )
 from wal.records.record_columns import RECORD_SCHEMA, SLICE_BYTES
-from wal.records.varint_columns import Bools, Int64s, UInt64s, pack_varints, varint_sizes, zigzag
+from wal.records.varint_columns import Bools, UInt64s, pack_varints, varint_sizes, zigzag
 
 _BATCH_COLUMNS: Final = (
     "batch_base_offset",

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from wal.records.varint_columns import Arena, Bools, Int64s, Links, read_varints
+from wal.columns import Int64s
+from wal.records.varint_columns import Arena, Bools, Links, read_varints
 
 _BODY_BYTES_MIN: Final = 6
 _HEADER_BYTES_MIN: Final = 2

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from wal.columns import Int64s
 from wal.coordinates import NO_TIMESTAMP
 from wal.crc import Buffer
 from wal.errors import CorruptBatch
@@ -29,14 +30,7 @@ from wal.records.record_columns import (
     naming,
 )
 from wal.records.record_fields import RecordFields, locate_fields
-from wal.records.varint_columns import (
-    PADDING_BYTES,
-    Arena,
-    Int64s,
-    Links,
-    MalformedChain,
-    follow_chains,
-)
+from wal.records.varint_columns import PADDING_BYTES, Arena, Links, MalformedChain, follow_chains
 
 RECORDS_AT_ONCE: Final = 16_384
 WINDOW_BYTES: Final = 128 << 10

@@ -9,10 +9,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from wal.columns import Int64s
 from wal.crc import Buffer
 from wal.errors import CorruptBatch
 from wal.records.record_batch import iterate_headers
-from wal.records.varint_columns import Int64s
 
 
 class FoundRecord(NamedTuple):

@@ -21,14 +21,7 @@ from diskless.api.access import Access, topic_name
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
 from diskless.cluster.reader_routing import ReaderRouting
-from diskless.fetch.fetch_rows import (
-    NO_ERRORS,
-    FetchAnswer,
-    FetchRows,
-    FetchTopic,
-    Int64s,
-    RowErrors,
-)
+from diskless.fetch.fetch_rows import NO_ERRORS, FetchAnswer, FetchRows, FetchTopic, RowErrors
 from diskless.fetch.fetch_sessions import FetchSessions, SentPartitions
 from diskless.loop.long_work import Steps, mapped
 from diskless.ports import READ_COMMITTED, ClientInfo, FetchResult, ReplicaManager, TopicAdmin
@@ -41,6 +34,7 @@ from diskless.protocol.fetch import (
     encode_response,
 )
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
+from wal.columns import Int64s
 from wal.errors import DisklessError
 
 KEY: Final = 1

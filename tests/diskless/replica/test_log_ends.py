@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from diskless.fetch.fetch_rows import Int64s
 from diskless.replica.log_ends import NOWHERE, UNKNOWN, HeardOf, LogEnds
 from metadata.operations import FoundBatches, TopicDescription
 from tests.support.profiles import examples
+from wal.columns import Int64s
 from wal.coordinates import TopicIdPartition
 from wal.errors import OffsetOutOfRange
 
