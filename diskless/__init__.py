@@ -13,7 +13,7 @@ it:
 - `health`: whether a broker is live and ready, and the HTTP server that says so
 - `server`: connections, frames, memory, turns
 - `quotas`: clients over their quota
-- `cluster`: the other brokers, and the coordinators led here
+- `cluster`: the other brokers, and which of them clients are sent to
 - `api`: one Kafka API a file
 - `parts`: the parts of a running broker: each step of a start makes one of those before it
 - `cli`: the command line

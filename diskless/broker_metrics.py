@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from diskless.cluster.coordinators import LeaderWorkers
 from diskless.metrics import Kind, MetricsOf, MetricSource, Samples
 from diskless.parts.broker_parts import BrokerParts
+from diskless.parts.leader_workers import LeaderWorkers
 from metadata.coordinator.metadata_partition import MetadataPartition
 from wal.stores.object_cache import ObjectCacheStatistics
 from wal.stores.object_store import StoreStatistics
@@ -276,7 +276,7 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         name: str, meaning: str, read: Callable[[MetadataPartition], float | None]
     ) -> MetricSource:
         def samples() -> Samples:
-            found = ((one.index, read(one)) for one in parts.coordination.coordinators.partitions)
+            found = ((one.index, read(one)) for one in parts.coordination.partitions)
             return {(str(index),): value for index, value in found if value is not None}
 
         return MetricSource(name, "gauge", meaning, ("partition",), samples)
@@ -292,7 +292,7 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             # A copy, because leadership changes on the event loop's thread meanwhile.
             return {
                 (str(index), what): value
-                for index, at_work in tuple(parts.coordination.coordinators.workers_at_work.items())
+                for index, at_work in tuple(parts.coordination.workers_at_work.items())
                 for what, value in read(at_work).items()
             }
 

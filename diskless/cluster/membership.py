@@ -16,11 +16,10 @@ from typing import Final
 
 import structlog
 
-from diskless.cluster.coordinators import Coordinators
 from diskless.cluster.produce_routing import ProduceRouting
 from diskless.ports import BrokerEndpoint, ClientInfo
 from metadata.clients.routed_client import RoutedClient
-from metadata.coordinator.metadata_partition import Candidate
+from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
 from metadata.operations import CATALOGUE, RegisteredBroker
 from wal.clock import Sleep
 from wal.coordinates import TopicIdPartition
@@ -75,8 +74,16 @@ class Membership:
 class SharedCluster:
     """`diskless.ports.Cluster` of all brokers that share a bucket prefix."""
 
-    def __init__(self, coordinators: Coordinators, *, cluster_id: str, myself: BrokerEndpoint):
-        self._coordinators = coordinators
+    def __init__(
+        self,
+        partitions: Sequence[MetadataPartition],
+        registry: RoutedClient,
+        *,
+        cluster_id: str,
+        myself: BrokerEndpoint,
+    ) -> None:
+        self._partitions = partitions
+        self._registry = registry
         self.cluster_id: Final = cluster_id
         self.node_id: Final = myself.node_id
         self._myself = myself
@@ -87,7 +94,7 @@ class SharedCluster:
     @property
     def controller_id(self) -> int:
         """The leader of the catalogue, if it is registered; any broker takes admin requests."""
-        leader = self._coordinators.partitions[CATALOGUE].leader
+        leader = self._partitions[CATALOGUE].leader
         known = {broker.node_id for broker in self.brokers()}
         return leader.broker_id if leader and leader.broker_id in known else self.node_id
 
@@ -121,9 +128,8 @@ class SharedCluster:
 
     def _refresh(self) -> None:
         """Rebuild what follows from who is registered and who leads, if that changed."""
-        partitions = self._coordinators.partitions
-        registered = tuple(partitions[CATALOGUE].replica.brokers().values())
-        leaders = tuple(partition.leader for partition in partitions)
+        registered = tuple(self._partitions[CATALOGUE].replica.brokers().values())
+        leaders = tuple(partition.leader for partition in self._partitions)
         if (registered, leaders) == self._seen:
             return
         others = [
@@ -143,7 +149,7 @@ class SharedCluster:
         self._seen = (registered, leaders)
 
     def _coordinator_of(self, partition: TopicIdPartition) -> int | None:
-        topic = self._coordinators.client.topic_by_id(partition.topic_id)
+        topic = self._registry.topic_by_id(partition.topic_id)
         if topic is None or partition.partition >= topic.partition_count:
             return None
         return topic.coordinator_of(partition.partition)

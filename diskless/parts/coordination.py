@@ -1,30 +1,50 @@
 """What a broker does for the metadata: it follows or leads each partition, and knows the result.
 
-Beside the metadata partitions and their client stand the parts that only need those: the quotas
-that are enforced here, the topic that shows the metadata log, and the consumer groups, whose
-coordinators run where their metadata partition is led.
+    RoutedClient ──(led here)── LocalClient ── MetadataPartition 0 .. n-1
+         └──(led elsewhere)── WireClient          ├── metadata log (local or object)
+                                                  ├── Replica (SQLite), from a snapshot if need be
+                                                  └── while leading: PartitionCoordinator + workers
+
+With the local log this broker leads all metadata partitions by holding their directories' locks.
+With the object log any number of brokers share the logs below one bucket prefix, and each leads
+what it was elected for.
+
+Beside the partitions and their client stand the parts that only need those: the quotas that are
+enforced here, the topic that shows the metadata log, and the consumer groups, whose coordinators
+run where their metadata partition is led.
+
+Failure cases: a partition that cannot go on (its log or state makes no sense) ends the broker;
+whatever else happens to a worker it retries itself.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from diskless.cluster.coordinators import Coordinators
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.group_store import CoordinatorGroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.parts.background import run_until_stop
 from diskless.parts.foundation import Foundation
+from diskless.parts.leader_workers import LeaderWorkers, leader_workers
 from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
 from metadata.clients.coordinator_client import RemoteClient
+from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
 from metadata.clients.wire_client import WireClient
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.coordinator.metadata_partition import Candidate, Worker
+from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
+from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
+from metadata.log.log import MetadataLog
+from metadata.log.object_log import ObjectMetadataLog
+from metadata.operations import CATALOGUE
+from metadata.replica.replica import Replica
+from metadata.replica.snapshots import SnapshotStore
+from wal.errors import InvalidSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +52,26 @@ class Coordination:
     """The metadata partitions, and what is made of them alone."""
 
     candidate: Candidate
-    coordinators: Coordinators
+    partitions: Sequence[MetadataPartition]
+    workers_at_work: Mapping[int, LeaderWorkers]
+    """By metadata partition, of those that are or were led here; for the metrics."""
+    local: LocalClient
+    """Asks the coordinators that are led here."""
+    client: RoutedClient
+    """Asks all coordinators, led here or elsewhere."""
     quotas: QuotaEnforcer
     metadata_topic: MetadataTopic
     groups: GroupRouter
-
-    @property
-    def client(self) -> RoutedClient:
-        """Asks all coordinators, led here or elsewhere."""
-        return self.coordinators.client
 
 
 async def open_coordination(
     stack: AsyncExitStack, tasks: asyncio.TaskGroup, base: Foundation, storage: Storage
 ) -> Coordination:
-    """Open and run every metadata partition; returns when each has a leader.
+    """Open and run every metadata partition; returns when each has a leader, here or elsewhere.
 
-    Raises: as `Coordinators`, and what it dies of meanwhile.
+    Raises: NotCoordinator (another process has a local log), InvalidSettings (fewer metadata
+    partitions than there are already, or the metadata is in a local log), CorruptLog, CorruptState,
+    StorageFailed, ObjectStoreUnavailable, and what a partition cannot heal.
     """
     config, clock, rng = base.config, base.clock, base.rng
     host, port = base.advertised
@@ -61,45 +84,53 @@ async def open_coordination(
         past_incarnations=past,
         may_lead=config.coordinator.may_lead,
     )
+    workers_at_work: dict[int, LeaderWorkers] = {}
+
+    def workers(coordinator: PartitionCoordinator) -> Sequence[Worker]:
+        # Partitions run, and come to lead, when what follows them here is there.
+        index = coordinator.coordinator_id
+        counting, all_workers = leader_workers(coordinator, base, storage, partitions, client)
+        workers_at_work[index] = counting
+        return [*all_workers, groups.led(index, CoordinatorGroupStore(coordinator))]
 
     def connect(host: str, port: int) -> RemoteClient:
         client_id = f"diskless-broker-{base.node_id}"
         return WireClient(host, port, clock=clock, rng=rng, client_id=client_id)
 
-    def group_worker(coordinator: PartitionCoordinator) -> Worker:
-        return groups.led(coordinator.coordinator_id, CoordinatorGroupStore(coordinator))
-
-    coordinators = await stack.enter_async_context(
-        Coordinators(
-            config,
-            data=storage.data,
-            store=storage.store,
-            cluster_id=storage.cluster_id,
-            candidate=lambda: candidate,
-            connect=connect,
-            owns_prefix=storage.start_problem is None,
-            group_worker=group_worker,
-            clock=clock,
-            rng=rng,
-        )
+    partitions = await _open_partitions(stack, base, storage, candidate, workers)
+    local = LocalClient(partitions, rng=rng)
+    client = await stack.enter_async_context(
+        RoutedClient(local, connect=connect, clock=clock, rng=rng)
     )
-    client = coordinators.client
-    metadata_topic = MetadataTopic(coordinators.partitions)
+    local.topics.peers = client
+    metadata_topic = MetadataTopic(partitions)
     topics = TopicsWith(client, [metadata_topic.description])
     client.subscribe_topics(topics.changed)
-    # `group_worker` needs it once `coordinators` runs and comes to lead.
-    groups = GroupRouter(
-        coordinators.partitions, topics, settings=config.groups, clock=clock, rng=rng
-    )
-    running = run_until_stop(stack, tasks, coordinators.run(), "coordinators")
-    await _first_of(coordinators.ready(), running)
+    groups = GroupRouter(partitions, topics, settings=config.groups, clock=clock, rng=rng)
+    running = run_until_stop(stack, tasks, _run(partitions), "coordinators")
+    await _first_of(_ready(partitions), running)
     return Coordination(
         candidate=candidate,
-        coordinators=coordinators,
+        partitions=partitions,
+        workers_at_work=workers_at_work,
+        local=local,
+        client=client,
         quotas=QuotaEnforcer(client.client_quotas, settings=config.quotas, clock=clock),
         metadata_topic=metadata_topic,
         groups=groups,
     )
+
+
+async def _run(partitions: Sequence[MetadataPartition]) -> None:
+    """Follow and lead until cancelled. Raises what a partition cannot heal."""
+    async with asyncio.TaskGroup() as tasks:
+        for partition in partitions:
+            tasks.create_task(partition.run(), name=f"metadata-partition-{partition.index}")
+
+
+async def _ready(partitions: Sequence[MetadataPartition]) -> None:
+    for partition in partitions:
+        await partition.ready()
 
 
 async def _first_of(wanted: Coroutine[Any, Any, None], running: asyncio.Task[None]) -> None:
@@ -111,3 +142,76 @@ async def _first_of(wanted: Coroutine[Any, Any, None], running: asyncio.Task[Non
         if not waiting.done():
             waiting.cancel()
             await asyncio.wait([waiting])
+
+
+async def _open_partitions(
+    stack: AsyncExitStack,
+    base: Foundation,
+    storage: Storage,
+    candidate: Candidate,
+    workers: Callable[[PartitionCoordinator], Sequence[Worker]],
+) -> Sequence[MetadataPartition]:
+    """Open every log, and bring every replica to its end.
+
+    Side by side: each asks the store for one thing after the other, and a dozen of them in turn
+    would make a start on a slow store wait a dozen times as long.
+    """
+    config, data = base.config, storage.data
+    if base.is_shared and data.has_metadata:
+        # The object log is not where this directory's metadata is: it would begin empty.
+        raise InvalidSettings(
+            f"diskless.metadata.log=object, but {data.path} has a metadata log, and one "
+            "is not turned into the other: leave it local, let `diskless rebuild` make one in "
+            "the object store, or use another data directory and another prefix"
+        )
+
+    def replica(index: int, catalogue: Replica | None) -> Replica:
+        return Replica(
+            data.metadata_partition(index),
+            settings=config.coordinator,
+            coordinator_id=index,
+            snapshots=SnapshotStore(storage.store, partition=index, cluster_id=storage.cluster_id),
+            catalogue=catalogue,
+        )
+
+    catalogue = replica(CATALOGUE, None)
+    opened: dict[int, MetadataPartition] = {}
+
+    async def open_one(index: int) -> None:
+        partition = MetadataPartition(
+            catalogue if index == CATALOGUE else replica(index, catalogue),
+            await _open_log(base, storage, index),
+            candidate=lambda: candidate,
+            workers=workers,
+            clock=base.clock,
+            rng=base.rng,
+            settings=config.coordinator,
+            lease_ms=config.object_log.lease_ms if base.is_shared else 0,
+        )
+        opened[index] = await stack.enter_async_context(partition)
+
+    count = config.coordinator.metadata_partitions
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(count):
+                tasks.create_task(open_one(index), name=f"open-metadata-{index}")
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    for topic in catalogue.topics().values():
+        highest = max(topic.assignments.values(), default=CATALOGUE)
+        if highest >= count:
+            raise InvalidSettings(
+                f"diskless.metadata.topic.num.partitions={count}, but partitions of "
+                f"{topic.name} live at coordinator {highest}: it can only be raised"
+            )
+    return [opened[index] for index in range(count)]
+
+
+async def _open_log(base: Foundation, storage: Storage, index: int) -> MetadataLog:
+    config, clock, rng = base.config, base.clock, base.rng
+    if base.is_shared:
+        return await ObjectMetadataLog.open(
+            storage.store, index, clock=clock, rng=rng, settings=config.object_log
+        )
+    directory = storage.data.metadata_partition(index) / LOG_DIRECTORY
+    return await LocalMetadataLog.open(directory, rng=rng, settings=config.metadata_log)

@@ -91,7 +91,7 @@ def _apis(
         fetch_sessions=reads.fetch_sessions,
         authorizer=authorizer,
     )
-    local = coordination.coordinators.local
+    local = coordination.local
     for api in coordinator_apis(local, reads.search, operations, authorizer):
         apis.add(api)
     plan = plan_segments_handler(client, store_url, access)
@@ -105,4 +105,9 @@ def _cluster(base: Foundation, storage: Storage, coordination: Coordination) -> 
     myself = BrokerEndpoint(base.node_id, *base.advertised, base.config.broker.rack or None)
     if not base.is_shared:
         return SingleBroker(storage.cluster_id, myself)
-    return SharedCluster(coordination.coordinators, cluster_id=storage.cluster_id, myself=myself)
+    return SharedCluster(
+        coordination.partitions,
+        coordination.client,
+        cluster_id=storage.cluster_id,
+        myself=myself,
+    )

@@ -269,7 +269,7 @@ def test_retention_follows_the_altered_config_wherever_partitions_live(
         )
 
     async def pass_everywhere() -> None:
-        for metadata_partition in broker.broker.coordination.coordinators.partitions:
+        for metadata_partition in broker.broker.coordination.partitions:
             assert metadata_partition.coordinator is not None
             await RetentionWorker(
                 metadata_partition.coordinator,

@@ -66,7 +66,7 @@ def create_topic(admin: AdminClient, partitions: int = 4) -> str:
 
 def logged(broker: LiveBroker, partition: int) -> Sequence[MetadataRecordBatch]:
     """All batches that the coordinator has in its log and has applied."""
-    found = broker.broker.coordination.coordinators.partitions[partition]
+    found = broker.broker.coordination.partitions[partition]
 
     async def read() -> Sequence[MetadataRecordBatch]:
         batches: list[MetadataRecordBatch] = []

@@ -31,7 +31,7 @@ def assert_complete(broker: LiveBroker, topic: TopicDescription) -> None:
     """The topic has its name, and every partition where the catalogue says that it is."""
     assert broker.broker.coordination.client.topics()[topic.name] == topic
     assert topic.partition_count == PARTITIONS
-    coordinators = broker.broker.coordination.coordinators.partitions
+    coordinators = broker.broker.coordination.partitions
     for index in range(topic.partition_count):
         replica = coordinators[topic.coordinator_of(index)].replica
         assert replica.has_partition(TopicIdPartition(topic.topic_id, index)), index
@@ -74,7 +74,7 @@ def test_one_of_many_ids_gets_the_name_and_all_its_partitions(broker: LiveBroker
     ]
 
     async def create_at_once() -> list[DisklessError | None]:
-        client = broker.broker.coordination.coordinators.local
+        client = broker.broker.coordination.local
         one, two, *others = requests
         answers = await asyncio.gather(
             client.create_partitions([one, two]),

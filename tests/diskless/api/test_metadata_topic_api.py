@@ -52,7 +52,7 @@ def create(broker: LiveBroker, name: str, partitions: int = 1) -> None:
 
 
 def metadata_partition(broker: LiveBroker, index: int = 0) -> MetadataPartition:
-    return broker.broker.coordination.coordinators.partitions[index]
+    return broker.broker.coordination.partitions[index]
 
 
 def stored_bytes(broker: LiveBroker, index: int = 0) -> bytes:

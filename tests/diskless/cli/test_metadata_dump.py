@@ -483,9 +483,7 @@ def data_of(broker: LiveBroker) -> Path:
 def test_a_brokers_log_is_dumped_as_it_is(
     broker: LiveBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ends = [
-        part.replica.applied_offset for part in broker.broker.coordination.coordinators.partitions
-    ]
+    ends = [part.replica.applied_offset for part in broker.broker.coordination.partitions]
     assert main(["metadata", "dump", "--bootstrap", broker.bootstrap, "--json"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -541,7 +539,7 @@ def test_a_running_brokers_directory_is_left_alone(
 ) -> None:
     status = main(["metadata", "dump", "--data", str(data_of(broker))])
     error = capsys.readouterr().err
-    if broker.broker.coordination.coordinators.is_shared:
+    if broker.broker.base.is_shared:
         assert status == 2
         assert f"--store URL, which is file://{data_of(broker)}/objects" in error
         store = f"file://{data_of(broker)}/objects"
@@ -689,7 +687,7 @@ def test_a_log_of_a_broker_is_read_while_it_grows(broker: LiveBroker) -> None:
     with closing(read_broker(broker.bootstrap, Range(partitions=[0], follow=True))) as records:
         first = next(records)
         assert first.offset == 0
-        end = broker.broker.coordination.coordinators.partitions[0].replica.applied_offset
+        end = broker.broker.coordination.partitions[0].replica.applied_offset
         for expected in range(1, end):
             assert next(records).offset == expected
         ConfluentKafka().produce(broker.bootstrap, "another", [Record()])

@@ -136,9 +136,7 @@ def racks(tmp_path: Path) -> Iterator[Mapping[str, LiveBroker]]:
             for node_id, rack in enumerate(("here", "there"), start=1)
         }
         leader = brokers["here"]
-        catalogue = [
-            each.broker.coordination.coordinators.partitions[0].replica for each in brokers.values()
-        ]
+        catalogue = [each.broker.coordination.partitions[0].replica for each in brokers.values()]
         until(lambda: all(len(each.brokers()) == 2 for each in catalogue), "both to be registered")
         (created,) = leader.run(
             leader.broker.coordination.client.create_topics(

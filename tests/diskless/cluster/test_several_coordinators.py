@@ -77,7 +77,7 @@ def test_a_topics_own_retention_holds_wherever_its_partitions_live(broker: LiveB
     expired = filled(broker, "expired", {})
 
     async def pass_everywhere() -> None:
-        for metadata_partition in broker.broker.coordination.coordinators.partitions:
+        for metadata_partition in broker.broker.coordination.partitions:
             assert metadata_partition.coordinator is not None
             await RetentionWorker(
                 metadata_partition.coordinator,

@@ -1,0 +1,126 @@
+"""The background workers that run beside a coordinator as long as it leads."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from diskless.parts.foundation import Foundation
+from diskless.parts.storage import Storage
+from diskless.replica.noted_facts import NotedFacts
+from metadata.clients.routed_client import RoutedClient
+from metadata.coordinator.coordinator import PartitionCoordinator
+from metadata.coordinator.metadata_partition import MetadataPartition, Worker
+from metadata.operations import CATALOGUE
+from metadata.workers.catalogue_sweep import CatalogueSweep
+from metadata.workers.file_workers import FileWorkers
+from metadata.workers.note_keeper import NoteKeeper
+from metadata.workers.notes_sweep import NotesSweep
+from metadata.workers.orphan_scan import OrphanScan
+from metadata.workers.producer_expiry import ProducerExpiry
+from metadata.workers.retention import RetentionWorker
+from metadata.workers.row_sweeper import RowSweeper
+from metadata.workers.snapshot_keeper import SnapshotKeeper
+
+
+class LeaderWorkers(NamedTuple):
+    """Those workers of a leader that count something, for the metrics."""
+
+    files: FileWorkers
+    retention: RetentionWorker
+    snapshots: SnapshotKeeper
+    orphans: OrphanScan | None
+    """Only with the catalogue."""
+
+
+def leader_workers(
+    coordinator: PartitionCoordinator,
+    base: Foundation,
+    storage: Storage,
+    partitions: Sequence[MetadataPartition],
+    client: RoutedClient,
+) -> tuple[LeaderWorkers, Sequence[Worker]]:
+    """Those that count, and all that run beside `coordinator`, which leads one of `partitions`."""
+    config, clock, rng, store = base.config, base.clock, base.rng, storage.store
+    index = coordinator.coordinator_id
+    partition = partitions[index]
+    snapshots = partition.replica.snapshots
+    assert snapshots is not None
+    facts = NotedFacts(client)
+    keeper = NoteKeeper(store, clock=clock, rng=rng, floors=facts.floor, topics=facts.topic)
+    file_workers = FileWorkers(
+        coordinator,
+        store,
+        client,
+        coordinator_id=index,
+        settings=config.coordinator,
+        clock=clock,
+        rng=rng,
+        notes=keeper,
+    )
+    retention = RetentionWorker(coordinator, settings=config.retention, clock=clock)
+    snapshot_keeper = SnapshotKeeper(
+        partition.replica.state,
+        partition.log,
+        snapshots,
+        settings=config.snapshots,
+        clock=clock,
+        rng=rng,
+        is_leading=lambda: partition.coordinator is coordinator,
+        applied_bytes=lambda: partition.replica.applied_bytes,
+    )
+    orphans: OrphanScan | None = None
+    others: list[Worker] = [
+        RowSweeper(coordinator, settings=config.retention),
+        ProducerExpiry(
+            coordinator,
+            expiration_ms=config.coordinator.producer_expiration_ms,
+            settings=config.retention,
+        ),
+    ]
+    if index == CATALOGUE:
+        others.append(coordinator.sessions)
+        # Else objects that no coordinator knows may be those of another cluster.
+        if storage.start_problem is None:
+            orphans = OrphanScan(
+                store,
+                client,
+                partial(_coordinator_ids, coordinator, len(partitions)),
+                settings=config.coordinator,
+                clock=clock,
+                rng=rng,
+                notes=keeper,
+            )
+            notes = NotesSweep(
+                store,
+                topics=facts.topic,
+                log_began_ms=lambda: coordinator.replica.log_began_ms,
+                settings=config.coordinator,
+                rng=rng,
+            )
+            others += [orphans, notes]
+    else:
+        catalogue = partitions[CATALOGUE]
+        sweep = CatalogueSweep(
+            coordinator,
+            have=coordinator.replica.topic_ids,
+            catalogue_has=lambda topic_id: catalogue.replica.topic_by_id(topic_id) is not None,
+            is_catalogue_followed=lambda: catalogue.leader is not None,
+            clock=clock,
+        )
+        others.append(sweep)
+    counting = LeaderWorkers(file_workers, retention, snapshot_keeper, orphans)
+    return counting, [file_workers, retention, snapshot_keeper, *others]
+
+
+async def _coordinator_ids(catalogue: PartitionCoordinator, count: int) -> Sequence[int]:
+    """All coordinators that anything was ever assigned to, as of now; at least `count`.
+
+    Another broker may have been configured with more of them. Raises: NotCoordinator.
+    """
+    await catalogue.lease.confirm()
+    assigned = [
+        coordinator
+        for topic in catalogue.replica.topics().values()
+        for coordinator in topic.assignments.values()
+    ]
+    return range(max(count, max(assigned, default=CATALOGUE) + 1))
