@@ -60,35 +60,31 @@ LAG_S: Final = 5e-3
 class Turn:
     """How much its taker may still do. Made by `Turns`, which hands out the same one again."""
 
-    __slots__ = ("_clock", "_ends_at", "_steps", "_tasks")
+    __slots__ = ("_clock", "_ends_at", "_steps", "tasks")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ends_at = 0.0
         self._steps = 0
-        self._tasks = 0
+        self.tasks = 0
+        """The number of tasks that may still be started."""
 
     def start(self, now: float, tasks: int) -> None:
         """Begin again, for somebody who may start at most `tasks` tasks."""
         self._ends_at = now + TURN_S
         self._steps = TURN_STEPS
-        self._tasks = tasks
+        self.tasks = tasks
 
     def is_over(self) -> bool:
         """To be asked before each step."""
-        if self._steps <= 0 or self._tasks <= 0:
+        if self._steps <= 0 or self.tasks <= 0:
             return True
         self._steps -= 1
         return self._clock.monotonic() >= self._ends_at
 
     def task_started(self) -> None:
         """A step made a task, whose work comes later."""
-        self._tasks -= 1
-
-    @property
-    def tasks(self) -> int:
-        """The number of tasks that may still be started."""
-        return self._tasks
+        self.tasks -= 1
 
 
 class TurnTaker(Protocol):

@@ -79,7 +79,8 @@ class FrameReceiver:
         wanted = _READ_BYTES_MIN if little else self._read_bytes
         if not no_more_than_the_frame:
             return self._builder.writable(wanted)
-        wanted = self._missing_bytes() or _READ_BYTES_MIN
+        missing = self.frame_bytes - self._builder.received_bytes
+        wanted = missing if missing > 0 else _READ_BYTES_MIN
         return self._builder.writable(min(wanted, self._read_bytes))[:wanted]
 
     def commit(self, received_bytes: int) -> None:
@@ -166,12 +167,6 @@ class FrameReceiver:
         self._builder.release()
         self._start = None
         self._owed_since = None
-
-    def _missing_bytes(self) -> int:
-        """Of the frame whose start is known; 0: of none."""
-        if self._start is None:
-            return 0
-        return max(self._start.size_bytes - self._builder.received_bytes, 0)
 
     def _check_start(self, start: bytes) -> FrameStart:
         """Decide from the first bytes of a frame whether the rest is wanted."""

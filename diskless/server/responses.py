@@ -15,6 +15,7 @@ has reserved goes back once, when it is taken, dropped or given up.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diskless.loop.early_end import EarlyEnd
@@ -32,44 +33,28 @@ _JOINED_BYTES_MAX: Final = 16 << 10
 """Answers up to this size are joined: one small copy is cheaper than a vectored write."""
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """The place of one request in the order of answers."""
 
-    __slots__ = (
-        "api",
-        "charged_bytes",
-        "correlation_id",
-        "is_done",
-        "outcome",
-        "received_at",
-        "reply",
-        "reply_bytes",
-        "request",
-        "reserved_bytes",
-        "version",
-        "waits_for",
-        "wake",
-    )
-
-    def __init__(self, api: Api, version: int, correlation_id: int, received_at: float) -> None:
-        self.api = api
-        self.version = version
-        self.correlation_id = correlation_id
-        self.charged_bytes = 0
-        """Counted in the connection's account of requests until this slot is done with."""
-        self.reserved_bytes = 0
-        """This slot's part of what the connection's account of answers has reserved."""
-        self.received_at = received_at
-        self.request: Request | None = None
-        """Kept only while a request waits for its turn to start."""
-        self.wake = EarlyEnd()
-        self.waits_for: asyncio.Future[Any] | None = None
-        """What to cancel when the client goes; None where nothing may be cancelled."""
-        self.is_done = False
-        self.outcome: tuple[Deferred, asyncio.Future[Any]] | None = None
-        """Of a slot that is done and not encoded: the future is done too."""
-        self.reply: Reply = None
-        self.reply_bytes = 0
+    api: Api
+    version: int
+    correlation_id: int
+    received_at: float
+    charged_bytes: int = 0
+    """Counted in the connection's account of requests until this slot is done with."""
+    reserved_bytes: int = 0
+    """This slot's part of what the connection's account of answers has reserved."""
+    request: Request | None = None
+    """Kept only while a request waits for its turn to start."""
+    wake: EarlyEnd = field(default_factory=EarlyEnd)
+    waits_for: asyncio.Future[Any] | None = None
+    """What to cancel when the client goes; None where nothing may be cancelled."""
+    is_done: bool = False
+    outcome: tuple[Deferred, asyncio.Future[Any]] | None = None
+    """Of a slot that is done and not encoded: the future is done too."""
+    reply: Reply = None
+    reply_bytes: int = 0
 
     def encoded(self) -> Reply | Steps[Reply]:
         """The answer of a slot with an `outcome`, or the work of encoding it.
