@@ -6,11 +6,13 @@ states to be made durable, whose outcome is reported back through `stored`, and 
 worked out, whose result comes back through `assigned`.
 """
 
+from collections.abc import Container, Mapping
 from typing import NamedTuple, Protocol
 
 from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic_state import StoredClassicGroup
 from diskless.groups.consumer_state import StoredConsumerGroup
+from diskless.groups.errors import FencedInstanceId, UnknownMember
 from diskless.groups.requests import (
     ConsumerHeartbeatAnswer,
     JoinedGroup,
@@ -172,3 +174,21 @@ class GroupMachine(Protocol):
     def close(self, error: DisklessError) -> None:
         """The group ends here: answer everybody who waits."""
         ...
+
+
+def misidentified(
+    member_id: str, instance_id: str | None, members: Container[str], instances: Mapping[str, str]
+) -> DisklessError | None:
+    """UnknownMember or FencedInstanceId, unless this is the member it says it is.
+
+    `instances` has member ids by instance id.
+    """
+    if instance_id is not None:
+        holder = instances.get(instance_id)
+        if holder is None:
+            return UnknownMember(f"nobody has the instance id {instance_id}")
+        if holder != member_id:
+            return FencedInstanceId(f"{holder} has the instance id {instance_id}")
+    if member_id not in members:
+        return UnknownMember(f"no member {member_id!r}")
+    return None

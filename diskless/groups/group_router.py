@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from itertools import chain
 from typing import Final, Protocol, TypeVar
 
-from diskless.groups.consumer.consumer_requests import refused_heartbeat
+from diskless.groups.consumer.consumer_requests import STRING_BYTES_MAX, refused_heartbeat
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
     GroupLoading,
@@ -49,9 +49,6 @@ from metadata.operations import Leader
 from metadata.rules.groups import group_coordinator
 from wal.clock import Clock, Sleep
 from wal.errors import DisklessError, InvalidRequest
-
-STRING_BYTES_MAX: Final = 2**15 - 1
-"""What a string may have in the oldest versions, in which everything here may be asked for."""
 
 _Result = TypeVar("_Result")
 

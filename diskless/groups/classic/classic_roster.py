@@ -13,7 +13,7 @@ from typing import Final
 
 from diskless.groups.classic.subscription import CONSUMER_PROTOCOL, all_subscribed_topics
 from diskless.groups.classic_state import StoredClassicGroup, StoredMember
-from diskless.groups.errors import FencedInstanceId, UnknownMember
+from diskless.groups.group_machine import misidentified
 from diskless.groups.requests import GroupProtocol, JoinGroup
 from diskless.ports import ClientInfo
 from wal.errors import DisklessError
@@ -49,15 +49,7 @@ class ClassicRoster:
 
     def check(self, member_id: str, instance_id: str | None) -> DisklessError | None:
         """UnknownMember or FencedInstanceId, unless this is the member it says it is."""
-        if instance_id is not None:
-            holder = self._instances.get(instance_id)
-            if holder is None:
-                return UnknownMember(f"nobody has the instance id {instance_id}")
-            if holder != member_id:
-                return FencedInstanceId(f"{holder} has the instance id {instance_id}")
-        if member_id not in self.members:
-            return UnknownMember(f"no member {member_id!r}")
-        return None
+        return misidentified(member_id, instance_id, self.members, self._instances)
 
     def id_of(self, member_id: str, instance_id: str | None) -> str:
         """The id of a member that may be named by its instance id alone; empty: there is none."""

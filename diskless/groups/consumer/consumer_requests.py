@@ -23,7 +23,7 @@ UNCHANGED_MS: Final = -1
 """The rebalance timeout is as before."""
 
 STRING_BYTES_MAX: Final = 2**15 - 1
-"""What a string may have in the oldest versions, in which members are shown to administrators."""
+"""What a string may have in the oldest versions, in which members are shown to others."""
 
 
 def refused_heartbeat(

@@ -17,7 +17,7 @@ from uuid import UUID
 from diskless.groups.assignors.assignment import TopicPartitions
 from diskless.groups.assignors.partition_sets import NO_PARTITIONS, difference, each, union
 from diskless.groups.consumer_state import ConsumerMember, StoredConsumerGroup
-from diskless.groups.errors import FencedInstanceId, UnknownMember
+from diskless.groups.group_machine import misidentified
 
 
 class Roster:
@@ -73,16 +73,10 @@ class Roster:
 
     def known(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         """The member that says it is this one. Raises: UnknownMember, FencedInstanceId."""
-        if instance_id is not None:
-            holder = self.instance(instance_id)
-            if holder is None:
-                raise UnknownMember(f"nobody has the instance id {instance_id}")
-            if holder.member_id != member_id:
-                raise FencedInstanceId(f"{holder.member_id} has the instance id {instance_id}")
-        member = self.get(member_id)
-        if member is None:
-            raise UnknownMember(f"no member {member_id!r}")
-        return member
+        error = misidentified(member_id, instance_id, self._members, self._instances)
+        if error is not None:
+            raise error
+        return self._members[member_id]
 
     def is_free(self, member_id: str, topic_id: UUID, partition: int) -> bool:
         """Whether nobody but `member_id` holds the partition."""
