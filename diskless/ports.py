@@ -1,4 +1,4 @@
-"""What the Kafka API handlers call: small protocols and the values that cross them.
+"""The protocols that the Kafka API handlers call, and the values that cross them.
 
 The handlers in `diskless/api/` decode, call one of these, and encode; everything that waits, stores
 or decides lies behind them. `diskless/replica/replica_manager.py`, `diskless/cluster/`

@@ -1,4 +1,4 @@
-"""What the commands' parsers have in common. Imports nothing heavy: `--help` is instant."""
+"""Holds what the commands' parsers share. Imports nothing heavy: `--help` is instant."""
 
 import argparse
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Which kind a group is of: its machine when it comes into use, and when it becomes the other.
+"""Chooses the machine of a group by its kind, when it comes into use and when it becomes the other.
 
 - A group without members is of whichever kind its next member is.
 - A classic group becomes a KIP-848 group when a member that speaks its protocol joins, and one
@@ -163,7 +163,7 @@ def topic_names(topics: TopicsWith, topic_ids: Collection[UUID]) -> Mapping[UUID
 
 
 def decoded(stored: StoredGroup) -> KnownGroup | None:
-    """What is stored of a group; None when there is nothing that could be read."""
+    """Decodes what is stored of a group; None when there is nothing that could be read."""
     try:
         if stored.kind == GroupKind.CLASSIC:
             return decode_classic_group(stored.state, stored.group_id)

@@ -1,4 +1,4 @@
-"""What classic and KIP-848 groups have in common for those who drive them.
+"""The interface that classic and KIP-848 groups share towards those who drive them.
 
 A group is a state machine without clock, I/O or waiting. Each event is a call with the monotonic
 time; what is to be done is then in `effects`: answers to requests, which are known by a *ticket*,

@@ -1,4 +1,4 @@
-"""What a group coordinator is asked, and what it answers; `GroupCoordinator` is who answers.
+"""The requests and answers of a group coordinator; `GroupCoordinator` answers them.
 
 The handlers in `diskless/api/groups/` decode, call it, and encode; `GroupRouter` implements it. The
 state machines of both protocols take the same values. With an `error`, the other fields of an

@@ -1,4 +1,4 @@
-"""Whether a client has a backlog: many requests unanswered now, or a moment ago.
+"""Tells whether a client has a backlog: many requests unanswered now, or a moment ago.
 
 Its turns come behind those of others then (`diskless.loop.turns`), and it reads in turns too.
 """

@@ -1,4 +1,4 @@
-"""What a broker does for the metadata: it follows or leads each partition, and knows the result.
+"""A broker's part in the metadata: it follows or leads each partition, and knows the result.
 
     RoutedClient ──(led here)── LocalClient ── MetadataPartition 0 .. n-1
          └──(led elsewhere)── WireClient          ├── metadata log (local or object)

@@ -1,4 +1,4 @@
-"""What all parts of a broker stand on: what it was given, its directory, address and health checks.
+"""The ground of all parts of a broker: its settings, its directory, its address and health checks.
 
 The data directory is locked first. Then the address is taken, because other brokers are told where
 this one is before it serves anything; and health checks are answered, so that a start and a stop

@@ -1,4 +1,4 @@
-"""From an offset to bytes: object cache, segments, timestamp search; and the replica manager.
+"""The read path: object cache, segments, timestamp search; and the replica manager.
 
 The replica manager is here because it reads; it also hands produced batches to the write path.
 """

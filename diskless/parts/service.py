@@ -1,4 +1,4 @@
-"""What a broker serves: every API on its parts, the server, and its place in the cluster.
+"""The service of a broker: every API on its parts, the server, and its place in the cluster.
 
 Joining the cluster is the last step: from then on clients of other brokers are sent here too.
 """

@@ -1,4 +1,4 @@
-"""From a produced batch to a committed WAL object: chunk directory, write loop, uploader, commits.
+"""The write path: chunk directory, write loop, uploader, commits.
 
 It is opened before the read path, which reads chunks too, and runs after it: so at a stop what is
 queued is sealed, uploaded and committed while everything that waits for it can still be answered.

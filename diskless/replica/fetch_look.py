@@ -1,4 +1,4 @@
-"""What a Fetch knows while it is served: its rows at one moment, and what look-ups gave for them.
+"""Holds what a Fetch knows while it is served: its rows at one moment, and what look-ups gave.
 
 A row whose log end is known and asked for, or that is wrong, needs no look-up; `Look` says so for
 all rows at once, in columns. `Found` keeps what the look-ups of the other rows gave, and how much

@@ -1,4 +1,4 @@
-"""Which topic a request names, and where it lives: with a coordinator, or in the metadata logs.
+"""Finds the topic that a request names, at a coordinator or in the metadata logs.
 
 Append, fetch and list-offsets look topics up here, so that all of them take the same names and ids
 and refuse the same ones. The metadata topic is in no coordinator's list: it is added here.

@@ -1,4 +1,4 @@
-"""What the TCP server tells about its connections and requests."""
+"""The metrics interface of the TCP server: its connections and requests."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""How brokers ask the coordinators, wherever these are led.
+"""The clients by which brokers ask the coordinators, wherever these are led.
 
 - `coordinator_client`: the protocol: one method for all operations, and its short forms
 - `local_client`, `wire_client`: the coordinators led here; over a socket

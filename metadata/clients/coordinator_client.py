@@ -1,4 +1,4 @@
-"""What a broker asks of the coordinators: KIP-1164's operations, and those that it leaves out.
+"""The operations that a broker asks of the coordinators: KIP-1164's, and those it leaves out.
 
 Everything is one method, `call`, of an `Operation` (metadata/messages/codec.py) and its request.
 The others are its short forms, with the arguments that callers have.

@@ -1,4 +1,4 @@
-"""Which brokers producers should write to: the produce gateways of every coordinator.
+"""Computes the produce gateways of every coordinator: the brokers that producers should write to.
 
 Any broker takes a Produce request for any partition, and one WAL object holds what a broker got
 from all its producers. An object with batches of many coordinators needs a commit call to each of

@@ -52,7 +52,7 @@ def taken(entries: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
 
 
 def partitions_of(entries: Sequence[Any]) -> Sequence[TopicIdPartition]:
-    """Of what each entry is about."""
+    """Returns the partition that each entry is about."""
     if isinstance(entries, BatchExtents):
         return entries.each_partition
     return [entry.partition for entry in entries]

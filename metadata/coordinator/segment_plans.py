@@ -1,4 +1,4 @@
-"""Which segments have to be rolled: what is due becomes plans; the answer is all outstanding ones.
+"""Plans the segments that are due, and answers with all outstanding plans.
 
 A plan stays outstanding until its segment is committed, so a roller that failed gets it again.
 """

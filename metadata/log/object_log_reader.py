@@ -1,4 +1,4 @@
-"""What an object store holds of one metadata partition's log: which objects, and what is in them.
+"""Reads one metadata partition's log in an object store: which objects it has, and what they hold.
 
 This is the half of the object log (metadata/log/object_log.py, which tells how it all works) that
 only reads. It knows nothing of leaders: it keeps an index of the objects, looks for new ones, and

@@ -1,4 +1,4 @@
-"""What the coordinator's requests and responses have in common as bytes.
+"""Encodes and decodes what the coordinator's requests and responses have in common.
 
 Every operation of KIP-1164, and each of ours above API key 10001, is laid out the same way, in the
 encoding of wal/wire/fields.py under request header v2 and response header v1:
@@ -220,7 +220,7 @@ class Operation(Generic[Request, Answer]):
         return named
 
     def count(self, request: Request) -> int:
-        """How many answers there are."""
+        """The number of answers."""
         return len(self.request.entries(request))
 
     def unanswered(self, text: str) -> DisklessError:

@@ -251,7 +251,7 @@ def read_answers_by_topic(
     bytes_min: int,
     read: Callable[[], Entry],
 ) -> Sequence[Entry]:
-    """What `read` gives for each partition, in the order of `asked`, which begin with theirs."""
+    """Reads an answer for each partition, in the order of `asked`, which begin with theirs."""
     answered = reader.by_topic(bytes_min, lambda partition: (partition, read()))
     return _in_the_order_of([entry[0] for entry in asked], answered, reader)
 

@@ -1,4 +1,4 @@
-"""What is known of one partition for certain: segments, noted batches, and what follows from them.
+"""Collects what is known of one partition for certain: segments, noted batches, and what follows.
 
 A segment says its offsets itself; the *note* of a commit (wal/chunks/object_notes.py) says those of
 an object's batches. Around what is fixed, other runs have room, and these bounds say where:

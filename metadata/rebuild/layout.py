@@ -1,4 +1,4 @@
-"""What a rebuilt partition is made of: the values that placing, planning and reporting share.
+"""The values of a rebuilt partition that placing, planning and reporting share.
 
 A `Run` is what goes in, a `PartitionLayout` what comes out (metadata/rebuild/placement.py).
 """

@@ -1,4 +1,4 @@
-"""From what a bucket tells to a new metadata log: pure functions.
+"""Turns what a bucket tells into a new metadata log: pure functions.
 
 What a WAL object and a segment must carry so that metadata can be rebuilt, and where it is:
 

@@ -1,4 +1,4 @@
-"""What a rebuild found, decided and could not know, as values and as JSON."""
+"""The report of a rebuild: what it found, decided and could not know, as values and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

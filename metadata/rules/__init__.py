@@ -1,4 +1,4 @@
-"""What the coordinator decides, as functions of the state and a request; no I/O of their own.
+"""The coordinator's decisions, as functions of the state and a request; no I/O of their own.
 
 - `commit_request`, `commit`: a commit: checked, decided
 - `topics`, `quotas`, `brokers`, `groups`: topics and partitions; quotas of clients; which brokers

@@ -1,4 +1,4 @@
-"""What the committed state says of files: for deciding on a commit, and for deleting objects.
+"""Asks the committed state about files: for deciding on a commit, and for deleting objects.
 
 A query that meets a damaged row raises CorruptState: deciding on them could append a batch twice,
 and deleting by them could take a live object.

@@ -1,4 +1,4 @@
-"""What a leader does by itself: deletes, sweeps, expires, takes snapshots.
+"""The workers of a leader: they delete, sweep, expire, and take snapshots.
 
 - `file_workers`, `file_agreement`: WAL objects without live batches; agreeing that nobody knows a
   file

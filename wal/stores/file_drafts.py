@@ -140,7 +140,7 @@ class Drafts:
 
 
 def unavailable(key: str, error: OSError) -> DisklessError:
-    """What a failure means when the object certainly has no name yet.
+    """Returns what a failure means when the object certainly has no name yet.
 
     A directory tree is narrower than a bucket: a name in a key is at most 255 bytes long, and `a`
     and `a/b` cannot both be objects. Trying again does not help against either.

@@ -1,4 +1,4 @@
-"""What a broker checks of topics that another one, or who knows KIP-1164, wants changed.
+"""Checks the topics that another broker, or a client of KIP-1164, wants changed.
 
 Names, counts and configs are checked as in CreateTopics (key 19), except that names which differ
 only in '.' against '_' are let through: the broker that took the client's request knows all topics

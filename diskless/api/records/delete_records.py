@@ -46,7 +46,7 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
     def all_checked(
         asked: Any, refused: Refused
     ) -> Steps[tuple[Sequence[DeleteRecords | DisklessError], Sequence[DeleteRecords]]]:
-        """What to delete, or why not, of each partition of a request; and what to delete."""
+        """Returns, for each partition, what to delete or why not; and all that is to be deleted."""
         outcomes: list[DeleteRecords | DisklessError] = []
         wanted: list[DeleteRecords] = []
         for topic in asked.topics:

@@ -1,4 +1,4 @@
-"""Who gets which partitions.
+"""The assignors: they decide who gets which partitions.
 
 - `assignment`: what assignors are given and give; `assignors`: which there are
 - `uniform_assignor`, with `fair_shares` for its counts; `range_assignor`

@@ -1,4 +1,4 @@
-"""Who is in a classic group, and what its members agree on.
+"""Knows who is in a classic group, and what its members agree on.
 
 Invariants:
 - An instance id belongs to one member.
