@@ -9,26 +9,10 @@ metadata. An entry whose coordinator is led elsewhere is answered with NotCoordi
 alone; the sender then finds out who leads it and asks there (metadata/clients/routed_client.py
 does).
 
-| operation          | key    | addressed to |
-|--------------------|--------|--------------|
-| create_partitions  | 93     | leader of the catalogue; it sees to the other coordinators |
-| delete_topics      | 94     | leader of the catalogue; it sees to the other coordinators |
-| commit_file        | 95     | per batch: leader of the partition's coordinator |
-| delete_records     | 96     | per partition: leader of its coordinator |
-| list_offsets       | 97     | per partition: leader of its coordinator, strictly consistent |
-| find_batches       | 98     | per partition: any replica of its coordinator; may be stale |
-| describe_files     | 100    | all coordinators led here, or the one that is named |
-| create_topics      | 10002  | leader of the catalogue |
-| allocate_producer_ids | 10003 | leader of the catalogue |
-| tombstone_files    | 10004  | the named coordinator |
-| hand_over_files    | 10005  | the named coordinator |
-| create_partitions_at | 10006 | the named coordinator |
-| delete_topics_at   | 10007  | the named coordinator |
-| plan_segments      | 10009  | all coordinators led here |
-| commit_segments    | 10010  | per segment: leader of the partition's coordinator |
-| alter_topic_configs | 10011 | leader of the catalogue |
-| alter_client_quotas | 10012 | leader of the catalogue |
-| register_broker    | 10008  | leader of the catalogue |
+An operation is addressed to the catalogue, to a coordinator that the request names, to those led
+where it arrives, or for each entry to the coordinator of its partition: `Operation.address` of its
+row says which. Leaders answer, also what only reads. FindBatches is answered by any replica, and
+may be stale.
 
 Implementations: `metadata.clients.local_client` (in this process), `metadata.clients.wire_client`
 (over a socket), and `metadata.clients.routed_client` (whoever leads). The first two pass

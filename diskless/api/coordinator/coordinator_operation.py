@@ -21,7 +21,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import structlog
 
-from diskless.api.access import Access
+from diskless.api.access import Access, AllowedRows
 from diskless.authorization import AclOperation
 from diskless.loop.long_rows import as_list
 from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
@@ -198,15 +198,13 @@ async def _checked(
     call: Callable[[Sequence[Any]], Awaitable[Sequence[_Answer]]],
 ) -> Sequence[_Answer]:
     """Answers to all entries; those that `check` raises a DisklessError about are not passed on."""
-    refused: dict[int, _Answer] = {}
+    refused: dict[int, DisklessError] = {}
     wanted = []
     for position, entry in enumerate(entries):
         try:
             wanted.append(check(entry))
         except DisklessError as error:
-            refused[position] = operation.failed(error)
-    answers = iter(await call(wanted) if wanted else ())
-    return [
-        refused[position] if position in refused else next(answers)
-        for position in range(len(entries))
-    ]
+            refused[position] = error
+    answers = await call(wanted) if wanted else ()
+    rows = AllowedRows(entries, wanted, refused)
+    return rows.merged(answers, lambda _, error: operation.failed(error))
