@@ -5,6 +5,7 @@ port does as well, and the log says which. An address that was asked for is take
 error.
 """
 
+import errno
 import socket
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -20,7 +21,6 @@ from diskless.health.http_server import (
     HttpRequest,
     Route,
     bind_http,
-    is_taken,
     plain,
 )
 from diskless.metrics import MetricsPage
@@ -43,7 +43,7 @@ def take_http_address(config: Config) -> socket.socket | None:
         try:
             return bind_http(host, port)
         except OSError as error:
-            if HTTP_LISTEN in config.explicit or not is_taken(error):
+            if HTTP_LISTEN in config.explicit or error.errno != errno.EADDRINUSE:
                 raise
         free = bind_http(host, 0)
     except OSError as error:

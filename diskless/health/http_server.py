@@ -13,7 +13,6 @@ head, 500 when a route fails, which is logged.
 """
 
 import asyncio
-import errno
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,6 +22,8 @@ from typing import Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 import structlog
+
+from diskless.addresses import bound_socket
 
 CONNECTIONS_MAX: Final = 64
 HEAD_BYTES_MAX: Final = 8 * 1024
@@ -177,24 +178,14 @@ class HttpServer:
 
 def bind_http(host: str, port: int) -> socket.socket:
     """A socket that listens there; port 0 takes a free one. Raises: OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    bound = socket.socket(family, kind, protocol)
+    bound = bound_socket(host, port)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setblocking(False)
-        bound.bind(address)
         # Listening at once: until one of them does, two sockets may be bound to one port.
         bound.listen(CONNECTIONS_MAX)
     except BaseException:
         bound.close()
         raise
     return bound
-
-
-def is_taken(error: OSError) -> bool:
-    """Whether `bind_http` failed because somebody else has the address."""
-    return error.errno == errno.EADDRINUSE
 
 
 def plain(status: HTTPStatus, text: str = "") -> HttpAnswer:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Self
 
 import structlog
 
+from diskless.addresses import bound_socket
 from diskless.loop.long_work import LongWork
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turns
@@ -73,21 +74,11 @@ def bind_listener(host: str, port: int) -> socket.socket:
     Raises InvalidSettings when the address cannot be had.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = sorted(found, key=lambda one: one[0])[0]
-        bound = socket.socket(family, kind, protocol)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setblocking(False)
-            bound.bind(address)
-        except BaseException:
-            bound.close()
-            raise
+        return bound_socket(host, port, prefers_ipv4=True)
     except OSError as error:
         raise InvalidSettings(
             f"cannot listen on {host}:{port}: {error.strerror or error}"
         ) from error
-    return bound
 
 
 class KafkaServer:
