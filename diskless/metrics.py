@@ -49,40 +49,38 @@ class MetricsOf(Generic[_Part]):
         self._part = part
 
     def gauge(self, name: str, meaning: str, read: Callable[[_Part], float]) -> MetricSource:
-        return self._plain("gauge", name, meaning, read)
+        return self._source("gauge", name, meaning, read)
 
     def counter(self, name: str, meaning: str, read: Callable[[_Part], float]) -> MetricSource:
-        return self._plain("counter", name, meaning, read)
+        return self._source("counter", name, meaning, read)
 
     def gauges(
         self, name: str, label: str, meaning: str, read: Callable[[_Part], Mapping[str, float]]
     ) -> MetricSource:
         """One gauge per value of `label`."""
-        return self._labelled("gauge", name, label, meaning, read)
+        return self._source("gauge", name, meaning, read, label)
 
     def counters(
         self, name: str, label: str, meaning: str, read: Callable[[_Part], Mapping[str, float]]
     ) -> MetricSource:
         """One counter per value of `label`."""
-        return self._labelled("counter", name, label, meaning, read)
+        return self._source("counter", name, meaning, read, label)
 
-    def _plain(
-        self, kind: Kind, name: str, meaning: str, read: Callable[[_Part], float]
-    ) -> MetricSource:
-        return MetricSource(name, kind, meaning, (), lambda: {(): read(self._part())})
-
-    def _labelled(
+    def _source(
         self,
         kind: Kind,
         name: str,
-        label: str,
         meaning: str,
-        read: Callable[[_Part], Mapping[str, float]],
+        read: Callable[[_Part], float | Mapping[str, float]],
+        *labels: str,
     ) -> MetricSource:
         def samples() -> Samples:
-            return {(value,): number for value, number in read(self._part()).items()}
+            found = read(self._part())
+            if isinstance(found, Mapping):
+                return {(value,): number for value, number in found.items()}
+            return {(): found}
 
-        return MetricSource(name, kind, meaning, (label,), samples)
+        return MetricSource(name, kind, meaning, labels, samples)
 
 
 class _StatisticsCollector(Collector):

@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from diskless.cli.options import Commands, add_data, command, group, key_value
 from wal.errors import InvalidSettings
@@ -22,16 +21,11 @@ def add_verify(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from diskless.cli.tables import print_tables, progress_bar, table
+    from diskless.cli.tables import print_tables, shown_progress, table
     from diskless.cli.verify import verify
 
-    with progress_bar() as bar:
-        task = bar.add_task("objects", total=None)
-        report = verify(
-            options.data,
-            object_store_url=options.object_store,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    with shown_progress() as progress:
+        report = verify(options.data, object_store_url=options.object_store, progress=progress)
     checked = table("checked", "count")
     for name, count in report.checked.items():
         checked.add_row(name, f"{count:,}")
@@ -89,7 +83,7 @@ def _rebuild(options: argparse.Namespace) -> int:
     from uuid import UUID
 
     from diskless.cli.rebuild import Rebuild, print_rebuilt, rebuild
-    from diskless.cli.tables import progress_bar
+    from diskless.cli.tables import shown_progress
     from metadata.rebuild.facts import RebuildOptions
 
     names: dict[UUID, str] = {}
@@ -107,15 +101,8 @@ def _rebuild(options: argparse.Namespace) -> int:
         is_log_in_store=options.metadata_log == "object",
         options=RebuildOptions(include_orphans=options.orphans == "include", topic_names=names),
     )
-    with progress_bar() as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what)
-            bar.update(tasks[what], completed=done, total=total)
-
-        report = rebuild(request, progress=show)
+    with shown_progress() as progress:
+        report = rebuild(request, progress=progress)
     if options.json:
         print(json.dumps(report.to_json(), indent=2))
     else:

@@ -4,10 +4,12 @@ A module of its own because it imports rich: commands import it when they run.
 """
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from wal.chunks.dump import Dump
@@ -41,6 +43,15 @@ def print_dump(dump: Dump) -> None:
     print_tables(rows)
 
 
-def progress_bar() -> Progress:
-    """A bar that is shown on a terminal alone, and goes when its work is done."""
-    return Progress(transient=True, disable=not sys.stderr.isatty())
+@contextmanager
+def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Takes (what, done, total): a bar for each what, on a terminal alone, gone with the work."""
+    tasks: dict[str, TaskID] = {}
+    with Progress(transient=True, disable=not sys.stderr.isatty()) as bar:
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield show

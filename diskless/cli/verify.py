@@ -16,7 +16,7 @@ next. Invariants: W4, M3, M4, M9, T4 of docs/invariants.md.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,6 +28,7 @@ from metadata.log.log import MetadataLog
 from metadata.log.log_object import log_prefix
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
+from metadata.rebuild.rebuild import Progress, for_each
 from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import LiveObject, verify_metadata
 from tiering.segment_format import SegmentFooter
@@ -57,9 +58,6 @@ from wal.stores.store_url import open_store
 _FD_CACHE_CAPACITY: Final = 16
 _OBJECTS_AT_ONCE: Final = 4
 
-Progress = Callable[[int, int], None]
-"""Called with (objects checked, objects to check)."""
-
 
 class VerifyReport(NamedTuple):
     """What was looked at, and what is broken, one line each."""
@@ -68,9 +66,7 @@ class VerifyReport(NamedTuple):
     violations: Sequence[str]
 
 
-def verify(
-    data: Path, *, object_store_url: str | None, progress: Progress | None = None
-) -> VerifyReport:
+def verify(data: Path, *, object_store_url: str | None, progress: Progress) -> VerifyReport:
     """Check a data directory and its object store.
 
     No broker has to have opened the directory: what `diskless rebuild` leaves is complete without
@@ -81,11 +77,7 @@ def verify(
     if not data.is_dir():
         raise InvalidSettings(f"{data} is no data directory")
     url = object_store_url or f"file://{data / 'objects'}"
-    return asyncio.run(_verify(data, url, progress or _silent))
-
-
-def _silent(done: int, total: int) -> None:
-    """No progress is shown."""
+    return asyncio.run(_verify(data, url, progress))
 
 
 async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
@@ -216,20 +208,13 @@ async def _verify_objects(
     violations: list[str],
     progress: Progress,
 ) -> None:
-    waiting = list(reversed(live))
+    async def check(item: LiveObject) -> None:
+        try:
+            await _verify_object(store, item, checked)
+        except DisklessError as error:
+            violations.append(f"object {item.object_key}: {type(error).__name__}: {error}")
 
-    async def work() -> None:
-        while waiting:
-            item = waiting.pop()
-            try:
-                await _verify_object(store, item, checked)
-            except DisklessError as error:
-                violations.append(f"object {item.object_key}: {type(error).__name__}: {error}")
-            progress(len(live) - len(waiting), len(live))
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(_OBJECTS_AT_ONCE):
-            tasks.create_task(work())
+    await for_each(live, check, "objects", progress=progress, concurrency=_OBJECTS_AT_ONCE)
 
 
 async def _verify_notes(store: ObjectStore, checked: Counter[str], violations: list[str]) -> None:
