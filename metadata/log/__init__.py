@@ -3,6 +3,7 @@
 - `log`: the promise. Read this first.
 - `local_log`: on `wal.segmented_log`
 - `object_log`: in the bucket: election, appends, pruning. `object_log_reader` is the half that only
-  reads; `superseded_objects` says since when an object is not the last one any more
+  reads; `object_puts` finds out what became of a put; `superseded_objects` says since when an
+  object is not the last one any more
 - `log_object`: the bytes of one object; `log_batch`: a batch of metadata records as a RecordBatch
 """

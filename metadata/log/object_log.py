@@ -11,12 +11,8 @@ How a leader is fenced. Every writer appends at the end that it has read. A cand
 caught up appends the first batch of its term there (`lead`). The deposed leader, however late it
 wakes up, appends at that very offset, meets a foreign object, and knows. No clock takes part.
 
-When the answer of a put is lost, the put may still be on its way, and land at any later time. So
-nothing else is put at that offset by this process until it is known what lies there: the identical
-bytes, whose put-id no other append has, are put again. Either they are stored now or are found
-stored: the append happened, and once, because a copy that is still on its way meets an object. Or
-something else was there first: the append did not happen and never will, for the same reason. Only
-when the store does not answer for as long as the settings say is it CommitOutcomeUnknown: this log
+When the answer of a put is lost, metadata/log/object_puts.py finds out what became of it. Only when
+the store does not answer for as long as the settings say is it CommitOutcomeUnknown: this log
 object leads no more, but the put may still land. The next leader, this process or another, decides
 it by putting its own first batch at that offset, if-absent; then `refresh` sees one or the other.
 
@@ -67,11 +63,10 @@ from metadata.log.log import LEASE_MARGIN, MetadataRecordBatch
 from metadata.log.log_object import (
     PUT_ID_BYTES,
     LogObject,
-    LogObjectHeader,
-    decode_header,
     encode_object,
 )
-from metadata.log.object_log_reader import ListedObject, ObjectLogReader
+from metadata.log.object_log_reader import ObjectLogReader
+from metadata.log.object_puts import ObjectPuts
 from metadata.log.superseded_objects import SupersededObjects
 from wal.clock import Clock, Sleep
 from wal.errors import (
@@ -79,17 +74,14 @@ from wal.errors import (
     CommitFailed,
     CommitOutcomeUnknown,
     CorruptLog,
-    DisklessError,
     NotCoordinator,
-    ObjectExists,
-    ObjectNotFound,
     ObjectStoreUnavailable,
     Overloaded,
     StorageFailed,
 )
 from wal.settings import setting
-from wal.stores.object_store import BytesBody, ObjectStore
-from wal.stores.retry import Retries, RetryLimits
+from wal.stores.object_store import ObjectStore
+from wal.stores.retry import RetryLimits
 
 APPENDS_UNDER_WAY_MAX: Final = 64
 APPEND_BYTES_MAX: Final = 256 << 20
@@ -186,8 +178,17 @@ class ObjectMetadataLog:
         self._clock = clock
         self._rng = rng
         self._settings = settings
-        self._sleep = sleep
         self._reader = ObjectLogReader(store, partition, cache_bytes=settings.cache_bytes)
+        self._puts = ObjectPuts(
+            store,
+            partition,
+            self._reader,
+            clock=clock,
+            rng=rng,
+            lease_ms=settings.lease_ms,
+            limits=settings.retry_limits(),
+            sleep=sleep,
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._appends_under_way = 0
         self._closed = False
@@ -374,8 +375,8 @@ class ObjectMetadataLog:
         made = self._object([records], timestamp_ms)
         self._stop_leading("its last attempt to lead did not succeed")
         started = self._clock.monotonic()
-        foreign = await self._put(made)
-        if foreign is not None or not await self._is_last(made.header):
+        foreign = await self._puts.put(made)
+        if foreign is not None or not await self._puts.is_last(made.header):
             key = self._reader.key(at_offset)
             raise NotCoordinator(f"{key}: another writer has appended there")
         self._superseded.clear()
@@ -392,11 +393,11 @@ class ObjectMetadataLog:
         made = self._object(batches, timestamp_ms)
         started = self._clock.monotonic()
         try:
-            foreign = await self._put(made)
+            foreign = await self._puts.put(made)
             in_lease = self._clock.monotonic() < self._lease_expires_at
             if foreign is not None:
-                await self._refuse(foreign, in_lease=in_lease)
-            if not in_lease and not await self._is_last(made.header):
+                await self._puts.refuse(foreign, in_lease=in_lease)
+            if not in_lease and not await self._puts.is_last(made.header):
                 key = self._reader.key(base_offset)
                 raise CommitOutcomeUnknown(f"{key}: put, but deposed, perhaps before that")
         except CommitFailed:
@@ -447,103 +448,6 @@ class ObjectMetadataLog:
                 f"a metadata batch of {largest} bytes exceeds {self._settings.batch_max_bytes}"
             )
         return made
-
-    # -- what became of a put -------------------------------------------------------------------
-
-    async def _put(self, made: LogObject) -> LogObjectHeader | None:
-        """Put an object, and find out what became of it.
-
-        None: it is there. Otherwise the header of what is there in its place.
-        Raises: CommitFailed, CommitOutcomeUnknown.
-        """
-        key = self._reader.key(made.header.base_offset)
-        body = BytesBody(made.data)
-        retries = self._retries()
-        may_land = False
-        cause: DisklessError
-        while True:
-            try:
-                await self._store.put(key, body)
-                return None
-            except ObjectExists:
-                try:
-                    stored = await self._store.get(key)
-                    if stored == made.data:
-                        return None
-                    return decode_header(self._partition, key, stored)
-                except DisklessError as error:
-                    # Also when it is gone again: then whoever leads now has pruned it.
-                    cause = error
-                    may_land = True
-            except ObjectStoreUnavailable as error:
-                if not may_land:
-                    raise CommitFailed(f"{key}: {error}") from error
-                cause = error
-            except DisklessError as error:
-                cause = error
-                may_land = True
-            delay_s = retries.next_delay_s()
-            if delay_s is None:
-                attempts = f"unknown after {retries.attempts} attempts"
-                raise CommitOutcomeUnknown(f"{key}: {attempts}: {cause}") from cause
-            await self._sleep(delay_s)
-
-    async def _refuse(self, foreign: LogObjectHeader, *, in_lease: bool) -> None:
-        """Raise what it means that `foreign` lies where this leader wanted to append.
-
-        Nothing of ours is in the log, unless ours was there between two attempts and was pruned,
-        and `foreign` is a stray; its successor tells.
-        """
-        where = f"{self._reader.key(foreign.base_offset)}: another writer has appended there"
-        if not in_lease and not await self._is_in_log(foreign):
-            raise CommitOutcomeUnknown(f"{where}, and the log has gone on without it")
-        raise NotCoordinator(where)
-
-    async def _is_last(self, header: LogObjectHeader) -> bool:
-        """Whether nothing lies behind an object that is there. Raises: CommitOutcomeUnknown."""
-        return not await self._settled(lambda: self._behind(header))
-
-    async def _is_in_log(self, header: LogObjectHeader) -> bool:
-        """Whether readers believe an object that is there. Raises: CommitOutcomeUnknown."""
-
-        async def is_named_or_last() -> bool:
-            # By name: a listing might show what is behind its successor, and not that.
-            is_last = not await self._behind(header)
-            try:
-                successor = await self._reader.header(header.next_offset)
-            except ObjectNotFound:
-                return is_last
-            return successor.previous_put_id == header.put_id
-
-        return await self._settled(is_named_or_last)
-
-    async def _behind(self, header: LogObjectHeader) -> Sequence[ListedObject]:
-        """The first object behind one that is there. Raises: StorageFailed."""
-        began = self._clock.monotonic()
-        listed = await self._reader.list(after=header.base_offset, limit=1)
-        if not listed and self._clock.monotonic() - began >= self._settings.lease_ms / 1000:
-            raise StorageFailed(
-                f"{self._reader.prefix}: a listing took longer than a lease; what it does not show"
-                " may have come and gone meanwhile"
-            )
-        return listed
-
-    async def _settled(self, look: Callable[[], Awaitable[_Result]]) -> _Result:
-        """What `look` finds, tried again for a while. Raises: CommitOutcomeUnknown."""
-        retries = self._retries()
-        while True:
-            try:
-                return await look()
-            except StorageFailed as error:
-                delay_s = retries.next_delay_s()
-                if delay_s is None:
-                    raise CommitOutcomeUnknown(str(error)) from error
-                await self._sleep(delay_s)
-            except CorruptLog as error:
-                raise CommitOutcomeUnknown(str(error)) from error
-
-    def _retries(self) -> Retries:
-        return Retries(self._settings.retry_limits(), clock=self._clock, rng=self._rng)
 
     # -- pruning --------------------------------------------------------------------------------
 
