@@ -3,8 +3,8 @@
 - `schema`: the tables and the prepared SQL. Read this first.
 - `state`: the file, its connections and threads; `state_file`: copying it, and knowing it again
   after a clean stop
-- `state_hash`: the rolling hash over all rows; `state_check`, `table_pages`: checking all of it
-  before it is served, fast
+- `state_hash`: the rolling hash over all rows; `state_check`: checking all of it before it is
+  served
 - `image`: the committed state in memory; `speculative`: the state as it will be when everything
   pending is durable
 - `producer_state`, `producer_rows`: Kafka's rules for idempotent producers; their states as rows

@@ -133,8 +133,6 @@ class StateTable:
         self.columns: Final = tuple(self.table.columns.keys())
         self._integers = len(integers)
         self._is_text = tuple(kind is String for _, kind in blobs)
-        self.is_plain: Final = not blobs and not rowid and [*key] == [*integers[: len(key)]]
-        """Whether its rows can be read from its pages (metadata/state/table_pages.py)."""
         self._checksum = RowChecksum(tag, len(integers))
         self.insert_sql: Final = compiled(insert(self.table))
         self.select_all: Final = select(self.table)

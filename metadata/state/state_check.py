@@ -15,18 +15,19 @@ and could not be undone: a commit that was let through because an index did not 
 is in the log, and acknowledged, when the check fails.
 
 **What it costs.** A clean stop leaves a mark, and the next start only hashes the file. After a
-crash a million committed batches, each in a row of its own, take about a second on two idle cores:
-their rows are read from the pages (metadata/state/table_pages.py), while the integrity check runs
-in a thread beside, without the interpreter's lock. Row by row through the driver it was three times
-that. For both, the file must be whole: what a crash left in the write-ahead log is moved into it
-first. Only when another process keeps that from happening, the rows are read through the driver.
+crash a million committed batches, each in a row of its own, take two to three seconds: 2.4 s of CPU
+for their rows, while the integrity check runs in a thread beside, without the interpreter's lock.
+For that the file must be whole: what a crash left in the write-ahead log is moved into it first.
+Only when another process keeps that from happening, one comes after the other. Reading the rows
+from SQLite's pages by hand took 0.9 s; the bound of 5 s for such a start does not need it, and
+larger fetches or rows as NumPy arrays save a tenth (2.1 s).
 """
 
 import sqlite3
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,6 @@ from metadata.state.schema import SCHEMA, STATE_TABLES, StateTable, compiled
 from metadata.state.state import Applied, checked_row, read_applied, read_copy
 from metadata.state.state_file import is_as_closed, settle_database
 from metadata.state.state_hash import HASH_MODULUS, sum_of
-from metadata.state.table_pages import DatabasePages
 from wal.columns import Int64s
 from wal.errors import CorruptState
 
@@ -64,8 +64,7 @@ def verified_file(path: Path) -> Applied | None:
     """
     with ThreadPoolExecutor(1, thread_name_prefix="state-integrity") as beside:
         integrity = beside.submit(read_copy, path, check_integrity)
-        with DatabasePages(path) as pages:
-            applied = read_copy(path, partial(_verified_rows, pages=pages))
+        applied = read_copy(path, _verified_rows)
         integrity.result()
     return applied
 
@@ -73,7 +72,7 @@ def verified_file(path: Path) -> Applied | None:
 def verified_position(connection: Connection) -> Applied | None:
     """Checks everything in the state and returns how far it is. Raises CorruptState."""
     check_integrity(connection)
-    return _verified_rows(connection, None)
+    return _verified_rows(connection)
 
 
 def check_integrity(connection: Connection) -> None:
@@ -86,11 +85,11 @@ def check_integrity(connection: Connection) -> None:
         raise CorruptState(f"SQLite's integrity check: {problem}")
 
 
-def _verified_rows(connection: Connection, pages: DatabasePages | None) -> Applied | None:
+def _verified_rows(connection: Connection) -> Applied | None:
     applied = read_applied(connection)
     if _schema_in(connection) != _expected_schema():
         raise CorruptState("the tables and indexes are not those of this release")
-    state_hash = scan_state_hash(connection, pages)
+    state_hash = scan_state_hash(connection)
     if state_hash != (0 if applied is None else applied.state_hash):
         raise CorruptState(f"the rows' state hash is {state_hash:016x}, stored is {applied}")
     return applied
@@ -113,35 +112,14 @@ def _schema_in(connection: Connection) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(" ".join(str(value).split()) for value in row) for row in rows)
 
 
-def scan_state_hash(connection: Connection, pages: DatabasePages | None = None) -> int:
-    """Recompute the state hash from every row; raises CorruptState for a row that is damaged.
-
-    `pages` are those of the database, if they can be read.
-    """
+def scan_state_hash(connection: Connection) -> int:
+    """Recompute the state hash from every row; raises CorruptState for a row that is damaged."""
     driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
     total = 0
     for table in STATE_TABLES:
-        if pages is not None and table.is_plain:
-            found = _checksums_in_pages(driver, pages, table)
-        else:
-            found = _checksums_of_rows(driver, table)
-        for checksums in found:
+        for checksums in _checksums_of_rows(driver, table):
             total += sum_of(checksums)
     return total % HASH_MODULUS
-
-
-def _checksums_in_pages(
-    driver: sqlite3.Connection, pages: DatabasePages, table: StateTable
-) -> Iterator[Int64s]:
-    ((root_page,),) = driver.execute(
-        "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = ?", (table.name,)
-    )
-    for columns in pages.columns(root_page, len(table.columns)):
-        checksums = table.checksums([*columns[:-1]])
-        is_damaged = checksums != columns[-1]
-        if is_damaged.any():
-            checked_row(table, columns[:, is_damaged.argmax()].tolist())  # raises
-        yield checksums
 
 
 def _checksums_of_rows(driver: sqlite3.Connection, table: StateTable) -> Iterator[Int64s]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from metadata.state import state_file
-from metadata.state.schema import BATCHES, FILES, PRODUCER_STATES, STATE_TABLES
 from metadata.state.state import STATE_FILE, Applied, StateDatabase, read_copy
 from metadata.state.state_check import checked_position, verified_file, verified_position
 from metadata.state.state_file import is_as_closed
@@ -63,12 +62,6 @@ async def test_a_sound_state_is_as_far_as_it_says(sound: Path, check: Check) -> 
     assert applied is not None
     assert applied.next_offset > 10
     assert applied == in_file(sound)
-
-
-def test_only_large_tables_of_integers_are_read_from_pages() -> None:
-    assert BATCHES in [table for table in STATE_TABLES if table.is_plain]
-    assert not FILES.is_plain
-    assert not PRODUCER_STATES.is_plain
 
 
 @CHECKS
