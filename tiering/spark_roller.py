@@ -16,6 +16,7 @@ This is the one module that imports PySpark.
 """
 
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -29,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -37,10 +38,9 @@ from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from metadata.messages.segments import decode_plan, encode_plan
-from metadata.operations import RolledSegment, SegmentPlan
+from metadata.operations import SegmentPlan
 from tiering.job import RollResult, describe
-from tiering.roll import roll
+from tiering.roll import Rolled, roll
 from wal import failpoint
 from wal.errors import DisklessError, InvalidSettings
 from wal.stores.blocking_store import open_blocking_store
@@ -53,22 +53,9 @@ TASK_ATTEMPTS_MAX: Final = 4
 POLL_S: Final = 0.2
 """How often Spark is asked how many tasks are done."""
 
-_PLAN_SCHEMA: Final = "number int, plan binary"
-_RESULT_SCHEMA: Final = pa.schema(
-    [
-        pa.field("number", pa.int32(), nullable=False),
-        pa.field("object_bytes", pa.int64()),
-        pa.field("crc32c", pa.int64()),
-        pa.field("record_count", pa.int64()),
-        pa.field("max_timestamp_ms", pa.int64()),
-        pa.field("raw_batch_count", pa.int64()),
-        pa.field("error", pa.string(), nullable=False),
-    ]
-)
-_RESULT_DDL: Final = (
-    "number int, object_bytes long, crc32c long, record_count long, max_timestamp_ms long,"
-    " raw_batch_count long, error string"
-)
+_COLUMNS: Final = "number int, data binary"
+"""Of the rows that go in, with plans, and of those that come out, with results: both pickled."""
+_RESULT_SCHEMA: Final = pa.schema([("number", pa.int32()), ("data", pa.binary())])
 
 # The JVM moves plans and results and is gone soon: the optimising compiler and a parallel collector
 # would take the cores from the Python workers, and twice the time to start.
@@ -150,7 +137,7 @@ class SparkRoller:
         self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
     ) -> Sequence[RollResult]:
         session = self.session
-        rows = [(number, encode_plan(plan)) for number, plan in enumerate(plans)]
+        rows = [(number, pickle.dumps(plan)) for number, plan in enumerate(plans)]
         tasks = session.sparkContext.parallelize(rows, numSlices=len(rows))
         roll_batches = partial(
             _roll_batches, object_store_url, os.environ.get(failpoint.ENVIRONMENT_VARIABLE, "")
@@ -158,11 +145,11 @@ class SparkRoller:
         with warnings.catch_warnings():
             # PySpark asks for Pandas on the way to Arrow, and fears its version 3; we use none.
             warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-            frame = session.createDataFrame(tasks, _PLAN_SCHEMA)
-            results = frame.mapInArrow(roll_batches, _RESULT_DDL)
+            frame = session.createDataFrame(tasks, _COLUMNS)
+            results = frame.mapInArrow(roll_batches, _COLUMNS)
         self._jobs += 1
         with _told(session.sparkContext, f"diskless-roll-{self._jobs}", done):
-            collected = {row["number"]: row.asDict() for row in results.collect()}
+            collected = {row["number"]: bytes(row["data"]) for row in results.collect()}
         return [_result(plan, collected[number]) for number, plan in enumerate(plans)]
 
     def _start(self) -> SparkSession:
@@ -238,43 +225,27 @@ def _roll_batches(
     failpoint.arm(failpoints if is_first else "")
     for batch in batches:
         rows = [
-            _roll_row(object_store_url, row["number"], decode_plan(row["plan"]))
+            {"number": row["number"], "data": _rolled(object_store_url, row["data"])}
             for row in batch.to_pylist()
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=_RESULT_SCHEMA)
 
 
-def _roll_row(object_store_url: str, number: int, plan: SegmentPlan) -> dict[str, Any]:
+def _rolled(object_store_url: str, plan: bytes) -> bytes:
+    """What became of a plan: what `roll` returns, or the error as a line."""
     try:
         with open_blocking_store(object_store_url) as store:
-            segment, raw_batch_count = roll(plan, store)
+            result: Rolled | str = roll(pickle.loads(plan), store)
     except DisklessError as error:
-        return {"number": number, "error": describe(error)}
-    return {
-        "number": number,
-        "object_bytes": segment.object_bytes,
-        "crc32c": segment.crc32c,
-        "record_count": segment.record_count,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "raw_batch_count": raw_batch_count,
-        "error": "",
-    }
+        result = describe(error)
+    return pickle.dumps(result)
 
 
-def _result(plan: SegmentPlan, row: Mapping[str, Any]) -> RollResult:
-    if row["error"]:
-        return RollResult(plan, None, row["error"])
-    segment = RolledSegment(
-        partition=plan.partition,
-        object_key=plan.object_key,
-        base_offset=plan.base_offset,
-        last_offset=plan.last_offset,
-        object_bytes=row["object_bytes"],
-        crc32c=row["crc32c"],
-        record_count=row["record_count"],
-        max_timestamp_ms=row["max_timestamp_ms"],
-    )
-    return RollResult(plan, segment, raw_batch_count=row["raw_batch_count"])
+def _result(plan: SegmentPlan, data: bytes) -> RollResult:
+    result: Rolled | str = pickle.loads(data)
+    if isinstance(result, str):
+        return RollResult(plan, None, result)
+    return RollResult(plan, result.segment, raw_batch_count=result.raw_batch_count)
 
 
 # --- around them ---------------------------------------------------------------------------------
