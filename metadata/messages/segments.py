@@ -92,11 +92,6 @@ encode_plan_response: Final = _PLAN_RESPONSE.write
 encode_commit_response: Final = _COMMIT_RESPONSE.write
 
 
-def decode_plan(data: bytes) -> SegmentPlan:
-    """Raises: InvalidRequest."""
-    return PLAN.decode(data, "segment plan", InvalidRequest)
-
-
 def decode_plan_request(body: bytes) -> PlanSegmentsRequest:
     """Raises: InvalidRequest."""
     return _PLAN_REQUEST.decode(body, "PlanSegments request", InvalidRequest)

@@ -16,12 +16,10 @@ from metadata.messages.segments import (
     PlanSegmentsResponse,
     decode_commit_request,
     decode_commit_response,
-    decode_plan,
     decode_plan_request,
     decode_plan_response,
     encode_commit_request,
     encode_commit_response,
-    encode_plan,
     encode_plan_request,
     encode_plan_response,
 )
@@ -61,7 +59,6 @@ SEGMENTS = st.builds(
 DECODERS = [
     decode_plan_request,
     decode_plan_response,
-    decode_plan,
     decode_commit_request,
     decode_commit_response,
 ]
@@ -75,11 +72,6 @@ def test_a_plan_request_survives_encoding(request_: PlanSegmentsRequest) -> None
 @given(st.builds(PlanSegmentsResponse, INT16, TEXT, TEXT, st.lists(PLANS, max_size=3).map(tuple)))
 def test_a_plan_response_survives_encoding(response: PlanSegmentsResponse) -> None:
     assert decode_plan_response(encode_plan_response(response)) == response
-
-
-@given(PLANS)
-def test_a_plan_survives_the_way_into_a_task(plan: SegmentPlan) -> None:
-    assert decode_plan(encode_plan(plan)) == plan
 
 
 @given(st.lists(SEGMENTS, max_size=4).map(tuple))
