@@ -35,7 +35,9 @@ def add_topic(commands: Commands) -> None:
         "stay where they are.",
     )
     alter.add_argument("name")
-    alter.add_argument("--partitions", type=int, metavar="N", help="how many there shall be in all")
+    alter.add_argument(
+        "--partitions", type=int, metavar="N", help="the number of partitions it gets in all"
+    )
     add_pairs(alter, "--config", "set a topic config")
     alter.add_argument(
         "--delete-config",

@@ -140,7 +140,7 @@ class FetchOffsets(NamedTuple):
     """Set by members of KIP-848 groups, with `member_epoch`."""
     member_epoch: int
     partitions: Sequence[tuple[str, int]] | None
-    """(topic, partition); None: all that were committed."""
+    """(topic, partition). None asks for all that were committed."""
     require_stable: bool
 
 
@@ -226,7 +226,7 @@ class ConsumerHeartbeatAnswer(NamedTuple):
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Mapping[UUID, frozenset[int]] | None = None
-    """What it may have; None: as before."""
+    """What the member may have. None when that has not changed."""
 
 
 class AssignedTopic(NamedTuple):

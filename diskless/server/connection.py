@@ -417,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- ending
 
     def _failed(self, slot: Slot, error: Exception | None) -> None:
-        """Close because of what a handler raised; None: it was cancelled."""
+        """Close because of what a handler raised. None stands for its cancellation."""
         if isinstance(error, ProtocolError):
             self._cut("bad request", str(error))
         elif isinstance(error, MustClose):

@@ -5,6 +5,7 @@ together hold at most the limit, and one of them at most half of it, with all it
 clients that do not read, or send too much, leave the other half to others.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -22,7 +23,7 @@ class Holder(Protocol):
 _Holder = TypeVar("_Holder", bound=Holder)
 
 
-class MemoryBudget(Generic[_Holder]):
+class MemoryBudget(ABC, Generic[_Holder]):
     """What owners hold; a class that inherits from it says what that is, and who waits for it."""
 
     def __init__(self, limit_bytes: int, holder: Callable[[int], _Holder]) -> None:
@@ -34,9 +35,9 @@ class MemoryBudget(Generic[_Holder]):
         """For as long as an account, or a buffer that was lent to one, refers to them."""
 
     @property
+    @abstractmethod
     def used_bytes(self) -> int:
         """By all connections of all owners."""
-        raise NotImplementedError
 
     def held_by(self, owner: Hashable) -> int:
         """By all connections of `owner`."""

@@ -99,7 +99,7 @@ class KafkaServer:
 
         `listener` is bound (`bind_listener`); it is the server's, once that is entered. `apis` may
         still grow until then. `pool` is the server's alone: what it lends is the memory of
-        requests. `long_work` belongs to the event loop; None: the server makes its own.
+        requests. `long_work` belongs to the event loop. Without one the server makes its own.
         """
         self.address: tuple[str, int] = listener.getsockname()[:2]
         """Host and port that the server listens on."""

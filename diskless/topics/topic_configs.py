@@ -386,7 +386,7 @@ def topic_rules(configs: Mapping[str, str]) -> TopicRules:
 
 
 def compression_of(configs: Mapping[str, str]) -> Compression | None:
-    """Returns the codec for batches of a topic that set `configs`; None: as they come."""
+    """Returns the codec for batches of a topic that set `configs`, or None to keep theirs."""
     name = effective(configs, "compression.type")
     codec = _CODECS.get(name)
     if codec is None:

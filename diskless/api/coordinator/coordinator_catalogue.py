@@ -54,7 +54,7 @@ _PORTIONS: Final[Mapping[int, int | None]] = {
     coordinator.DELETE_RECORDS.key: PORTION_ROWS,
     coordinator.DESCRIBE_FILES.key: PORTION_ROWS,
 }
-"""Entries at once, where it is not PORTION_TOPICS; None: all."""
+"""Entries that are read at once, where that is not PORTION_TOPICS. None reads all."""
 
 
 def coordinator_apis(

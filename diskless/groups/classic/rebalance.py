@@ -63,7 +63,7 @@ class Rebalance:
         self._join_deadline = math.inf
         self._sync_deadline = math.inf
         self._initial_left_s: float | None = None
-        """By how much the initial delay may still be prolonged; None: it is over."""
+        """What is left of the initial delay's limit. None after the delay."""
         self._grew = False
         """Whether a member came during the initial delay."""
         self._serial = 0
