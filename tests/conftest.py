@@ -16,6 +16,7 @@ from tests.support.ports import own_port
 pytest_plugins = [
     "tests.support.exhaustive",
     "tests.support.unit_tests",
+    "tests.support.second_try",
     "tests.support.worker_groups",
     "tests.support.loop_holds",
     "tests.support.moto_server",
