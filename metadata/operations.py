@@ -270,6 +270,22 @@ class SegmentPlan:
     extents: Sequence[WalExtent]
 
 
+class PlanSegments(NamedTuple):
+    """What a tiering job asks for, and a broker of another for its sake."""
+
+    include_partial: bool
+    """Plan the rest of every partition too, however small."""
+    max_plans: Int32 = 2**31 - 1
+    """The answer holds no more; the broker may give fewer still, but one if there is one."""
+
+
+class PlannedSegments(NamedTuple):
+    """What is due, and where its objects lie; the URL holds no secrets."""
+
+    plans: Sequence[SegmentPlan]
+    object_store_url: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledSegment:
     """What a roll task wrote, exactly; offered to the coordinator to replace the batches."""

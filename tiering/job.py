@@ -136,23 +136,22 @@ def run_once(
     """Roll and commit everything that is due, and with `include_partial` the rests as well.
 
     `object_store_url` replaces the one the broker gives, for tasks that reach the bucket by another
-    name. Blocks. Raises BrokerUnreachable and CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts,
+    name. Blocks. Raises CommitFailed and CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts,
     Rejected when the broker refuses to plan at all.
     """
     run = _Run(bootstrap, roller, object_store_url, progress or SilentProgress(), sleep)
     seen: set[TopicIdPartition] = set()
-    with run.client:
-        for _ in range(ROUNDS_MAX):
-            plans = run.round(include_partial=include_partial)
-            if not plans:
-                break
-            # The coordinator gives some plans at a time, so the rests of all partitions may take
-            # several rounds. But producers add new rests all the time: when all partitions of a
-            # round had their turn before, and none of them has a backlog, what comes is new.
-            partitions = {plan.partition for plan in plans}
-            if partitions <= seen and len(plans) == len(partitions):
-                include_partial = False
-            seen |= partitions
+    for _ in range(ROUNDS_MAX):
+        plans = run.round(include_partial=include_partial)
+        if not plans:
+            break
+        # The coordinator gives some plans at a time, so the rests of all partitions may take
+        # several rounds. But producers add new rests all the time: when all partitions of a
+        # round had their turn before, and none of them has a backlog, what comes is new.
+        partitions = {plan.partition for plan in plans}
+        if partitions <= seen and len(plans) == len(partitions):
+            include_partial = False
+        seen |= partitions
     return run.report()
 
 
@@ -170,7 +169,7 @@ class _Run:
         progress: Progress,
         sleep: Callable[[float], None],
     ) -> None:
-        self.client = CoordinatorClient(bootstrap)
+        self._client = CoordinatorClient(bootstrap)
         self._roller = roller
         self._object_store_url = object_store_url
         self._progress = progress
@@ -186,7 +185,7 @@ class _Run:
         # Those that failed are planned still, and must not crowd out the others.
         max_plans = PLANS_PER_ROUND + len(self._failed)
         planned = self._repeated(
-            lambda: self.client.plan_segments(include_partial=include_partial, max_plans=max_plans)
+            lambda: self._client.plan_segments(include_partial=include_partial, max_plans=max_plans)
         )
         plans = [plan for plan in planned.plans if plan.object_key not in self._failed]
         if not plans:
@@ -218,7 +217,7 @@ class _Run:
     def _commit(self, rolled: Sequence[tuple[RollResult, RolledSegment]]) -> None:
         failpoint("roll.before_commit")
         segments = [segment for _, segment in rolled]
-        answers = self._repeated(lambda: self.client.commit_segments(segments))
+        answers = self._repeated(lambda: self._client.commit_segments(segments))
         failpoint("roll.after_commit")
         committed = []
         for (result, segment), answer in zip(rolled, answers, strict=True):

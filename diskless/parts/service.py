@@ -6,9 +6,7 @@ Joining the cluster is the last step: from then on clients of other brokers are 
 import asyncio
 from contextlib import AsyncExitStack
 
-from diskless.api import RunningOperations, coordinator_apis, kafka_apis
-from diskless.api.access import Access
-from diskless.api.coordinator.segments import commit_segments_handler, plan_segments_handler
+from diskless.api import RunningOperations, coordinator_apis, kafka_apis, segment_apis
 from diskless.authorization import AllowEverything
 from diskless.cluster.cluster import (
     ConfiguredValues,
@@ -26,7 +24,6 @@ from diskless.ports import BrokerEndpoint, Cluster
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
-from metadata.messages.segments import COMMIT_SEGMENTS_KEY, PLAN_SEGMENTS_KEY
 
 
 async def serve(
@@ -72,7 +69,6 @@ def _apis(
 ) -> ApiRegistry:
     client, replicas, store_url = coordination.client, reads.replicas, storage.store.url
     authorizer = AllowEverything()
-    access = Access(authorizer)
     apis = kafka_apis(
         manager=replicas,
         cluster=_cluster(base, storage, coordination),
@@ -91,13 +87,11 @@ def _apis(
         fetch_sessions=reads.fetch_sessions,
         authorizer=authorizer,
     )
-    local = coordination.local
-    for api in coordinator_apis(local, reads.search, operations, authorizer):
+    for api in (
+        *coordinator_apis(coordination.local, reads.search, operations, authorizer),
+        *segment_apis(client, store_url, operations, authorizer),
+    ):
         apis.add(api)
-    plan = plan_segments_handler(client, store_url, access)
-    apis.add_raw(PLAN_SEGMENTS_KEY, "PlanSegments", plan)
-    commit = commit_segments_handler(client, access)
-    apis.add_raw(COMMIT_SEGMENTS_KEY, "CommitSegments", commit)
     return apis
 
 

@@ -79,9 +79,6 @@ Outcome = Reply | Awaitable[Reply | ReplySteps] | Deferred
 
 Handler = Callable[[Request], Outcome | Steps[Outcome]]
 
-RawHandler = Callable[[bytes, ClientInfo], Awaitable[bytes]]
-"""Makes the body of an answer of a request's body."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
@@ -127,27 +124,6 @@ class ApiRegistry:
         if api.key in self._apis:
             raise ValueError(f"{api.name} and {self._apis[api.key].name} share key {api.key}")
         self._apis[api.key] = api
-
-    def add_raw(self, key: int, name: str, handler: RawHandler, *, version: int = 0) -> None:
-        """A private API of bytes, under non-flexible headers.
-
-        ApiVersions does not list it: stock clients have no use for it.
-        """
-
-        async def answer(request: Request) -> Reply:
-            return [await handler(request.body, request.client)]
-
-        self.add(
-            Api(
-                key=key,
-                name=name,
-                min_version=version,
-                max_version=version,
-                flexible_from=None,
-                handler=answer,
-                is_advertised=False,
-            )
-        )
 
     def find(self, key: int) -> Api | None:
         return self._apis.get(key)

@@ -174,10 +174,9 @@ class CoordinatorClient(Protocol):
     async def plan_segments(
         self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.SegmentPlan]:
-        (plans,) = await self.call(
-            between.PLAN_SEGMENTS_HERE, include_partial, timeout_ms=timeout_ms
-        )
-        return _or_raise(plans)
+        asked = ops.PlanSegments(include_partial)
+        (planned,) = await self.call(between.PLAN_SEGMENTS_HERE, asked, timeout_ms=timeout_ms)
+        return _or_raise(planned).plans
 
     async def commit_segments(
         self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS

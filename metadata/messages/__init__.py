@@ -3,6 +3,6 @@
 - `codec`: what an operation is, one row each; what all messages have in common
 - `shapes`: the shapes of requests and answers that rows are put together from
 - `coordinator`, `commit_file`, `find_batches`: KIP-1164's operations
-- `brokers`: those between brokers beside them; `segments`: the two of a tiering job
+- `brokers`: those between brokers beside them, and the two of a tiering job
 - `errors`: our errors as Kafka's codes, and back
 """

@@ -1,10 +1,14 @@
-"""Operations between brokers that KIP-1164 leaves out, as bytes: API keys 10002 to 10012.
+"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10012.
 
+    between brokers
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
     10003 AllocateProducerIds   10006 CreatePartitionsAt     10009 PlanSegmentsHere
     10004 TombstoneFiles        10007 DeleteTopicsAt         10010 CommitSegmentsHere
                                                              10011 AlterTopicConfigs
                                                              10012 AlterClientQuotas
+
+    of a tiering job
+    10000 PlanSegments          10001 CommitSegments
 
 Laid out like the KIP's own (metadata/messages/codec.py); docs/coordinator-api.md has the fields.
 Answers repeat nothing of the request and come in its order. Operations that are addressed to one
@@ -13,13 +17,14 @@ coordinator begin with its id, which is its metadata partition.
 CreateTopics exists beside the KIP's CreatePartitions because a topic's configs are part of its
 creation, and because the coordinator chooses the id of a topic that has none (a zero TopicId).
 
-PlanSegmentsHere and CommitSegmentsHere exist beside PlanSegments and CommitSegments (10000, 10001,
-metadata/messages/segments.py) because those are a tiering job's, which may ask any broker: that one
-asks the others. A broker that is asked by a broker answers for the coordinators it leads itself.
+PlanSegments and CommitSegments have the bytes of PlanSegmentsHere and CommitSegmentsHere under
+keys of their own. A tiering job may ask any broker, and that one asks the others. A broker that is
+asked by a broker answers for the coordinators it leads itself.
 """
 
 import sys
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -31,7 +36,6 @@ from metadata.messages.codec import (
     Operation,
     error_fields,
 )
-from metadata.messages.segments import PLAN, SEGMENT
 from metadata.messages.shapes import (
     ERROR,
     ERRORS,
@@ -52,10 +56,11 @@ from metadata.operations import (
     CreatePartitionsAt,
     CreateTopic,
     HandedFile,
+    PlannedSegments,
+    PlanSegments,
     RegisteredBroker,
     RolledSegment,
     SegmentCommit,
-    SegmentPlan,
     Tombstone,
     TopicDescription,
 )
@@ -73,7 +78,7 @@ from wal.wire.fields import (
     compact_string,
     uvarint,
 )
-from wal.wire.layouts import Field, Int32, array, closed, fields_of, layout, mapping
+from wal.wire.layouts import Field, Int32, closed, fields_of, layout, mapping
 
 
 async def _one(answer: Awaitable[Answer]) -> Sequence[Answer]:
@@ -236,44 +241,59 @@ HAND_OVER_FILES: Final[Operation[Addressed[HandedFile], DisklessError | None]] =
 
 # -- segments --------------------------------------------------------------------------------------
 
-_PLANS: Final = array(PLAN)
+_PLANNED: Final = fields_of(PlannedSegments)
 
 
-def _read_plans(reader: MessageReader) -> Sequence[SegmentPlan]:
+def _read_planned(reader: MessageReader) -> PlannedSegments:
     # The batches of the plans are as many as they are; it is a broker that answers.
     reader.entries_left = sys.maxsize
-    return list(_PLANS.read(reader))
+    planned: PlannedSegments = _PLANNED.read(reader)
+    return planned
 
 
-def _all_plans(
-    include_partial: bool, answers: Sequence[Sequence[Sequence[SegmentPlan] | DisklessError]]
-) -> Sequence[Sequence[SegmentPlan] | DisklessError]:
-    found = [plans for (plans,) in answers if not isinstance(plans, DisklessError)]
-    return [[plan for plans in found for plan in plans]] if found else answers[0]
+async def _plan_segments(coordinator: Any, asked: PlanSegments) -> Sequence[PlannedSegments]:
+    plans = await coordinator.plan_segments(include_partial=asked.include_partial)
+    return [PlannedSegments(plans)]
 
 
-PLAN_SEGMENTS_HERE: Final[Operation[bool, Sequence[SegmentPlan] | DisklessError]] = Operation(
+def _all_planned(
+    asked: PlanSegments, answers: Sequence[Sequence[PlannedSegments | DisklessError]]
+) -> Sequence[PlannedSegments | DisklessError]:
+    found = [planned for (planned,) in answers if not isinstance(planned, DisklessError)]
+    if not found:
+        return answers[0]
+    return [PlannedSegments([plan for planned in found for plan in planned.plans])]
+
+
+PLAN_SEGMENTS_HERE: Final[Operation[PlanSegments, PlannedSegments | DisklessError]] = Operation(
     key=10_009,
     name="CoordinatorPlanSegmentsHere",
     address=Address.LED,
-    request=single(Field(INT8.pack, MessageReader.boolean)),
-    answers=alone(or_error(Field(_PLANS.write, _read_plans), uvarint(1))),
-    at=lambda coordinator, include_partial: _one(
-        coordinator.plan_segments(include_partial=include_partial)
+    request=single(fields_of(PlanSegments)),
+    answers=alone(
+        or_error(Field(_PLANNED.write, _read_planned), _PLANNED.write(PlannedSegments(())))
     ),
-    merged=_all_plans,
+    at=_plan_segments,
+    merged=_all_planned,
 )
 
 COMMIT_SEGMENTS_HERE: Final[Operation[Sequence[RolledSegment], SegmentCommit]] = Operation(
     key=10_010,
     name="CoordinatorCommitSegmentsHere",
     address=Address.BY_PARTITION,
-    request=listed(SEGMENT),
+    request=listed(layout(RolledSegment)),
     answers=in_order(layout(SegmentCommit, "error", "is_duplicate", error=ERROR)),
     at=lambda coordinator, segments: coordinator.commit_segments(segments),
     failed=lambda error: SegmentCommit(error=error),
 )
 
+PLAN_SEGMENTS: Final = replace(
+    PLAN_SEGMENTS_HERE, key=10_000, name="PlanSegments", changes_state=False
+)
+"""A plan is the same when it is asked for again."""
+COMMIT_SEGMENTS: Final = replace(COMMIT_SEGMENTS_HERE, key=10_001, name="CommitSegments")
+
+OF_A_TIERING_JOB: Final[Sequence[Operation[Any, Any]]] = (PLAN_SEGMENTS, COMMIT_SEGMENTS)
 BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
     CREATE_TOPICS,
     ALLOCATE_PRODUCER_IDS,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.api.coordinator.diskless_find_batches import EXTENTS_MAX
-from metadata.messages.brokers import BETWEEN_BROKERS
+from metadata.messages.brokers import BETWEEN_BROKERS, OF_A_TIERING_JOB
 from metadata.messages.codec import ENTRIES_MAX
 from metadata.messages.coordinator import OF_THE_KIP
 from metadata.messages.errors import COORDINATOR_CODES
@@ -45,6 +45,13 @@ def test_every_operation_has_a_sample() -> None:
     rows = (*OF_THE_KIP, *BETWEEN_BROKERS)
     assert {operation.name for operation in rows} == set(SAMPLES)
     assert len({operation.key for operation in rows}) == len(rows)
+
+
+def test_the_operations_of_a_tiering_job_are_on_the_page() -> None:
+    for operation in OF_A_TIERING_JOB:
+        assert f"**{operation.name}** ({operation.key})" in PAGE
+        here = SAMPLES[f"Coordinator{operation.name}Here"].operation
+        assert (operation.request, operation.answers) == (here.request, here.answers)
 
 
 def test_every_operation_is_on_the_page_and_no_other() -> None:

@@ -14,19 +14,6 @@ import pytest
 from diskless.storage.data_directory import DataDirectory
 from metadata.log.local_log import LOG_DIRECTORY
 from metadata.log.log_object import log_key
-from metadata.messages.segments import (
-    COMMIT_SEGMENTS_KEY,
-    PLAN_SEGMENTS_KEY,
-    CommitSegmentsResponse,
-    CommitSegmentsResult,
-    PlanSegmentsRequest,
-    PlanSegmentsResponse,
-    encode_commit_request,
-    encode_commit_response,
-    encode_plan_request,
-    encode_plan_response,
-)
-from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from metadata.records.control import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
@@ -556,111 +543,8 @@ def test_the_page_has_every_metadata_record() -> None:
     assert set(RECORDS) <= set(LAYOUTS)
 
 
-PLAN: Final = SegmentPlan(
-    partition=PLACE,
-    topic_name="flights",
-    object_key=ObjectKey("s"),
-    base_offset=Offset(1),
-    last_offset=Offset(2),
-    extents=[
-        WalExtent(
-            object_key=ObjectKey("w"),
-            byte_offset=ByteOffset(64),
-            length_bytes=5,
-            base_offset=Offset(1),
-            last_offset=Offset(2),
-            log_append_time_ms=6,
-            max_timestamp_ms=7,
-            timestamp_type=1,
-            object_bytes=8,
-        )
-    ],
-)
-SEGMENT: Final = RolledSegment(
-    partition=PLACE,
-    object_key=ObjectKey("s"),
-    base_offset=Offset(1),
-    last_offset=Offset(2),
-    object_bytes=4,
-    crc32c=5,
-    record_count=2,
-    max_timestamp_ms=7,
-)
-MESSAGES: Final[dict[str, tuple[bytes, dict[str, Any]]]] = {
-    f"{PLAN_SEGMENTS_KEY} PlanSegments request": (
-        encode_plan_request(PlanSegmentsRequest(True, 9)),
-        {"IncludePartial": 1, "MaxPlans": 9},
-    ),
-    f"{PLAN_SEGMENTS_KEY} PlanSegments response": (
-        encode_plan_response(PlanSegmentsResponse(3, "why", "file:///x", [PLAN])),
-        {
-            "ErrorCode": 3,
-            "ErrorMessage": "why",
-            "ObjectStoreUrl": "file:///x",
-            "Plans": [
-                {
-                    "TopicName": "flights",
-                    "TopicId": TOPIC,
-                    "Partition": 3,
-                    "ObjectKey": "s",
-                    "BaseOffset": 1,
-                    "LastOffset": 2,
-                    "Extents": [
-                        {
-                            "ObjectKey": "w",
-                            "ByteOffset": 64,
-                            "Length": 5,
-                            "BaseOffset": 1,
-                            "LastOffset": 2,
-                            "LogAppendTime": 6,
-                            "MaxTimestamp": 7,
-                            "TimestampType": 1,
-                            "ObjectBytes": 8,
-                        }
-                    ],
-                }
-            ],
-        },
-    ),
-    f"{COMMIT_SEGMENTS_KEY} CommitSegments request": (
-        encode_commit_request([SEGMENT]),
-        {
-            "Segments": [
-                {
-                    "TopicId": TOPIC,
-                    "Partition": 3,
-                    "ObjectKey": "s",
-                    "BaseOffset": 1,
-                    "LastOffset": 2,
-                    "ObjectBytes": 4,
-                    "Crc32c": 5,
-                    "RecordCount": 2,
-                    "MaxTimestamp": 7,
-                }
-            ]
-        },
-    ),
-    f"{COMMIT_SEGMENTS_KEY} CommitSegments response": (
-        encode_commit_response(
-            CommitSegmentsResponse(0, "", [CommitSegmentsResult(3, "no", True)])
-        ),
-        {
-            "ErrorCode": 0,
-            "ErrorMessage": "",
-            "Results": [{"ErrorCode": 3, "ErrorMessage": "no", "IsDuplicate": 1}],
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("title", MESSAGES)
-def test_a_private_operation_reads_back_by_the_page_alone(title: str) -> None:
-    data, expected = MESSAGES[title]
-    assert read_as_told(title, data) == expected
-
-
 def test_every_layout_of_the_page_is_checked() -> None:
-    assert set(LAYOUTS) == set(RECORDS) | set(MESSAGES)
+    assert set(LAYOUTS) == set(RECORDS)
 
 
 NOTES: Final = ObjectNotes(

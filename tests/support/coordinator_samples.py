@@ -43,6 +43,8 @@ from metadata.operations import (
     HandedFile,
     ListedOffset,
     ListOffsets,
+    PlannedSegments,
+    PlanSegments,
     RegisteredBroker,
     RolledSegment,
     SegmentCommit,
@@ -267,19 +269,23 @@ _SAMPLES: Final = [
     ),
     Samples(
         own.PLAN_SEGMENTS_HERE,
-        st.booleans(),
+        st.builds(PlanSegments, st.booleans(), INT32),
         ERRORS
-        | st.lists(
-            st.builds(
-                SegmentPlan,
-                partition=PARTITIONS,
-                topic_name=TEXT,
-                object_key=TEXT,
-                base_offset=INT64,
-                last_offset=INT64,
-                extents=st.lists(WAL_EXTENTS, max_size=3).map(tuple),
-            ),
-            max_size=3,
+        | st.builds(
+            PlannedSegments,
+            st.lists(
+                st.builds(
+                    SegmentPlan,
+                    partition=PARTITIONS,
+                    topic_name=TEXT,
+                    object_key=TEXT,
+                    base_offset=INT64,
+                    last_offset=INT64,
+                    extents=st.lists(WAL_EXTENTS, max_size=3).map(tuple),
+                ),
+                max_size=3,
+            ).map(tuple),
+            TEXT,
         ),
     ),
     Samples(

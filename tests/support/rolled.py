@@ -11,10 +11,10 @@ from wal.stores.blocking_store import open_blocking_store
 
 def roll_everything(broker: LiveBroker) -> Sequence[RolledSegment]:
     """Put all that is committed by now into segments; what was rolled."""
-    with CoordinatorClient(broker.bootstrap) as coordinator:
-        planned = coordinator.plan_segments(include_partial=True, max_plans=1_000)
-        with open_blocking_store(planned.object_store_url, sync=False) as store:
-            rolled = [roll(plan, store).segment for plan in planned.plans]
-        errors = [commit.error for commit in coordinator.commit_segments(rolled)]
+    coordinator = CoordinatorClient(broker.bootstrap)
+    planned = coordinator.plan_segments(include_partial=True, max_plans=1_000)
+    with open_blocking_store(planned.object_store_url, sync=False) as store:
+        rolled = [roll(plan, store).segment for plan in planned.plans]
+    errors = [commit.error for commit in coordinator.commit_segments(rolled)]
     assert not any(errors), errors
     return rolled

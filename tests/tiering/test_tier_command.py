@@ -20,9 +20,8 @@ from metadata.operations import SegmentPlan
 from tests.support.batch_builder import seal
 from tiering import command
 from tiering.command import tier
-from tiering.coordinator_client import BrokerUnreachable
 from tiering.job import RollResult
-from wal.errors import NotCoordinator
+from wal.errors import CommitFailed, NotCoordinator
 
 
 class ManagedRoller(PlainRoller):
@@ -140,6 +139,6 @@ def test_with_once_a_broker_that_is_away_is_the_callers_to_tell(
     roller: ManagedRoller, tmp_path: Path
 ) -> None:
     pauses: list[Any] = []
-    with pytest.raises(BrokerUnreachable):
+    with pytest.raises(CommitFailed):
         tier(bootstrap="127.0.0.1:1", sleep=pauses.append)
     assert len(pauses) == 5

@@ -5,8 +5,8 @@ clients pass over keys that they have no use for. The private ones are not. Find
 key type for metadata coordinators: who leads a metadata partition is in its log, which every broker
 reads.
 
-Every operation of metadata/messages is served in version 0, each as its row says. What is said here
-is only what is special:
+Every operation of metadata/messages is served in version 0, each as its row says; those of a
+tiering job in `segments`. What is said here is only what is special:
 
 - CreatePartitions, CreateTopics, CreatePartitionsAt, AlterTopicConfigs, AlterClientQuotas: a bad
   name, count, config or quota refuses its entry alone (`topic_checks`).
@@ -29,7 +29,7 @@ from diskless.api.coordinator.coordinator_operation import (
     coordinator_api,
     passed_on,
 )
-from diskless.api.coordinator.segments import within_limit
+from diskless.api.coordinator.segments import planning
 from diskless.authorization import Authorizer
 from diskless.loop.long_work import PORTION_ROWS, PORTION_TOPICS
 from diskless.quotas.quota_entities import check_quotas
@@ -39,7 +39,6 @@ from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages import brokers, coordinator
 from metadata.messages.commit_file import COMMIT_FILE
 from metadata.messages.find_batches import FIND_BATCHES
-from metadata.operations import SegmentPlan
 
 _CHECKS: Final[Mapping[int, Check]] = {
     coordinator.CREATE_PARTITIONS.key: topic_checks.checked_growth,
@@ -68,18 +67,11 @@ def coordinator_apis(
     `client` answers for the coordinators that this broker leads, and NotCoordinator for the others:
     it must not pass requests on, or two brokers that disagree would pass them back and forth.
     """
-
-    async def plan_segments(include_partial: bool, timeout_ms: int) -> Sequence[Any]:
-        plans: Sequence[SegmentPlan] = await client.plan_segments(
-            include_partial=include_partial, timeout_ms=timeout_ms
-        )
-        return [within_limit(plans)]
-
     access = Access(authorizer)
     own: Mapping[int, Call[Any, Any]] = {
         coordinator.LIST_OFFSETS.key: diskless_list_offsets.exact_listing(client, search),
         FIND_BATCHES.key: diskless_find_batches.bounded_search(client),
-        brokers.PLAN_SEGMENTS_HERE.key: plan_segments,
+        brokers.PLAN_SEGMENTS_HERE.key: planning(client, ""),
     }
     return [
         coordinator_api(

@@ -1,7 +1,7 @@
 """PlanSegments and CommitSegments (private APIs 10000 and 10001, version 0) for a tiering job.
 
-Not Kafka APIs, and not listed by ApiVersions; metadata/messages/segments.py has the bytes. Both ask
-for CLUSTER_ACTION. What concerns a whole request, such as another coordinator, is one code.
+Not Kafka APIs, and not listed by ApiVersions; metadata/messages/brokers.py has their rows. This
+broker asks the leaders, whichever brokers they are, by the operations between brokers.
 
 - PlanSegments: what the job is to roll. Answers with the plans that are not committed yet, after
   planning what is due, and with the URL at which the objects lie. An answer is cut off between
@@ -10,102 +10,65 @@ for CLUSTER_ACTION. What concerns a whole request, such as another coordinator, 
   again is a success that says so.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Final
 
 from diskless.api.access import Access
-from diskless.api.errors import error_message, kafka_code
-from diskless.authorization import AclOperation
-from diskless.ports import ClientInfo
-from diskless.server.registry import MustClose, RawHandler
-from metadata.messages import segments as messages
-from metadata.messages.segments import (
-    CommitSegmentsResponse,
-    CommitSegmentsResult,
-    PlanSegmentsRequest,
-    PlanSegmentsResponse,
+from diskless.api.coordinator.coordinator_operation import (
+    Call,
+    RunningOperations,
+    coordinator_api,
+    passed_on,
 )
-from metadata.operations import Coordinator, RolledSegment, SegmentPlan
+from diskless.authorization import Authorizer
+from diskless.server.registry import Api
+from metadata.clients.coordinator_client import CoordinatorClient
+from metadata.messages.brokers import COMMIT_SEGMENTS, COMMIT_SEGMENTS_HERE, PLAN_SEGMENTS
+from metadata.operations import PlannedSegments, PlanSegments, SegmentPlan
 from wal.errors import DisklessError, InvalidRequest
+from wal.wire.layouts import layout
 
 RESPONSE_BYTES_MAX: Final = 16 << 20
 """About 200,000 extents."""
 
-_Asked = TypeVar("_Asked")
-_Answer = TypeVar("_Answer")
+_PLAN: Final = layout(SegmentPlan)
 
 
-def plan_segments_handler(
-    coordinator: Coordinator, object_store_url: str, access: Access
-) -> RawHandler:
-    """A handler for `ApiRegistry.add_raw`. `object_store_url` holds no secrets."""
-
-    async def planned(request: PlanSegmentsRequest) -> PlanSegmentsResponse:
-        if request.max_plans < 1:
-            raise InvalidRequest(f"at most {request.max_plans} plans were asked for")
-        plans = await coordinator.plan_segments(include_partial=request.include_partial)
-        plans = within_limit(plans[: request.max_plans])
-        return PlanSegmentsResponse(object_store_url=object_store_url, plans=plans)
-
-    return _handler(
-        access,
-        messages.decode_plan_request,
-        planned,
-        PlanSegmentsResponse,
-        messages.encode_plan_response,
+def segment_apis(
+    client: CoordinatorClient,
+    object_store_url: str,
+    running: RunningOperations,
+    authorizer: Authorizer,
+) -> Sequence[Api]:
+    """APIs to be added to a registry. `client` reaches all leaders; the URL holds no secrets."""
+    access = Access(authorizer)
+    # Another broker is asked by the operation that it does not pass on.
+    committing = passed_on(COMMIT_SEGMENTS_HERE, client, portion=None)
+    return (
+        coordinator_api(PLAN_SEGMENTS, planning(client, object_store_url), running, access),
+        coordinator_api(COMMIT_SEGMENTS, committing, running, access),
     )
 
 
-def commit_segments_handler(coordinator: Coordinator, access: Access) -> RawHandler:
-    """A handler for `ApiRegistry.add_raw`."""
+def planning(
+    client: CoordinatorClient, object_store_url: str
+) -> Call[PlanSegments, PlannedSegments | DisklessError]:
+    """Plans of those whom `client` asks, as many as fit into an answer."""
 
-    async def committed(segments: Sequence[RolledSegment]) -> CommitSegmentsResponse:
-        return CommitSegmentsResponse(
-            results=[
-                CommitSegmentsResult(*_code_of(commit.error), commit.is_duplicate)
-                for commit in await coordinator.commit_segments(segments)
-            ]
+    async def call(asked: PlanSegments, timeout_ms: int) -> Sequence[PlannedSegments]:
+        if asked.max_plans < 1:
+            raise InvalidRequest(f"at most {asked.max_plans} plans were asked for")
+        plans = await client.plan_segments(
+            include_partial=asked.include_partial, timeout_ms=timeout_ms
         )
+        return [PlannedSegments(_within_limit(plans[: asked.max_plans]), object_store_url)]
 
-    return _handler(
-        access,
-        messages.decode_commit_request,
-        committed,
-        CommitSegmentsResponse,
-        messages.encode_commit_response,
-    )
+    return call
 
 
-def _handler(
-    access: Access,
-    decode: Callable[[bytes], _Asked],
-    answer: Callable[[_Asked], Awaitable[_Answer]],
-    failure: Callable[[int, str], _Answer],
-    encode: Callable[[_Answer], bytes],
-) -> RawHandler:
-    async def handle(body: bytes, client: ClientInfo) -> bytes:
-        try:
-            asked = decode(body)
-        except InvalidRequest as error:
-            raise MustClose(str(error)) from error
-        try:
-            refused = access.refused_cluster(client, AclOperation.CLUSTER_ACTION)
-            if refused is not None:
-                raise refused
-            return encode(await answer(asked))
-        except DisklessError as error:
-            return encode(failure(*_code_of(error)))
-
-    return handle
-
-
-def _code_of(error: DisklessError | None) -> tuple[int, str]:
-    return kafka_code(error), error_message(error) or ""
-
-
-def within_limit(plans: Sequence[SegmentPlan]) -> Sequence[SegmentPlan]:
+def _within_limit(plans: Sequence[SegmentPlan]) -> Sequence[SegmentPlan]:
     """Returns as many as fit into an answer, and one in any case: else it would never be rolled."""
-    ends = list(accumulate(len(messages.encode_plan(plan)) for plan in plans))
+    ends = list(accumulate(len(_PLAN.write(plan)) for plan in plans))
     fitting = sum(end <= RESPONSE_BYTES_MAX for end in ends)
     return plans[: max(fitting, 1)]

@@ -5,7 +5,7 @@ import functools
 import inspect
 import struct
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 
 from diskless.loop.long_work import Steps
 from diskless.loop.read_turns import READS_MAX
-from diskless.ports import ClientInfo
 from diskless.server.registry import (
     Api,
     ApiRegistry,
@@ -412,46 +411,54 @@ async def test_an_error_of_the_whole_call_is_told_for_every_partition():
         assert fetched == struct.pack(">iih1siihqqii", 0, 1, 1, b"t", 1, 0, 56, -1, -1, -1, 0)
 
 
-@on_both_loops
-async def test_a_raw_api_maps_bytes_to_bytes_and_is_not_advertised():
-    async def reverse(body: bytes, client: ClientInfo) -> bytes:
-        return body[::-1]
+def private_api(answer: Callable[[Request], Awaitable[Reply]]) -> Api:
+    return Api(
+        key=10_000,
+        name="Private",
+        min_version=0,
+        max_version=0,
+        flexible_from=None,
+        handler=answer,
+        is_advertised=False,
+    )
 
-    registry = ApiRegistry()
-    registry.add_raw(10_000, "Reverse", reverse)
-    async with running_broker(apis=registry) as broker:
+
+async def call_private(client: RawClient, body: bytes = b"") -> None:
+    header = struct.pack(">hhih", 10_000, 0, 9, -1)
+    await client.send(struct.pack(">i", len(header) + len(body)) + header + body)
+
+
+@on_both_loops
+async def test_a_private_api_is_served_and_not_advertised():
+    async def reverse(request: Request) -> Reply:
+        return [request.body[::-1]]
+
+    async with running_broker(apis=ApiRegistry([private_api(reverse)])) as broker:
         client = await broker.connect()
-        body = b"stressed"
-        header = struct.pack(">hhih", 10_000, 0, 9, -1)
-        await client.send(struct.pack(">i", len(header) + len(body)) + header + body)
+        await call_private(client, b"stressed")
         assert await client.receive() == (9, b"desserts")
         keys = {item.api_key for item in (await client.call(18, 2)).api_keys}
         assert 10_000 not in keys
 
 
 @on_both_loops
-async def test_a_raw_api_can_refuse_by_closing():
-    async def refuse(body: bytes, client: ClientInfo) -> bytes:
+async def test_an_api_can_refuse_by_closing():
+    async def refuse(request: Request) -> Reply:
         raise MustClose("these bytes say nothing")
 
-    registry = ApiRegistry()
-    registry.add_raw(10_000, "Refuse", refuse)
-    async with running_broker(apis=registry) as broker:
+    async with running_broker(apis=ApiRegistry([private_api(refuse)])) as broker:
         client = await broker.connect()
-        header = struct.pack(">hhih", 10_000, 0, 9, -1)
-        await client.send(struct.pack(">i", len(header)) + header)
+        await call_private(client)
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"no answer possible": 1}
 
 
 def test_two_apis_may_not_share_a_key():
-    async def handle(body: bytes, client: ClientInfo) -> bytes:
-        return body
+    async def answer(request: Request) -> Reply:
+        return [request.body]
 
-    registry = ApiRegistry()
-    registry.add_raw(10_000, "First", handle)
-    with pytest.raises(ValueError, match="First"):
-        registry.add_raw(10_000, "Second", handle)
+    with pytest.raises(ValueError, match="Private"):
+        ApiRegistry([private_api(answer), private_api(answer)])
 
 
 # --- clients that go away
@@ -922,17 +929,15 @@ async def test_stopping_answers_what_was_asked_and_ends_parked_fetches():
 async def test_stopping_cuts_off_at_its_deadline_what_does_not_end():
     started = asyncio.Event()
 
-    async def hang(body: bytes, client: ClientInfo) -> bytes:
+    async def hang(request: Request) -> Reply:
         started.set()
         await asyncio.Event().wait()
-        return body
+        return None
 
-    registry = ApiRegistry()
-    registry.add_raw(10_000, "Hang", hang)
-    async with running_broker(apis=registry, stop_timeout_ms=50) as broker:
+    apis = ApiRegistry([private_api(hang)])
+    async with running_broker(apis=apis, stop_timeout_ms=50) as broker:
         client = await RawClient.connect(broker.server.address)
-        header = struct.pack(">hhih", 10_000, 0, 9, -1)
-        await client.send(struct.pack(">i", len(header)) + header)
+        await call_private(client)
         await started.wait()
     assert await client.is_closed_by_server()
     assert broker.server.statistics().request_bytes_held == 0

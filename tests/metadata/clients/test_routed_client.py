@@ -25,6 +25,7 @@ from metadata.operations import (
     Leader,
     ListedOffset,
     ListOffsets,
+    PlannedSegments,
 )
 from tests.support.coordinator_bench import batch
 from wal.clock import ManualClock
@@ -89,7 +90,9 @@ class Broker:
             return [BatchCommit(entry.partition.partition * 10) for entry in entries]
         if operation is LIST_OFFSETS:
             return [ListedOffset(7)] * len(entries)
-        return [self.found] * len(entries) if operation is FIND_BATCHES else [[self.host]]
+        if operation is FIND_BATCHES:
+            return [self.found] * len(entries)
+        return [PlannedSegments([self.host])]  # type: ignore[list-item]
 
 
 class Followed:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from metadata.clients import wire_client
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.wire_client import WireClient, connect_tcp
+from metadata.messages.brokers import PLAN_SEGMENTS_HERE
 from metadata.messages.commit_file import COMMIT_FILE
 from metadata.operations import (
     CommitFile,
@@ -129,7 +130,7 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
             await client.register_broker(asked, **timeout)
             return [None]
         case "CoordinatorPlanSegmentsHere":
-            return [await client.plan_segments(include_partial=asked, **timeout)]
+            return await client.call(PLAN_SEGMENTS_HERE, asked, **timeout)
         case "CoordinatorCommitSegmentsHere":
             return await client.commit_segments(asked, **timeout)
         case "CoordinatorAlterTopicConfigs":
