@@ -233,6 +233,7 @@ class PartitionGroups:
             request.instance_id,
             self._clock.monotonic(),
         )
+        self._groups.settle(group)
         if error is None and not self._store.certainly_leads():
             error = GroupCoordinatorUnavailable("it is not certain that this broker still leads")
         return error

@@ -472,6 +472,19 @@ async def test_a_classic_group_becomes_one_with_members_of_both_kinds(
     await heir.stop()
 
 
+async def test_what_a_classic_member_finds_out_with_its_heartbeat_is_stored_at_once(
+    bench: ConsumerBench,
+) -> None:
+    await bench.enter("a")
+    joined = await bench.join()
+    await bench.sync(joined)
+    stored = len(bench.store.writes)
+    bench.topics.grow("topic", 6)
+    assert isinstance(bench.heartbeat(joined), RebalanceInProgress)
+    await bench.settled()
+    assert bench.store.writes[stored:] == ["store_group group"]
+
+
 async def test_until_it_has_come_again_a_classic_member_keeps_what_it_had(
     bench: ConsumerBench,
 ) -> None:
