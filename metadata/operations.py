@@ -1,4 +1,4 @@
-"""The coordinator's operations as values, and the protocol that serves them.
+"""The coordinator's operations as values; metadata/clients/coordinator_client.py serves them.
 
 Requests are lists, answers are lists in the same order, and an error belongs to one entry: it is
 returned as a value in that entry, never raised for the whole call. What a call raises is what
@@ -12,7 +12,7 @@ docs/architecture.md, "Tiering").
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
@@ -350,72 +350,3 @@ class RegisteredBroker(NamedTuple):
     port: Int32
     rack: str
     incarnation: UUID
-
-
-class Coordinator(Protocol):
-    """Assigns offsets and remembers where everything is. Every call may be made concurrently."""
-
-    def topics(self) -> Mapping[str, TopicDescription]:
-        """All topics by name, from committed state; cheap, no I/O; do not modify."""
-        ...
-
-    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
-
-    async def create_topics(
-        self, topics: Sequence[CreateTopic]
-    ) -> Sequence[TopicDescription | DisklessError]: ...
-
-    async def create_partitions(
-        self, topics: Sequence[CreatePartitions]
-    ) -> Sequence[DisklessError | None]: ...
-
-    async def alter_topic_configs(
-        self, requests: Sequence[AlterTopicConfigs]
-    ) -> Sequence[AlteredTopicConfigs]: ...
-
-    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]: ...
-
-    async def commit_file(self, request: CommitFile) -> Sequence[BatchCommit]:
-        """Assign offsets to the batches of one WAL object; results match `batches` by position.
-
-        A second commit of the same key with the same content returns the first answer; other
-        content under a known key is Rejected. One bad batch fails alone.
-        """
-        ...
-
-    async def delete_records(
-        self, requests: Sequence[DeleteRecords]
-    ) -> Sequence[DeletedRecords]: ...
-
-    async def find_batches(
-        self,
-        requests: Sequence[FindBatches],
-        *,
-        max_bytes: int,
-        at_least_one: bool = True,
-    ) -> Sequence[FoundBatches]:
-        """Extents to read, in request order, at O(answer) cost.
-
-        `max_bytes` is shared over the request; the extent that crosses a limit is included; with
-        `at_least_one` the first non-empty partition gets one extent whatever the limits say.
-        """
-        ...
-
-    async def list_offsets(self, requests: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
-        """Strictly consistent: reflects every operation that was answered before this call."""
-        ...
-
-    async def allocate_producer_id(self) -> int:
-        """A producer id that was never given out before, and never will be again."""
-        ...
-
-    async def plan_segments(self, *, include_partial: bool = False) -> Sequence[SegmentPlan]:
-        """Plans not yet committed, after planning what segment.bytes / segment.ms make due.
-
-        `include_partial` plans the rest of every partition too, however small.
-        """
-        ...
-
-    async def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
-        """Swap batches for segments, atomically per call entry; idempotent by object key."""
-        ...

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from diskless.config import BrokerSettings, Config, explain_all
 from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, ClientInfo
+from metadata.clients.coordinator_client import Coordinator
 from metadata.clients.routed_client import RoutedClient
 from metadata.operations import (
     AlterTopicConfigs,
-    Coordinator,
     TopicDescription,
 )
 from wal.coordinates import TopicIdPartition

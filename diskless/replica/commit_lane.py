@@ -15,7 +15,8 @@ from typing import Protocol
 
 import structlog
 
-from metadata.operations import BatchCommit, CommitFile, Coordinator
+from metadata.clients.coordinator_client import Coordinator
+from metadata.operations import BatchCommit, CommitFile
 from wal.chunks.object_notes import (
     DUPLICATE,
     GIVEN_UP,

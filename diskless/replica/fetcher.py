@@ -29,7 +29,8 @@ from diskless.replica.log_ends import NOWHERE, LogEnds
 from diskless.replica.metadata_topic import LogPartition, LogRead, MetadataTopic
 from diskless.replica.purgatory import DelayedOperation, Purgatory
 from diskless.replica.served_topics import ServedTopics, Target
-from metadata.operations import Coordinator, FindBatches, TopicDescription
+from metadata.clients.coordinator_client import Coordinator
+from metadata.operations import FindBatches, TopicDescription
 from wal.coordinates import TopicIdPartition
 from wal.errors import ObjectNotFound
 

@@ -10,7 +10,8 @@ from diskless.ports import LEADER_EPOCH, ClientInfo, ListOffsetsPartition, ListO
 from diskless.replica.metadata_topic import LogPartition, MetadataTopic
 from diskless.replica.served_topics import ServedTopics, Target
 from diskless.replica.timestamp_search import TimestampSearch
-from metadata.operations import LATEST_TIERED_TIMESTAMP, Coordinator, ListOffsets
+from metadata.clients.coordinator_client import Coordinator
+from metadata.operations import LATEST_TIERED_TIMESTAMP, ListOffsets
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, FencedLeaderEpoch, InvalidRequest, UnknownLeaderEpoch
 

@@ -32,7 +32,8 @@ from diskless.replica.purgatory import DelayedOperation, Purgatory
 from diskless.replica.served_topics import ServedTopics
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_configs import compression_of, topic_rules
-from metadata.operations import BatchCommit, Coordinator, TopicDescription
+from metadata.clients.coordinator_client import Coordinator
+from metadata.operations import BatchCommit, TopicDescription
 from wal.chunks.write_loop import PendingBatch, WriteLoop
 from wal.clock import Clock
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition

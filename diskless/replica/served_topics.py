@@ -7,7 +7,8 @@ and refuse the same ones. The metadata topic is in no coordinator's list: it is 
 from uuid import UUID
 
 from diskless.replica.metadata_topic import LogPartition, MetadataTopic
-from metadata.operations import Coordinator, TopicDescription
+from metadata.clients.coordinator_client import Coordinator
+from metadata.operations import TopicDescription
 from wal.coordinates import TopicIdPartition
 from wal.errors import UnknownPartition, UnknownTopicId
 

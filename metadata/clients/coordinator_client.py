@@ -27,7 +27,7 @@ it as a whole: NotCoordinator, CommitFailed (nothing happened, try again), Commi
 Source: KIP-1164, "Diskless coordinator API".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 from uuid import UUID
@@ -117,7 +117,11 @@ class CoordinatorClient(Protocol):
     async def commit_file(
         self, request: ops.CommitFile, *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.BatchCommit]:
-        """Results match `request.batches` by position; every coordinator commits its share."""
+        """Results match `request.batches` by position; every coordinator commits its share.
+
+        A second commit of the same key with the same content returns the first answer; other
+        content under a known key is Rejected. One bad batch fails alone.
+        """
         return await self.call(COMMIT_FILE, CommitFileMessage(request), timeout_ms=timeout_ms)
 
     async def delete_records(
@@ -128,7 +132,10 @@ class CoordinatorClient(Protocol):
     async def list_offsets(
         self, requests: Sequence[ops.ListOffsets], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.ListedOffset]:
-        """Strictly consistent. Over a wire a timestamp gives the exact offset, never an extent."""
+        """Strictly consistent: reflects every operation that was answered before this call.
+
+        Over a wire a timestamp gives the exact offset, never an extent.
+        """
         return await self.call(kip.LIST_OFFSETS, requests, timeout_ms=timeout_ms)
 
     async def find_batches(
@@ -140,7 +147,12 @@ class CoordinatorClient(Protocol):
         batches_per_partition_max: int = BATCHES_PER_PARTITION_MAX,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Sequence[ops.FoundBatches]:
-        """May be stale; staleness alone never makes an offset out of range."""
+        """Extents to read, in request order, at O(answer) cost.
+
+        `max_bytes` is shared over the request; the extent that crosses a limit is included; with
+        `at_least_one` the first non-empty partition gets one extent whatever the limits say. May be
+        stale; staleness alone never makes an offset out of range.
+        """
         message = FindBatchesMessage(requests, max_bytes, batches_per_partition_max, at_least_one)
         return await self.call(FIND_BATCHES, message, timeout_ms=timeout_ms)
 
@@ -174,6 +186,10 @@ class CoordinatorClient(Protocol):
     async def plan_segments(
         self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.SegmentPlan]:
+        """Plans not yet committed, after planning what segment.bytes / segment.ms make due.
+
+        `include_partial` plans the rest of every partition too, however small.
+        """
         asked = ops.PlanSegments(include_partial)
         (planned,) = await self.call(between.PLAN_SEGMENTS_HERE, asked, timeout_ms=timeout_ms)
         return _or_raise(planned).plans
@@ -181,6 +197,7 @@ class CoordinatorClient(Protocol):
     async def commit_segments(
         self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.SegmentCommit]:
+        """Swap batches for segments, atomically per call entry; idempotent by object key."""
         return await self.call(between.COMMIT_SEGMENTS_HERE, segments, timeout_ms=timeout_ms)
 
     # -- producers and brokers --------------------------------------------------------------------
@@ -196,6 +213,16 @@ class CoordinatorClient(Protocol):
         """Register, or say that the broker is still alive; sent every few seconds."""
         (error,) = await self.call(between.REGISTER_BROKER, broker, timeout_ms=timeout_ms)
         _or_raise(error)
+
+
+class Coordinator(CoordinatorClient, Protocol):
+    """All coordinators of the cluster, and their topics as this broker has heard of them."""
+
+    def topics(self) -> Mapping[str, ops.TopicDescription]:
+        """All topics by name, from committed state; cheap, no I/O; do not modify."""
+        ...
+
+    def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None: ...
 
 
 class RemoteClient(CoordinatorClient, Protocol):

@@ -35,6 +35,7 @@ from metadata import operations as ops
 from metadata.clients.coordinator_client import (
     TIMEOUT_MS,
     Answer,
+    Coordinator,
     CoordinatorClient,
     RemoteClient,
     Request,
@@ -76,7 +77,7 @@ _logger = logging.getLogger(__name__)
 Endpoint = tuple[str, int]
 
 
-class RoutedClient(CoordinatorClient):
+class RoutedClient(Coordinator):
     """What a broker uses. Enter it; leaving closes its connections."""
 
     def __init__(

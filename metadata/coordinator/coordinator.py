@@ -179,7 +179,7 @@ class PartitionCoordinator:
     # -- data -------------------------------------------------------------------------------------
 
     async def commit_file(self, request: ops.CommitFile) -> Sequence[ops.BatchCommit]:
-        """See the protocol. Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown."""
+        """Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown."""
         commit = check_commit(request, self._settings)
         return await self._perform(
             lambda view, now_ms: decide_commit(
@@ -242,7 +242,7 @@ class PartitionCoordinator:
     # -- segments and files -----------------------------------------------------------------------
 
     async def plan_segments(self, *, include_partial: bool = False) -> Sequence[ops.SegmentPlan]:
-        """See the protocol; at most `plans_per_call_max` plans are outstanding at any time."""
+        """At most `plans_per_call_max` plans are outstanding at any time."""
         return await plan_segments(
             self.pipeline,
             self.replica,

@@ -24,12 +24,12 @@ from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.replica.replica_manager import BATCHES_AT_ONCE, ReplicaManager, append_failed
 from diskless.replica.timestamp_search import TimestampSearch
+from metadata.clients.coordinator_client import Coordinator
 from metadata.log.log_batch import encode_batch
 from metadata.operations import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
     BatchCommit,
-    Coordinator,
     FindBatches,
     FoundBatches,
     TopicDescription,
