@@ -10,19 +10,22 @@ from pathlib import Path
 from typing import Final
 
 from bench.connections import run_connections
+from bench.consuming import run_consume
 from bench.coordinator import run_backlog, run_commits, run_pipelined
 from bench.coordinator_starts import run_starts
 from bench.fetch import run_fetch
 from bench.groups import run_groups
 from bench.holds import run_holds
 from bench.hostile import run_hostile
-from bench.latency import run_latency, run_puts
+from bench.latency import run_latency
 from bench.memory import run_memory
 from bench.purgatory import run_purgatory
+from bench.puts import run_puts
 from bench.report import Report
 from bench.retention import run_retention
 from bench.roll import run_roll
-from bench.throughput import run_consume, run_produce
+from bench.slopes import run_slopes
+from bench.throughput import run_produce
 
 RESULTS: Final = Path("build/bench.json")
 ALL: Final = "all"
@@ -32,6 +35,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "consume": run_consume,
     "latency": run_latency,
     "puts": run_puts,
+    "slopes": run_slopes,
     "roll": run_roll,
     "memory": run_memory,
     "commits": run_commits,

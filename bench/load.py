@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 TOPIC = "bench"
 NO_SETTINGS: Final[Mapping[str, object]] = {}
@@ -55,6 +56,14 @@ def producer(bootstrap: str, settings: Mapping[str, object] = NO_SETTINGS) -> Pr
     )
 
 
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    """Create `topic`; it is there when this returns. Raises KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1)
+    for created in admin.create_topics([wanted], operation_timeout=60).values():
+        created.result()
+
+
 def produce(
     bootstrap: str,
     *,
@@ -64,7 +73,10 @@ def produce(
     topic: str = TOPIC,
     settings: Mapping[str, object] = NO_SETTINGS,
 ) -> Measured:
-    """Produce about `total_bytes`, all of them acknowledged when this returns."""
+    """Produce about `total_bytes`, all of them acknowledged when this returns.
+
+    The records of one call go to one partition, those of the next call to the next partition.
+    """
     client = producer(bootstrap, settings)
     failures: list[object] = []
 

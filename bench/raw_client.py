@@ -7,6 +7,7 @@ cost the measuring process little beside the broker that is measured.
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, Self
 
 from crc32c import crc32c
@@ -18,6 +19,8 @@ CLIENT_ID: Final = "bench"
 
 _LENGTH: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
+_PRODUCED: Final = struct.Struct(">ihqqq")
+"""Partition, error, base offset, time of the append, log start offset."""
 
 
 def text(value: str | None) -> bytes:
@@ -100,22 +103,30 @@ class RawClient(asyncio.Protocol):
         self._gone.set_result(None)
 
 
-def batch(value: bytes) -> bytes:
-    """A RecordBatch of one record."""
+def batch(value: bytes, producer_id: int = -1, sequence: int = 0) -> bytes:
+    """A RecordBatch of one record; of an idempotent producer where one is given."""
     record = b"\0\0\0\x01" + zigzag(len(value)) + value + b"\0"
     records = zigzag(len(record)) + record
     size = HEADER_BYTES + len(records)
+    epoch, base_sequence = (-1, -1) if producer_id < 0 else (0, sequence)
     head = HEADER.pack(
-        0, size - LENGTH_PREFIX_BYTES, -1, MAGIC_V2, 0, 0, 0, 0, 0, -1, -1, -1, 1
+        0, size - LENGTH_PREFIX_BYTES, -1, MAGIC_V2, 0, 0, 0, 0, 0, producer_id, epoch,
+        base_sequence, 1
     )  # fmt: skip
     checked = crc32c(head[CRC_START:] + records)
     return head[: CRC_START - 4] + checked.to_bytes(4, "big") + head[CRC_START:] + records
 
 
 def produce_body(topic: str, partition: int, records: bytes) -> bytes:
-    """Produce 7, acks=all."""
+    """Produce 7, acks=all, of one batch."""
+    return produce_many_body(topic, {partition: records})
+
+
+def produce_many_body(topic: str, batches: Mapping[int, bytes]) -> bytes:
+    """Produce 7, acks=all, of a batch for each of several partitions."""
     head = text(None) + struct.pack(">hi", -1, 30_000) + _LENGTH.pack(1) + text(topic)
-    return head + struct.pack(">ii", 1, partition) + data(records)
+    rows = b"".join(_LENGTH.pack(partition) + data(batches[partition]) for partition in batches)
+    return head + _LENGTH.pack(len(batches)) + rows
 
 
 def check_produced(answer: bytes) -> int:
@@ -125,3 +136,14 @@ def check_produced(answer: bytes) -> int:
     if error:
         raise RuntimeError(f"Produce was answered with error {error}")
     return int(base_offset)
+
+
+def check_produced_all(answer: bytes) -> None:
+    """Raises RuntimeError unless Produce 7 stored the batches of all partitions."""
+    (topic_length,) = _INT16.unpack_from(answer, 4)
+    position = 4 + 2 + topic_length
+    (count,) = _LENGTH.unpack_from(answer, position)
+    rows = answer[position + 4 : position + 4 + count * _PRODUCED.size]
+    errors = {row[1] for row in _PRODUCED.iter_unpack(rows)} - {0}
+    if errors:
+        raise RuntimeError(f"Produce was answered with errors {sorted(errors)}")

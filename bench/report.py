@@ -1,8 +1,13 @@
-"""Figures with their bounds: the table a person reads and the JSON a machine does."""
+"""Figures with their bounds: the table a person reads and the JSON a machine does.
+
+A figure of several runs is their median. The table shows the range beside it, and the JSON has it
+under the figure's key with `_low` and `_high`.
+"""
 
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +27,12 @@ class Figure(NamedTuple):
     unit: str = ""
     bound: str = ""
     note: str = ""
+    range: tuple[float, float] | None = None
+    """The lowest and the highest run of several."""
+
+    @property
+    def range_text(self) -> str:
+        return "" if self.range is None else "{:,.3g} … {:,.3g}".format(*self.range)
 
     @property
     def verdict(self) -> str:
@@ -41,9 +52,14 @@ class Report:
     def add(
         self, key: str, value: float, unit: str = "", *, bound: str = "", note: str = ""
     ) -> None:
-        figure = Figure(key, value, unit, bound, note)
-        self.figures.append(figure)
-        self._console.print(f"  {key} = {value:,.3f} {unit} {bound} {figure.verdict} {note}")
+        self._add(Figure(key, value, unit, bound, note))
+
+    def add_runs(
+        self, key: str, runs: Sequence[float], unit: str = "", *, bound: str = "", note: str = ""
+    ) -> None:
+        """Add the median of `runs`, with their range."""
+        range_ = (min(runs), max(runs))
+        self._add(Figure(key, statistics.median(runs), unit, bound, note, range_))
 
     def step(self, text: str) -> None:
         self._console.print(f"[bold]{text}[/bold]")
@@ -55,15 +71,22 @@ class Report:
             task = bar.add_task(text, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
+    def _add(self, figure: Figure) -> None:
+        self.figures.append(figure)
+        parts = (f"{figure.value:,.3f}", figure.unit, figure.bound, figure.verdict)
+        line = " ".join(part for part in (*parts, figure.range_text, figure.note) if part)
+        self._console.print(f"  {figure.key} = {line}", markup=False)
+
     def print(self) -> None:
         table = Table(title="diskless bench", box=None, header_style="bold")
-        for column in ("figure", "value", "unit", "bound", "", "how"):
+        for column in ("figure", "value", "range", "unit", "bound", "", "how"):
             table.add_column(column, justify="right" if column == "value" else "left")
         for figure in self.figures:
             style = "red" if figure.verdict == "MISSED" else None
             table.add_row(
                 figure.key,
                 f"{figure.value:,.3f}",
+                figure.range_text,
                 figure.unit,
                 figure.bound,
                 figure.verdict,
@@ -82,4 +105,11 @@ class Report:
         path.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
 
     def as_mapping(self) -> Mapping[str, float]:
-        return {figure.key: round(figure.value, 6) for figure in self.figures}
+        values: dict[str, float] = {}
+        for figure in self.figures:
+            values[figure.key] = round(figure.value, 6)
+            if figure.range is not None:
+                low, high = figure.range
+                values[f"{figure.key}_low"] = round(low, 6)
+                values[f"{figure.key}_high"] = round(high, 6)
+        return values

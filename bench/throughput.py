@@ -1,163 +1,179 @@
-"""Group `produce`: MB/s in, MB/s out at the tail, from cold WAL objects, from Parquet.
+"""Group `produce`: MB/s and processor time of each kind of producer, on a busy and an idle disk.
 
-Produce is compared with the sink in the same run, alternating, so that a slow minute of the machine
-hits both.
+Each round has a broker and a directory of its own. It measures all rows twice: once with the disk
+idle, after all that was written has reached it, and once right after a gigabyte was produced. A key
+without a suffix is the busy disk's, which is what a broker under load has; `_idle` is the other.
+The sink is measured in every round too, so that a slow minute of the machine hits both.
+
+A ratio is made within each round, and its median is reported.
 """
 
-import shutil
+import os
 import subprocess
 import sys
-import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from bench import load
 from bench.broker import BenchBroker, ResidentMemory, fresh_directory
 from bench.report import Report
 
-PARTITIONS = 12
-RECORD_BYTES = 1024
-SMALL_RECORD_BYTES = 100
-PRODUCE_BYTES = 1536 << 20
-SMALL_BYTES = 96 << 20
-CONSUME_BYTES = 512 << 20
-RUNS = 4
-RSS_BOUND_MIB = "≤ 300"
+ROUNDS: Final = 5
+PARTITIONS: Final = 12
+MANY_PARTITIONS: Final = 1_000
+MANY_BATCH_BYTES: Final = 50_000
+SMALL_RECORD_BYTES: Final = 100
+GIB: Final = 1 << 30
+BUSY: Final = ""
+IDLE: Final = "_idle"
+
+Progress = Callable[[int, int], None]
+Runs = Mapping[str, Sequence[float]]
+
+
+class Row(NamedTuple):
+    """One kind of producer. Its figures are `produce_<name>_…`."""
+
+    name: str
+    idempotent: bool
+    mib: int
+    partitions: int = PARTITIONS
+    record_bytes: int = 1024
+    batch_bytes: int = 1_000_000
+
+    def run(self, bootstrap: str, total_bytes: int) -> load.Measured:
+        return load.produce(
+            bootstrap,
+            record_bytes=self.record_bytes,
+            total_bytes=total_bytes,
+            partitions=self.partitions,
+            topic=topic_of(self.partitions),
+            settings={"enable.idempotence": self.idempotent, "batch.size": self.batch_bytes},
+        )
+
+
+PLAIN: Final = Row("plain", False, 640)
+ROWS: Final = (
+    PLAIN,
+    Row("idempotent", True, 448),
+    Row("single_partition_plain", False, 192, partitions=1),
+    Row("single_partition", True, 160, partitions=1),
+    Row("1000_partitions_plain", False, 128, MANY_PARTITIONS, batch_bytes=MANY_BATCH_BYTES),
+    Row("1000_partitions", True, 64, MANY_PARTITIONS, batch_bytes=MANY_BATCH_BYTES),
+    Row("100b_plain", False, 64, record_bytes=SMALL_RECORD_BYTES),
+    Row("100b", True, 64, record_bytes=SMALL_RECORD_BYTES),
+)
+"""Idempotent where the name does not say. librdkafka then has five requests of a batch each in
+flight, and no more than one for each partition."""
 
 
 def run_produce(report: Report) -> None:
-    """Produce against the sink, then consume at the tail, cold, and from Parquet."""
-    sink_runs: list[load.Measured] = []
-    broker_runs: list[load.Measured] = []
-    small_runs: list[load.Measured] = []
-    report.step("produce: 1 KiB records, batch.size 1 MB, 12 partitions, acks=all")
-    with fresh_directory() as directory:
-        sink = subprocess.Popen(
-            [sys.executable, "-m", "bench.sink", str(PARTITIONS)], stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert sink.stdout is not None
-            sink_address = f"127.0.0.1:{int(sink.stdout.readline())}"
-            with BenchBroker(directory / "data", {"num.partitions": PARTITIONS}) as broker:
+    """Every row against the sink, and each against what it is to keep up with."""
+    report.step("produce: 1 KiB records unless said, acks=all, on a busy disk and an idle one")
+    with report.progress("produce") as progress:
+        runs, resident_mib = measure_produce(progress=progress)
+    report.add_runs("sink_mb_per_s", runs["sink_mb_per_s"], "MB/s")
+    for disk in (BUSY, IDLE):
+        for row in ROWS:
+            report.add_runs(
+                f"produce_{row.name}{disk}_mb_per_s", runs[f"{row.name}{disk}_mb_per_s"], "MB/s"
+            )
+            report.add_runs(
+                f"produce_{row.name}{disk}_core_s_per_gib",
+                runs[f"{row.name}{disk}_core_s_per_gib"],
+                "core-s/GiB",
+            )
+        for key, part, whole, bound in (
+            ("produce_vs_sink", "plain", "sink", "≥ 0.45"),
+            ("produce_idempotent_vs_plain", "idempotent", "plain", "≥ 0.85"),
+            ("produce_single_partition_vs_12", "single_partition", "idempotent", "≥ 0.6"),
+            ("produce_1000_partitions_vs_12", "1000_partitions", "idempotent", "≥ 0.5"),
+        ):
+            parts = runs[f"{part}{disk}_mb_per_s"]
+            wholes = runs[f"{whole}{'' if whole == 'sink' else disk}_mb_per_s"]
+            ratios = [one / other for one, other in zip(parts, wholes, strict=True)]
+            report.add_runs(f"{key}{disk}", ratios, bound=bound, note=f"{part} ÷ {whole}")
+    report.add_runs(
+        "produce_core_s_per_gib",
+        runs["idempotent_core_s_per_gib"],
+        "core-s/GiB",
+        bound="≤ 1.6",
+        note="idempotent, 12 partitions",
+    )
+    report.add_runs("produce_mb_per_s", runs["plain_mb_per_s"], "MB/s", note="plain")
+    small = [mb_per_s * 1e6 / SMALL_RECORD_BYTES for mb_per_s in runs["100b_plain_mb_per_s"]]
+    report.add_runs("produce_100b_records_per_s", small, "records/s", bound="≥ 300000")
+    report.add_runs("rss_produce_mib", resident_mib, "MiB", bound="≤ 300")
+
+
+def measure_produce(
+    *,
+    rounds: int = ROUNDS,
+    rows: Sequence[Row] = ROWS,
+    busy_bytes: int = GIB,
+    scale: float = 1.0,
+    progress: Progress = lambda done, total: None,
+) -> tuple[Runs, Sequence[float]]:
+    """The figures of each round by key, and the largest resident set of each round's broker.
+
+    Keys are `<row><disk>_mb_per_s` and `<row><disk>_core_s_per_gib`, and `sink_mb_per_s`.
+    `scale` multiplies what the rows write.
+    """
+    runs: dict[str, list[float]] = defaultdict(list)
+    resident_mib: list[float] = []
+    steps = rounds * (2 * len(rows) + 1)
+    done = 0
+    with sink(PARTITIONS) as sink_address:
+        for _ in range(rounds):
+            with fresh_directory() as directory, _broker(directory) as broker:
                 with ResidentMemory(broker.pid) as memory:
-                    for _ in range(RUNS):
-                        for address, runs in (
-                            (sink_address, sink_runs),
-                            (broker.bootstrap, broker_runs),
-                        ):
-                            runs.append(
-                                load.produce(
-                                    address,
-                                    record_bytes=RECORD_BYTES,
-                                    total_bytes=PRODUCE_BYTES,
-                                    partitions=PARTITIONS,
-                                )
-                            )
-                for _ in range(RUNS):
-                    small_runs.append(
-                        load.produce(
-                            broker.bootstrap,
-                            record_bytes=SMALL_RECORD_BYTES,
-                            total_bytes=SMALL_BYTES,
-                            partitions=PARTITIONS,
-                            topic="small",
-                        )
-                    )
+                    PLAIN.run(broker.bootstrap, int(busy_bytes))
+                    for disk in (BUSY, IDLE):
+                        for row in rows:
+                            if disk == IDLE:
+                                os.sync()
+                            size = int((row.mib << 20) * scale)
+                            used_s = broker.cpu_s()
+                            measured = row.run(broker.bootstrap, size)
+                            used_s = broker.cpu_s() - used_s
+                            name = f"{row.name}{disk}"
+                            runs[f"{name}_mb_per_s"].append(measured.mb_per_s)
+                            runs[f"{name}_core_s_per_gib"].append(used_s / measured.bytes * GIB)
+                            done += 1
+                            progress(done, steps)
+                resident_mib.append(memory.peak_mib)
+            size = int((PLAIN.mib << 20) * scale)
+            runs["sink_mb_per_s"].append(PLAIN.run(sink_address, size).mb_per_s)
+            done += 1
+            progress(done, steps)
+    return runs, resident_mib
+
+
+def topic_of(partitions: int) -> str:
+    """Topics of different numbers of partitions are different ones; the sink knows one alone."""
+    return load.TOPIC if partitions == PARTITIONS else f"{load.TOPIC}-{partitions}"
+
+
+@contextmanager
+def sink(partitions: int) -> Iterator[str]:
+    """The address of a sink that runs while this is entered."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.sink", str(partitions)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
         finally:
-            sink.kill()
-            sink.wait()
-            assert sink.stdout is not None
-            sink.stdout.close()
-    sink_best, broker_best = load.best(sink_runs), load.best(broker_runs)
-    report.add("sink_mb_per_s", sink_best.mb_per_s, "MB/s")
-    report.add("produce_mb_per_s", broker_best.mb_per_s, "MB/s")
-    report.add(
-        "produce_vs_sink",
-        broker_best.mb_per_s / sink_best.mb_per_s,
-        bound="≥ 0.45",
-        note="best of alternating runs",
-    )
-    report.add(
-        "produce_100b_records_per_s",
-        load.best(small_runs).records_per_s,
-        "records/s",
-        bound="≥ 300000",
-    )
-    report.add("rss_produce_mib", memory.peak_mib, "MiB", bound=RSS_BOUND_MIB)
+            process.kill()
 
 
-def run_consume(report: Report) -> None:
-    """The same records read at the tail, from cold objects, and from Parquet."""
-    report.step("consume: tail, cold WAL objects, Parquet")
-    with fresh_directory() as directory:
-        data = directory / "data"
-        broker = BenchBroker(data, {"num.partitions": PARTITIONS})
-        with broker:
-            produced = load.best(
-                [
-                    load.produce(
-                        broker.bootstrap,
-                        record_bytes=RECORD_BYTES,
-                        total_bytes=CONSUME_BYTES,
-                        partitions=PARTITIONS,
-                    )
-                    for _ in range(2)
-                ]
-            )
-            report.add("consume_produce_mb_per_s", produced.mb_per_s, "MB/s", note="same set-up")
-            tail = _best_consume(broker, produced.records)
-            report.add("consume_tail_mb_per_s", tail.mb_per_s, "MB/s")
-            report.add("consume_tail_vs_produce", tail.mb_per_s / produced.mb_per_s, bound="≥ 1")
-        cold_runs = []
-        for _ in range(3):
-            _drop_local_copies(data)
-            with broker:
-                cold_runs.append(_consume_once(broker, produced.records))
-        cold = load.best(cold_runs)
-        report.add("consume_cold_mb_per_s", cold.mb_per_s, "MB/s")
-        report.add("consume_cold_vs_produce", cold.mb_per_s / produced.mb_per_s, bound="≥ 0.5")
-        with broker:
-            started = time.perf_counter()
-            subprocess.run(
-                [
-                    str(Path(sys.executable).parent / "diskless"),
-                    "tier",
-                    "--bootstrap",
-                    broker.bootstrap,
-                    "--once",
-                    "--all",
-                    "--master",
-                    "local[2]",
-                ],
-                check=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            report.add("tier_wall_s", time.perf_counter() - started, "s", note="with Spark's start")
-        parquet_runs = []
-        for _ in range(3):
-            _drop_local_copies(data)
-            with broker:
-                parquet_runs.append(_consume_once(broker, produced.records))
-        parquet = load.best(parquet_runs)
-        report.add("consume_parquet_mb_per_s", parquet.mb_per_s, "MB/s")
-        report.add(
-            "consume_parquet_vs_produce", parquet.mb_per_s / produced.mb_per_s, bound="≥ 0.4"
-        )
-
-
-def _best_consume(broker: BenchBroker, records: int) -> load.Measured:
-    return load.best([_consume_once(broker, records) for _ in range(3)])
-
-
-def _consume_once(broker: BenchBroker, records: int) -> load.Measured:
-    client = load.consumer(broker.bootstrap, PARTITIONS)
-    try:
-        return load.consume(client, records, RECORD_BYTES)
-    finally:
-        client.close()
-
-
-def _drop_local_copies(data: Path) -> None:
-    """What a broker finds on a new machine: the metadata and the bucket, no chunks, no caches."""
-    for name in ("wal", "cache"):
-        shutil.rmtree(data / name, ignore_errors=True)
+@contextmanager
+def _broker(directory: Path) -> Iterator[BenchBroker]:
+    """A broker with the topics of all rows."""
+    with BenchBroker(directory / "data", {"num.partitions": PARTITIONS}) as broker:
+        for partitions in sorted({row.partitions for row in ROWS}):
+            load.create_topic(broker.bootstrap, topic_of(partitions), partitions)
+        yield broker
