@@ -175,10 +175,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._receiver.commit(nbytes)
         self._last_activity = self._shared.clock.monotonic()
-        if not self.has_backlog() and self._receiver.has_more_than(BACKLOG_REQUESTS):
-            # Known before its first request begins.
-            self._backlog.begin(self._last_activity)
-        is_done = self._shared.turns.begin(self)
+        is_done = self._receiver.is_within_frame()
+        if is_done:
+            # Nothing to start; and what becomes ready to be answered asks for its own turn.
+            self._read_on()
+        else:
+            if not self.has_backlog() and self._receiver.has_more_than(BACKLOG_REQUESTS):
+                # Known before its first request begins.
+                self._backlog.begin(self._last_activity)
+            is_done = self._shared.turns.begin(self)
         if not is_done and not self._is_closed:
             # What is received now is for its next turn; more has time until then.
             self._receiver.stop()
@@ -246,14 +251,19 @@ class Connection(asyncio.BufferedProtocol):
             return len(self._queue) > 0
         if is_more:
             self._receiver.stop()
-        elif self._is_held_up():
+        else:
+            self._read_on()
+        return is_more
+
+    def _read_on(self) -> None:
+        """Read what comes next, unless there is a reason to wait."""
+        if self._is_held_up():
             self._receiver.pause()
         elif self.requests.must_wait(self._receiver.frame_bytes):
             self._receiver.read_little()
             self._receiver.pause()
         else:
             self._receiver.resume(self._last_activity)
-        return is_more
 
     # --- requests
 

@@ -6,7 +6,8 @@ before. A complete frame is detached from the receiving chain without a copy.
 
 How much is read at a time follows the client: a buffer is pinned by the smallest request in it, so
 an occasional small request must not sit in a large one, while a busy connection needs few system
-calls.
+calls. A client that fills what it is given gets up to SIZE_MAX: batches of a megabyte then arrive
+in two or three calls.
 
 A client that has sent a part of a frame owes the rest of it, as long as it is read from. How long
 it may take is in `socket.request.receive.timeout.ms`, for each MiB of the frame.
@@ -24,11 +25,13 @@ from diskless.protocol.header import (
 from diskless.protocol.wire import ProtocolError, Reader
 from diskless.server.registry import Api, ApiRegistry
 from diskless.server.server_settings import ServerSettings
-from wal.chunks.buffer import Borrower, BufferPool, ChainBuilder, FragmentChain
+from wal.chunks.buffer import SIZE_MAX, Borrower, BufferPool, ChainBuilder, FragmentChain
 from wal.clock import Clock
 
 _READ_BYTES_MIN: Final = 4 << 10
 _READ_BYTES_MAX: Final = 128 << 10
+_READS_OF_BUDGET: Final = 128
+"""A read may be larger where the memory of all requests is at least this many times as much."""
 _MIB: Final = 1 << 20
 
 _TLS_HANDSHAKE: Final = b"\x16\x03"
@@ -62,6 +65,8 @@ class FrameReceiver:
         self._apis = apis
         self._settings = settings
         self._clock = clock
+        share = settings.queued_max_request_bytes // _READS_OF_BUDGET
+        self._read_bytes_max: Final = min(max(share, _READ_BYTES_MAX), SIZE_MAX)
         self._is_reading = True
         self._read_bytes = _READ_BYTES_MIN
         self._start: FrameStart | None = None
@@ -86,7 +91,7 @@ class FrameReceiver:
     def commit(self, received_bytes: int) -> None:
         """The socket wrote `received_bytes` to the last `buffer`."""
         if received_bytes >= self._read_bytes:
-            self._read_bytes = min(self._read_bytes * 2, _READ_BYTES_MAX)
+            self._read_bytes = min(self._read_bytes * 2, self._read_bytes_max)
         elif received_bytes < self._read_bytes // 4:
             self._read_bytes = max(self._read_bytes // 2, _READ_BYTES_MIN)
         self._builder.commit(received_bytes)
@@ -94,6 +99,10 @@ class FrameReceiver:
     def read_little(self) -> None:
         """Begin with little again: many who waited go on at once."""
         self._read_bytes = _READ_BYTES_MIN
+
+    def is_within_frame(self) -> bool:
+        """Whether a frame that was looked at goes on beyond what was received of it."""
+        return self._start is not None and self._builder.received_bytes < self._start.size_bytes
 
     def has_frame(self) -> bool:
         """Whether `next_frame` would give one. Raises ProtocolError."""

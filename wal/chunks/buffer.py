@@ -41,7 +41,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 SIZE_MIN: Final = 512
-SIZE_MAX: Final = 128 * 1024
+SIZE_MAX: Final = 512 * 1024
 
 # Less room than this at the end of a fragment is not worth a system call; it is left unused.
 _ROOM_MIN_BYTES: Final = 4096
@@ -56,7 +56,7 @@ def _size_classes() -> tuple[int, ...]:
 
 SIZE_CLASSES: Final = _size_classes()
 """Steps of one and a half, so at most a third of a buffer is waste."""
-assert len(SIZE_CLASSES) == 15
+assert len(SIZE_CLASSES) == 19
 assert SIZE_CLASSES[8] == 13122
 
 
@@ -364,7 +364,7 @@ class ChainBuilder:
         self._filled = 0
 
     def writable(self, wanted_bytes: int) -> memoryview:
-        """Room to receive into: at least one byte, at best `wanted_bytes`, up to 128 KiB.
+        """Room to receive into: at least one byte, at best `wanted_bytes`, up to SIZE_MAX.
 
         Valid until the next call of any method.
         """

@@ -12,7 +12,7 @@ from diskless.server.registry import Api, ApiRegistry
 from diskless.server.request_budget import RequestBudget
 from diskless.server.server_settings import ServerSettings
 from tests.support.kafka_raw_client import frame
-from wal.chunks.buffer import BufferPool
+from wal.chunks.buffer import SIZE_MAX, BufferPool
 from wal.clock import ManualClock
 
 FRAME = frame(18, 0, 1, b"")
@@ -28,8 +28,10 @@ def _nothing(_: Any) -> None:
 class Rig(asyncio.ReadTransport):
     """A receiver whose transport notes whether it is read from."""
 
+    settings: ServerSettings = field(default_factory=ServerSettings)
     clock: ManualClock = field(default_factory=ManualClock)
     is_paused: bool = False
+    largest_read: int = 0
 
     def __post_init__(self) -> None:
         pool = BufferPool(LIMIT)
@@ -43,7 +45,7 @@ class Rig(asyncio.ReadTransport):
             pool,
             self.account,
             apis=ApiRegistry([api]),
-            settings=ServerSettings(),
+            settings=self.settings,
             clock=self.clock,
         )
 
@@ -56,6 +58,7 @@ class Rig(asyncio.ReadTransport):
     def receive(self, data: bytes) -> None:
         while data:
             buffer = self.receiver.buffer(little=False, no_more_than_the_frame=False)
+            self.largest_read = max(self.largest_read, len(buffer))
             count = min(len(data), len(buffer))
             buffer[:count] = data[:count]
             self.receiver.commit(count)
@@ -82,6 +85,24 @@ def test_frames_are_what_was_sent_however_it_is_cut(sizes, rng):
     assert found == sent
     rig.receiver.release()
     assert rig.account.held_bytes == 0
+
+
+def test_who_fills_what_it_is_given_gets_more_and_who_waits_in_a_frame_is_known_to():
+    rig = Rig()
+    rig.receive(frame(18, 0, 1, bytes(8 << 20))[: 4 << 20])
+    assert not rig.receiver.is_within_frame(), "nobody has looked at it"
+    assert rig.frames() == []
+    assert rig.receiver.is_within_frame()
+    assert rig.largest_read == SIZE_MAX
+    rig.receiver.release()
+    assert not rig.receiver.is_within_frame()
+
+
+def test_reads_stay_small_beside_the_memory_of_all_requests():
+    rig = Rig(ServerSettings(queued_max_request_bytes=2 << 20))
+    rig.receive(frame(18, 0, 1, bytes(8 << 20))[: 1 << 20])
+    assert 64 << 10 < rig.largest_read <= 150 << 10
+    rig.receiver.release()
 
 
 def test_more_than_so_many_frames_are_counted_by_their_lengths():

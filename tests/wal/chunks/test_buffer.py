@@ -40,10 +40,10 @@ def content(chain: FragmentChain) -> bytes:
     return b"".join(chain.views())
 
 
-def test_size_classes_are_the_published_fifteen() -> None:
+def test_size_classes_grow_by_a_half_each() -> None:
     assert SIZE_CLASSES == (
         512, 768, 1152, 1728, 2592, 3888, 5832, 8748, 13122, 19683, 29525, 44288, 66432, 99648,
-        131072,
+        149472, 224208, 336312, 504468, 524288,
     )  # fmt: skip
 
 
@@ -124,14 +124,15 @@ def test_preallocation_must_fit_the_classes_and_the_cap(preallocate: dict[int, i
 
 
 def test_a_share_keeps_its_bytes_after_the_chain_it_came_from_is_released() -> None:
-    pool = BufferPool(1 << 20)
-    data = random.Random(1).randbytes(300_000)
+    pool = BufferPool(4 * SIZE_MAX)
+    data = random.Random(1).randbytes(2 * SIZE_MAX + 100_000)
     chain = chain_of(pool, data)
-    share = chain.share(131_000, 100)
+    start = SIZE_MAX - 50
+    share = chain.share(start, 100)
     chain.release()
     # Both of the fragments that the share lies in are still taken; the third one is not.
     assert pool.statistics().in_use_bytes == 2 * SIZE_MAX
-    assert content(share) == data[131_000:131_100]
+    assert content(share) == data[start : start + 100]
     share.release()
     assert pool.statistics().in_use_bytes == 0
 
