@@ -133,6 +133,14 @@ class ReadSettings:
         why="age from which data is read around the memory cache, so that catch-up reads do not "
         "evict the tail",
     )
+    memory_idle_max_bytes: int = setting(
+        "fetch.memory.idle.max.bytes",
+        64 << 20,
+        minimum=0,
+        maximum=16 << 30,
+        why="memory of answers from chunks that is kept for the next ones; smaller: the system "
+        "clears memory for every large answer; larger: more memory kept while nobody reads",
+    )
     fetch_session_slots: int = setting(
         "max.incremental.fetch.session.cache.slots",
         1_000,

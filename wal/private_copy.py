@@ -10,11 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def unset_buffer(length_bytes: int) -> memoryview:
-    """Writable memory with anything in it; the caller fills all of it or drops it."""
-    return np.empty(length_bytes, np.uint8).data
-
-
 def joined_copy(views: Sequence[memoryview]) -> memoryview:
     """The bytes of `views` back to back, in memory of their own."""
     joined = np.empty(sum(map(len, views)), np.uint8)

@@ -1,5 +1,6 @@
-"""The partitions of a Fetch as columns, and the sessions that remember them.
+"""The partitions of a Fetch as columns, the sessions that remember them, memory to read into.
 
 - `fetch_rows`: from the request to the answer without a Python object for each partition
+- `read_memory`: memory that answers are read into
 - `fetch_sessions`: KIP-227: a consumer names its partitions once, and then only what changed
 """

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from diskless.fetch.fetch_sessions import FetchSessions
+from diskless.fetch.read_memory import ReadMemory
 from diskless.loop.long_work import LongWork
 from diskless.parts.coordination import Coordination
 from diskless.parts.foundation import Foundation
@@ -49,6 +50,7 @@ class ReadPath:
         self.reader: Final = BatchReader(
             directory=writes.directory,
             cache=self.cache,
+            memory=ReadMemory(config.read.memory_idle_max_bytes),
             segments=self.segments,
             executor=storage.executor,
             clock=clock,

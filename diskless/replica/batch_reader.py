@@ -36,6 +36,7 @@ from uuid import UUID
 
 import structlog
 
+from diskless.fetch.read_memory import ReadMemory
 from diskless.loop.long_work import LongWork, Steps
 from diskless.ports import Buffer
 from diskless.replica.batch_stamping import (
@@ -136,6 +137,7 @@ class BatchReader:
         *,
         directory: ChunkDirectory,
         cache: BlockReads,
+        memory: ReadMemory,
         segments: SegmentBatches,
         executor: Executor,
         clock: Clock,
@@ -144,6 +146,7 @@ class BatchReader:
     ) -> None:
         self._directory = directory
         self._cache = cache
+        self._memory = memory
         self._segments = segments
         self._executor = executor
         self._clock = clock
@@ -208,7 +211,7 @@ class BatchReader:
                 remote.append(self._fetch_object(extent))
                 remote_places.append(place)
         if own:
-            read = await self._in_thread(partial(_read_chunks, own))
+            read = await self._in_thread(partial(_read_chunks, own, self._memory))
             for place, piece in zip(own_places, read, strict=True):
                 if piece.error is None:
                     pieces[place] = piece
@@ -404,12 +407,16 @@ def _next_wave(answers: Sequence[_Answer], whole: _Whole) -> Steps[list[_Ask]]:
     return wave
 
 
-def _read_chunks(jobs: Sequence[tuple[SealedChunk, WalExtent]]) -> list[_Piece]:
+def _read_chunks(jobs: Sequence[tuple[SealedChunk, WalExtent]], memory: ReadMemory) -> list[_Piece]:
     """Runs in a thread: every extent from the chunk it was uploaded from."""
     pieces = []
+    region = memory.lend(sum(extent.length_bytes for _, extent in jobs))
+    end = 0
     for chunk, extent in jobs:
+        start, end = end, end + extent.length_bytes
+        buffer = region[start:end]
         try:
-            buffer = chunk.read_object_range(extent.byte_offset, extent.length_bytes)
+            chunk.read_object_range(extent.byte_offset, buffer)
             pieces.append(_Piece(extent, CHUNK, buffer))
         except OSError as error:
             failed = StorageFailed(f"chunk of {extent.object_key}: {error}")

@@ -216,3 +216,10 @@ class Outcomes:
     ) -> None:
         for position in positions:
             self._tell(chunk.tokens[position], type(error).__name__)
+
+
+def object_range(chunk: SealedChunk, start: int, length: int) -> bytes:
+    """Bytes [start, start + length) of the chunk's object, read from the chunk."""
+    content = bytearray(length)
+    chunk.read_object_range(start, memoryview(content))
+    return bytes(content)

@@ -27,7 +27,6 @@ from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptChunk, OutOfBounds, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
-from wal.private_copy import unset_buffer
 
 COMMITTED_MAGIC: Final = b"DLSCHDNE"
 COMMITTED: Final = struct.Struct(">8sIIQ4s")
@@ -192,23 +191,21 @@ class SealedChunk:
         """The .data file, for a `with` statement. Raises: ChunkLost, StorageFailed."""
         return self._open_data(self)
 
-    def read_object_range(self, start: int, length: int) -> memoryview:
-        """Bytes [start, start + length) of the object, from this chunk; blocks on the disk.
+    def read_object_range(self, start: int, content: memoryview) -> None:
+        """Fill `content` with the object's bytes from `start` on; blocks on the disk.
 
-        The caller owns the answer. The range must lie within the batches; it need not follow their
+        The range must lie within the batches; it need not follow their
         borders. The bytes are not checked: readers check each batch's CRC, as they do for bytes
         from anywhere else.
         Raises: OutOfBounds, StorageFailed (deleted in the meantime, or unreadable), CorruptChunk
         (the file is too short).
         """
-        pieces = self._extents_of(start, length)
-        content = unset_buffer(length)
+        pieces = self._extents_of(start, len(content))
         with self.pinned(), self.open_data() as data:
             filled = 0
             for offset, size in pieces:
                 self._fill(data, content[filled : filled + size], offset)
                 filled += size
-        return content
 
     @contextmanager
     def pinned(self) -> Iterator[None]:

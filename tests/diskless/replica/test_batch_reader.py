@@ -17,12 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskless.fetch.read_memory import KEPT_FROM_BYTES, ReadMemory
 from diskless.loop.long_work import SLICE_S, LongWork
 from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
 from diskless.replica.batch_stamping import BATCHES_AT_ONCE
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from tests.support.batch_builder import Row, build_batch
 from tests.support.profiles import examples
+from tests.support.until import until
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import PendingBatch
 from wal.chunks.chunk_directory import ChunkDirectory
@@ -119,6 +121,7 @@ class Setting(NamedTuple):
     reader: BatchReader
     store: FaultyStore
     cache: ObjectCache
+    memory: ReadMemory
     segments: FakeSegments
     directory: ChunkDirectory
     clock: ManualClock
@@ -176,18 +179,20 @@ async def in_place(
     )
     directory.recover()
     segments = FakeSegments()
+    memory = ReadMemory(1 << 20)
     with ThreadPoolExecutor(1) as executor:
         async with ObjectCache(store, settings=ObjectCacheSettings(block_bytes=4096)) as cache:
             reader = BatchReader(
                 directory=directory,
                 cache=cache,
+                memory=memory,
                 segments=segments,
                 executor=executor,
                 clock=clock,
                 long_work=LongWork(seconds or clock.monotonic),
                 cold_after_ms=COLD_AFTER_MS,
             )
-            yield Setting(reader, store, cache, segments, directory, clock)
+            yield Setting(reader, store, cache, memory, segments, directory, clock)
     directory.close()
 
 
@@ -660,6 +665,30 @@ async def test_a_range_the_chunk_does_not_have_is_asked_of_the_store(setting: Se
     result = await setting.read(beyond)
     assert result.size_bytes == 0
     assert isinstance(result.error, CorruptObject)
+
+
+async def test_memory_of_an_answer_is_not_read_into_while_the_answer_is_there(
+    setting: Setting,
+) -> None:
+    sent = [batch(bytes([number]) * KEPT_FROM_BYTES) for number in range(3)]
+    reads = []
+    for number, data in enumerate(sent):
+        chunk = setting.chunk_of(data)
+        reads.append(extent_of(chunk.object_key, [data], start=chunk.plan.extents[0].byte_offset,
+                               base_offset=number))  # fmt: skip
+    first = await setting.read(reads[0])
+    slow_reader = memoryview(first.records[0])[100:]
+    seen = bytes(slow_reader)
+    del first
+    for extent in reads[1:]:
+        result = await setting.read(extent)
+        assert offsets_of(result) == [(extent.base_offset, extent.last_offset)]
+        del result
+        # The thread that read it may hold it for a moment longer.
+        await until(lambda: setting.memory.idle_bytes == 2 * KEPT_FROM_BYTES)
+    assert slow_reader == seen
+    slow_reader.release()
+    assert setting.memory.idle_bytes == 4 * KEPT_FROM_BYTES
 
 
 # Old data

@@ -13,6 +13,7 @@ from tests.support.write_path import (
     SETTINGS,
     FaultyDisk,
     batch_bytes,
+    object_range,
     open_directory,
     sealed,
 )
@@ -37,7 +38,7 @@ def batches(number: int) -> Batches:
 def stored(chunk: SealedChunk) -> list[bytes]:
     """The chunk's batches, read through its files."""
     return [
-        bytes(chunk.read_object_range(extent.byte_offset, extent.length_bytes))
+        bytes(object_range(chunk, extent.byte_offset, extent.length_bytes))
         for extent in chunk.plan.extents
     ]
 

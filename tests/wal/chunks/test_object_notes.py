@@ -21,6 +21,7 @@ from tests.support.write_path import (
     TOPIC_B,
     batch_bytes,
     object_bytes,
+    object_range,
     sealed,
 )
 from wal.chunks.chunk import CHUNK_HEADER_BYTES, META_RECORD_BYTES
@@ -305,7 +306,7 @@ def test_a_committed_chunk_is_recognised_with_its_notes(tmp_path: Path) -> None:
     found = again.locate(chunk.object_key)
     assert found is not None
     start, size = first.byte_offset, first.length_bytes
-    assert found.read_object_range(start, size) == body[start : start + size]
+    assert object_range(found, start, size) == body[start : start + size]
 
 
 # --- the order of one broker's objects ------------------------------------------------------------

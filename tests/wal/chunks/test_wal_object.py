@@ -16,6 +16,7 @@ from tests.support.write_path import (
     B0,
     batch_bytes,
     object_bytes,
+    object_range,
     open_directory,
     sealed,
 )
@@ -299,7 +300,7 @@ def test_excluded_batches_are_left_out_and_the_rest_moves_up(tmp_path: Path) -> 
     assert whole[OBJECT_HEADER_BYTES : -len(plan.footer)] == b"".join(
         MIXED[position][1] for position in plan.positions
     )
-    assert chunk.read_object_range(OBJECT_HEADER_BYTES, 10) == MIXED[4][1][:10]
+    assert object_range(chunk, OBJECT_HEADER_BYTES, 10) == MIXED[4][1][:10]
 
 
 @given(
