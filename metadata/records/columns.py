@@ -11,9 +11,11 @@ column, which has at least one byte per entry: nothing is allocated for a count 
 back.
 
 Arithmetic is modulo 2**64 throughout, so any 64-bit number survives, in differences too. A column
-is encoded and decoded with a few NumPy operations, whatever its length.
+is encoded and decoded with a few NumPy operations, whatever its length; `pack_numbers` gives the
+same bytes for numbers that are few and not in an array.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -23,6 +25,7 @@ from wal.columns import Int64s
 from wal.wire.fields import FieldReader, uvarint, zigzag
 
 _MODULUS: Final = 1 << 64
+_SIGN: Final = 1 << 63
 _WORD_BYTES: Final = 8
 
 
@@ -53,6 +56,23 @@ def pack_column(numbers: Int64s, *, is_leading: bool = False) -> bytes:
     words = np.ascontiguousarray(difference(numbers, smallest), "<i8")
     entries = words.view(np.uint8).reshape(count, _WORD_BYTES)[:, :width]
     return b"".join((front, bytes((width,)), zigzag(smallest), entries.tobytes()))
+
+
+def pack_numbers(numbers: Sequence[int], *, is_leading: bool = False) -> bytes:
+    """The bytes of a column of a few numbers, each taken modulo 2**64."""
+    count = len(numbers)
+    front = uvarint(count + 1)
+    if not count:
+        return front + b"\x00\x00"
+    smallest, greatest = min(numbers), max(numbers)
+    if smallest < -_SIGN or greatest >= _SIGN:
+        numbers = [(number + _SIGN) % _MODULUS - _SIGN for number in numbers]
+        smallest, greatest = min(numbers), max(numbers)
+    if smallest == greatest and not is_leading:
+        return front + b"\x00" + zigzag(smallest)
+    width = ((greatest - smallest).bit_length() + 7) // 8 or 1
+    entries = [(number - smallest).to_bytes(width, "little") for number in numbers]
+    return b"".join((front, bytes((width,)), zigzag(smallest), *entries))
 
 
 def read_column(reader: FieldReader, count: int | None) -> Int64s:

@@ -1,8 +1,8 @@
 """FileCommitted, the one metadata record whose size and speed matter: values, and bytes.
 
 A WAL object carries thousands of batches, so its record keeps them column by column, in memory
-(`CommittedBatches`) and in the log. Nothing here runs a Python loop over batches except where one
-looks at them one by one.
+(`CommittedBatches`) and in the log. Nothing here runs a Python loop over batches, except where
+there are few of them, or where one looks at them one by one.
 
 The record's version is 1 and ours. Version 0 is KIP-1164's schema, which takes 61 bytes per batch
 and says the same; nothing here writes or reads it (frame: metadata/records/records.py, *column*:
@@ -48,9 +48,22 @@ from uuid import UUID
 
 import numpy as np
 
-from metadata.records.columns import difference, pack_column, read_column, total
-from wal.columns import Columns, Int64s, column, tuples
-from wal.coordinates import SEQUENCE_MASK, ByteOffset, ObjectKey, Offset, TopicIdPartition
+from metadata.records.columns import (
+    difference,
+    pack_column,
+    pack_numbers,
+    read_column,
+    total,
+)
+from wal.columns import FEW_MAX, Columns, Int64s, column, tuples
+from wal.coordinates import (
+    NO_SEQUENCE,
+    SEQUENCE_MASK,
+    ByteOffset,
+    ObjectKey,
+    Offset,
+    TopicIdPartition,
+)
 from wal.errors import CorruptLog
 from wal.wire.fields import (
     INT8,
@@ -205,11 +218,12 @@ class FileCommittedRecord:
 
 def encode_file_committed(record: FileCommittedRecord) -> bytes:
     """Raises ValueError or struct.error for a number that its field cannot hold."""
-    batches = CommittedBatches.of(record.batches)
-    batches.check()
     if len(record.request_digest) != REQUEST_DIGEST_BYTES:
         raise ValueError(f"a request digest has {REQUEST_DIGEST_BYTES} bytes")
-    indexes = [partition.partition for partition in batches.partitions]
+    if isinstance(record.batches, CommittedBatches) or len(record.batches) > FEW_MAX:
+        partitions, body = _columns(record, CommittedBatches.of(record.batches))
+    else:
+        partitions, body = _few_columns(record, record.batches)
     parts = [
         compact_string(record.object_key),
         INT8.pack(record.object_format),
@@ -222,16 +236,23 @@ def encode_file_committed(record: FileCommittedRecord) -> bytes:
     ]
     topics: list[bytes] = []
     topic_count = 0
-    for topic_id, runs in groupby(batches.partitions, lambda partition: partition[0]):
+    for topic_id, runs in groupby(partitions, lambda partition: partition[0]):
         topics += (topic_id.bytes, uvarint(len([*runs])), NO_TAGS)
         topic_count += 1
-    if indexes and not (min(indexes) >= -(1 << 31) and max(indexes) < 1 << 31):
-        raise ValueError("a partition index has more than 32 bits")
+    return b"".join((*parts, uvarint(topic_count + 1), *topics, *body))
+
+
+_Encoded = tuple[Sequence[TopicIdPartition], Sequence[bytes]]
+"""The partitions of the runs, and the bytes behind the topics."""
+
+
+def _columns(record: FileCommittedRecord, batches: CommittedBatches) -> _Encoded:
+    batches.check()
+    indexes = [partition.partition for partition in batches.partitions]
+    _check_indexes(indexes)
     starts = batches.run_starts
     span = difference(batches.last_offset, batches.base_offset)
-    parts += (
-        uvarint(topic_count + 1),
-        *topics,
+    body = (
         pack_column(column(indexes), is_leading=True),
         pack_column(batches.run_lengths),
         pack_column(batches.base_offset[starts]),
@@ -250,19 +271,110 @@ def encode_file_committed(record: FileCommittedRecord) -> bytes:
         pack_column(
             difference(batches.last_sequence, _last_sequences(batches.base_sequence, span))
         ),
-        _tags(record, batches),
     )
-    return b"".join(parts)
-
-
-def _tags(record: FileCommittedRecord, batches: CommittedBatches) -> bytes:
-    fields = {}
     moved = difference(batches.position, np.arange(len(batches)))
-    if moved.any():
-        fields[POSITIONS_TAG] = pack_column(moved)
+    return batches.partitions, (*body, _tags(record, pack_column(moved) if moved.any() else b""))
+
+
+def _few_columns(record: FileCommittedRecord, batches: Sequence[CommittedBatch]) -> _Encoded:
+    """`_columns` in a loop over the batches."""
+    stored = [*zip(*batches, strict=True)] if batches else [()] * len(CommittedBatch._fields)
+    if batches:
+        _check_few(stored[1:])
+    partitions: list[TopicIdPartition] = []
+    run_lengths: list[int] = []
+    first_offsets: list[int] = []
+    computed: list[tuple[int, ...]] = []
+    before: CommittedBatch | None = None
+    committed_at_ms = record.committed_at_ms
+    for place, batch in enumerate(batches):
+        byte_gap = offset_gap = 0
+        if before is not None:
+            byte_gap = batch.byte_offset - before.byte_offset - before.byte_size
+        if before is None or (
+            batch.partition is not before.partition and batch.partition != before.partition
+        ):
+            partitions.append(batch.partition)
+            run_lengths.append(1)
+            first_offsets.append(batch.base_offset)
+        else:
+            run_lengths[-1] += 1
+            offset_gap = batch.base_offset - before.last_offset - 1
+        span = batch.last_offset - batch.base_offset
+        expected = NO_SEQUENCE
+        if batch.base_sequence >= 0:
+            expected = batch.base_sequence + span & SEQUENCE_MASK
+        computed.append(
+            (
+                byte_gap,
+                span,
+                offset_gap,
+                batch.log_append_time_ms - committed_at_ms,
+                batch.max_timestamp_ms - committed_at_ms,
+                batch.last_sequence - expected,
+                batch.position - place,
+            )
+        )
+        before = batch
+    indexes = [partition.partition for partition in partitions]
+    _check_indexes(indexes)
+    (byte_gaps, spans, offset_gaps, append_times, max_timestamps, sequence_gaps, moved) = (
+        zip(*computed, strict=True) if computed else [()] * 7
+    )
+    magic, byte_size, kind, *producers = (stored[place] for place in _STORED_AS_THEY_ARE)
+    body = (
+        pack_numbers(indexes, is_leading=True),
+        pack_numbers(run_lengths),
+        pack_numbers(first_offsets),
+        INT32.pack(batches[0].byte_offset if batches else 0),
+        pack_numbers(byte_size, is_leading=True),
+        pack_numbers(byte_gaps),
+        pack_numbers(spans),
+        pack_numbers(offset_gaps),
+        pack_numbers(append_times),
+        pack_numbers(max_timestamps),
+        pack_numbers(magic),
+        pack_numbers(kind),
+        *map(pack_numbers, producers),
+        pack_numbers(sequence_gaps),
+    )
+    return partitions, (*body, _tags(record, pack_numbers(moved) if any(moved) else b""))
+
+
+_STORED_AS_THEY_ARE: Final = [
+    CommittedBatch._fields.index(name)
+    for name in (
+        "magic",
+        "byte_size",
+        "timestamp_type",
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
+    )
+]
+
+
+_LIMITS: Final = tuple((name, _BITS.get(name, 64)) for name in CommittedBatch._fields[1:])
+
+
+def _check_few(stored: Sequence[Sequence[int]]) -> None:
+    """`CommittedBatches.check` for fields from `position` on. Raises ValueError."""
+    for (name, bits), numbers in zip(_LIMITS, stored, strict=True):
+        limit = 1 << bits - 1
+        if min(numbers) < -limit or max(numbers) >= limit:
+            raise ValueError(f"{name} of a batch has more than {bits} bits")
+
+
+def _check_indexes(indexes: Sequence[int]) -> None:
+    if indexes and not (min(indexes) >= -(1 << 31) and max(indexes) < 1 << 31):
+        raise ValueError("a partition index has more than 32 bits")
+
+
+def _tags(record: FileCommittedRecord, moved: bytes) -> bytes:
+    fields = {POSITIONS_TAG: moved} if moved else {}
     if record.refused:
         for tag, numbers in zip(REFUSED_TAGS, zip(*record.refused, strict=True), strict=True):
-            fields[tag] = pack_column(column(numbers), is_leading=tag == REFUSED_TAGS[0])
+            fields[tag] = pack_numbers(numbers, is_leading=tag == REFUSED_TAGS[0])
     return tag_section(fields)
 
 

@@ -1,6 +1,7 @@
 """The coordinator's decisions, as functions of the state and a request; no I/O of their own.
 
-- `commit_request`, `commit`: a commit: checked, decided
+- `commit_request`, `commit`: a commit: checked, decided; `commit_rows` has the rule for its
+  batches, `commit_columns` the same for many at once
 - `topics`, `quotas`, `brokers`, `groups`: topics and partitions; quotas of clients; which brokers
   there are; which coordinator a consumer group has
 - `files`: what comes next for a WAL object; `segments`: segments planned and committed

@@ -5,64 +5,30 @@ object key: a key that was committed before, or is pending, gets the first answe
 became of its batches since. A batch that is refused (no such partition, stale epoch, sequence out
 of order) or that is a duplicate is refused alone.
 
-All batches of a file are decided together, column by column. One by one go only those of a producer
-of whose batches one does not simply follow the one before it.
+The batches of a file are decided together: a few in a loop (metadata/rules/commit_rows.py), many
+column by column (metadata/rules/commit_columns.py).
 
-Source: KIP-1164, DisklessCommitFile; Kafka's ProducerAppendInfo (metadata/state/producer_state.py).
+Source: KIP-1164, DisklessCommitFile.
 """
 
 from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import Generic, NamedTuple, TypeVar
 
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import BatchCommit
-from metadata.records.file_committed import CommittedBatches
-from metadata.records.records import (
-    FileCommittedRecord,
-    MetadataRecord,
-    RefusedBatch,
-)
-from metadata.rules.commit_request import CheckedCommit, ProducerGroups
+from metadata.records.records import FileCommittedRecord, MetadataRecord
+from metadata.rules.commit_columns import decide_columns, producers_of_columns
+from metadata.rules.commit_request import CheckedCommit
 from metadata.rules.commit_request import check_commit as check_commit
-from metadata.state.commit_answer import (
-    REFUSAL_CODES,
-    Answer,
-    commits_of,
-    pack_answer,
-    unpack_answer,
-)
-from metadata.state.image import PartitionState, ProducerKey
-from metadata.state.producer_state import (
-    ProducerBatch,
-    ProducerBatches,
-    ProducerState,
-    ProducerWindow,
-    States,
-    all_follow,
-    appended,
-    check_sequence,
-    grouped_by_producer,
-    states_array,
-    states_list,
-    unpack_window,
-    with_batch,
-)
+from metadata.rules.commit_rows import DecidedBatches, decide_rows, producers_of_rows
+from metadata.state.commit_answer import commits_of, unpack_answer
+from metadata.state.image import ProducerKey
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.batch_extents import BatchExtents
-from wal.columns import Int64s, column
-from wal.coordinates import ObjectKey
-from wal.errors import ObjectExpired, Rejected, UnknownPartition
-from wal.records.record_batch import MAGIC_V2
-
-_UNKNOWN: Final = -1
-"""The surrogate key of a partition that does not exist; others are offsets."""
-_UNKNOWN_PARTITION: Final = REFUSAL_CODES[UnknownPartition]
+from wal.coordinates import BatchExtent, ObjectKey
+from wal.errors import ObjectExpired, Rejected
 
 _Answer = TypeVar("_Answer")
-_Bools = npt.NDArray[np.bool_]
 
 
 class Decision(NamedTuple, Generic[_Answer]):
@@ -79,29 +45,10 @@ def owns_first(owner_ids: Sequence[int], coordinator_id: int) -> bool:
 
 def producers_of(commit: CheckedCommit, view: SpeculativeView) -> Sequence[ProducerKey]:
     """The producers whose state deciding `commit` needs, each once."""
-    if not commit.has_producers:
-        return ()
-    if (commit.partition_ids == _UNKNOWN).any():
-        states = view.partitions(commit.columns.partitions)
-        _grouped(commit, column(_UNKNOWN if state is None else state.id for state in states))
-    return commit.by_producer[0].keys
-
-
-def _grouped(commit: CheckedCommit, partition_ids: Int64s) -> ProducerGroups:
-    """`commit.by_producer` for these partitions; a partition may have come or gone."""
-    if commit.by_producer and np.array_equal(commit.partition_ids, partition_ids):
-        return commit.by_producer[0]
-    columns = commit.columns
-    ids = partition_ids[columns.partition_of]
-    which = np.flatnonzero((columns.producer_id >= 0) & (ids != _UNKNOWN))
-    order, starts = grouped_by_producer(ids[which], columns.producer_id[which])
-    which = which[order]
-    firsts = which[starts]
-    keys = [*zip(ids[firsts].tolist(), columns.producer_id[firsts].tolist(), strict=True)]
-    groups = ProducerGroups(which, starts, keys)
-    commit.partition_ids[:] = partition_ids
-    commit.by_producer[:] = [groups]
-    return groups
+    batches = commit.batches
+    if isinstance(batches, BatchExtents):
+        return producers_of_columns(view, batches)
+    return producers_of_rows(view, batches)
 
 
 def decide_commit(
@@ -129,7 +76,9 @@ def decide_commit(
     if known is not None and known.standing is FileStanding.COMMITTED:
         if known.request_digest != commit.digest:
             raise Rejected(f"{key} was committed with other content")
-        return Decision((), commits_of(unpack_answer(known.answer), commit.columns))
+        return Decision(
+            (), commits_of(unpack_answer(known.answer), BatchExtents.of(request.batches))
+        )
     if known is not None and known.standing is not FileStanding.HANDED_OVER:
         raise ObjectExpired(f"{key} was given up: whoever looked for orphans deletes it")
     if (
@@ -140,50 +89,20 @@ def decide_commit(
         # may delete it, trusting that it stays unknown.
         raise ObjectExpired(f"{key} is older than {settings.max_commit_age_ms} ms or was forgotten")
 
-    columns = commit.columns
-    of = columns.partition_of
-    states = view.partitions(columns.partitions)
-    partition_ids = column(_UNKNOWN if state is None else state.id for state in states)
-    log_starts = column(0 if state is None else state.log_start_offset for state in states)
-    high_watermarks = column(0 if state is None else state.high_watermark for state in states)
-    is_known = (partition_ids != _UNKNOWN)[of]
-    answer = Answer.empty(len(of))
-    answer.refusal[~is_known] = _UNKNOWN_PARTITION
-
-    checked = None
-    if commit.has_producers:
-        groups = _grouped(commit, partition_ids)
-        checked = _check_producers(
-            view,
-            columns,
-            groups,
-            answer,
-            now_ms=now_ms,
-            steady_ms=steady_ms,
-            expiration_ms=settings.producer_expiration_ms,
-        )
-    is_accepted = (answer.refusal == 0) & (answer.is_duplicate == 0)
-    base_offset, ends = _assign(columns, is_accepted, high_watermarks)
-    has_offset = is_known & (answer.refusal == 0)
-    answer.log_start_offset[has_offset] = log_starts[of][has_offset]
-    answer.base_offset[is_accepted] = base_offset[is_accepted]
-    answer.log_append_time_ms[is_accepted] = now_ms
-    if checked is not None:
-        checked.give_offsets_to_duplicates(answer)
-        view.put_producers(checked.states_after(is_accepted, base_offset, now_ms))
-
-    view.put_partitions(
-        {
-            partition: _with_high_watermark(state, end)
-            for partition, state, end in zip(columns.partitions, states, ends.tolist(), strict=True)
-            if state is not None and end > state.high_watermark
-        }
+    decided = _decide(
+        view,
+        commit.batches,
+        now_ms=now_ms,
+        steady_ms=steady_ms,
+        expiration_ms=settings.producer_expiration_ms,
     )
+    view.put_partitions(decided.partitions)
+    view.put_producers(decided.producers)
     view.put_file(
         key,
         KnownFile(
             commit.digest,
-            pack_answer(answer),
+            decided.packed,
             is_owner=known is not None or owns_first(request.owner_ids, view.coordinator_id),
         ),
     )
@@ -194,187 +113,25 @@ def decide_commit(
         uploader_broker_id=request.uploader_broker_id,
         owner_ids=tuple(request.owner_ids),
         committed_at_ms=now_ms,
-        batches=_accepted(columns, np.flatnonzero(is_accepted), base_offset, now_ms),
-        refused=_refused(answer, np.flatnonzero(~is_accepted)),
+        batches=decided.accepted,
+        refused=decided.refused,
         request_digest=commit.digest,
     )
-    return Decision((record,), commits_of(answer, columns))
+    return Decision((record,), decided.commits)
 
 
-def _with_high_watermark(state: PartitionState, high_watermark: int) -> PartitionState:
-    # A third of what _replace takes.
-    return PartitionState._make((*state[:4], high_watermark, *state[5:]))
-
-
-def _assign(
-    columns: BatchExtents, is_accepted: _Bools, high_watermarks: Int64s
-) -> tuple[Int64s, Int64s]:
-    """(base offset per batch, where each partition ends); a refused batch takes no offsets."""
-    of = columns.partition_of
-    if not len(of):
-        return of, high_watermarks
-    order = np.argsort(of, kind="stable")
-    counts = np.where(is_accepted, columns.record_count, 0)[order]
-    before = np.cumsum(counts) - counts
-    starts = np.searchsorted(of[order], np.arange(len(high_watermarks)))
-    base_offset = np.empty_like(before)
-    base_offset[order] = before + (high_watermarks - before[starts])[of[order]]
-    return base_offset, high_watermarks + np.add.reduceat(counts, starts)
-
-
-def _accepted(
-    columns: BatchExtents, which: Int64s, base_offset: Int64s, now_ms: int
-) -> CommittedBatches:
-    if len(which) < len(columns):
-        columns = columns.take(which)
-    starts = columns.run_starts
-    base = base_offset[which]
-    return CommittedBatches(
-        partitions=[columns.partitions[place] for place in columns.partition_of[starts].tolist()],
-        run_lengths=np.diff(np.append(starts, len(which))),
-        position=which,
-        magic=np.full(len(which), MAGIC_V2),
-        byte_offset=columns.byte_offset,
-        byte_size=columns.length_bytes,
-        base_offset=base,
-        last_offset=base + columns.record_count - 1,
-        log_append_time_ms=np.full(len(which), now_ms),
-        max_timestamp_ms=columns.max_timestamp_ms,
-        timestamp_type=columns.timestamp_type,
-        producer_id=columns.producer_id,
-        producer_epoch=columns.producer_epoch,
-        base_sequence=columns.base_sequence,
-        last_sequence=columns.last_sequence,
-    )
-
-
-def _refused(answer: Answer, which: Int64s) -> Sequence[RefusedBatch]:
-    numbers = (
-        which,
-        answer.refusal[which],
-        answer.base_offset[which],
-        answer.log_append_time_ms[which],
-        answer.log_start_offset[which],
-    )
-    return tuple(map(RefusedBatch._make, zip(*(each.tolist() for each in numbers), strict=True)))
-
-
-# -- producers ----------------------------------------------------------------------------------
-
-
-class _CheckedProducers(NamedTuple):
-    """The batches that have a producer, after their sequences' check."""
-
-    columns: BatchExtents
-    groups: ProducerGroups
-    states: States
-    of_same_file: Sequence[tuple[int, int]]
-    """(duplicate, the batch of the same file that it repeats)."""
-
-    def give_offsets_to_duplicates(self, answer: Answer) -> None:
-        """Gives duplicates of batches of this file their offsets, unknown when they were found."""
-        for duplicate, first in self.of_same_file:
-            answer.base_offset[duplicate] = answer.base_offset[first]
-            answer.log_append_time_ms[duplicate] = answer.log_append_time_ms[first]
-
-    def states_after(
-        self, is_accepted: _Bools, base_offset: Int64s, now_ms: int
-    ) -> dict[ProducerKey, ProducerState]:
-        """The states of the producers of which anything was accepted."""
-        which, starts, keys = self.groups
-        states = self.states
-        is_in = is_accepted[which]
-        if not is_in.all():
-            lengths = np.diff(np.append(starts, len(which)))
-            group = np.repeat(np.arange(len(keys)), lengths)
-            which, group = which[is_in], group[is_in]
-            if not len(which):
-                return {}
-            starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-            states = states[group[starts]]
-            keys = [keys[place] for place in group[starts].tolist()]
-        batches = _batches(self.columns, which, starts)
-        after = appended(states, batches, base_offset[which], np.full(len(which), now_ms))
-        return dict(zip(keys, states_list(after), strict=True))
-
-
-def _batches(columns: BatchExtents, which: Int64s, starts: Int64s) -> ProducerBatches:
-    return ProducerBatches(
-        starts=starts,
-        epoch=columns.producer_epoch[which],
-        base_sequence=columns.base_sequence[which],
-        last_sequence=columns.last_sequence[which],
-    )
-
-
-def _check_producers(
+def _decide(
     view: SpeculativeView,
-    columns: BatchExtents,
-    groups: ProducerGroups,
-    answer: Answer,
+    batches: BatchExtents | Sequence[BatchExtent],
     *,
     now_ms: int,
     steady_ms: int,
     expiration_ms: int,
-) -> _CheckedProducers | None:
-    """Mark in `answer` what is refused or a duplicate; None when there is nothing to check."""
-    which, starts, keys = groups
-    if not keys:
-        return None
-    states = states_array(view.producers(keys))
-    batches = _batches(columns, which, starts)
-    of_same_file: list[tuple[int, int]] = []
-    ends = batches.ends
-    for group in np.flatnonzero(~all_follow(states, batches)).tolist():
-        state = view.producer(keys[group])
-        _check_one(
-            None if state is None else unpack_window(state),
-            columns,
-            which[starts[group] : ends[group]].tolist(),
-            answer,
-            of_same_file,
-            now_ms=now_ms,
-            steady_ms=steady_ms,
-            expiration_ms=expiration_ms,
+) -> DecidedBatches:
+    if isinstance(batches, BatchExtents):
+        return decide_columns(
+            view, batches, now_ms=now_ms, steady_ms=steady_ms, expiration_ms=expiration_ms
         )
-    return _CheckedProducers(columns, groups, states, of_same_file)
-
-
-def _check_one(
-    window: ProducerWindow | None,
-    columns: BatchExtents,
-    which: Sequence[int],
-    answer: Answer,
-    of_same_file: list[tuple[int, int]],
-    *,
-    now_ms: int,
-    steady_ms: int,
-    expiration_ms: int,
-) -> None:
-    """The batches of one producer on one partition, one after the other."""
-    last_sequences = columns.last_sequence
-    for place in which:
-        epoch = int(columns.producer_epoch[place])
-        base_sequence = int(columns.base_sequence[place])
-        last_sequence = int(last_sequences[place])
-        verdict = check_sequence(
-            window,
-            epoch=epoch,
-            base_sequence=base_sequence,
-            last_sequence=last_sequence,
-            now_ms=steady_ms,
-            expiration_ms=expiration_ms,
-        )
-        if verdict is None:
-            # Its offset is not known yet: it depends on all batches of the partition before it.
-            pending = ProducerBatch(base_sequence, last_sequence, -1 - place, now_ms)
-            window = with_batch(window, epoch, pending)
-        elif isinstance(verdict, ProducerBatch):
-            answer.is_duplicate[place] = 1
-            if verdict.base_offset < 0:
-                of_same_file.append((place, -1 - verdict.base_offset))
-            else:
-                answer.base_offset[place] = verdict.base_offset
-                answer.log_append_time_ms[place] = verdict.append_time_ms
-        else:
-            answer.refusal[place] = REFUSAL_CODES[verdict]
+    return decide_rows(
+        view, batches, now_ms=now_ms, steady_ms=steady_ms, expiration_ms=expiration_ms
+    )

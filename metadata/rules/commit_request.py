@@ -1,14 +1,15 @@
 """Checks a commit request: what can be said of it without any state.
 
 That it holds together, which content it has (the digest that a re-sent commit is recognised by),
-and when its key was minted. metadata/rules/commit.py decides about it then.
+and when its key was minted. metadata/rules/commit.py decides about it then. A few batches are
+checked one by one, many column by column; what is said of them is the same.
 """
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,8 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, CommitFile
 from metadata.records.records import REQUEST_DIGEST_BYTES
 from wal.batch_extents import BatchExtents
-from wal.columns import Int64s, row_type
-from wal.coordinates import LOG_APPEND_TIME
+from wal.columns import FEW_MAX, Int64s, row_type
+from wal.coordinates import LOG_APPEND_TIME, BatchExtent
 from wal.errors import Rejected
 from wal.stores.object_store import check_object_key
 from wal.ulid import minted_ms
@@ -27,22 +28,12 @@ _INT32_MAX: Final = 2**31 - 1
 _INT16_MAX: Final = 2**15 - 1
 
 _DIGESTED_FILE: Final = struct.Struct("<bqq")
+_DIGESTED_FIELDS: Final = struct.Struct("<16siqiiIqbqhiq")
 _DIGESTED_BATCH: Final = row_type(
-    struct.Struct("<16siqiiIqbqhiq"),
+    _DIGESTED_FIELDS,
     "topic_id partition byte_offset length_bytes record_count crc max_timestamp_ms timestamp_type"
     " producer_id producer_epoch base_sequence request_id",
 )
-
-
-class ProducerGroups(NamedTuple):
-    """The batches that have a producer and a partition, by (partition, producer id)."""
-
-    which: Int64s
-    """Which batches they are; in request order within a group."""
-    starts: Int64s
-    """Where in `which` each group starts."""
-    keys: Sequence[tuple[int, int]]
-    """(partition's surrogate key, producer id) of each group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +41,12 @@ class CheckedCommit:
     """A commit request that holds together."""
 
     request: CommitFile
-    columns: BatchExtents
+    batches: BatchExtents | Sequence[BatchExtent]
+    """Those of the request: as columns, unless they are few."""
     digest: bytes
     """Identifies the request's content."""
     minted_ms: int
     """When the object's key was minted, which is before its upload began."""
-    partition_ids: Int64s
-    """The surrogate key of each of `columns.partitions`, -1 until it was found. They never
-    change."""
-    by_producer: list[ProducerGroups] = field(default_factory=list)
-    """Made once, from `partition_ids`; empty before."""
-
-    @property
-    def has_producers(self) -> bool:
-        return bool((self.columns.producer_id >= 0).any())
 
 
 def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedCommit:
@@ -90,25 +73,76 @@ def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedC
     for number in (request.uploader_broker_id, *request.owner_ids):
         if not -_INT32_MAX <= number <= _INT32_MAX:
             raise Rejected(f"{key}: {number} is not a broker or coordinator id")
+    if len(request.batches) <= FEW_MAX:
+        few = [*request.batches]
+        _check_few(request, few)
+        return CheckedCommit(
+            request=request, batches=few, digest=_digest_of_few(request, few), minted_ms=minted
+        )
     try:
         columns = BatchExtents.of(request.batches)
     except ValueError as error:
         raise Rejected(f"{key}: {error}") from error
-    _check_extents(request, columns)
+    check_extents(request, columns)
     return CheckedCommit(
-        request=request,
-        columns=columns,
-        digest=_digest(request, columns),
-        minted_ms=minted,
-        partition_ids=np.full(len(columns.partitions), -1),
+        request=request, batches=columns, digest=digest_of(request, columns), minted_ms=minted
     )
+
+
+# -- a few batches ------------------------------------------------------------------------------
+
+
+def _check_few(request: CommitFile, batches: Sequence[BatchExtent]) -> None:
+    size = request.file_size_bytes
+    for batch in batches:
+        if not _is_sound(batch, size):
+            raise _unsound(request, batch)
+    end = 0
+    for start, length in sorted((batch.byte_offset, batch.length_bytes) for batch in batches):
+        if start < end:
+            raise _overlap(request, start)
+        end = start + length
+
+
+def _is_sound(batch: BatchExtent, size: int) -> bool:
+    partition, start, length, count, crc, _, kind, producer_id, epoch, sequence, _ = batch
+    return (
+        start >= 0
+        and length >= 1
+        and start + length <= size
+        and 1 <= count <= _INT32_MAX
+        and 0 <= crc < 1 << 32
+        and 0 <= kind <= LOG_APPEND_TIME
+        and 0 <= partition.partition <= _INT32_MAX
+        and (
+            0 <= epoch <= _INT16_MAX and 0 <= sequence <= _INT32_MAX
+            if producer_id >= 0
+            else -1 - _INT16_MAX <= epoch <= 0 and -1 - _INT32_MAX <= sequence <= 0
+        )
+    )
+
+
+def _digest_of_few(request: CommitFile, batches: Sequence[BatchExtent]) -> bytes:
+    pack = _DIGESTED_FIELDS.pack
+    try:
+        digested = [
+            pack(partition.topic_id.bytes, partition.partition, *numbers)
+            for partition, *numbers in batches
+        ]
+    except struct.error as error:
+        raise Rejected(f"{request.object_key}: {error}") from error
+    return _digest(request, b"".join(digested))
+
+
+# -- many as columns ----------------------------------------------------------------------------
 
 
 def _within(numbers: Int64s, smallest: int, greatest: int) -> npt.NDArray[np.bool_]:
     return (numbers >= smallest) & (numbers <= greatest)
 
 
-def _check_extents(request: CommitFile, columns: BatchExtents) -> None:
+def check_extents(request: CommitFile, columns: BatchExtents) -> None:
+    """Raises Rejected."""
     size = request.file_size_bytes
     start, length = columns.byte_offset, columns.length_bytes
     has_producer = columns.producer_id >= 0
@@ -126,19 +160,28 @@ def _check_extents(request: CommitFile, columns: BatchExtents) -> None:
     )
     fine[fine] = start[fine] + length[fine] <= size
     if not fine.all():
-        batch = columns.at(int(np.flatnonzero(~fine)[0]))
-        raise Rejected(f"{request.object_key}: not a batch of this object: {batch}")
+        raise _unsound(request, columns.at(int(np.flatnonzero(~fine)[0])))
     end = start + length
     if (start[1:] < end[:-1]).any():
         order = np.argsort(start, kind="stable")
         overlap = np.flatnonzero(start[order][1:] < end[order][:-1])
         if len(overlap):
-            at = start[order][int(overlap[0]) + 1]
-            raise Rejected(f"{request.object_key}: extents overlap at byte {at}")
+            raise _overlap(request, int(start[order][int(overlap[0]) + 1]))
 
 
-def _digest(request: CommitFile, columns: BatchExtents) -> bytes:
+def digest_of(request: CommitFile, columns: BatchExtents) -> bytes:
     """16 bytes over the object and all its batches; who uploaded it does not matter."""
-    file = _DIGESTED_FILE.pack(request.object_format, request.file_size_bytes, len(columns))
-    digested = columns.rows(_DIGESTED_BATCH)
-    return blake2b(file + digested.tobytes(), digest_size=REQUEST_DIGEST_BYTES).digest()
+    return _digest(request, columns.rows(_DIGESTED_BATCH).tobytes())
+
+
+def _digest(request: CommitFile, digested: bytes) -> bytes:
+    file = _DIGESTED_FILE.pack(request.object_format, request.file_size_bytes, len(request.batches))
+    return blake2b(file + digested, digest_size=REQUEST_DIGEST_BYTES).digest()
+
+
+def _unsound(request: CommitFile, batch: BatchExtent) -> Rejected:
+    return Rejected(f"{request.object_key}: not a batch of this object: {batch}")
+
+
+def _overlap(request: CommitFile, at: int) -> Rejected:
+    return Rejected(f"{request.object_key}: extents overlap at byte {at}")

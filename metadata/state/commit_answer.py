@@ -1,8 +1,10 @@
 """Stores the answer to a commit, and turns it into a list of `BatchCommit`s.
 
-The first answer and the answer to a re-sent commit are the same columns, decided or read back, and
-go through the same function (`commits_of`), so they are equal by construction. Errors are stored as
+The first answer and the answer to a re-sent commit are the same numbers, decided or read back, and
+their errors come from the same function, so they are equal by construction. Errors are stored as
 the code that the metadata record has for them; their text is made from the request alone.
+
+A few answers are rows (`BatchAnswer`), many are columns (`Answer`); the bytes are the same.
 
 Stored is one column (metadata/records/columns.py) per field of `Answer`, in its order, the first
 one leading.
@@ -14,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from metadata.operations import BatchCommit
-from metadata.records.columns import pack_column, read_column
+from metadata.records.columns import pack_column, pack_numbers, read_column
 from wal.batch_extents import BatchExtents
 from wal.columns import Int64s, tuples
 from wal.coordinates import BatchExtent
@@ -45,6 +47,16 @@ _TEXTS: Final[Mapping[type[Rejected], str]] = {
 }
 
 
+class BatchAnswer(NamedTuple):
+    """The answer for one batch; `refusal` 0 = it has an offset."""
+
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    refusal: int = 0
+    is_duplicate: int = 0
+
+
 class Answer(NamedTuple):
     """The answers for all batches of a request, in its order; `refusal` 0 = it has an offset."""
 
@@ -69,6 +81,12 @@ def pack_answer(answer: Answer) -> bytes:
     return b"".join((pack_column(first, is_leading=True), *map(pack_column, others)))
 
 
+def pack_answers(answers: Sequence[BatchAnswer]) -> bytes:
+    """`pack_answer` for a few."""
+    first, *others = zip(*answers, strict=True) if answers else [()] * len(BatchAnswer._fields)
+    return b"".join((pack_numbers(first, is_leading=True), *map(pack_numbers, others)))
+
+
 def unpack_answer(data: bytes) -> Answer:
     """The inverse of `pack_answer`. Raises CorruptState."""
     reader = FieldReader(data, "a stored answer")
@@ -79,6 +97,18 @@ def unpack_answer(data: bytes) -> Answer:
     except CorruptLog as error:
         raise CorruptState(str(error)) from error
     return answer
+
+
+def commits_of_few(
+    answers: Sequence[BatchAnswer], batches: Sequence[BatchExtent]
+) -> Sequence[BatchCommit]:
+    """`commits_of` for a few."""
+    return [
+        BatchCommit(error=_error(answer.refusal, batch))
+        if answer.refusal
+        else BatchCommit(*answer[:3], bool(answer.is_duplicate))
+        for answer, batch in zip(answers, batches, strict=True)
+    ]
 
 
 def commits_of(answer: Answer, batches: BatchExtents) -> Sequence[BatchCommit]:

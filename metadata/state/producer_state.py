@@ -25,8 +25,10 @@ every batch does, namely follow, is told and applied for all of them at once (`a
 `check_sequence`, one by one.
 """
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, NamedTuple, NewType
 
 import numpy as np
@@ -52,6 +54,9 @@ _STATE: Final = np.dtype(
     [("epoch", "<i2"), ("count", "<u2"), ("batches", _BATCH, WINDOW), ("checksum", "<i8")]
 )
 assert _STATE.itemsize == 132
+_ONE_STATE: Final = struct.Struct("<hH" + "iiqq" * WINDOW + "q")
+assert _ONE_STATE.size == _STATE.itemsize
+_BATCH_FIELDS: Final = 4
 _FRONT_BYTES: Final = 4
 _CHECKSUM_AT: Final = 124
 
@@ -142,10 +147,21 @@ def with_batch(window: ProducerWindow | None, epoch: int, batch: ProducerBatch) 
 
 def unpack_window(state: ProducerState) -> ProducerWindow:
     """The state, for a look at each of its batches."""
-    (fields,) = np.frombuffer(state, _STATE).tolist()
-    epoch, count, batches, _ = fields
-    # Python's integers: NumPy's 32-bit ones have no sequence after the last one.
-    return ProducerWindow(epoch, tuple(map(ProducerBatch._make, batches[:count].tolist())))
+    epoch, count, *numbers = _ONE_STATE.unpack(state)
+    batches = [
+        ProducerBatch._make(numbers[start : start + _BATCH_FIELDS])
+        for start in range(0, count * _BATCH_FIELDS, _BATCH_FIELDS)
+    ]
+    return ProducerWindow(epoch, tuple(batches))
+
+
+def pack_window(window: ProducerWindow, checksum: int = 0) -> ProducerState:
+    """The inverse of `unpack_window`; `checksum` is that of its row."""
+    epoch, batches = window
+    unused = (0,) * _BATCH_FIELDS * (WINDOW - len(batches))
+    return ProducerState(
+        _ONE_STATE.pack(epoch, len(batches), *chain.from_iterable(batches), *unused, checksum)
+    )
 
 
 def states_array(states: Iterable[ProducerState | None]) -> States:

@@ -1,5 +1,6 @@
 """FileCommitted records: column by column, and what no decoder may swallow."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -8,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.records.columns import difference, pack_column, read_column, total
+from metadata.records.columns import (
+    difference,
+    pack_column,
+    pack_numbers,
+    read_column,
+    total,
+)
 from metadata.records.file_committed import (
     REFUSED_TAGS,
     CommittedBatch,
@@ -17,7 +24,7 @@ from metadata.records.file_committed import (
     RefusedBatch,
 )
 from metadata.records.records import decode_record, encode_record
-from wal.columns import column
+from wal.columns import FEW_MAX, column
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import FieldReader, tag_section, uvarint
@@ -126,6 +133,9 @@ int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @given(st.lists(int64, max_size=50) | st.lists(int8, max_size=50), st.booleans())
 def test_a_column_comes_back_as_it_was(numbers: list[int], is_leading: bool) -> None:
+    assert pack_numbers(numbers, is_leading=is_leading) == pack_column(
+        column(numbers), is_leading=is_leading
+    )
     data = pack_column(column(numbers), is_leading=is_leading)
     reader = FieldReader(data, "test")
     found = read_column(reader, None if is_leading else len(numbers))
@@ -220,6 +230,15 @@ files = st.builds(
 @given(files)
 def test_every_file_comes_back_as_it_was(record: FileCommittedRecord) -> None:
     assert decode_record(encode_record(record)) == record
+
+
+@given(files)
+def test_batches_in_columns_have_the_bytes_of_batches_in_a_list(
+    record: FileCommittedRecord,
+) -> None:
+    assert isinstance(record.batches, tuple)
+    in_columns = replace(record, batches=CommittedBatches.of(record.batches))
+    assert encode_record(in_columns) == encode_record(record)
 
 
 @given(files)
@@ -371,9 +390,10 @@ def test_a_file_that_contradicts_itself_is_refused(find: str, replace: str, prob
     ids=lambda change: next(iter(change)),
 )
 def test_a_number_that_does_not_fit_is_refused_by_name(change: dict[str, Any]) -> None:
-    record = file_of(batch(PARTITION, 0, 0, 0)._replace(**change))
-    with pytest.raises(ValueError, match="FileCommittedRecord"):
-        encode_record(record)
+    few = [batch(PARTITION, 0, 0, 0)._replace(**change)]
+    for batches in (few, few * (FEW_MAX + 1)):
+        with pytest.raises(ValueError, match="FileCommittedRecord"):
+            encode_record(file_of(*batches))
 
 
 def test_a_digest_of_another_length_is_refused() -> None:

@@ -1,7 +1,13 @@
-"""Deciding whole files column by column gives what deciding batch by batch gives."""
+"""Deciding whole files gives what deciding batch by batch gives: a few in a loop, many as columns.
+
+Files of these tests are small; `deciding` makes the columns decide them all the same.
+"""
 
 import random
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -12,6 +18,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
 from metadata.records.records import decode_record, encode_record
+from metadata.rules import commit_request
 from metadata.rules.commit import decide_commit, producers_of
 from metadata.rules.commit_request import check_commit
 from metadata.state.image import CommittedImage, PartitionState, ProducerKey
@@ -20,11 +27,12 @@ from metadata.state.producer_state import (
     ProducerBatch,
     ProducerWindow,
     check_sequence,
+    pack_window,
     unpack_window,
     with_batch,
 )
 from metadata.state.speculative import SpeculativeView
-from tests.metadata.state.test_producer_state import pack_window
+from wal.batch_extents import BatchExtents
 from wal.clock import ManualClock
 from wal.coordinates import (
     NO_PRODUCER_EPOCH,
@@ -49,10 +57,24 @@ NOW_MS = 1_704_067_200_000
 EXPIRATION_MS = 1_000
 SETTINGS = CoordinatorSettings(producer_expiration_ms=EXPIRATION_MS)
 KEY = wal_object_key(mint_ulid(ManualClock(NOW_MS), random.Random(1)))
+OTHER_KEY = wal_object_key(mint_ulid(ManualClock(NOW_MS), random.Random(2)))
 CODES = {UnknownPartition: 3, OutOfOrderSequence: 45, StaleProducerEpoch: 47}
 
 KNOWN = [TopicIdPartition(UUID(int=topic), index) for topic in (1, 2) for index in (0, 1)]
 UNKNOWN = [TopicIdPartition(UUID(int=2), 7), TopicIdPartition(UUID(int=3), 0)]
+
+
+FEW: Final = "few"
+COLUMNS: Final = "columns"
+both_ways = pytest.mark.parametrize("way", [FEW, COLUMNS])
+
+
+@contextmanager
+def deciding(way: str) -> Iterator[None]:
+    """How requests that are checked here are decided."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit_request, "FEW_MAX", 10_000 if way == FEW else -1)
+        yield
 
 
 class Expected(NamedTuple):
@@ -225,14 +247,18 @@ def known_windows(
     return {key: unpack_window(state) for key, state in states.items() if state is not None}
 
 
+@both_ways
 @given(files(), partition_states, befores)
 def test_a_file_is_decided_as_if_batch_by_batch(
+    way: str,
     request_: CommitFile,
     partitions: dict[TopicIdPartition, PartitionState],
     windows: dict[ProducerKey, ProducerWindow],
 ) -> None:
     view = view_of(partitions, windows)
-    commit = check_commit(request_, SETTINGS)
+    with deciding(way):
+        commit = check_commit(request_, SETTINGS)
+    assert isinstance(commit.batches, BatchExtents) == (way == COLUMNS)
     unknown = view.unknown_producers(producers_of(commit, view))
     view.finish_look_up({}, dict.fromkeys(unknown))
     decision = decide_commit(
@@ -241,7 +267,7 @@ def test_a_file_is_decided_as_if_batch_by_batch(
     (record,) = decision.records
     assert isinstance(record, FileCommittedRecord)
     expected = one_by_one(request_, partitions, windows)
-    assert record.batches == expected.accepted
+    assert list(record.batches) == expected.accepted
     assert list(record.refused) == expected.refused
     assert decode_record(bytes(encode_record(record))) == record
     for partition, end in expected.high_watermarks.items():
@@ -265,17 +291,18 @@ def test_a_file_is_decided_as_if_batch_by_batch(
             assert answer[:4] == (*refused[2:], True)
 
 
+@both_ways
 @given(files(), files(), partition_states, befores)
 def test_what_is_pending_counts_as_if_it_were_committed(
+    way: str,
     first: CommitFile,
     second: CommitFile,
     partitions: dict[TopicIdPartition, PartitionState],
     windows: dict[ProducerKey, ProducerWindow],
 ) -> None:
     """The view after the first file is the state that the second one finds."""
-    other = wal_object_key(mint_ulid(ManualClock(NOW_MS), random.Random(2)))
     second = CommitFile(
-        object_key=other,
+        object_key=OTHER_KEY,
         file_size_bytes=second.file_size_bytes,
         uploader_broker_id=2,
         batches=second.batches,
@@ -284,7 +311,8 @@ def test_what_is_pending_counts_as_if_it_were_committed(
     after: list[Expected] = []
     for group, request in enumerate((first, second)):
         view.group = group
-        commit = check_commit(request, SETTINGS)
+        with deciding(way):
+            commit = check_commit(request, SETTINGS)
         view.start_look_up()
         unknown = view.unknown_producers(producers_of(commit, view))
         view.finish_look_up({}, dict.fromkeys(unknown))
@@ -294,7 +322,7 @@ def test_what_is_pending_counts_as_if_it_were_committed(
         (record,) = decision.records
         assert isinstance(record, FileCommittedRecord)
         expected = one_by_one(request, partitions, windows)
-        assert record.batches == expected.accepted
+        assert list(record.batches) == expected.accepted
         assert list(record.refused) == expected.refused
         partitions = {
             name: state._replace(high_watermark=expected.high_watermarks[name])
@@ -304,8 +332,8 @@ def test_what_is_pending_counts_as_if_it_were_committed(
         after.append(expected)
 
 
-def test_a_partition_that_came_or_went_after_the_look_up_is_noticed() -> None:
-    """The grouping that was made for the look-up is for other partitions then."""
+@both_ways
+def test_a_partition_that_came_or_went_after_the_look_up_is_noticed(way: str) -> None:
     batch = BatchExtent(KNOWN[0], ByteOffset(16), 9, 1, 0, 0, 0, 5, 0, 0, 0)
     request = CommitFile(
         object_key=KEY,
@@ -314,12 +342,13 @@ def test_a_partition_that_came_or_went_after_the_look_up_is_noticed() -> None:
         batches=[batch, batch._replace(partition=KNOWN[1], byte_offset=ByteOffset(25))],
     )
     there = {KNOWN[0]: PartitionState(10, 1, 0), KNOWN[1]: PartitionState(11, 1, 1)}
-    commit = check_commit(request, SETTINGS)
+    with deciding(way):
+        commit = check_commit(request, SETTINGS)
     assert list(producers_of(commit, view_of({}, {}))) == []
     assert list(producers_of(commit, view_of({KNOWN[0]: there[KNOWN[0]]}, {}))) == [(10, 5)]
     assert list(producers_of(commit, view_of(there, {}))) == [(10, 5), (11, 5)]
     gone = view_of({KNOWN[1]: there[KNOWN[1]]}, {})
-    assert list(producers_of(commit, gone)) == [(10, 5), (11, 5)]
+    assert list(producers_of(commit, gone)) == [(11, 5)]
     gone.finish_look_up({}, {(10, 5): None, (11, 5): None})
     (record,) = decide_commit(
         gone, commit, now_ms=NOW_MS, wall_ms=NOW_MS, steady_ms=NOW_MS, settings=SETTINGS
@@ -327,6 +356,41 @@ def test_a_partition_that_came_or_went_after_the_look_up_is_noticed() -> None:
     assert isinstance(record, FileCommittedRecord)
     assert [entry.partition for entry in record.batches] == [KNOWN[1]]
     assert list(record.refused) == [RefusedBatch(0, CODES[UnknownPartition])]
+
+
+@given(files(), files(), partition_states, befores)
+def test_both_ways_come_to_the_same(
+    first: CommitFile,
+    second: CommitFile,
+    partitions: dict[TopicIdPartition, PartitionState],
+    windows: dict[ProducerKey, ProducerWindow],
+) -> None:
+    """To the byte: the digest, the record, the answer and as it is stored, the view afterwards."""
+    second = replace(second, object_key=OTHER_KEY)
+    came_to: list[list[object]] = []
+    for way in (FEW, COLUMNS):
+        view = view_of(partitions, windows)
+        came_to.append([])
+        for group, request in enumerate((first, second, first)):
+            view.group = group
+            with deciding(way):
+                commit = check_commit(request, SETTINGS)
+            view.start_look_up()
+            view.finish_look_up(
+                {}, dict.fromkeys(view.unknown_producers(producers_of(commit, view)))
+            )
+            decision = decide_commit(
+                view, commit, now_ms=NOW_MS, wall_ms=NOW_MS, steady_ms=NOW_MS, settings=SETTINGS
+            )
+            answers = [(answer[:4], str(answer.error)) for answer in decision.answer]
+            records = [bytes(encode_record(record)) for record in decision.records]
+            came_to[-1] += [commit.digest, answers, records, view.file(request.object_key)]
+            keys = {(id_, producer) for id_ in range(10, 14) for producer in (0, 1)}
+            came_to[-1].append(
+                {key: view.producer(key) for key in keys if view.knows_producer(key)}
+            )
+            came_to[-1].append(view.partitions(KNOWN))
+    assert came_to[0] == came_to[1]
 
 
 @pytest.mark.parametrize(
@@ -355,12 +419,16 @@ def test_a_partition_that_came_or_went_after_the_look_up_is_noticed() -> None:
     ],
     ids=str,
 )
-def test_numbers_that_no_batch_of_the_object_has_are_rejected(change: dict[str, object]) -> None:
+@both_ways
+def test_numbers_that_no_batch_of_the_object_has_are_rejected(
+    way: str, change: dict[str, object]
+) -> None:
     batch = BatchExtent(KNOWN[0], ByteOffset(16), 9, 1, 0, 0, 0, 5, 0, 0, 0)
     sound = CommitFile(object_key=KEY, file_size_bytes=100, uploader_broker_id=1, batches=[batch])
-    check_commit(sound, SETTINGS)
     damaged = batch._replace(**change)  # type: ignore[arg-type]
-    with pytest.raises(Rejected):
+    with deciding(way):
+        check_commit(sound, SETTINGS)
+    with deciding(way), pytest.raises(Rejected):
         check_commit(
             CommitFile(
                 object_key=KEY, file_size_bytes=100, uploader_broker_id=1, batches=[damaged]

@@ -20,6 +20,7 @@ from metadata.state.producer_state import (
     grouped_by_producer,
     last_append_ms,
     next_sequence,
+    pack_window,
     state_of_row,
     states_array,
     states_list,
@@ -162,16 +163,17 @@ windows = st.builds(
 )
 
 
-def pack_window(window: ProducerWindow) -> ProducerState:
+def packed_by_hand(window: ProducerWindow, checksum: int) -> bytes:
     """As the module's docstring and docs/formats.md have it."""
     data = struct.pack("<hH", window.epoch, len(window.batches))
     data += b"".join(struct.pack("<iiqq", *batch) for batch in window.batches)
-    return ProducerState(data.ljust(132, b"\0"))
+    return data.ljust(124, b"\0") + struct.pack("<q", checksum)
 
 
 @given(windows)
 def test_a_window_survives_packing(window: ProducerWindow) -> None:
     assert unpack_window(pack_window(window)) == window
+    assert pack_window(window, -7) == packed_by_hand(window, -7)
 
 
 def test_after_the_greatest_sequence_of_a_packed_window_comes_zero() -> None:
