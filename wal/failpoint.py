@@ -10,7 +10,7 @@ the other is reached, raise `FailpointError`. `delay:N:S` sleeps S seconds from 
 
 | point | where |
 |---|---|
-| chunk.after_append | batches are in the chunk's four files, nobody knows yet |
+| chunk.after_append | batches are in the chunk's two files, nobody knows yet |
 | chunk.after_seal | the chunk is closed and queued for upload |
 | upload.before_put / upload.after_put | around the object store's put |
 | commit.before_log | metadata records are decided, of any operation; nobody has written them |

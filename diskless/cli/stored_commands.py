@@ -114,7 +114,7 @@ def _rebuild(options: argparse.Namespace) -> int:
 def add_dumps(commands: Commands) -> None:
     chunks = group(commands, "chunk", "look into local chunk files")
     chunk = command(chunks, "dump", _chunk_dump, help="print the batches of a chunk")
-    chunk.add_argument("file", type=Path, help="any of the chunk's four files")
+    chunk.add_argument("file", type=Path, help="either of the chunk's two files")
     objects = group(commands, "wal", "look into WAL objects")
     wal = command(
         objects, "dump", _wal_dump, help="print header, footer and batches of a WAL object"

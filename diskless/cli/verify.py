@@ -190,12 +190,12 @@ def _verify_chunks(directory: Path, checked: Counter[str], violations: list[str]
                 continue
             checked["chunks"] += 1
             try:
-                scan = scan_chunk(ChunkPaths.of(directory, int(match[1])), cache, verify_data=True)
+                scan = scan_chunk(ChunkPaths.of(directory, int(match[1])), cache)
             except DisklessError as error:
                 violations.append(f"chunk {index}: {error}")
                 continue
             if scan is not None:
-                checked["batches in chunks"] += len(scan.entries)
+                checked["batches in chunks"] += len(scan.batches)
                 checked["torn tails"] += bool(scan.torn)
     finally:
         cache.close()

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from metadata.rebuild.facts import ObjectFacts
-from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.chunk import ChunkIdentity
+from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
 from wal.coordinates import (
     NO_PRODUCER_EPOCH,
@@ -123,7 +124,7 @@ def filler_object(
         header = parse_header(data)
         entries.append(
             ChunkEntry(
-                partition, 0, len(data), header.record_count, header.crc, 0, timestamp_ms, 0,
+                partition, 0, len(data), header.record_count, header.crc, timestamp_ms, 0,
                 NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, 0,
             )
         )  # fmt: skip
@@ -142,7 +143,6 @@ def copied_object(
             extent.length_bytes,
             extent.record_count,
             extent.crc,
-            0,
             extent.max_timestamp_ms,
             extent.timestamp_type,
             extent.producer_id,

@@ -71,7 +71,8 @@ from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.coordinator_bench import batch, rolled
 from tests.support.coordinator_worlds import NoSyncDisk
-from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.chunk import ChunkIdentity
+from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.wal_object import plan_wal_object
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
@@ -793,7 +794,7 @@ def _body(key: ObjectKey, size: int) -> BytesBody:
     """What lies under `key`: of a WAL object enough that whoever deletes it can read its notes."""
     if not key.startswith(WAL_PREFIX):
         return BytesBody(key.encode().ljust(size, b"."))
-    entry = ChunkEntry(TopicIdPartition(DOOMED, 0), 0, size, 1, 0, 0, 0, 0, -1, -1, -1, 0)
+    entry = ChunkEntry(TopicIdPartition(DOOMED, 0), 0, size, 1, 0, 0, 0, -1, -1, -1, 0)
     identity = ChunkIdentity(
         ulid=key.rpartition("/")[2], salt=0, broker_id=0, opened_at_ms=minted_ms(key)
     )

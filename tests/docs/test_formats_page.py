@@ -136,13 +136,11 @@ def test_every_byte_table_of_the_page_is_understood() -> None:
     assert {table_name(table) for table in TABLES} == {
         "wal/records/record_batch:HEADER",
         "wal/chunks/chunk:CHUNK_HEADER+CHUNK_HEADER_CRC",
-        "wal/chunks/chunk:RECORD_CRC+META_CONTENT",
-        "wal/chunks/chunk:RECORD_CRC+NOTES_HEAD",
-        "wal/chunks/chunk:RECORD_CRC+DESC_CONTENT",
-        "wal/chunks/chunk:INDEX_RECORD",
-        "wal/chunks/sealed_chunk:COMMITTED+COMMITTED_CRC",
+        "wal/chunks/chunk:RECORD_CRC+RECORD_HEAD",
+        "wal/chunks/chunk_batches:BATCH_ROW",
+        "wal/chunks/sealed_chunk:COMMITTED_CONTENT",
         "wal/chunks/wal_object:OBJECT_HEADER+_CRC",
-        "wal/chunks/wal_object:INDEX_ENTRY",
+        "wal/chunks/chunk_batches:INDEX_ENTRY",
         "wal/chunks/wal_object:TRAILER+TRAILER_END",
         "wal/chunks/kept_notes:HEAD",
         "wal/segmented_log/log_file_store:FILE_HEADER",
@@ -179,7 +177,6 @@ def test_magics_and_versions_are_those_of_the_code() -> None:
     coded = set()
     for path, names in {
         "wal/chunks/chunk": ["MAGIC"],
-        "wal/chunks/sealed_chunk": ["COMMITTED_MAGIC"],
         "wal/chunks/wal_object": ["MAGIC", "TRAILER_MAGIC"],
         "wal/chunks/kept_notes": ["MAGIC"],
         "wal/segmented_log/log_file_store": ["_STORE_MAGIC"],

@@ -34,7 +34,8 @@ from metadata.workers.notes_sweep import NotesSweep
 from metadata.workers.orphan_scan import OrphanScan
 from tests.support.file_ledger import FileWorld
 from tests.support.rebuild_history import Placed, RebuiltLog, replayed
-from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.chunk import ChunkIdentity
+from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.object_notes import (
     DUPLICATE,
     GIVEN_UP,
@@ -688,7 +689,7 @@ def difference(cluster: Cluster, facts: BucketFacts, plan: RebuildPlan) -> Diffe
 
 def _entry(sent: Sent) -> ChunkEntry:
     return ChunkEntry(
-        sent.partition, 0, BATCH_BYTES, sent.record_count, sent.crc, 0, sent.timestamp_ms, 0,
+        sent.partition, 0, BATCH_BYTES, sent.record_count, sent.crc, sent.timestamp_ms, 0,
         sent.producer, 0 if sent.producer >= 0 else -1, sent.sequence, 0,
     )  # fmt: skip
 

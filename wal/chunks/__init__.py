@@ -2,9 +2,10 @@
 
 - `buffer`: reference-counted fragments between socket and disk
 - `write_loop`: the one task that appends to chunks, and when they rotate
-- `chunk`: the four files of one chunk; `chunk_scan`: reads them back
-- `chunk_directory`: all chunks of a broker, and their recovery; `sealed_chunk`: one that takes no
-  more appends; `chunk_spares`: files that serve again; `quarantine`: chunks with damage
+- `chunk`: the two files of one chunk; `chunk_batches`: its batches as rows of bytes; `chunk_scan`:
+  reads them back
+- `chunk_directory`: all chunks of a broker, their recovery, and files that serve again;
+  `sealed_chunk`: one that takes no more appends; `quarantine`: chunks with damage
 - `uploader`: sealed chunks into the store, then to the coordinator
 - `wal_object`: an object's bytes
 - `object_notes`, `kept_notes`: what objects tell of others for a rebuild; notes that outlive their

@@ -8,7 +8,7 @@ A chunk's life: open -> sealed -> committed (now only a cache) -> deleted. From 
 can be found by its object's key and read by the object's byte offsets, because a fetch may learn of
 a commit before the uploader has noted it.
 
-What `recover` does with each chunk, in the order of their numbers:
+What `recover` does with each chunk, in the order of their ULIDs (a file's number tells nothing):
 
 - no batch in it, or no .idx: an interrupted creation or deletion; removed.
 - a torn tail: cut. A process that died in an append told nobody that it had succeeded.
@@ -18,15 +18,21 @@ What `recover` does with each chunk, in the order of their numbers:
   the object store, and whatever was not will be sent again by producers that lost their connection
   with this process anyway. A salvaged part, on the other hand, would be another object under a
   key that may exist already, and could commit a producer's later batch without its earlier one.
-- a valid `chunk-NNNNNN.committed` file: kept for reading, if its plan still gives the object that
-  was committed; else it is damaged. The file is not synced: a lost one costs one more upload and
-  commit under the same key, both of which are idempotent.
+- a record of its commit: kept for reading, if its plan still gives the object that was committed;
+  else it is damaged. That record is not synced: a lost one costs one more upload and commit under
+  the same key, both of which are idempotent.
 - the others: sealed again, under the key they were opened with, for the uploader.
 
 Committed chunks are kept up to `wal.cache.max.bytes` and as long as what is remembered of them fits
 `wal.cache.memory.max.bytes`, quarantined ones up to
-`wal.quarantine.max.bytes`; the oldest go first, and no chunk goes while somebody reads it. The
-files of a few that went are used again (`wal.chunks.chunk_spares`).
+`wal.quarantine.max.bytes`; the oldest go first, and no chunk goes while somebody reads it.
+
+The files of a few that went are *spares*: the next chunks are written over them, in place. Creating
+and deleting files dozens of times a second is what a chunk would cost most for: ext4 does not give
+out the inode of a file that was deleted within the last seconds, and looks at each such inode again
+whenever a file is created. And the pages of .data stay in the page cache, which costs half of what
+new ones do. Until it is written over, a spare is a whole committed chunk, and a restart keeps it as
+one; from then on its .idx is empty, until the first append gave it a header with a new salt.
 
 An exclusive lock on the directory keeps two brokers from sharing it. When somebody deletes the
 directory of a running broker, the next chunk makes it anew and locks it again; its lock file tells.
@@ -51,17 +57,14 @@ from uuid import UUID
 import structlog
 
 from wal.chunks.chunk import (
-    CHUNK_HEADER_BYTES,
-    META_RECORD_BYTES,
-    ChunkEntry,
+    NOTES,
     ChunkIdentity,
     ChunkPaths,
     ChunkWriter,
-    encode_chunk_notes,
+    encode_record,
     remove_files,
 )
 from wal.chunks.chunk_scan import ChunkScan, cut_tail, scan_chunk
-from wal.chunks.chunk_spares import SpareChunks, SpareFiles
 from wal.chunks.object_notes import (
     CommitJournal,
     CommitNote,
@@ -72,17 +75,19 @@ from wal.chunks.object_notes import (
     TopicLookup,
     encode_notes,
 )
-from wal.chunks.quarantine import QUARANTINE, Quarantine, chunk_numbers, file_bytes_of
-from wal.chunks.sealed_chunk import CommittedMarker, SealedChunk
+from wal.chunks.quarantine import QUARANTINE, Quarantine, chunk_numbers
+from wal.chunks.sealed_chunk import CommitRecord, SealedChunk
+from wal.chunks.wal_object import ObjectLayout
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
-from wal.coordinates import ObjectKey
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk, write_vectors
 from wal.errors import ChunkLost, CorruptChunk, DirectoryLost, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
 from wal.segmented_log.log_directory import DirectoryLock
 
-_MARKER_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+SPARE_CHUNKS_MAX: Final = 4
+"""Kept at a time: as many as are opened before the next one is evicted."""
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +140,7 @@ class ChunkDirectory:
         self._cached_memory_bytes = 0
         self._next_number = 0
         self._directory_lock: DirectoryLock | None = None
-        self._spares = SpareChunks(path, disk)
+        self._spares: list[ChunkPaths] = []
         self._quarantine = Quarantine(
             path / QUARANTINE, disk, fd_cache, max_bytes=settings.quarantine_max_bytes
         )
@@ -153,7 +158,6 @@ class ChunkDirectory:
         try:
             if self._directory_lock is None:
                 self._directory_lock = DirectoryLock(self.path)
-            self._spares.clear()
             names = os.listdir(self.path)
             quarantined = self._quarantine.numbers()
         except BlockingIOError as error:
@@ -163,7 +167,7 @@ class ChunkDirectory:
         numbers = chunk_numbers(names)
         indexed = {number for number in numbers if f"chunk-{number:06d}.idx" in names}
         self._next_number = max(numbers | quarantined, default=-1) + 1
-        waiting: list[SealedChunk] = []
+        found: list[SealedChunk] = []
         for number in sorted(numbers):
             paths = ChunkPaths.of(self.path, number)
             if number not in indexed:
@@ -177,6 +181,9 @@ class ChunkDirectory:
             if chunk is None:
                 remove_files(self._disk, paths)
                 continue
+            found.append(chunk)
+        waiting: list[SealedChunk] = []
+        for chunk in sorted(found, key=lambda chunk: chunk.identity.ulid):
             self._chunks[chunk.object_key] = chunk
             self._last_ulid = max(self._last_ulid or "", chunk.identity.ulid)
             if chunk.is_committed:
@@ -196,14 +203,17 @@ class ChunkDirectory:
     def open_chunk(self) -> ChunkWriter:
         """A new chunk with a new object key; blocks. Raises: StorageFailed, DirectoryLost."""
         self._make_anew_if_deleted()
-        spare = self._spares.take()
+        with self._lock:
+            spare = self._spares.pop() if self._spares else None
         if spare is not None:
             try:
-                return self._new_writer(spare)
+                return self._new_writer(spare, over_old=True)
             except StorageFailed as error:
                 log.warning("spare files not used", error=str(error))
-                self._spares.delete(spare.files)
-        return self._new_writer(None)
+        with self._lock:
+            number = self._next_number
+            self._next_number += 1
+        return self._new_writer(ChunkPaths.of(self.path, number))
 
     def _make_anew_if_deleted(self) -> None:
         """Raises: DirectoryLost when it cannot be made anew, or is another broker's by now."""
@@ -217,7 +227,6 @@ class ChunkDirectory:
             self.path.mkdir(exist_ok=True)
             self._directory_lock = DirectoryLock(self.path)
             held.close()
-            self._spares.clear()
             found = chunk_numbers(os.listdir(self.path))
         except OSError as error:
             raise DirectoryLost(
@@ -225,45 +234,46 @@ class ChunkDirectory:
             ) from error
         with self._lock:
             self._next_number = max(self._next_number, max(found, default=-1) + 1)
+            self._spares.clear()
             cached = list(self._cached.values())
         for chunk in cached:
             if not os.path.exists(chunk.data_path):
                 self._forget(chunk)
                 self._fd_cache.invalidate(chunk.data_path)
 
-    def _new_writer(self, spare: SpareFiles | None) -> ChunkWriter:
-        with self._lock:
-            number = self._next_number
-            self._next_number += 1
+    def _new_writer(self, paths: ChunkPaths, *, over_old: bool = False) -> ChunkWriter:
         identity = ChunkIdentity.mint(
             self._clock, self._rng, self._broker_id, after=self._last_ulid
         )
         self._last_ulid = identity.ulid
         return ChunkWriter(
-            ChunkPaths.of(self.path, number),
+            paths,
             identity,
             data_max_bytes=self._settings.chunk_max_bytes,
             overflow_bytes=self._settings.chunk_overflow_bytes,
             sync=self._settings.chunk_sync,
             disk=self._disk,
-            spare=spare,
+            over_old=over_old,
         )
 
     def seal(self, writer: ChunkWriter, tokens: Sequence[Any]) -> SealedChunk | None:
-        """Close an open chunk and make it findable; None (and no files) if it has no batch.
+        """Close an open chunk, lay out its object and make it findable.
 
-        Raises: ChunkLost when somebody deleted its files; what is left of them is removed.
+        None (and no files) if it has no batch. Raises: ChunkLost when somebody deleted its files;
+        what is left of them is removed.
         """
-        is_lost = bool(writer.entries) and not os.path.exists(writer.paths.data)
-        if not writer.entries or is_lost:
+        is_lost = bool(writer.batch_count) and not os.path.exists(writer.paths.data)
+        if not writer.batch_count or is_lost:
             writer.close()
             remove_files(self._disk, writer.paths)
             if is_lost:
                 raise ChunkLost(f"{writer.paths.data}: deleted before it was sealed")
             return None
-        assert len(tokens) == len(writer.entries)
+        assert len(tokens) == writer.batch_count
+        batches = writer.batches()
+        layout = ObjectLayout.of(batches)
         commits = self._commits.take()
-        notes = self._notes_of(writer.entries, commits)
+        notes = self._notes_of(layout.extents.partitions, commits)
         if notes and not writer.write_notes(notes):
             self._commits.give_back(commits)
             notes = b""
@@ -273,28 +283,29 @@ class ChunkDirectory:
             self._lock,
             writer.paths,
             writer.identity,
-            writer.entries,
+            batches,
             tokens=tokens,
             data_bytes=writer.data_bytes,
-            file_bytes=writer.file_bytes,
+            index_bytes=writer.index_bytes,
             notes=notes,
+            plan=layout.plan(writer.identity, notes),
         )
         with self._lock:
             self._chunks[chunk.object_key] = chunk
         return chunk
 
-    def _notes_of(self, entries: Sequence[ChunkEntry], commits: Sequence[CommitNote]) -> bytes:
+    def _notes_of(
+        self, partitions: Sequence[TopicIdPartition], commits: Sequence[CommitNote]
+    ) -> bytes:
+        """The notes of an object with these partitions, which are in its order."""
         topics: dict[UUID, TopicFacts] = {}
         if self._topics is not None:
-            # By identity first: hashing a UUID is Python code, and there are thousands of entries.
-            seen = {id(entry.partition.topic_id): entry.partition.topic_id for entry in entries}
-            for topic_id in set(seen.values()):
+            for topic_id in dict.fromkeys(partition.topic_id for partition in partitions):
                 facts = self._topics(topic_id)
                 if facts is not None:
                     topics[topic_id] = facts
         floors: Sequence[Floor | None] = ()
         if self._floors is not None:
-            partitions = sorted({entry.partition for entry in entries})
             floors = list(map(self._floors, partitions))
         return encode_notes(ObjectNotes(topics, commits, floors))
 
@@ -305,25 +316,21 @@ class ChunkDirectory:
     def mark_committed(self, chunk: SealedChunk) -> None:
         """The object is in the store and committed: from now on the chunk is only a cache. Blocks.
 
-        A marker that cannot be written is logged: its loss costs an idempotent repetition.
+        Where that cannot be noted, its files are deleted, which cannot bring it back either.
         """
         plan = chunk.plan
-        if len(plan.entries) < chunk.batch_count:
+        if len(plan.batches) < chunk.batch_count:
             # The object leaves out damaged batches; a restart could not plan it again.
             self.discard(chunk)
             return
-        # A spare marker gets its content under its old name: under the new one it is believed.
-        marker = self._spares.take_marker()
         try:
-            fd = self._disk.open(marker or chunk.paths.committed, _MARKER_FLAGS)
-            try:
-                self._disk.pwritev(fd, [CommittedMarker.of(plan).encode()], 0)
-            finally:
-                self._disk.close(fd)
-            if marker is not None:
-                self._disk.rename(marker, chunk.paths.committed)
+            chunk.index_bytes = self._add_record(
+                chunk.paths, chunk.commit_record(), chunk.index_bytes
+            )
         except OSError as error:
-            log.warning("commit not noted", path=chunk.paths.committed, error=str(error))
+            log.warning("commit not noted", path=chunk.paths.idx, error=str(error))
+            self.discard(chunk)
+            return
         chunk.forget_plan()
         with self._lock:
             self._keep(chunk)
@@ -370,58 +377,74 @@ class ChunkDirectory:
 
     def _recover_chunk(self, paths: ChunkPaths) -> SealedChunk | None:
         """Raises: CorruptChunk, StorageFailed."""
-        marker = CommittedMarker.read(paths, self._fd_cache)
-        scan = scan_chunk(paths, self._fd_cache, verify_data=marker is None)
-        if scan is None and marker is None:
+        scan = scan_chunk(paths, self._fd_cache, trust_committed=True)
+        if scan is None:
             return None
-        if scan is None or (marker is not None and scan.torn):
-            reason = scan.torn if scan is not None else f"{paths.idx}: no valid record"
-            raise CorruptChunk(f"{reason}, in a chunk that was committed")
+        committed = scan.committed
+        if committed is not None and scan.torn:
+            raise CorruptChunk(f"{scan.torn}, in a chunk that was committed")
         if scan.torn:
-            log.warning("torn tail cut", reason=scan.torn, batches_kept=len(scan.entries))
+            log.warning("torn tail cut", reason=scan.torn, batches_kept=len(scan.batches))
             cut_tail(paths, scan, self._disk)
-        notes = scan.notes
+        layout = ObjectLayout.of(scan.batches)
+        notes, index_bytes = scan.notes, scan.index_bytes
         if notes is None:
-            notes = self._note_recovered(paths, scan) if marker is None else b""
+            notes = b""
+            if committed is None:
+                notes, index_bytes = self._note_recovered(paths, scan, layout.extents.partitions)
         chunk = SealedChunk(
             self._open_data,
             self._lock,
             paths,
             scan.identity,
-            scan.entries,
-            tokens=[None] * len(scan.entries),
+            scan.batches,
+            tokens=[None] * len(scan.batches),
             data_bytes=scan.data_bytes,
-            file_bytes=file_bytes_of(paths),
+            index_bytes=index_bytes,
             notes=notes,
         )
-        if marker is not None:
-            if marker != CommittedMarker.of(chunk.plan):
+        if committed is not None:
+            plan = layout.plan(scan.identity, notes)
+            if CommitRecord.decode(committed) != CommitRecord.of(plan):
                 raise CorruptChunk(f"{paths.idx}: not the batches that were committed")
             chunk.forget_plan()
         return chunk
 
-    def _note_recovered(self, paths: ChunkPaths, scan: ChunkScan) -> bytes:
-        """Notes for a chunk that was not sealed, so that nothing of it was uploaded yet."""
-        notes = self._notes_of(scan.entries, ())
-        if not notes:
-            return b""
-        count = len(scan.entries)
-        start = CHUNK_HEADER_BYTES + META_RECORD_BYTES * count
-        try:
-            fd = self._disk.open(paths.meta, os.O_RDWR)
+    def _note_recovered(
+        self, paths: ChunkPaths, scan: ChunkScan, partitions: Sequence[TopicIdPartition]
+    ) -> tuple[bytes, int]:
+        """Notes for a chunk that was not sealed, so that nothing of it was uploaded yet.
+
+        With the length of .idx behind them.
+        """
+        notes = self._notes_of(partitions, ())
+        if notes:
+            record = encode_record(
+                scan.identity.salt_crc, NOTES, len(scan.batches), scan.data_bytes, notes
+            )
             try:
-                data = encode_chunk_notes(scan.identity, count, notes)
-                write_vectors(self._disk, fd, [data], start)
-                if self._settings.chunk_sync:
-                    self._disk.fdatasync(fd)
-            finally:
-                self._disk.close(fd)
-        except OSError as error:
-            # What there is of them fails its CRC and is cut by the next recovery.
-            log.warning("notes not written", path=paths.meta, error=str(error))
-            return b""
-        self._fd_cache.invalidate(paths.meta)
-        return notes
+                end = self._add_record(
+                    paths, record, scan.index_bytes, sync=self._settings.chunk_sync
+                )
+            except OSError as error:
+                # What there is of them fails its CRC and is cut by the next recovery.
+                log.warning("notes not written", path=paths.idx, error=str(error))
+            else:
+                return notes, end
+        return b"", scan.index_bytes
+
+    def _add_record(
+        self, paths: ChunkPaths, record: bytes, position: int, *, sync: bool = False
+    ) -> int:
+        """Write a record to the .idx of a closed chunk; returns its end. Raises: OSError."""
+        fd = self._disk.open(paths.idx, os.O_WRONLY)
+        try:
+            end = write_vectors(self._disk, fd, [record], position)
+            if sync:
+                self._disk.fdatasync(fd)
+        finally:
+            self._disk.close(fd)
+        return end
 
     def _keep(self, chunk: SealedChunk) -> None:
         self._cached[chunk.paths.number] = chunk
@@ -455,10 +478,14 @@ class ChunkDirectory:
             self._retire(chunk)
 
     def _retire(self, chunk: SealedChunk) -> None:
-        """A committed chunk that is not kept any longer: its files serve again, or go."""
-        is_usual = chunk.data_bytes <= self._settings.chunk_max_bytes * 2
+        """A committed chunk that is not kept any longer: its files become a spare, or go."""
         self._forget(chunk)
         self._fd_cache.invalidate(chunk.data_path)
-        files = chunk.paths.files
-        if not (is_usual and self._spares.keep(files[:-1], files[-1])):
-            remove_files(self._disk, chunk.paths)
+        with self._lock:
+            if (
+                chunk.data_bytes <= self._settings.chunk_max_bytes * 2
+                and len(self._spares) < SPARE_CHUNKS_MAX
+            ):
+                self._spares.append(chunk.paths)
+                return
+        remove_files(self._disk, chunk.paths)

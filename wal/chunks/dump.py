@@ -16,7 +16,7 @@ from wal.coordinates import LOG_APPEND_TIME, BatchExtent, ObjectKey
 from wal.errors import InvalidSettings
 from wal.fd_cache import FdCache
 
-_CHUNK_FILES_OPEN: Final = 4
+_CHUNK_FILES_OPEN: Final = 2
 
 
 class Dump(NamedTuple):

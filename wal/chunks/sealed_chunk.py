@@ -4,13 +4,10 @@ The chunk directory (wal/chunks/chunk_directory.py) makes it, the uploader lays 
 reads its bytes, fetches read the object's byte ranges from it. Once it is committed only a map from
 the object's bytes to .data is kept in memory.
 
-    .committed, 32 bytes
-     0  magic         8s  "DLSCHDNE"
-     8  batches      u32
-    12  footer CRC   u32  of the object's footer, which pins down its whole plan
-    16  object bytes u64
-    24  zeros        4s
-    28  CRC          u32  over bytes 0 .. 27
+    content of a committed record in .idx, 16 bytes
+     0  footer CRC   u32  of the object's footer, which pins down its whole plan
+     4  zeros        4s
+     8  object bytes u64
 """
 
 import struct
@@ -19,20 +16,18 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
-from wal.chunks.chunk import ChunkEntry, ChunkIdentity, ChunkPaths
+from wal.chunks.chunk import COMMITTED, ChunkIdentity, ChunkPaths, encode_record
+from wal.chunks.chunk_batches import ChunkBatches
 from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptChunk, OutOfBounds, StorageFailed
-from wal.fd_cache import FdCache, FdHandle
+from wal.fd_cache import FdHandle
 
-COMMITTED_MAGIC: Final = b"DLSCHDNE"
-COMMITTED: Final = struct.Struct(">8sIIQ4s")
-COMMITTED_CRC: Final = struct.Struct(">I")
-COMMITTED_BYTES: Final = COMMITTED.size + COMMITTED_CRC.size
-assert COMMITTED_BYTES == 32
+COMMITTED_CONTENT: Final = struct.Struct(">I4sQ")
+assert COMMITTED_CONTENT.size == 16
 
 BATCH_OVERHEAD_BYTES: Final = 1024
 """What a waiting batch is taken to cost in memory beside its bytes, when queues are bounded.
@@ -50,39 +45,27 @@ times a second would fill memory long before they fill the disk that the cache m
 """
 CACHED_BATCH_BYTES: Final = 16
 
+_NO_BATCHES: Final = ChunkBatches.of(())
 
-class CommittedMarker(NamedTuple):
-    """What a .committed file says of the object that was committed."""
 
-    batches: int
+class CommitRecord(NamedTuple):
+    """What a chunk's .idx says of the object that was committed."""
+
     footer_crc: int
     object_bytes: int
 
     @classmethod
-    def of(cls, plan: WalObjectPlan) -> "CommittedMarker":
-        return cls(len(plan.extents), crc32c(plan.footer), plan.object_bytes)
+    def of(cls, plan: WalObjectPlan) -> Self:
+        return cls(crc32c(plan.footer), plan.object_bytes)
 
     @classmethod
-    def read(cls, paths: ChunkPaths, fd_cache: FdCache) -> "CommittedMarker | None":
-        """None when there is no valid marker. Raises: StorageFailed."""
-        try:
-            with fd_cache.open(paths.committed) as file:
-                data = file.pread(COMMITTED_BYTES, 0)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageFailed(f"{paths.committed}: cannot be read: {error}") from error
-        if len(data) != COMMITTED_BYTES:
-            return None
-        (crc,) = COMMITTED_CRC.unpack_from(data, COMMITTED.size)
-        magic, batches, footer_crc, object_bytes, _ = COMMITTED.unpack_from(data)
-        if crc != crc32c(data[: COMMITTED.size]) or magic != COMMITTED_MAGIC:
-            return None
-        return cls(batches, footer_crc, object_bytes)
+    def decode(cls, content: bytes) -> Self:
+        """The inverse of `encode`, for a record that was found good."""
+        footer_crc, _, object_bytes = COMMITTED_CONTENT.unpack(content)
+        return cls(footer_crc, object_bytes)
 
     def encode(self) -> bytes:
-        content = COMMITTED.pack(COMMITTED_MAGIC, *self, bytes(4))
-        return content + COMMITTED_CRC.pack(crc32c(content))
+        return COMMITTED_CONTENT.pack(self.footer_crc, bytes(4), self.object_bytes)
 
 
 class ObjectMap(NamedTuple):
@@ -99,7 +82,7 @@ class ObjectMap(NamedTuple):
     def of(cls, plan: WalObjectPlan) -> "ObjectMap":
         object_offsets = array("Q", plan.extents.byte_offset.tobytes())
         object_offsets.append(plan.object_bytes - len(plan.footer))
-        data_offsets = array("Q", [entry.data_offset for entry in plan.entries])
+        data_offsets = array("Q", plan.batches.numbers("byte_offset").tobytes())
         return cls(object_offsets, data_offsets)
 
 
@@ -116,26 +99,29 @@ class SealedChunk:
         books: threading.Lock,
         paths: ChunkPaths,
         identity: ChunkIdentity,
-        entries: Sequence[ChunkEntry],
+        batches: ChunkBatches,
         *,
         tokens: Sequence[Any],
         data_bytes: int,
-        file_bytes: int,
+        index_bytes: int,
         notes: bytes = b"",
+        plan: WalObjectPlan | None = None,
     ) -> None:
         self.paths = paths
         self.identity = identity
         self.tokens = list(tokens)
         self.data_bytes = data_bytes
-        self.file_bytes = file_bytes
-        self.batch_count = len(entries)
+        self.index_bytes = index_bytes
+        self.batch_count = len(batches)
         self.is_committed = False
         self._open_data = open_data
         self._books = books
-        self._entries = entries
+        self._batches = batches
         self._notes = notes
         self._plan: WalObjectPlan | None = None
         self._map: ObjectMap | None = None
+        if plan is not None:
+            self._set_plan(plan)
         self._lock = threading.Lock()
         self.readers = 0
         self.is_gone = False
@@ -149,6 +135,11 @@ class SealedChunk:
         return self.paths.data
 
     @property
+    def file_bytes(self) -> int:
+        """The bytes of both files."""
+        return self.data_bytes + self.index_bytes
+
+    @property
     def cached_memory_bytes(self) -> int:
         """The bytes it counts against `wal.cache.memory.max.bytes` when it is committed."""
         return CACHED_CHUNK_BYTES + CACHED_BATCH_BYTES * self.batch_count
@@ -159,9 +150,14 @@ class SealedChunk:
         return self.data_bytes + BATCH_OVERHEAD_BYTES * self.batch_count
 
     @property
-    def entries(self) -> Sequence[ChunkEntry]:
-        """The batches in arrival order; empty once committed, when only the map is kept."""
-        return self._entries
+    def batches(self) -> ChunkBatches:
+        """The batches in arrival order; none once committed, when only the map is kept."""
+        return self._batches
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether `plan` has its answer ready."""
+        return self._plan is not None
 
     @property
     def plan(self) -> WalObjectPlan:
@@ -207,6 +203,16 @@ class SealedChunk:
                 self._fill(data, content[filled : filled + size], offset)
                 filled += size
 
+    def commit_record(self) -> bytes:
+        """The record of the commit of `plan`, for the end of .idx."""
+        return encode_record(
+            self.identity.salt_crc,
+            COMMITTED,
+            self.batch_count,
+            self.data_bytes,
+            CommitRecord.of(self.plan).encode(),
+        )
+
     @contextmanager
     def pinned(self) -> Iterator[None]:
         """Keep the chunk's files for a `with` block; entering it raises StorageFailed if gone."""
@@ -227,12 +233,12 @@ class SealedChunk:
                 self._set_plan(self._lay_out())
             self.is_committed = True
             self._plan = None
-            self._entries = ()
+            self._batches = _NO_BATCHES
             self._notes = b""
             self.tokens = []
 
     def _lay_out(self, excluded: Collection[int] = ()) -> WalObjectPlan:
-        return plan_wal_object(self.identity, self._entries, excluded=excluded, notes=self._notes)
+        return plan_wal_object(self.identity, self._batches, excluded=excluded, notes=self._notes)
 
     def _set_plan(self, plan: WalObjectPlan) -> None:
         self._plan = plan

@@ -41,6 +41,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from wal.chunks.chunk_batches import ChunkBatches
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import WalObjectBody, read_checked
@@ -236,8 +237,10 @@ class Uploader:
     ) -> DisklessError | None:
         """Put the chunk's object; returns the error for which the chunk must be abandoned."""
         loop = asyncio.get_running_loop()
-        # Laying out a chunk of many small batches takes milliseconds, which the loop must not lose.
-        plan = await loop.run_in_executor(executor, lambda: chunk.plan)
+        if not chunk.is_planned:
+            # A recovered one. Laying out many small batches takes time that the loop must not lose.
+            await loop.run_in_executor(executor, lambda: chunk.plan)
+        plan = chunk.plan
         failpoint("upload.before_put")
         attempt = 0
         while True:
@@ -386,13 +389,13 @@ def find_damaged(chunk: SealedChunk) -> Sequence[int]:
         log.warning("chunk not readable now", path=chunk.data_path, error=str(error))
         return ()
     with data:
-        for position, entry in enumerate(chunk.entries):
+        for position, entry in enumerate(chunk.batches):
             producer = (entry.partition, entry.producer_id)
             if producer in broken:
                 damaged.append(position)
                 continue
             try:
-                for _ in read_checked(data, chunk.data_path, [entry]):
+                for _ in read_checked(data, chunk.data_path, ChunkBatches.of([entry])):
                     pass
             except CorruptChunk:
                 damaged.append(position)

@@ -51,14 +51,22 @@ import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from wal.batch_extents import BatchExtents
-from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.chunk import ChunkIdentity
+from wal.chunks.chunk_batches import (
+    INDEX_ENTRY,
+    INDEX_ROW,
+    ChunkBatches,
+    ChunkEntry,
+    head_of,
+    is_intact,
+)
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
-from wal.columns import column, row_type
+from wal.columns import Int64s, tuples
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptBatch, CorruptChunk, CorruptObject
@@ -75,25 +83,15 @@ _CRC: Final = struct.Struct(">I")
 OBJECT_HEADER_BYTES: Final = 64
 assert OBJECT_HEADER.size + _CRC.size == OBJECT_HEADER_BYTES
 
-INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxq")
-assert INDEX_ENTRY.size == 72
-_INDEX_ROW: Final = row_type(
-    INDEX_ENTRY,
-    "topic_id partition byte_offset length_bytes record_count crc max_timestamp_ms producer_id"
-    " base_sequence producer_epoch timestamp_type request_id",
-)
-
 TRAILER: Final = struct.Struct(">QIIH2s")
 TRAILER_END: Final = struct.Struct(">I8s")
 TRAILER_BYTES: Final = TRAILER.size + TRAILER_END.size
 assert TRAILER_BYTES == 32
 
-_SAME_NUMBERS: Final = BatchExtent._fields[2:]
-"""What an object says of a batch as its chunk does: all but the partition and the place."""
-
 READ_BYTES_MAX: Final = 1 << 20
 """The buffer of one upload; also the largest fragment of a body."""
 _TAIL_GUESS_BYTES: Final = 64 << 10
+_WANTED_FIELDS: Final = ("byte_offset", "length_bytes", "leader_epoch", "crc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ class WalObjectPlan:
     object_key: ObjectKey
     header: bytes
     extents: BatchExtents
-    entries: Sequence[ChunkEntry]
+    batches: ChunkBatches
     """Where each extent comes from."""
     positions: Sequence[int]
     """The arrival position of each extent in the chunk."""
@@ -111,6 +109,42 @@ class WalObjectPlan:
     """Index entries, notes and trailer."""
     object_bytes: int
     """The length of the whole object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectLayout:
+    """Which batches an object holds and where: all of it that does not depend on its notes."""
+
+    positions: Int64s
+    batches: ChunkBatches
+    extents: BatchExtents
+
+    @classmethod
+    def of(cls, entries: Sequence[ChunkEntry], excluded: Collection[int] = ()) -> Self:
+        """All batches of a chunk but those at the `excluded` positions."""
+        arrived = ChunkBatches.of(entries)
+        positions = arrived.object_order(excluded)
+        batches = arrived.take(positions)
+        lengths = batches.numbers("length_bytes")
+        offsets = OBJECT_HEADER_BYTES + np.cumsum(lengths) - lengths
+        return cls(positions=positions, batches=batches, extents=batches.extents(offsets))
+
+    def plan(self, identity: ChunkIdentity, notes: bytes) -> WalObjectPlan:
+        """The object of the chunk `identity` that carries `notes`."""
+        extents = self.extents
+        index = self.batches.index_entries(extents.byte_offset) + notes
+        footer_offset = OBJECT_HEADER_BYTES + int(extents.length_bytes.sum())
+        trailer = TRAILER.pack(footer_offset, len(extents), crc32c(index), FORMAT_VERSION, b"\0\0")
+        footer = index + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
+        return WalObjectPlan(
+            object_key=identity.object_key,
+            header=_encode_header(identity),
+            extents=extents,
+            batches=self.batches,
+            positions=self.positions.tolist(),
+            footer=footer,
+            object_bytes=footer_offset + len(footer),
+        )
 
 
 def plan_wal_object(
@@ -121,45 +155,7 @@ def plan_wal_object(
     notes: bytes = b"",
 ) -> WalObjectPlan:
     """Lay out the object of a chunk: all its entries but those at the `excluded` positions."""
-    by_partition: dict[TopicIdPartition, list[int]] = {}
-    for position, entry in enumerate(entries):
-        if position not in excluded:
-            by_partition.setdefault(entry.partition, []).append(position)
-    partitions = sorted(by_partition)
-    positions = [position for partition in partitions for position in by_partition[partition]]
-    taken = [entries[position] for position in positions]
-    extents = _extents(partitions, [len(by_partition[one]) for one in partitions], taken)
-    index = extents.rows(_INDEX_ROW).tobytes() + notes
-    footer_offset = OBJECT_HEADER_BYTES + int(extents.length_bytes.sum())
-    trailer = TRAILER.pack(footer_offset, len(extents), crc32c(index), FORMAT_VERSION, b"\0\0")
-    footer = index + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
-    return WalObjectPlan(
-        object_key=identity.object_key,
-        header=_encode_header(identity),
-        extents=extents,
-        entries=taken,
-        positions=positions,
-        footer=footer,
-        object_bytes=footer_offset + len(footer),
-    )
-
-
-def _extents(
-    partitions: Sequence[TopicIdPartition],
-    batch_counts: Sequence[int],
-    entries: Sequence[ChunkEntry],
-) -> BatchExtents:
-    """Where `entries`, grouped by partition, come to lie."""
-    fields = zip(*entries, strict=True) if entries else [()] * len(ChunkEntry._fields)
-    named = dict(zip(ChunkEntry._fields, fields, strict=True))
-    numbers = {name: column(named[name]) for name in _SAME_NUMBERS}
-    lengths = numbers["length_bytes"]
-    return BatchExtents(
-        partitions=partitions,
-        partition_of=np.repeat(np.arange(len(partitions)), batch_counts),
-        byte_offset=OBJECT_HEADER_BYTES + np.cumsum(lengths) - lengths,
-        **numbers,
-    )
+    return ObjectLayout.of(entries, excluded).plan(identity, notes)
 
 
 class DataFile(Protocol):
@@ -197,75 +193,82 @@ class WalObjectBody:
         """
         yield self._plan.header
         with self._chunk.open_data() as data:
-            yield from read_checked(data, self._chunk.data_path, self._plan.entries)
+            yield from read_checked(data, self._chunk.data_path, self._plan.batches)
         yield self._plan.footer
 
 
-def read_checked(data: DataFile, path: str, entries: Sequence[ChunkEntry]) -> Iterator[memoryview]:
-    """The bytes of `entries` back to back, in pieces of one reused buffer.
+class _Wanted(NamedTuple):
+    """What `read_checked` must know of a batch."""
+
+    offset: int
+    length_bytes: int
+    leader_epoch: int
+    crc: int
+
+
+def read_checked(data: DataFile, path: str, batches: ChunkBatches) -> Iterator[memoryview]:
+    """The bytes of `batches` back to back, in pieces of one reused buffer.
 
     Small batches are gathered, and checked before they are handed out. A batch larger than the
     buffer comes in several pieces, and the check of its end raises before the last one.
     Raises: CorruptChunk.
     """
-    buffer = memoryview(bytearray(min(READ_BYTES_MAX, sum(e.length_bytes for e in entries))))
+    fields = [batches.rows[name].tolist() for name in _WANTED_FIELDS]
+    wanted = tuples(_Wanted, *fields)
+    buffer = memoryview(bytearray(min(READ_BYTES_MAX, sum(fields[1]))))
     first = 0
-    while first < len(entries):
-        size = entries[first].length_bytes
+    while first < len(wanted):
+        size = wanted[first].length_bytes
         if size > len(buffer):
-            yield from _read_large(data, path, entries[first], buffer)
+            yield from _read_large(data, path, wanted[first], buffer)
             first += 1
             continue
         last = first + 1
-        while last < len(entries) and size + entries[last].length_bytes <= len(buffer):
-            size += entries[last].length_bytes
+        while last < len(wanted) and size + wanted[last].length_bytes <= len(buffer):
+            size += wanted[last].length_bytes
             last += 1
-        _read_small(data, path, entries[first:last], buffer)
+        _read_small(data, path, wanted[first:last], buffer)
         yield buffer[:size]
         first = last
 
 
-def _read_small(
-    data: DataFile, path: str, entries: Sequence[ChunkEntry], buffer: memoryview
-) -> None:
-    """Fill `buffer` with `entries`, one read per run of neighbours in the file, and check them."""
+def _read_small(data: DataFile, path: str, wanted: Sequence[_Wanted], buffer: memoryview) -> None:
+    """Fill `buffer` with `wanted`, one read per run of neighbours in the file, and check them."""
     filled = run_start = 0
-    run_offset = entries[0].data_offset
-    for entry in entries:
-        if entry.data_offset != run_offset + filled - run_start:
+    run_offset = wanted[0].offset
+    for offset, length, _, _ in wanted:
+        if offset != run_offset + filled - run_start:
             _read_exactly(data, path, buffer[run_start:filled], run_offset)
-            run_start, run_offset = filled, entry.data_offset
-        filled += entry.length_bytes
+            run_start, run_offset = filled, offset
+        filled += length
     _read_exactly(data, path, buffer[run_start:filled], run_offset)
     start = 0
-    for entry in entries:
-        end = start + entry.length_bytes
-        crc_start = start + CRC_START
-        if (
-            crc32c(buffer[start:crc_start]) != entry.head_crc
-            or crc32c(buffer[crc_start:end]) != entry.crc
-        ):
-            raise _rotten(path, entry)
+    for batch in wanted:
+        _, length, leader_epoch, crc = batch
+        end = start + length
+        if not is_intact(buffer[start:end], length, leader_epoch, crc):
+            raise _rotten(path, batch)
         start = end
 
 
 def _read_large(
-    data: DataFile, path: str, entry: ChunkEntry, buffer: memoryview
+    data: DataFile, path: str, batch: _Wanted, buffer: memoryview
 ) -> Iterator[memoryview]:
+    offset, length, leader_epoch, expected = batch
     crc = 0
     done = 0
-    while done < entry.length_bytes:
-        piece = buffer[: min(len(buffer), entry.length_bytes - done)]
-        _read_exactly(data, path, piece, entry.data_offset + done)
+    while done < length:
+        piece = buffer[: min(len(buffer), length - done)]
+        _read_exactly(data, path, piece, offset + done)
         if done == 0:
-            if crc32c(piece[:CRC_START]) != entry.head_crc:
-                raise _rotten(path, entry)
+            if piece[:CRC_START] != head_of(length, leader_epoch, expected):
+                raise _rotten(path, batch)
             crc = crc32c(piece[CRC_START:])
         else:
             crc = crc32c(piece, crc)
         done += len(piece)
-        if done == entry.length_bytes and crc != entry.crc:
-            raise _rotten(path, entry)
+        if done == length and crc != expected:
+            raise _rotten(path, batch)
         yield piece
 
 
@@ -278,8 +281,8 @@ def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) ->
         raise CorruptChunk(f"{path}: ends before byte {offset + len(buffer)}")
 
 
-def _rotten(path: str, entry: ChunkEntry) -> CorruptChunk:
-    return CorruptChunk(f"{path}: the batch at byte {entry.data_offset} fails its CRC")
+def _rotten(path: str, batch: _Wanted) -> CorruptChunk:
+    return CorruptChunk(f"{path}: the batch at byte {batch.offset} fails its CRC")
 
 
 class WalObjectHeader(NamedTuple):
@@ -356,7 +359,7 @@ def read_footer(tail: Buffer, object_bytes: int, name: str) -> Sequence[BatchExt
     footer_offset, count, crc, _, _ = TRAILER.unpack_from(view, length - TRAILER_BYTES)
     if crc32c(view[: length - TRAILER_BYTES]) != crc:
         raise CorruptObject(f"{name}: footer at byte {footer_offset} fails its CRC")
-    extents = BatchExtents.of_rows(np.frombuffer(view, _INDEX_ROW, count))
+    extents = BatchExtents.of_rows(np.frombuffer(view, INDEX_ROW, count))
     ends = OBJECT_HEADER_BYTES + np.cumsum(extents.length_bytes)
     elsewhere = np.flatnonzero(extents.byte_offset != ends - extents.length_bytes)
     if len(elsewhere):

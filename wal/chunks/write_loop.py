@@ -1,7 +1,7 @@
 """The write loop: the one task that appends produced batches to chunks.
 
 The produce path calls `append_nowait` with the batches of one request; the broker runs `run()` in
-its TaskGroup. Per turn the loop drains what is queued into one grouped append (four system calls,
+its TaskGroup. Per turn the loop drains what is queued into one grouped append (two system calls,
 in its own thread), releases the buffers, and seals the chunk when it is full, has enough batches,
 or when the commit interval since its first batch is over. A sealed chunk is handed to `on_sealed`,
 the uploader's `submit`, which waits while the uploader has its fill: that is the back pressure.
@@ -254,7 +254,7 @@ class WriteLoop:
                 is_full
                 or not writer.is_appendable
                 or writer.data_bytes >= settings.chunk_max_bytes
-                or len(writer.entries) >= settings.chunk_max_batches
+                or writer.batch_count >= settings.chunk_max_batches
                 or self._is_due()
             ):
                 await self._seal(executor)
@@ -278,7 +278,7 @@ class WriteLoop:
         data_bytes = count = 0
         if self._writer is not None:
             data_bytes = self._writer.data_bytes
-            count = len(self._writer.entries)
+            count = self._writer.batch_count
         group: list[PendingBatch] = []
         charged = 0
         is_full = False

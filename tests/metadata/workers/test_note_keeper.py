@@ -9,7 +9,8 @@ import pytest
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.notes_sweep import MERGED_AT, NotesSweep
-from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.chunk import ChunkIdentity
+from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.kept_notes import (
     NOTES_PREFIX,
     KeptNotes,
@@ -91,7 +92,7 @@ class Scene:
         commits = [] if before is None else [note_of(before, self._count - 1)]
         notes = ObjectNotes({TOPIC: FACTS}, commits, [Floor(self._count, 0)])
         self._count += 1
-        entry = ChunkEntry(PLACE, 0, 100, 1, 1, 0, 0, 0, -1, -1, -1, 0)
+        entry = ChunkEntry(PLACE, 0, 100, 1, 1, 0, 0, -1, -1, -1, 0)
         identity = ChunkIdentity(ulid=self._last, salt=0, broker_id=0, opened_at_ms=0)
         plan = plan_wal_object(identity, [entry], notes=encode_notes(notes))
         await self.store.put(plan.object_key, BytesBody(plan.header, bytes(100), plan.footer))

@@ -1,4 +1,4 @@
-"""One chunk's four files: what an append writes, and what is left when it fails."""
+"""One chunk's two files: what an append writes, and what is left when it fails."""
 
 import errno
 import os
@@ -22,13 +22,15 @@ from tests.support.write_path import (
 )
 from wal.chunks.buffer import BufferPool, ChainBuilder
 from wal.chunks.chunk import (
+    BATCHES,
     CHUNK_HEADER_BYTES,
-    DESC_RECORD_BYTES,
-    INDEX_RECORD,
-    META_RECORD_BYTES,
+    RECORD_CRC,
+    RECORD_HEAD,
+    RECORD_HEAD_BYTES,
     ChunkPaths,
     PendingBatch,
 )
+from wal.chunks.chunk_batches import BATCH_ROW
 from wal.chunks.chunk_scan import scan_chunk
 from wal.crc import crc32c
 from wal.disk import IOV_MAX
@@ -43,7 +45,7 @@ def pool() -> BufferPool:
 
 
 def sizes(paths: ChunkPaths) -> list[int]:
-    return [os.stat(path).st_size for path in (paths.data, paths.meta, paths.desc, paths.idx)]
+    return [os.stat(path).st_size for path in (paths.data, paths.idx)]
 
 
 def test_an_append_lays_batches_back_to_back_and_indexes_each(
@@ -56,17 +58,19 @@ def test_an_append_lays_batches_back_to_back_and_indexes_each(
     writer.close()
     assert Path(writer.paths.data).read_bytes() == b"".join(batches)
     index = Path(writer.paths.idx).read_bytes()
-    position = 0
-    for number, data in enumerate(batches):
-        assert INDEX_RECORD.unpack_from(index, 36 * number) == (
-            position,
-            len(data),
-            CHUNK_HEADER_BYTES + META_RECORD_BYTES * number,
-            META_RECORD_BYTES,
-            DESC_RECORD_BYTES * number,
-            DESC_RECORD_BYTES,
-        )
-        position += len(data)
+    record = CHUNK_HEADER_BYTES
+    position = number = 0
+    for count in (2, 1):
+        head = RECORD_HEAD.unpack_from(index, record + RECORD_CRC.size)
+        length = RECORD_HEAD_BYTES + BATCH_ROW.size * count
+        assert head == (length, BATCHES, bytes(3), number, position)
+        for row in range(count):
+            fields = BATCH_ROW.unpack_from(index, record + RECORD_HEAD_BYTES + 80 * row)
+            assert fields[2:4] == (position, len(batches[number]))
+            position += len(batches[number])
+            number += 1
+        record += length
+    assert record == len(index)
     assert writer.file_bytes == sum(sizes(writer.paths))
 
 
@@ -75,11 +79,11 @@ def test_a_scan_gives_back_what_was_appended(tmp_path: Path, pool: BufferPool) -
     writer = open_writer(tmp_path)
     writer.append([pending(pool, B0, data, request_id=9, timestamp_type=1)])
     writer.close()
-    scan = scan_chunk(writer.paths, FdCache(8), verify_data=True)
+    scan = scan_chunk(writer.paths, FdCache(8))
     assert scan is not None
     header = parse_header(data)
-    (entry,) = scan.entries
-    assert list(scan.entries) == writer.entries
+    (entry,) = scan.batches
+    assert scan.batches == writer.batches()
     assert (entry.partition, entry.request_id, entry.timestamp_type) == (B0, 9, 1)
     assert (entry.producer_id, entry.producer_epoch, entry.base_sequence) == (42, 0, 7)
     assert (entry.record_count, entry.crc, entry.length_bytes) == (3, header.crc, len(data))
@@ -88,12 +92,12 @@ def test_a_scan_gives_back_what_was_appended(tmp_path: Path, pool: BufferPool) -
     assert scan.torn == ""
 
 
-def test_a_group_costs_four_writes_whatever_it_holds(tmp_path: Path, pool: BufferPool) -> None:
+def test_a_group_costs_two_writes_whatever_it_holds(tmp_path: Path, pool: BufferPool) -> None:
     disk = FaultyDisk()
     writer = open_writer(tmp_path, disk=disk)
     disk.calls.clear()
     writer.append([pending(pool) for _ in range(100)])
-    assert disk.calls == [("pwritev", suffix) for suffix in (".data", ".desc", ".meta", ".idx")]
+    assert disk.calls == [("pwritev", ".data"), ("pwritev", ".idx")]
 
 
 def test_more_fragments_than_one_call_takes_are_split(tmp_path: Path, pool: BufferPool) -> None:
@@ -121,9 +125,9 @@ def test_a_batch_whose_header_straddles_fragments_is_checked_as_one(tmp_path: Pa
     writer = open_writer(tmp_path)
     writer.append([straddling])
     writer.close()
-    scan = scan_chunk(writer.paths, FdCache(8), verify_data=True)
+    scan = scan_chunk(writer.paths, FdCache(8))
     assert scan is not None
-    assert len(scan.entries) == 1
+    assert len(scan.batches) == 1
 
 
 def test_an_append_beyond_capacity_and_overflow_leaves_the_chunk_as_it_was(
@@ -139,7 +143,7 @@ def test_an_append_beyond_capacity_and_overflow_leaves_the_chunk_as_it_was(
     assert sizes(writer.paths) == before
     # The chunk still takes what fits.
     writer.append([pending(pool, A0, data)])
-    assert len(writer.entries) == 2
+    assert writer.batch_count == 2
 
 
 def test_a_payload_longer_than_announced_is_refused(tmp_path: Path, pool: BufferPool) -> None:
@@ -149,10 +153,10 @@ def test_a_payload_longer_than_announced_is_refused(tmp_path: Path, pool: Buffer
     writer = open_writer(tmp_path)
     with pytest.raises(AppendTooLarge):
         writer.append([longer])
-    assert sizes(writer.paths) == [0, CHUNK_HEADER_BYTES, 0, 0]
+    assert sizes(writer.paths) == [0, 0]
 
 
-@pytest.mark.parametrize("suffix", [".data", ".desc", ".meta", ".idx"])
+@pytest.mark.parametrize("suffix", [".data", ".idx"])
 def test_a_failed_write_takes_the_whole_group_back_and_seals_the_chunk(
     tmp_path: Path, pool: BufferPool, suffix: str
 ) -> None:
@@ -173,16 +177,16 @@ def test_a_failed_write_takes_the_whole_group_back_and_seals_the_chunk(
     with pytest.raises(StorageFailed, match="earlier append"):
         writer.append([pending(pool)])
     writer.close()
-    scan = scan_chunk(writer.paths, FdCache(8), verify_data=True)
+    scan = scan_chunk(writer.paths, FdCache(8))
     assert scan is not None
-    assert (len(scan.entries), scan.torn) == (1, "")
+    assert (len(scan.batches), scan.torn) == (1, "")
 
 
 def test_a_disk_that_fills_up_at_any_byte_keeps_earlier_appends_and_nothing_else(
     tmp_path: Path, pool: BufferPool
 ) -> None:
     data = batch_bytes(b"0123456789")
-    group = 2 * (len(data) + META_RECORD_BYTES + DESC_RECORD_BYTES + INDEX_RECORD.size)
+    group = 2 * (len(data) + BATCH_ROW.size) + RECORD_HEAD_BYTES
     for space in range(0, group, 3):
         disk = FaultyDisk()
         writer = open_writer(tmp_path, number=space, disk=disk)
@@ -191,9 +195,9 @@ def test_a_disk_that_fills_up_at_any_byte_keeps_earlier_appends_and_nothing_else
         with pytest.raises(StorageFailed, match="no space"):
             writer.append([pending(pool, A0, data), pending(pool, A0, data)])
         writer.close()
-        scan = scan_chunk(writer.paths, FdCache(8), verify_data=True)
+        scan = scan_chunk(writer.paths, FdCache(8))
         assert scan is not None
-        assert (len(scan.entries), scan.torn) == (1, ""), f"{space} bytes of space"
+        assert (len(scan.batches), scan.torn) == (1, ""), f"{space} bytes of space"
 
 
 def test_a_write_beyond_the_file_size_limit_is_a_storage_failure(tmp_path: Path) -> None:
@@ -214,9 +218,9 @@ def test_a_write_beyond_the_file_size_limit_is_a_storage_failure(tmp_path: Path)
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    scan = scan_chunk(ChunkPaths.of(tmp_path, 0), FdCache(8), verify_data=True)
+    scan = scan_chunk(ChunkPaths.of(tmp_path, 0), FdCache(8))
     assert scan is not None
-    assert (len(scan.entries), scan.torn) == (1, "")
+    assert (len(scan.batches), scan.torn) == (1, "")
 
 
 def test_with_sync_every_file_of_every_append_is_synced(tmp_path: Path, pool: BufferPool) -> None:
@@ -225,13 +229,11 @@ def test_with_sync_every_file_of_every_append_is_synced(tmp_path: Path, pool: Bu
     writer.append([pending(pool)])
     assert sorted(path for call, path in disk.calls if call == "fdatasync") == [
         ".data",
-        ".desc",
         ".idx",
-        ".meta",
     ]
 
 
-@pytest.mark.parametrize("suffix", [".data", ".desc", ".meta", ".idx"])
+@pytest.mark.parametrize("suffix", [".data", ".idx"])
 def test_an_fsync_that_failed_once_is_final(tmp_path: Path, pool: BufferPool, suffix: str) -> None:
     disk = FaultyDisk()
     writer = open_writer(tmp_path, disk=disk, sync=True)
@@ -248,12 +250,12 @@ def test_an_fsync_that_failed_once_is_final(tmp_path: Path, pool: BufferPool, su
     with pytest.raises(StorageFailed):
         writer.append([pending(pool)])
     writer.close()
-    scan = scan_chunk(writer.paths, FdCache(8), verify_data=True)
+    scan = scan_chunk(writer.paths, FdCache(8))
     assert scan is not None
-    assert len(scan.entries) == 1
+    assert len(scan.batches) == 1
 
 
-@pytest.mark.parametrize("suffix", [".data", ".desc", ".meta", ".idx"])
+@pytest.mark.parametrize("suffix", [".data", ".idx"])
 def test_a_chunk_that_cannot_be_opened_leaves_no_file(tmp_path: Path, suffix: str) -> None:
     def fail(call: str, path: str) -> None:
         if call == "open" and path.endswith(suffix):
@@ -276,25 +278,25 @@ def test_stale_records_of_an_earlier_file_are_not_accepted(tmp_path: Path) -> No
     batches = [(A0, batch_bytes(bytes([65 + number]) * 50)) for number in range(3)]
     old = write_chunk(tmp_path, batches, number=0, seed=1)
     new = write_chunk(tmp_path, batches[:1], number=1, seed=2)
-    for old_path, new_path in zip(old.paths[1:5], new.paths[1:5], strict=True):
+    for old_path, new_path in zip(old.paths.files, new.paths.files, strict=True):
         stale = Path(old_path).read_bytes()
         fresh = Path(new_path).read_bytes()
         Path(new_path).write_bytes(fresh + stale[len(fresh) :])
-    scan = scan_chunk(new.paths, FdCache(8), verify_data=True)
+    scan = scan_chunk(new.paths, FdCache(8))
     assert scan is not None
-    assert len(scan.entries) == 1
-    assert "record 1" in scan.torn
+    assert len(scan.batches) == 1
+    assert f"byte {new.index_bytes} fails its CRC" in scan.torn
 
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_chunk_of_an_unknown_version_is_refused_by_name(tmp_path: Path, version: int) -> None:
     writer = write_chunk(tmp_path, [(A0, batch_bytes())])
-    meta = bytearray(Path(writer.paths.meta).read_bytes())
-    struct.pack_into(">H", meta, 8, version)
-    struct.pack_into(">I", meta, 60, crc32c(bytes(meta[:60])))
-    Path(writer.paths.meta).write_bytes(meta)
-    with pytest.raises(CorruptChunk, match=rf"\.meta: format version {version}, .* version 1"):
-        scan_chunk(writer.paths, FdCache(8), verify_data=True)
+    index = bytearray(Path(writer.paths.idx).read_bytes())
+    struct.pack_into(">H", index, 8, version)
+    struct.pack_into(">I", index, 60, crc32c(bytes(index[:60])))
+    Path(writer.paths.idx).write_bytes(index)
+    with pytest.raises(CorruptChunk, match=rf"\.idx: format version {version}, .* version 1"):
+        scan_chunk(writer.paths, FdCache(8))
 
 
 def test_random_groups_read_back_in_order(tmp_path: Path, pool: BufferPool) -> None:
@@ -308,9 +310,9 @@ def test_random_groups_read_back_in_order(tmp_path: Path, pool: BufferPool) -> N
         writer.append([pending(pool, rng.choice([A0, A1, B0]), data) for data in group])
         expected += group
     writer.close()
-    scan = scan_chunk(writer.paths, FdCache(8), verify_data=True)
+    scan = scan_chunk(writer.paths, FdCache(8))
     assert scan is not None
     data = Path(writer.paths.data).read_bytes()
     assert [
-        data[entry.data_offset : entry.data_offset + entry.length_bytes] for entry in scan.entries
+        data[entry.data_offset : entry.data_offset + entry.length_bytes] for entry in scan.batches
     ] == expected

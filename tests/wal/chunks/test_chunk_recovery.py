@@ -31,14 +31,21 @@ from tests.support.write_path import (
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk import (
     CHUNK_HEADER_BYTES,
-    DESC_RECORD_BYTES,
-    INDEX_RECORD,
-    META_RECORD_BYTES,
+    COMMITTED,
+    RECORD_HEAD_BYTES,
     ChunkPaths,
+    encode_record,
 )
-from wal.chunks.chunk_scan import cut_tail, scan_chunk
+from wal.chunks.chunk_batches import BATCH_ROW
+from wal.chunks.chunk_directory import SPARE_CHUNKS_MAX
+from wal.chunks.chunk_scan import scan_chunk
 from wal.chunks.quarantine import QUARANTINE
-from wal.chunks.sealed_chunk import CACHED_BATCH_BYTES, CACHED_CHUNK_BYTES, SealedChunk
+from wal.chunks.sealed_chunk import (
+    CACHED_BATCH_BYTES,
+    CACHED_CHUNK_BYTES,
+    COMMITTED_CONTENT,
+    SealedChunk,
+)
 from wal.chunks.wal_object import WalObjectBody
 from wal.errors import CorruptChunk, DisklessError, OutOfBounds, StorageFailed
 from wal.fd_cache import FdCache
@@ -83,10 +90,15 @@ def test_a_recovered_chunk_is_the_same_object_under_the_same_key(tmp_path: Path)
 
 
 def test_chunks_come_back_oldest_first_and_numbering_goes_on(tmp_path: Path) -> None:
+    """By their ULIDs: files that serve again keep their number."""
+    ulids = {}
     for number in (2, 10, 999_999, 1_000_000):
-        write_chunk(tmp_path, BATCHES, number=number, seed=number)
+        writer = write_chunk(tmp_path, BATCHES, number=number, seed=number)
+        ulids[writer.identity.ulid] = number
+    expected = [ulids[ulid] for ulid in sorted(ulids)]
+    assert expected != sorted(expected)
     directory = open_directory(tmp_path)
-    assert [chunk.paths.number for chunk in directory.recover()] == [2, 10, 999_999, 1_000_000]
+    assert [chunk.paths.number for chunk in directory.recover()] == expected
     writer = directory.open_chunk()
     assert writer.paths.number == 1_000_001
     assert directory.seal(writer, ()) is None
@@ -104,11 +116,11 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
 
 def test_chunks_without_a_batch_are_removed(tmp_path: Path) -> None:
     writer = write_chunk(tmp_path, [], number=3)
-    # A creation that was interrupted before .idx, and one whose header was not written.
+    # A creation that was interrupted before .idx, and one whose first record was not written.
     Path(ChunkPaths.of(tmp_path, 4).data).touch()
-    for path in ChunkPaths.of(tmp_path, 5)[1:5]:
-        Path(path).touch()
-    assert Path(writer.paths.meta).stat().st_size == CHUNK_HEADER_BYTES
+    header_only = ChunkPaths.of(tmp_path, 5)
+    Path(header_only.data).touch()
+    Path(header_only.idx).write_bytes(writer.identity.encode())
     directory = open_directory(tmp_path)
     assert directory.recover() == []
     assert files_of(tmp_path) == []
@@ -117,11 +129,10 @@ def test_chunks_without_a_batch_are_removed(tmp_path: Path) -> None:
 
 
 LAST = len(BATCHES) - 1
+RECORD_BYTES = RECORD_HEAD_BYTES + BATCH_ROW.size
 TAILS = {
     "data": (sum(len(data) for _, data in BATCHES[:LAST]), len(BATCHES[LAST][1])),
-    "meta": (CHUNK_HEADER_BYTES + META_RECORD_BYTES * LAST, META_RECORD_BYTES),
-    "desc": (DESC_RECORD_BYTES * LAST, DESC_RECORD_BYTES),
-    "idx": (INDEX_RECORD.size * LAST, INDEX_RECORD.size),
+    "idx": (CHUNK_HEADER_BYTES + RECORD_BYTES * LAST, RECORD_BYTES),
 }
 
 
@@ -149,9 +160,9 @@ def test_a_tail_torn_at_any_byte_is_cut_and_nothing_else(
         assert not directory.damage
         directory.close()
         # What was cut is gone: the next start finds a clean chunk.
-        scan = scan_chunk(writer.paths, FdCache(8), verify_data=True)
+        scan = scan_chunk(writer.paths, FdCache(8))
         assert scan is not None
-        assert (len(scan.entries), scan.torn) == (len(expected), "")
+        assert (len(scan.batches), scan.torn) == (len(expected), "")
         shutil.rmtree(path)
 
 
@@ -208,9 +219,8 @@ def _append_until_killed(path: Path, calls: int) -> tuple[int, bool]:
 def test_bytes_that_no_index_record_names_are_cut(tmp_path: Path) -> None:
     """A process that died between .data and .idx."""
     writer = write_chunk(tmp_path, BATCHES)
-    for file in ("data", "desc", "meta"):
-        with open(getattr(writer.paths, file), "ab") as tail:
-            tail.write(b"written, never indexed")
+    with open(writer.paths.data, "ab") as tail:
+        tail.write(b"written, never indexed")
     directory = open_directory(tmp_path)
     (chunk,) = directory.recover()
     assert batches_of(chunk) == [data for _, data in BATCHES]
@@ -225,7 +235,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@given(file=st.sampled_from(["data", "meta", "desc", "idx"]), draw=st.data())
+@given(file=st.sampled_from(["data", "idx"]), draw=st.data())
 @examples(4, allow=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_is_found_wherever_it_is(
     pristine: Path, tmp_path: Path, file: str, draw: st.DataObject
@@ -250,10 +260,10 @@ def test_a_flipped_bit_is_found_wherever_it_is(
         (damage,) = directory.damage
         assert str(path) in str(damage)
         assert files_of(path) == []
-        assert len(files_of(path / QUARANTINE)) == 4
+        assert len(files_of(path / QUARANTINE)) == 2
 
 
-@given(garbage=st.binary(max_size=400), file=st.sampled_from(["data", "meta", "desc", "idx"]))
+@given(garbage=st.binary(max_size=400), file=st.sampled_from(["data", "idx"]))
 @examples(allow=[HealthCheck.function_scoped_fixture])
 def test_garbage_in_place_of_a_file_never_becomes_a_batch(
     pristine: Path, tmp_path: Path, garbage: bytes, file: str
@@ -273,17 +283,17 @@ def test_damage_in_one_chunk_leaves_the_others_alone(tmp_path: Path) -> None:
     data = Path(ChunkPaths.of(tmp_path, 1).data)
     data.write_bytes(b"?" + data.read_bytes()[1:])
     directory = open_directory(tmp_path)
-    assert [chunk.paths.number for chunk in directory.recover()] == [0, 2]
+    assert {chunk.paths.number for chunk in directory.recover()} == {0, 2}
     (damage,) = directory.damage
-    assert "chunk-000001.idx: record 0 at byte 0" in str(damage)
-    assert "record 1 behind it is good" in str(damage)
+    assert "chunk-000001.idx: record at byte 64: the batch at byte 0 of .data" in str(damage)
+    assert f"record at byte {64 + RECORD_BYTES} is good" in str(damage)
     assert directory.statistics().quarantined == 1
     directory.close()
 
 
 def test_a_missing_file_is_damage(tmp_path: Path) -> None:
     writer = write_chunk(tmp_path, BATCHES)
-    os.unlink(writer.paths.desc)
+    os.unlink(writer.paths.data)
     directory = open_directory(tmp_path)
     assert directory.recover() == []
     assert "missing" in str(directory.damage[0])
@@ -292,7 +302,7 @@ def test_a_missing_file_is_damage(tmp_path: Path) -> None:
 
 def test_quarantined_numbers_are_not_used_again(tmp_path: Path) -> None:
     damaged = write_chunk(tmp_path, BATCHES, number=8)
-    Path(damaged.paths.meta).write_bytes(bytes(200))
+    Path(damaged.paths.idx).write_bytes(bytes(200))
     first = open_directory(tmp_path)
     first.recover()
     first.close()
@@ -307,8 +317,8 @@ def test_quarantined_numbers_are_not_used_again(tmp_path: Path) -> None:
 def test_quarantine_keeps_the_newest_evidence_under_its_cap(tmp_path: Path) -> None:
     for number in range(4):
         writer = write_chunk(tmp_path, BATCHES, number=number, seed=number)
-        Path(writer.paths.meta).write_bytes(bytes(1000))
-    one = sum(Path(path).stat().st_size for path in writer.paths[1:5])
+        Path(writer.paths.idx).write_bytes(bytes(1000))
+    one = sum(Path(path).stat().st_size for path in writer.paths.files)
     directory = open_directory(tmp_path, settings=replace(SETTINGS, quarantine_max_bytes=2 * one))
     directory.recover()
     assert {name[:12] for name in files_of(tmp_path / QUARANTINE)} == {
@@ -335,20 +345,19 @@ def test_a_committed_chunk_is_kept_for_reading_and_not_uploaded_again(tmp_path: 
     again.close()
 
 
-@pytest.mark.parametrize("size", [0, 10, 31])
-def test_a_marker_that_was_not_written_in_full_means_commit_again(
-    tmp_path: Path, size: int
-) -> None:
+@pytest.mark.parametrize("missing", [40, 39, 16, 1])
+def test_a_commit_that_was_not_noted_in_full_is_made_again(tmp_path: Path, missing: int) -> None:
     directory = open_directory(tmp_path)
     directory.recover()
     chunk = sealed(directory, BATCHES)
+    body = object_bytes(WalObjectBody(chunk, chunk.plan))
     directory.mark_committed(chunk)
     directory.close()
-    marker = Path(chunk.paths.committed)
-    marker.write_bytes(marker.read_bytes()[:size])
+    os.truncate(chunk.paths.idx, os.stat(chunk.paths.idx).st_size - missing)
     again = open_directory(tmp_path)
     (recovered,) = again.recover()
     assert recovered.object_key == chunk.object_key
+    assert object_bytes(WalObjectBody(recovered, recovered.plan)) == body
     again.close()
 
 
@@ -359,7 +368,10 @@ def test_a_committed_chunk_is_never_cut(tmp_path: Path) -> None:
     chunk = sealed(directory, BATCHES)
     directory.mark_committed(chunk)
     directory.close()
-    os.truncate(chunk.paths.idx, INDEX_RECORD.size * LAST)
+    index = Path(chunk.paths.idx)
+    content = bytearray(index.read_bytes())
+    content[CHUNK_HEADER_BYTES + RECORD_HEAD_BYTES + 30] ^= 1
+    index.write_bytes(content)
     again = open_directory(tmp_path)
     assert again.recover() == []
     assert again.locate(chunk.object_key) is None
@@ -368,43 +380,42 @@ def test_a_committed_chunk_is_never_cut(tmp_path: Path) -> None:
 
 
 def test_a_committed_chunk_that_is_another_by_now_is_not_read(tmp_path: Path) -> None:
-    """Valid to the last byte, but without its last batch."""
+    """Valid to the last byte, but of another object."""
+    writer = write_chunk(tmp_path, BATCHES)
+    commit = COMMITTED_CONTENT.pack(1, bytes(4), 2)
+    with open(writer.paths.idx, "ab") as index:
+        index.write(
+            encode_record(
+                writer.identity.salt_crc, COMMITTED, len(BATCHES), writer.data_bytes, commit
+            )
+        )
     directory = open_directory(tmp_path)
-    directory.recover()
-    chunk = sealed(directory, BATCHES)
-    directory.mark_committed(chunk)
+    assert directory.recover() == []
+    assert directory.locate(writer.identity.object_key) is None
+    assert "not the batches that were committed" in str(directory.damage[0])
     directory.close()
-    scan = scan_chunk(chunk.paths, FdCache(8), verify_data=True)
-    assert scan is not None
-    kept = scan.entries[:LAST]
-    cut_tail(
-        chunk.paths,
-        scan._replace(entries=kept, data_bytes=sum(entry.length_bytes for entry in kept)),
-    )
-    again = open_directory(tmp_path)
-    assert again.recover() == []
-    assert again.locate(chunk.object_key) is None
-    assert "not the batches that were committed" in str(again.damage[0])
-    again.close()
 
 
 def test_the_tail_cache_drops_the_oldest_chunks(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    probe = write_chunk(tmp_path / "elsewhere", BATCHES)
+    other = open_directory(tmp_path / "elsewhere")
+    other.recover()
+    probe = sealed(other, BATCHES)
+    other.mark_committed(probe)
+    other.close()
+    assert probe.file_bytes == sum(os.stat(path).st_size for path in probe.paths.files)
     limit = replace(SETTINGS, cache_max_bytes=2 * probe.file_bytes)
     directory = open_directory(tmp_path, settings=limit)
     directory.recover()
-    chunks = [sealed(directory, BATCHES) for _ in range(4)]
+    count = SPARE_CHUNKS_MAX + 4
+    chunks = [sealed(directory, BATCHES) for _ in range(count)]
     for chunk in chunks:
         directory.mark_committed(chunk)
-    assert [directory.locate(chunk.object_key) is not None for chunk in chunks] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    kept = [directory.locate(chunk.object_key) is not None for chunk in chunks]
+    assert kept == [False] * (count - 2) + [True] * 2
     assert directory.statistics().cached_bytes == 2 * probe.file_bytes
-    assert {name[:12] for name in files_of(tmp_path)} == {"chunk-000002", "chunk-000003"}
+    left = {ChunkPaths.of(tmp_path, number) for number in range(count - 2)}
+    assert len([paths for paths in left if os.path.exists(paths.data)]) == SPARE_CHUNKS_MAX
     with pytest.raises(StorageFailed, match="no longer kept"):
         object_range(chunks[0], 64, 1)
     directory.close()
@@ -437,7 +448,8 @@ def test_a_chunk_being_read_is_not_deleted(tmp_path: Path) -> None:
         assert directory.locate(first.object_key) is first
     second = sealed(directory, BATCHES)
     directory.mark_committed(second)
-    assert files_of(tmp_path) == []
+    assert directory.locate(first.object_key) is None
+    assert directory.statistics().cached_chunks == 0
     directory.close()
 
 

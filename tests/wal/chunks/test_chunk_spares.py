@@ -17,9 +17,9 @@ from tests.support.write_path import (
     open_directory,
     sealed,
 )
-from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.chunk_spares import SPARE_CHUNKS_MAX
+from wal.chunks.chunk_directory import SPARE_CHUNKS_MAX, ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk
+from wal.chunks.wal_object import OBJECT_HEADER_BYTES
 from wal.coordinates import TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk
 
@@ -71,8 +71,9 @@ def test_a_few_spares_are_kept_and_no_more(tmp_path: Path) -> None:
     chunks = [sealed(directory, batches(number)) for number in range(SPARE_CHUNKS_MAX + 3)]
     for chunk in chunks:
         directory.mark_committed(chunk)
-    assert len(list(tmp_path.glob("spare-*.data"))) == SPARE_CHUNKS_MAX
-    assert not list(tmp_path.glob("chunk-*"))
+    assert len(list(tmp_path.glob("chunk-*.data"))) == SPARE_CHUNKS_MAX
+    assert len(list(tmp_path.glob("chunk-*.idx"))) == SPARE_CHUNKS_MAX
+    assert all(directory.locate(chunk.object_key) is None for chunk in chunks)
     directory.close()
 
 
@@ -88,23 +89,60 @@ def test_a_chunk_made_of_a_spare_is_recovered_without_what_lay_behind_it(tmp_pat
     again = open_directory(tmp_path, settings=NO_CACHE)
     (recovered,) = again.recover()
     assert stored(recovered) == sorted_batches(4)
-    assert not list(tmp_path.glob("spare-*")), "spares of an earlier process are deleted"
     again.close()
 
 
-def test_a_disk_that_refuses_to_rename_only_costs_the_spare(tmp_path: Path) -> None:
+def test_a_spare_is_a_committed_chunk_until_it_serves_again(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path, settings=NO_CACHE)
+    directory.recover()
+    first = sealed(directory, batches(0))
+    directory.mark_committed(first)
+    assert directory.locate(first.object_key) is None
+    directory.close()
+    again = open_directory(tmp_path)
+    assert again.recover() == []
+    kept = again.locate(first.object_key)
+    assert kept is not None
+    start, size = OBJECT_HEADER_BYTES, first.data_bytes
+    assert kept.read_object_range(start, size) == b"".join(sorted_batches(0))
+    again.close()
+
+
+@pytest.mark.parametrize("suffix", [".data", ".idx"])
+def test_files_that_cannot_be_opened_again_only_cost_the_spare(tmp_path: Path, suffix: str) -> None:
     refused: list[str] = []
 
     def fail(call: str, path: str) -> None:
-        if call == "rename":
+        if call == "open" and path.endswith(suffix) and path not in created:
+            created.append(path)
+        elif call == "open" and path.endswith(suffix) and is_failing:
             refused.append(path)
             raise OSError(5, "no")
 
+    created: list[str] = []
+    is_failing = False
     directory = open_directory(tmp_path, settings=NO_CACHE, disk=FaultyDisk(fail))
     directory.recover()
-    for number in range(4):
-        cycle(directory, number)
+    cycle(directory, 0)
+    is_failing = True
+    writer = directory.open_chunk()
     assert refused
+    assert writer.paths.number == 1
+    assert not list(tmp_path.glob("chunk-000000.*"))
+    is_failing = False
+    assert directory.seal(writer, ()) is None
+    directory.close()
+
+
+def test_a_commit_that_cannot_be_noted_costs_the_chunk_and_nothing_else(tmp_path: Path) -> None:
+    """Kept without a note, it would be committed again by a start long after."""
+    disk = FaultyDisk()
+    directory = open_directory(tmp_path, disk=disk)
+    directory.recover()
+    chunk = sealed(directory, batches(0))
+    disk.space = 0
+    directory.mark_committed(chunk)
+    assert directory.locate(chunk.object_key) is None
     assert not list(tmp_path.glob("chunk-*"))
     directory.close()
 

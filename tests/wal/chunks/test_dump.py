@@ -17,7 +17,7 @@ BATCHES = [
 ]
 
 
-@pytest.mark.parametrize("suffix", ["idx", "data", "meta", "desc"])
+@pytest.mark.parametrize("suffix", ["idx", "data"])
 def test_any_file_of_a_chunk_names_it(tmp_path: Path, suffix: str) -> None:
     write_chunk(tmp_path, BATCHES, number=12)
     dump = dump_chunk(tmp_path / f"chunk-000012.{suffix}")

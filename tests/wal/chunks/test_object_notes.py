@@ -24,7 +24,8 @@ from tests.support.write_path import (
     object_range,
     sealed,
 )
-from wal.chunks.chunk import CHUNK_HEADER_BYTES, META_RECORD_BYTES
+from wal.chunks.chunk import CHUNK_HEADER_BYTES, RECORD_HEAD_BYTES
+from wal.chunks.chunk_batches import BATCH_ROW
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import (
     COMMITTED,
@@ -65,6 +66,8 @@ BATCHES = [
     (A1, batch_bytes(b"a1-1")),
     (B0, batch_bytes(b"b0-1", record_count=4)),
 ]
+ONE_APPEND = CHUNK_HEADER_BYTES + RECORD_HEAD_BYTES + BATCH_ROW.size * len(BATCHES)
+"""The bytes of an index with all of them, before the notes."""
 
 _ulids = st.integers(0, (1 << 128) - 1).map(encode_ulid)
 _times = st.integers(-(1 << 40), 1 << 40)
@@ -253,28 +256,28 @@ def test_notes_that_are_not_whole_are_cut_and_written_again(tmp_path: Path, dama
     chunk = sealed(chunks, BATCHES)
     before = content(chunk)
     chunks.close()
-    meta = Path(chunk.paths.meta)
-    data = bytearray(meta.read_bytes())
-    start = CHUNK_HEADER_BYTES + META_RECORD_BYTES * len(BATCHES)
+    index = Path(chunk.paths.idx)
+    data = bytearray(index.read_bytes())
+    start = ONE_APPEND
     assert len(data) > start
     if damage == "cut":
         del data[-1]
     else:
         data[start + 20] ^= 4
-    meta.write_bytes(data)
+    index.write_bytes(data)
     (recovered,) = directory(tmp_path).recover()
     assert recovered.batch_count == len(BATCHES)
     assert content(recovered) == before
 
 
 class NotesDisk(SystemDisk):
-    """Refuses what is written behind `limit` bytes of a .meta file."""
+    """Refuses what is written behind `limit` bytes of an .idx file."""
 
     limit = 1 << 40
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         name = os.readlink(f"/proc/self/fd/{fd}")
-        if name.endswith(".meta") and offset >= self.limit:
+        if name.endswith(".idx") and offset >= self.limit:
             raise OSError(errno.ENOSPC, "no space")
         return super().pwritev(fd, buffers, offset)
 
@@ -286,7 +289,7 @@ async def test_notes_that_the_disk_refuses_are_left_out_and_told_next_time(tmp_p
     journal.add(note)
     chunks = directory(tmp_path, journal, disk=disk)
     chunks.recover()
-    disk.limit = CHUNK_HEADER_BYTES + META_RECORD_BYTES * len(BATCHES)
+    disk.limit = ONE_APPEND
     first = sealed(chunks, BATCHES)
     assert await notes_of(first) == NO_NOTES
     disk.limit = 1 << 40

@@ -307,7 +307,7 @@ async def test_a_store_that_refuses_the_body_gives_the_chunk_up(tmp_path: Path) 
 def rot(chunk: SealedChunk, position: int, byte: int = 30) -> None:
     """Flip a bit of one batch in the chunk's .data."""
     with open(chunk.data_path, "r+b") as data:
-        data.seek(chunk.entries[position].data_offset + byte)
+        data.seek(chunk.batches[position].data_offset + byte)
         old = data.read(1)[0]
         data.seek(-1, os.SEEK_CUR)
         data.write(bytes([old ^ 4]))

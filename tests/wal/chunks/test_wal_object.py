@@ -20,7 +20,8 @@ from tests.support.write_path import (
     open_directory,
     sealed,
 )
-from wal.chunks.chunk import ChunkEntry, ChunkIdentity
+from wal.chunks.chunk import ChunkIdentity
+from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import (
     INDEX_ENTRY,
@@ -155,7 +156,7 @@ class CountingFile:
 def test_neighbours_in_the_chunk_are_read_at_once(tmp_path: Path) -> None:
     chunk = chunk_of(tmp_path, [(A0, batch_bytes())] * 10 + [(B0, batch_bytes())] * 10)
     file = CountingFile(Path(chunk.data_path).read_bytes())
-    for _ in read_checked(file, "data", chunk.plan.entries):
+    for _ in read_checked(file, "data", chunk.plan.batches):
         pass
     assert file.reads == 1
 
@@ -322,7 +323,7 @@ def test_excluded_batches_are_left_out_and_the_rest_moves_up(tmp_path: Path) -> 
 )
 def test_every_footer_reads_back_as_it_was_planned(fields: list[tuple[int, ...]]) -> None:
     entries = [
-        ChunkEntry(partition, 0, length, count, crc, 0, *rest)  # type: ignore[arg-type]
+        ChunkEntry(partition, 0, length, count, crc, *rest)  # type: ignore[arg-type]
         for partition, length, count, crc, *rest in fields
     ]
     identity = ChunkIdentity.mint(ManualClock(), random.Random(1), 1)

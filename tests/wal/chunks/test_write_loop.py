@@ -140,7 +140,7 @@ async def test_batches_keep_the_order_of_the_calls(tmp_path: Path) -> None:
         await rig.loop.flush()
         assert rig.sealed_tokens() == [[0, 1, 2, 3, 4, 5, 6]]
         assert rig.appended == [0, 1, 2, 3, 4, 5, 6]
-    scanned = [entry.length_bytes for entry in rig.sealed[0].entries]
+    scanned = [entry.length_bytes for entry in rig.sealed[0].batches]
     assert scanned == [500] * 7
 
 
@@ -380,7 +380,7 @@ async def test_a_full_disk_fails_batches_once_and_heals_when_space_returns(
             assert rig.outcomes.of_token[token] == ["StorageFailed"]
         assert rig.loop.statistics().batches_failed == 3
     again = open_directory(tmp_path)
-    assert [len(chunk.entries) for chunk in again.recover()] == [2, 1, 1]
+    assert [len(chunk.batches) for chunk in again.recover()] == [2, 1, 1]
     again.close()
 
 
@@ -435,7 +435,7 @@ async def test_cancelling_at_any_step_gives_every_batch_one_outcome_and_leaks_no
         )
         rig.directory.close()
         again = open_directory(path)
-        recovered = sum(len(chunk.entries) for chunk in again.recover())
+        recovered = sum(len(chunk.batches) for chunk in again.recover())
         again.close()
         assert recovered == maybe
 

@@ -1,0 +1,191 @@
+"""The batches of a chunk as rows of bytes, from the append to the layout of their object.
+
+A chunk holds up to thousands of batches. The writer makes one row of 80 bytes for each of them,
+which its .idx file keeps (wal/chunks/chunk.py); rows that were just written and rows that recovery
+read are worked on alike, all at once, as a NumPy array. As a sequence it makes the `ChunkEntry`
+asked for, and can be made of such.
+
+    row, 80 bytes, all integers big-endian
+     0  as an index entry of the WAL object (wal/chunks/wal_object.py), byte offset in .data
+    72  leader epoch  i32  of the batch's header; tells the head of the batch with what is above
+    76  zeros         4s
+
+The *head* of a batch is its first 21 bytes, which its own CRC leaves out: base offset, which is 0,
+length, leader epoch, magic and the CRC. A row knows them all, so a flipped bit there is found too.
+"""
+
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+from uuid import UUID
+
+import numpy as np
+
+from wal.batch_extents import BatchExtents
+from wal.columns import Columns, Int64s, Rows, row_type
+from wal.coordinates import TopicIdPartition
+from wal.crc import crc32c
+from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2
+
+INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxq")
+assert INDEX_ENTRY.size == 72
+BATCH_ROW: Final = struct.Struct(INDEX_ENTRY.format + "i4s")
+assert BATCH_ROW.size == 80
+ROW_END: Final = bytes(4)
+
+_ENTRY_FIELDS: Final = (
+    "topic_id partition byte_offset length_bytes record_count crc max_timestamp_ms producer_id"
+    " base_sequence producer_epoch timestamp_type request_id"
+)
+INDEX_ROW: Final = row_type(INDEX_ENTRY, _ENTRY_FIELDS)
+_ROW: Final = row_type(BATCH_ROW, f"{_ENTRY_FIELDS} leader_epoch zeros")
+
+_ROW_BYTES: Final = np.dtype(f"V{BATCH_ROW.size}")
+
+_HEAD: Final = struct.Struct(">qiibI")
+assert _HEAD.size == CRC_START
+
+
+class ChunkEntry(NamedTuple):
+    """One batch of a chunk."""
+
+    partition: TopicIdPartition
+    data_offset: int
+    length_bytes: int
+    record_count: int
+    crc: int
+    """The batch's own CRC field, over its bytes from 21 on."""
+    max_timestamp_ms: int
+    timestamp_type: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    request_id: int
+    leader_epoch: int = -1
+
+    @property
+    def head(self) -> bytes:
+        """The batch's first 21 bytes."""
+        return head_of(self.length_bytes, self.leader_epoch, self.crc)
+
+
+def head_of(length_bytes: int, leader_epoch: int, crc: int) -> bytes:
+    """The first 21 bytes of a batch."""
+    return _HEAD.pack(0, length_bytes - LENGTH_PREFIX_BYTES, leader_epoch, MAGIC_V2, crc)
+
+
+def is_intact(data: memoryview, length_bytes: int, leader_epoch: int, crc: int) -> bool:
+    """Whether `data`, all bytes of one batch, is what was appended."""
+    return (
+        len(data) == length_bytes
+        and data[:CRC_START] == head_of(length_bytes, leader_epoch, crc)
+        and crc32c(data[CRC_START:]) == crc
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChunkBatches(Columns[ChunkEntry]):
+    """Batches of one chunk in some order. Never modified."""
+
+    rows: Rows
+    topic_ids: Mapping[bytes, UUID]
+    """By their bytes: the topics in `rows`, or more."""
+
+    @classmethod
+    def of(cls, entries: Sequence[ChunkEntry]) -> Self:
+        """`entries` as rows."""
+        if isinstance(entries, cls):
+            return entries
+        topic_ids = {entry.partition.topic_id.bytes: entry.partition.topic_id for entry in entries}
+        rows = [
+            BATCH_ROW.pack(
+                entry.partition.topic_id.bytes,
+                entry.partition.partition,
+                entry.data_offset,
+                entry.length_bytes,
+                entry.record_count,
+                entry.crc,
+                entry.max_timestamp_ms,
+                entry.producer_id,
+                entry.base_sequence,
+                entry.producer_epoch,
+                entry.timestamp_type,
+                entry.request_id,
+                entry.leader_epoch,
+                ROW_END,
+            )
+            for entry in entries
+        ]
+        return cls.of_bytes(b"".join(rows), topic_ids)
+
+    @classmethod
+    def of_bytes(cls, data: bytes, topic_ids: Mapping[bytes, UUID] | None = None) -> Self:
+        """Takes rows back to back; `topic_ids` has all topics in them, or is made here."""
+        rows = np.frombuffer(data, _ROW)
+        if topic_ids is None:
+            topic_ids = {name: UUID(bytes=name) for name in set(rows["topic_id"].tolist())}
+        return cls(rows=rows, topic_ids=topic_ids)
+
+    def take(self, which: Int64s) -> Self:
+        """The batches at these positions, in their order."""
+        # As plain bytes: NumPy would copy rows with fields field by field.
+        rows = self.rows.view(_ROW_BYTES)[which].view(_ROW)
+        return type(self)(rows=rows, topic_ids=self.topic_ids)
+
+    def numbers(self, name: str) -> Int64s:
+        """One field of all batches, by its name in a row."""
+        return self.rows[name].astype(np.int64)
+
+    def object_order(self, excluded: Collection[int] = ()) -> Int64s:
+        """The positions sorted by (topic id, partition), in arrival order within a partition.
+
+        Those in `excluded` are left out.
+        """
+        rows = self.rows
+        indexes = rows["partition"].astype(np.int32)
+        if len(self.topic_ids) == 1:
+            order = np.argsort(indexes, kind="stable")
+        else:
+            halves = np.ascontiguousarray(rows["topic_id"]).view(">u8").astype(np.uint64)
+            order = np.lexsort((indexes, halves[1::2], halves[::2]))
+        if excluded:
+            is_kept = np.ones(len(rows), np.bool_)
+            is_kept[[*excluded]] = False
+            order = order[is_kept[order]]
+        return order
+
+    def extents(self, byte_offset: Int64s) -> BatchExtents:
+        """What the coordinator must know of the batches, which lie at `byte_offset` of an object.
+
+        Batches of one partition are neighbours.
+        """
+        return BatchExtents.of_rows(self.rows, self.topic_ids, byte_offset=byte_offset)
+
+    def index_entries(self, byte_offset: Int64s) -> bytes:
+        """The object's index entries of the batches."""
+        count = len(self.rows)
+        as_bytes = self.rows.view(np.uint8).reshape(count, BATCH_ROW.size)
+        entries = as_bytes[:, : INDEX_ENTRY.size].copy().view(INDEX_ROW)[:, 0]
+        entries["byte_offset"] = byte_offset
+        return entries.tobytes()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[ChunkEntry]:
+        partitions: dict[tuple[bytes, int], TopicIdPartition] = {}
+        for topic_id, partition, *numbers in self.rows[_LOOKED_AT].tolist():
+            place = (topic_id, partition)
+            name = partitions.get(place)
+            if name is None:
+                name = TopicIdPartition(self.topic_ids[topic_id], partition)
+                partitions[place] = name
+            yield ChunkEntry(name, *numbers)
+
+
+_LOOKED_AT: Final = [
+    "topic_id" if name == "partition" else "byte_offset" if name == "data_offset" else name
+    for name in ChunkEntry._fields
+]
+_LOOKED_AT.insert(1, "partition")
