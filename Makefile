@@ -45,6 +45,8 @@ help:
 	@echo '  make test             before you push: the same checks, every kind of test (12 min)'
 	@echo '  make test-all         before a release: every combination, long random searches (an hour or more)'
 	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
+	@echo '                        BENCH=peers compares with Kafka (from Maven Central) and klite (with Go,'
+	@echo '                        or KLITE=/path/of/its/binary), which no other group needs'
 	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/reports/conformance.md.'
 	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'
 	@echo

@@ -40,6 +40,10 @@ class BenchBroker(BrokerProcess):
             self.stop()
         super().__exit__(error_type, error, traceback)
 
+    def end(self) -> None:
+        """Kill it, if it runs."""
+        super().__exit__(None, None, None)
+
     def metrics(self) -> Mapping[str, float]:
         """The counters of the metrics page, as they are now."""
         self.refresh_counters()

@@ -7,6 +7,7 @@ under the figure's key with `_low` and `_high`.
 import json
 import operator
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+_WIDTH_OF_A_FILE = 200
 _COMPARE = {"≥": operator.ge, "≤": operator.le}
 
 
@@ -47,7 +49,8 @@ class Report:
 
     def __init__(self) -> None:
         self.figures: list[Figure] = []
-        self._console = Console(soft_wrap=True)
+        width = None if sys.stdout.isatty() else _WIDTH_OF_A_FILE
+        self._console = Console(soft_wrap=True, width=width)
 
     def add(
         self, key: str, value: float, unit: str = "", *, bound: str = "", note: str = ""
@@ -70,6 +73,13 @@ class Report:
         with Progress(console=self._console, transient=True) as bar:
             task = bar.add_task(text, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print figures side by side, beside the list in which they are too."""
+        table = Table(*columns, title=title, header_style="bold", box=None)
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
 
     def _add(self, figure: Figure) -> None:
         self.figures.append(figure)
