@@ -6,22 +6,29 @@ several brokers; `flush` sends them to SQLite, one statement per table. It is pa
 `StateTransaction` and deterministic like it.
 
 Batches that lie back to back in the file and follow each other in their partition become one row,
-up to COALESCED_BYTES_MAX. Producer states stay per batch.
+up to COALESCED_BYTES_MAX. Producer states stay per batch. A file of few batches is applied in a
+loop (metadata/apply/apply_few.py), which then costs less, with the same rows.
 """
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from sqlalchemy import select
 
+from metadata.apply.apply_few import (
+    COALESCED_BYTES_MAX,
+    ProducerAppend,
+    apply_few,
+    window_after,
+)
 from metadata.apply.transaction import StateTransaction, partition_columns
 from metadata.operations import TOMBSTONE
 from metadata.records.file_committed import CommittedBatches, FileCommittedRecord
 from metadata.state.commit_answer import Answer, pack_answer
 from metadata.state.image import PartitionState, ProducerKey
-from metadata.state.producer_rows import load_producers, write_producers
+from metadata.state.producer_rows import load_producers, write_few_producers, write_producers
 from metadata.state.producer_state import (
     ProducerBatches,
     ProducerState,
@@ -29,6 +36,7 @@ from metadata.state.producer_state import (
     grouped_by_producer,
     states_array,
     states_list,
+    unpack_window,
 )
 from metadata.state.schema import (
     BATCHES,
@@ -40,12 +48,12 @@ from metadata.state.schema import (
     pack_owners,
 )
 from metadata.state.state_hash import sum_of
-from wal.columns import Int64s, column, tuples
+from wal.columns import FEW_MAX, Int64s, column, tuples
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptState
 
-COALESCED_BYTES_MAX: Final = 1 << 20
-"""Byte-contiguous batches become one row up to this size; part of STATE_VERSION."""
+APPENDS_IN_LOOP_MAX: Final = 4 * FEW_MAX
+"""Batches of producers in one transaction, of files of few batches, that go through a loop."""
 
 _FILE_STANDING: Final = compiled(
     select(FILES.table.c.id, FILES.table.c.object_format, FILE_ANSWERS.table.c.file)
@@ -73,15 +81,24 @@ class FileCommits:
         self._answers: list[Row] = []
         self._batches: list[Row] = []
         self._sequences: list[list[Int64s]] = []
-        """Of each file, the columns of its batches that have a producer."""
+        """The columns of `ProducerAppend` of each file of many batches that has producers."""
+        self._appends: list[ProducerAppend] = []
+        """Those of files of few batches; when there are any, `_sequences` is empty."""
 
     def add(self, file_id: int, record: FileCommittedRecord, timestamp_ms: int) -> None:
         """Raises CorruptState: the record does not fit the state."""
         state = self._state
-        batches = CommittedBatches.of(record.batches)
-        partitions = [state.partition(partition) for partition in batches.partitions]
-        live_rows, live_bytes = self._append_runs(file_id, batches, partitions)
-        self._append_to_producers(batches, partitions)
+        if isinstance(record.batches, CommittedBatches) or len(record.batches) > FEW_MAX:
+            batches = CommittedBatches.of(record.batches)
+            partitions = [state.partition(partition) for partition in batches.partitions]
+            live_rows, live_bytes = self._append_runs(file_id, batches, partitions)
+            self._append_to_producers(batches, partitions)
+            answer = pack_answer(_answer(record, batches, partitions))
+        else:
+            few = apply_few(state, file_id, record)
+            live_rows, live_bytes, answer = len(few.rows), few.size_bytes, few.answer
+            self._batches += few.rows
+            self._append_few(few.producers)
         owners = record.owner_ids
         is_owner = not owners or owners[0] == state.coordinator_id
         is_owner |= self._was_handed_over(record.object_key)
@@ -101,13 +118,12 @@ class FileCommits:
                 pack_owners(owners),
             )
         )
-        answer = pack_answer(_answer(record, batches, partitions))
         self._answers.append(state.added(FILE_ANSWERS, file_id, record.request_digest, answer))
 
     def flush(self) -> None:
         """Write what was collected."""
         state = self._state
-        driver = cast(sqlite3.Connection, state.connection.connection.driver_connection)
+        driver = state.driver
         for table, rows in (
             (FILES, self._files),
             (FILE_ANSWERS, self._answers),
@@ -116,12 +132,14 @@ class FileCommits:
             if rows:
                 driver.executemany(table.insert_sql, rows)
                 rows.clear()
+        if self._appends:
+            self._flush_few_producers(driver)
         if self._sequences:
             self._flush_producers(driver)
 
     def _was_handed_over(self, key: ObjectKey) -> bool:
         """Whether `key` was handed over before it was committed; the commit replaces that row."""
-        row = self._state.connection.exec_driver_sql(_FILE_STANDING, (key,)).one_or_none()
+        row = self._state.driver.execute(_FILE_STANDING, (key,)).fetchone()
         if row is None:
             return False
         file_id, object_format, answered = row
@@ -233,6 +251,7 @@ class FileCommits:
     ) -> None:
         which = np.flatnonzero(batches.producer_id >= 0)
         if len(which):
+            self._few_as_columns()
             ids = column([partition.id for partition in partitions])
             self._sequences.append(
                 [
@@ -250,6 +269,28 @@ class FileCommits:
                     ),
                 ]
             )
+
+    def _append_few(self, appends: Sequence[ProducerAppend]) -> None:
+        self._appends += appends
+        if self._sequences or len(self._appends) > APPENDS_IN_LOOP_MAX:
+            self._few_as_columns()
+
+    def _few_as_columns(self) -> None:
+        if self._appends:
+            self._sequences.append([*map(column, zip(*self._appends, strict=True))])
+            self._appends.clear()
+
+    def _flush_few_producers(self, driver: sqlite3.Connection) -> None:
+        keys = [*dict.fromkeys((append.partition, append.producer_id) for append in self._appends)]
+        before = dict(zip(keys, self._states(keys), strict=True))
+        windows = {key: unpack_window(state) for key, state in before.items() if state is not None}
+        for append in self._appends:
+            key = (append.partition, append.producer_id)
+            windows[key] = window_after(windows.get(key), append)
+        self._appends.clear()
+        after, difference = write_few_producers(driver, before, windows)
+        self._state.add(difference)
+        self._state.changes.producers.update(after)
 
     def _flush_producers(self, driver: sqlite3.Connection) -> None:
         """What all files of the transaction append, in their order."""

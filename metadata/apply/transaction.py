@@ -32,7 +32,7 @@ from metadata.state.schema import (
     compiled,
 )
 from metadata.state.state_hash import HASH_MODULUS, sum_of, to_signed
-from wal.columns import Int64s
+from wal.columns import FEW_MAX, Int64s
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptState
@@ -54,6 +54,8 @@ class StateTransaction:
 
     def __init__(self, connection: Connection, image: CommittedImage) -> None:
         self.connection = connection
+        self.driver: Final = _driver_of(connection)
+        """For what runs in every commit: going through SQLAlchemy costs more than SQLite does."""
         self.image = image
         self.coordinator_id: Final = image.coordinator_id
         self._hash = image.state_hash
@@ -121,17 +123,27 @@ class StateTransaction:
         """Write the rows of `partitions` that were put."""
         if not self._written_partitions:
             return
-        before = partition_columns(self._partitions_before.values())
-        after = partition_columns(self._written_partitions.values())
-        checksums = PARTITIONS.checksums([*after])
-        self._hash += sum_of(checksums) - sum_of(PARTITIONS.checksums([*before]))
-        updates = [*after[3:], checksums, after[0]]
-        driver = cast(sqlite3.Connection, self.connection.connection.driver_connection)
-        driver.executemany(
-            _UPDATE_PARTITION, [*zip(*(numbers.tolist() for numbers in updates), strict=True)]
-        )
+        if len(self._written_partitions) <= FEW_MAX:
+            updates = self._few_updates()
+        else:
+            before = partition_columns(self._partitions_before.values())
+            after = partition_columns(self._written_partitions.values())
+            checksums = PARTITIONS.checksums([*after])
+            self._hash += sum_of(checksums) - sum_of(PARTITIONS.checksums([*before]))
+            columns = [*after[3:], checksums, after[0]]
+            updates = [*zip(*(numbers.tolist() for numbers in columns), strict=True)]
+        self.driver.executemany(_UPDATE_PARTITION, updates)
         self._written_partitions.clear()
         self._partitions_before.clear()
+
+    def _few_updates(self) -> list[Row]:
+        self._hash -= sum(map(PARTITIONS.checksum, self._partitions_before.values()))
+        updates = []
+        for partition in self._written_partitions.values():
+            checksum = PARTITIONS.checksum(partition)
+            self._hash += checksum
+            updates.append((*partition[3:], checksum, partition.id))
+        return updates
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -195,4 +207,8 @@ def write_applied(connection: Connection, changes: Changes, *, last_record_crc: 
         changes.began_ms,
         to_signed(changes.state_hash),
     )
-    connection.exec_driver_sql(_UPSERT_APPLIED, (*values, APPLIED_CHECKSUM(values)))
+    _driver_of(connection).execute(_UPSERT_APPLIED, (*values, APPLIED_CHECKSUM(values)))
+
+
+def _driver_of(connection: Connection) -> sqlite3.Connection:
+    return cast(sqlite3.Connection, connection.connection.driver_connection)

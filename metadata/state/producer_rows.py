@@ -11,7 +11,7 @@ fell silent during these very minutes.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, compress
 from typing import Any, Final, NamedTuple
 
@@ -20,10 +20,13 @@ from sqlalchemy import Connection, select
 from metadata.state.image import ProducerKey
 from metadata.state.producer_state import (
     ProducerState,
+    ProducerWindow,
     States,
+    checksum_of,
     last_append_ms,
     state_of_row,
     stored_bytes,
+    stored_window,
     unpack_window,
 )
 from metadata.state.schema import PRODUCER_STATES, Row
@@ -98,6 +101,41 @@ def write_producers(
             ],
         )
     return sum_of(checksums) - sum_of(before["checksum"])
+
+
+def write_few_producers(
+    driver: sqlite3.Connection,
+    before: Mapping[ProducerKey, ProducerState | None],
+    windows: Mapping[ProducerKey, ProducerWindow],
+) -> tuple[Mapping[ProducerKey, ProducerState], int]:
+    """Replace or insert the rows of a few producers, as `write_producers` does for many.
+
+    `windows` has what is to be remembered of each. Returns the states, and the change of the state
+    hash.
+    """
+    after: dict[ProducerKey, ProducerState] = {}
+    updates: list[Row] = []
+    upserts: list[Row] = []
+    difference = 0
+    for key, window in windows.items():
+        last_append = window.last_append_ms
+        period = last_append // PERIOD_MS
+        stored = stored_window(window)
+        checksum = PRODUCER_STATES.checksum((*key, period, last_append, stored))
+        after[key] = state_of_row(stored, checksum)
+        difference += checksum
+        old = before[key]
+        if old is not None:
+            difference -= checksum_of(old)
+        if old is not None and unpack_window(old).last_append_ms // PERIOD_MS == period:
+            updates.append((last_append, stored, checksum, *key))
+        else:
+            upserts.append((*key, period, last_append, stored, checksum))
+    if updates:
+        driver.executemany(_UPDATE, updates)
+    if upserts:
+        driver.executemany(_UPSERT, upserts)
+    return after, difference
 
 
 def load_producers(

@@ -164,6 +164,16 @@ def pack_window(window: ProducerWindow, checksum: int = 0) -> ProducerState:
     )
 
 
+def stored_window(window: ProducerWindow) -> bytes:
+    """The bytes of the window in its row."""
+    return pack_window(window)[: _FRONT_BYTES + len(window.batches) * _BATCH.itemsize]
+
+
+def checksum_of(state: ProducerState) -> int:
+    """Returns the checksum of the state's row; 0 without one."""
+    return int.from_bytes(state[_CHECKSUM_AT:], "little", signed=True)
+
+
 def states_array(states: Iterable[ProducerState | None]) -> States:
     return np.frombuffer(b"".join([state or NO_STATE for state in states]), _STATE)
 

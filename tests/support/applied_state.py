@@ -45,8 +45,9 @@ START_MS = 1_704_067_200_000
 class AppliedState:
     """The state, its image, and short ways to write records."""
 
-    def __init__(self, state: StateDatabase) -> None:
+    def __init__(self, state: StateDatabase, *, as_leader: bool) -> None:
         self.state = state
+        self._as_leader = as_leader
         self.image = CommittedImage(producers_max=1_000)
         self.clock = ManualClock(START_MS)
         self.batches: list[MetadataRecordBatch] = []
@@ -55,10 +56,11 @@ class AppliedState:
 
     async def apply(self, *records: MetadataRecord) -> None:
         """One metadata batch, in one transaction."""
+        encoded = [*map(encode_record, records)]
         batch = MetadataRecordBatch(
             self.image.next_offset,
             self.clock.now_ms(),
-            tuple([bytes(encode_record(record)) for record in records]),
+            encoded if self._as_leader else [*map(bytes, encoded)],
         )
         self.image.merge(await self.state.write(partial(apply_batches, self.image, [batch])))
         self.batches.append(batch)
@@ -157,8 +159,8 @@ class AppliedState:
 
 
 @asynccontextmanager
-async def applied_state(directory: Path) -> AsyncIterator[AppliedState]:
-    """An empty state below `directory`."""
+async def applied_state(directory: Path, *, as_leader: bool = False) -> AsyncIterator[AppliedState]:
+    """An empty state below `directory`; a leader applies records as it has made them."""
     async with StateDatabase(directory / STATE_FILE, readers=2) as state:
         await state.open_or_create()
-        yield AppliedState(state)
+        yield AppliedState(state, as_leader=as_leader)

@@ -1,5 +1,10 @@
-"""Rows that FileCommitted records become: coalesced, counted, and only if they fit the state."""
+"""Rows that FileCommitted records become: coalesced, counted, and only if they fit the state.
 
+A leader applies the few batches of a small file in a loop, whoever reads its record applies them as
+columns: all tests take both ways.
+"""
+
+import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +15,33 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from metadata.apply.apply_commit import COALESCED_BYTES_MAX
+from metadata.metadata_settings import CoordinatorSettings
+from metadata.operations import CommitFile
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
+from metadata.records.records import MetadataRecord
+from metadata.rules.commit import check_commit, decide_commit, producers_of
 from metadata.state.producer_state import unpack_window
+from metadata.state.speculative import SpeculativeView
 from tests.support.applied_state import AppliedState, applied_state
-from tests.support.profiles import examples
-from wal.coordinates import ByteOffset, Offset, TopicIdPartition
+from tests.support.profiles import examples, seeds
+from wal.columns import FEW_MAX
+from wal.coordinates import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchExtent,
+    ByteOffset,
+    Offset,
+    TopicIdPartition,
+)
 from wal.errors import CorruptState, StorageFailed
 
+both_ways = pytest.mark.parametrize("as_leader", [True, False], ids=["leads", "reads"])
 
-@pytest.fixture
-async def applied(tmp_path: Path) -> AsyncIterator[AppliedState]:
-    async with applied_state(tmp_path) as state:
+
+@pytest.fixture(params=[True, False], ids=["leads", "reads"])
+async def applied(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[AppliedState]:
+    async with applied_state(tmp_path, as_leader=request.param) as state:
         yield state
 
 
@@ -111,15 +132,18 @@ flags = st.lists(
 )
 
 
+@both_ways
 @examples(0.6, allow=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(sent, min_size=1, max_size=12), varied=flags)
 async def test_neighbours_become_one_row_up_to_its_limit(
     tmp_path_factory: pytest.TempPathFactory,
+    as_leader: bool,
     batches: list[tuple[int, int, int, int]],
     varied: list[tuple[bool, int, int]],
 ) -> None:
     """In any order of partitions, with and without gaps, with changes of what a row has once."""
-    async with applied_state(tmp_path_factory.mktemp("state")) as applied:
+    directory = tmp_path_factory.mktemp("state")
+    async with applied_state(directory, as_leader=as_leader) as applied:
         partitions = await applied.topic(3)
         record = applied.file(*[(partitions[place], *rest) for place, *rest in batches])
         placed = []
@@ -214,6 +238,82 @@ async def test_producers_are_the_same_whether_files_come_together_or_alone(
         assert await other.rows() == await applied.rows()
         assert other.image.state_hash == applied.image.state_hash
         assert other.image.producers == applied.image.producers
+
+
+def next_batch(
+    rng: random.Random, partitions: Sequence[TopicIdPartition], following: dict[object, int]
+) -> BatchExtent:
+    """A batch that mostly goes on in its producer's sequence; its place is given later."""
+    partition = rng.choice(partitions)
+    producer = rng.choice([NO_PRODUCER_ID, 5, 6])
+    sequence = NO_SEQUENCE
+    if producer >= 0:
+        sequence = following.get((partition, producer), 0) - (rng.random() < 0.2)
+        following[partition, producer] = max(sequence, 0) + 2
+    return BatchExtent(
+        partition=partition,
+        byte_offset=ByteOffset(0),
+        length_bytes=rng.choice([1, 90, half, half + 1]),
+        record_count=2,
+        crc=0,
+        max_timestamp_ms=rng.randrange(100),
+        timestamp_type=rng.randrange(2),
+        producer_id=producer,
+        producer_epoch=0 if producer >= 0 else NO_PRODUCER_EPOCH,
+        base_sequence=max(sequence, 0) if producer >= 0 else NO_SEQUENCE,
+        request_id=0,
+    )
+
+
+@pytest.mark.parametrize("seed", seeds(12))
+async def test_who_leads_and_who_reads_the_log_have_the_same_state(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    """Whatever was decided, with files of few and of many batches in one transaction."""
+    rng = random.Random(seed)
+    one, two = (tmp_path_factory.mktemp(name) for name in ("leads", "reads"))
+    async with applied_state(one, as_leader=True) as leads, applied_state(two) as reads:
+        partitions = await leads.topic(3)
+        await reads.topic(3)
+        unknown = partitions[0]._replace(partition=9)
+        following: dict[object, int] = {}
+        for _ in range(3):
+            view = SpeculativeView(leads.image)
+            records: list[MetadataRecord] = []
+            for _ in range(rng.randint(1, 3)):
+                batches = []
+                position = 16
+                for _ in range(rng.choice([1, 3, FEW_MAX, FEW_MAX + 4])):
+                    batch = next_batch(rng, [*partitions, unknown], following)
+                    batches.append(batch._replace(byte_offset=ByteOffset(position)))
+                    position += batch.length_bytes + (rng.random() < 0.2)
+                commit = check_commit(
+                    CommitFile(
+                        object_key=leads.key(),
+                        file_size_bytes=position,
+                        uploader_broker_id=1,
+                        batches=batches,
+                    ),
+                    CoordinatorSettings(),
+                )
+                missing = view.unknown_producers(producers_of(commit, view))
+                view.finish_look_up({}, dict.fromkeys(missing))
+                now_ms = leads.clock.now_ms()
+                records += decide_commit(
+                    view,
+                    commit,
+                    now_ms=now_ms,
+                    wall_ms=now_ms,
+                    steady_ms=now_ms,
+                    settings=CoordinatorSettings(),
+                ).records
+            await leads.apply(*records)
+            await reads.apply(*records)
+            assert await leads.rows() == await reads.rows()
+            assert leads.image.state_hash == reads.image.state_hash
+            assert leads.image.producers == reads.image.producers
+            assert leads.image.partitions == reads.image.partitions
+        assert await leads.violations() == []
 
 
 def moved(batch: CommittedBatch, offset: int) -> CommittedBatch:
