@@ -2,5 +2,6 @@
 
 - `fetch_rows`: from the request to the answer without a Python object for each partition
 - `read_memory`: memory that answers are read into
+- `read_positions`: where readers stopped in the middle of an extent
 - `fetch_sessions`: KIP-227: a consumer names its partitions once, and then only what changed
 """

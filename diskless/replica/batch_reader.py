@@ -11,8 +11,12 @@ Bytes come from, in this order:
 
 An answer is read in waves: as many extents as fit what is still wanted, together. A wave that
 brought less than it might have (a segment is charged as if it gave all that was asked of it, an
-extent whole although reading may begin in its middle) is followed by another. So what is in memory
-is the answer and one extent more, however much lies behind the limit.
+extent that is read from its beginning as if all of it belonged to the answer) is followed by
+another. So what is in memory is the answer and one extent more, however much lies behind the limit.
+
+Of an extent in which an answer ended before, only what the next answer takes is read
+(diskless/fetch/read_positions.py); else it is walked from its beginning, because only the headers
+of its batches say where they lie. A batch that is larger than what was read is read once more.
 
 Every batch read from a WAL object or a chunk is a private copy. Its CRC is checked, then base
 offset and leader epoch are written into it, and the append time where the topic wants it
@@ -37,10 +41,13 @@ from uuid import UUID
 import structlog
 
 from diskless.fetch.read_memory import ReadMemory
+from diskless.fetch.read_positions import ReadPositions
 from diskless.loop.long_work import LongWork, Steps
 from diskless.ports import Buffer
 from diskless.replica.batch_stamping import (
     Room,
+    Span,
+    Stop,
     Taken,
     corrupt_object,
     take_encoded,
@@ -69,6 +76,12 @@ SOURCES: Final = (CHUNK, OBJECT, SEGMENT)
 
 COPIED_AT_ONCE_BYTES: Final = 256 << 10
 """Bytes of an extent that are copied on the event loop; more are copied in a thread."""
+
+POSITIONS_MAX: Final = 10_000
+"""Places in extents that are remembered, half a KiB each: one for each partition of a reader."""
+
+READ_BYTES_MIN: Final = 64 << 10
+"""What is read of an extent at least: less is not worth reading again what does not fit."""
 
 
 class SegmentBatches(Protocol):
@@ -118,9 +131,8 @@ class ReadStatistics(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """The bytes of one extent: a private buffer, or batches ready to serve, or an error."""
+    """What was read: a private buffer, or batches ready to serve, or an error."""
 
-    extent: Extent
     source: str
     buffer: memoryview = memoryview(b"")
     batches: Sequence[EncodedBatch] = ()
@@ -143,15 +155,18 @@ class BatchReader:
         clock: Clock,
         long_work: LongWork,
         cold_after_ms: int,
+        read_bytes_min: int = READ_BYTES_MIN,
     ) -> None:
         self._directory = directory
         self._cache = cache
         self._memory = memory
+        self._positions = ReadPositions(POSITIONS_MAX)
         self._segments = segments
         self._executor = executor
         self._clock = clock
         self._long_work = long_work
         self._cold_after_ms = cold_after_ms
+        self._read_bytes_min = read_bytes_min
         self._bytes = dict.fromkeys(SOURCES, 0)
         self._segment_reads = 0
 
@@ -170,7 +185,7 @@ class BatchReader:
         answers = [_Answer(request) for request in requests]
         whole = _Whole(max_bytes, nothing_yet=at_least_one)
         while not whole.is_full:
-            wave = await self._long_work.run(_next_wave(answers, whole))
+            wave = await self._long_work.run(self._next_wave(answers, whole))
             if not wave:
                 break
             await self._extend_answers(wave, await self._fetch(wave), whole)
@@ -181,44 +196,95 @@ class BatchReader:
 
         Raises what reading can raise.
         """
+        span = Span.whole(extent)
         answer = _Answer(ReadRequest(_NOWHERE, extent.base_offset, 0, [extent]))
-        (piece,) = await self._fetch([_Ask(answer, extent, 0)])
+        (piece,) = await self._fetch([_Ask(answer, span, 0)])
         if piece.error is None:
             damage = await threads.run(partial(_damage_of, extent, piece.buffer))
             if damage is None:
                 return piece.buffer
-            piece = await self._fetch_anew(extent, damage)
+            piece = await self._fetch_anew(span, damage)
         error = piece.error or await threads.run(partial(_damage_of, extent, piece.buffer))
         if error is not None:
             raise error
         return piece.buffer
 
+    def _next_wave(self, answers: Sequence["_Answer"], whole: "_Whole") -> Steps[list["_Ask"]]:
+        """What comes next and fits the whole and its partitions' limits, in order.
+
+        What begins within the limit may end beyond it. Empty when there is nothing more to be read.
+        """
+        wave: list[_Ask] = []
+        left = whole.remaining
+        for answer in answers:
+            if answer.is_done:
+                continue
+            extents = answer.request.extents
+            own_left = answer.request.max_bytes - answer.size
+            while answer.position < len(extents):
+                may_read_on = own_left > 0 and left > 0
+                if not may_read_on and (wave or not whole.nothing_yet):
+                    break
+                extent = extents[answer.position]
+                answer.position += 1
+                wanted = max(min(own_left, left), 0)
+                if isinstance(extent, SegmentExtent):
+                    wave.append(_Ask(answer, extent, wanted))
+                    charged = wanted
+                else:
+                    span = self._first_span(extent, answer.request.offset, wanted)
+                    wave.append(_Ask(answer, span, wanted))
+                    charged = span.length_bytes
+                own_left -= charged
+                left -= charged
+                yield
+            if left <= 0 and (wave or not whole.nothing_yet):
+                break
+        return wave
+
+    def _first_span(self, extent: WalExtent, offset: int, wanted: int) -> Span:
+        """What to read of an extent for `wanted` bytes from `offset` on.
+
+        All of it, if it is not known where in it that is.
+        """
+        if offset <= extent.base_offset:
+            return self._span(extent, Stop(0, int(extent.base_offset), 0), wanted)
+        start = self._positions.find(extent, offset)
+        if start is None:
+            return Span.whole(extent)
+        return self._span(extent, Stop(start, offset, 0), wanted)
+
+    def _span(self, extent: WalExtent, first: Stop, wanted: int) -> Span:
+        """From a batch on: what is wanted, or the batch if that is more."""
+        length = max(wanted, first.batch_bytes, self._read_bytes_min)
+        length = min(length, extent.length_bytes - first.start)
+        return Span(extent, first.start, length, first.base_offset)
+
     async def _fetch(self, wave: Sequence["_Ask"]) -> list[_Piece]:
         """One piece per ask. Own chunks are read in one trip to a thread, the rest at once."""
         pieces: dict[int, _Piece] = {}
-        own: list[tuple[SealedChunk, WalExtent]] = []
+        own: list[tuple[SealedChunk, Span]] = []
         own_places: list[int] = []
         remote: list[Awaitable[_Piece]] = []
         remote_places: list[int] = []
-        for place, (answer, extent, max_bytes) in enumerate(wave):
-            if isinstance(extent, SegmentExtent):
-                remote.append(self._fetch_segment(extent, answer.request.offset, max_bytes))
+        for place, (answer, span, max_bytes) in enumerate(wave):
+            if isinstance(span, SegmentExtent):
+                remote.append(self._fetch_segment(span, answer.request.offset, max_bytes))
                 remote_places.append(place)
-            elif (chunk := self._directory.locate(extent.object_key)) is not None:
-                own.append((chunk, extent))
+            elif (chunk := self._directory.locate(span.extent.object_key)) is not None:
+                own.append((chunk, span))
                 own_places.append(place)
             else:
-                remote.append(self._fetch_object(extent))
+                remote.append(self._fetch_object(span))
                 remote_places.append(place)
         if own:
             read = await self._in_thread(partial(_read_chunks, own, self._memory))
-            for place, piece in zip(own_places, read, strict=True):
+            for place, (_, span), piece in zip(own_places, own, read, strict=True):
                 if piece.error is None:
                     pieces[place] = piece
                 else:
-                    assert isinstance(piece.extent, WalExtent)
                     log.warning("own chunk unreadable, asking the store", error=str(piece.error))
-                    remote.append(self._fetch_object(piece.extent))
+                    remote.append(self._fetch_object(span))
                     remote_places.append(place)
         if len(remote) == 1:
             pieces[remote_places[0]] = await remote[0]
@@ -231,92 +297,104 @@ class BatchReader:
             start = max(offset, extent.base_offset)
             batches = await self._segments.read(extent, start, max_bytes)
         except DisklessError as error:
-            return _Piece(extent, SEGMENT, error=error)
+            return _Piece(SEGMENT, error=error)
         self._segment_reads += 1
-        return _Piece(extent, SEGMENT, batches=batches)
+        return _Piece(SEGMENT, batches=batches)
 
-    async def _fetch_object(self, extent: WalExtent) -> _Piece:
+    async def _fetch_object(self, span: Span) -> _Piece:
+        extent = span.extent
         age_ms = self._clock.now_ms() - extent.log_append_time_ms
         try:
             views = await self._cache.read(
                 extent.object_key,
-                extent.byte_offset,
-                extent.length_bytes,
+                extent.byte_offset + span.start,
+                span.length_bytes,
                 extent.object_bytes,
                 cold=age_ms > self._cold_after_ms,
             )
         except DisklessError as error:
-            return _Piece(extent, OBJECT, error=error)
-        if extent.length_bytes <= COPIED_AT_ONCE_BYTES:
+            return _Piece(OBJECT, error=error)
+        if span.length_bytes <= COPIED_AT_ONCE_BYTES:
             buffer = joined_copy(views)
         else:
             buffer = await self._in_thread(partial(joined_copy, views))
-        return _Piece(extent, OBJECT, buffer)
+        return _Piece(OBJECT, buffer)
 
-    async def _fetch_anew(self, extent: WalExtent, damage: DisklessError) -> _Piece:
+    async def _fetch_anew(self, span: Span, damage: DisklessError) -> _Piece:
         """What the store has, past the chunk or the cached block that turned out damaged."""
         log.warning("damaged batch, asking the store again", error=str(damage))
-        await self._cache.invalidate(extent.object_key)
-        return await self._fetch_object(extent)
+        await self._cache.invalidate(span.extent.object_key)
+        return await self._fetch_object(span)
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def _extend_answers(
-        self, wave: Sequence["_Ask"], pieces: list[_Piece], whole: "_Whole"
+        self, wave: list["_Ask"], pieces: list[_Piece], whole: "_Whole"
     ) -> None:
         """Add what fits of the pieces to their answers, in order.
 
-        A damaged piece is fetched once more, on the way.
+        A damaged piece is fetched once more on the way, and the rest of one that was not enough.
         """
         place = 0
         while True:
-            damaged = await self._long_work.run(self._extend_some(wave, pieces, place, whole))
-            if damaged is None:
+            stopped = await self._long_work.run(self._extend_some(wave, pieces, place, whole))
+            if stopped is None:
                 break
-            place, taken = damaged
-            piece = pieces[place]
-            assert isinstance(piece.extent, WalExtent)
-            assert taken.error is not None
-            fresh = await self._fetch_anew(piece.extent, taken.error)
+            place, taken = stopped
+            ask, piece = wave[place], pieces[place]
+            assert isinstance(ask.span, Span)
+            if taken.error is None:
+                assert taken.stop is not None
+                self._extend(ask, piece.source, taken, whole)
+                limit = whole.room_for(ask.answer).limit
+                wave[place] = ask._replace(span=self._span(ask.span.extent, taken.stop, limit))
+                (pieces[place],) = await self._fetch([wave[place]])
+                continue
+            fresh = await self._fetch_anew(ask.span, taken.error)
             if fresh.error is None:
                 pieces[place] = fresh._replace(is_last_try=True)
             else:
                 # The chunk is damaged and the object out of reach: that is not known damage of the
                 # log.
-                answer = wave[place].answer
-                self._extend(answer, piece.source, taken._replace(error=fresh.error), whole)
+                self._extend(ask, piece.source, taken._replace(error=fresh.error), whole)
                 place += 1
 
     def _extend_some(
         self, wave: Sequence["_Ask"], pieces: Sequence[_Piece], start: int, whole: "_Whole"
     ) -> "Steps[tuple[int, Taken] | None]":
-        """As `_extend_answers` from place `start` on, up to a piece to fetch once more.
+        """As `_extend_answers` from place `start` on, up to a piece that something is wrong with.
 
-        The result is its place and what it gives as it is; None at the end of the wave.
+        The result is its place and what it gives as it is: an error, or no error and less than
+        there is room for. None at the end of the wave.
         """
         for place in range(start, len(wave)):
-            answer = wave[place].answer
+            ask = wave[place]
             piece = pieces[place]
             # An answer that is cut is done: what would come after it is not what was asked for.
-            if answer.is_done:
+            if ask.answer.is_done:
                 continue
             if piece.error is not None:
-                answer.error = piece.error
+                ask.answer.error = piece.error
                 continue
-            room = whole.room_for(answer)
-            if isinstance(piece.extent, SegmentExtent):
+            room = whole.room_for(ask.answer)
+            if isinstance(ask.span, SegmentExtent):
                 taken = yield from take_encoded(piece.batches, room)
             else:
-                taken = yield from take_stamped(piece.extent, piece.buffer, room)
+                taken = yield from take_stamped(ask.span, piece.buffer, room)
                 if taken.error is not None and not piece.is_last_try:
                     return place, taken
-            self._extend(answer, piece.source, taken, whole)
+                if taken.wants_more:
+                    return place, taken
+            self._extend(ask, piece.source, taken, whole)
             yield
         return None
 
-    def _extend(self, answer: "_Answer", source: str, taken: Taken, whole: "_Whole") -> None:
-        self._bytes[source] += whole.extend(answer, taken)
+    def _extend(self, ask: "_Ask", source: str, taken: Taken, whole: "_Whole") -> None:
+        self._bytes[source] += whole.extend(ask.answer, taken)
+        if taken.full and taken.stop is not None:
+            assert isinstance(ask.span, Span)
+            self._positions.learn(ask.span.extent, taken.stop.base_offset, taken.stop.start)
 
 
 class _Answer:
@@ -371,58 +449,30 @@ class _Whole:
 
 
 class _Ask(NamedTuple):
-    """An extent to read; of a segment about `max_bytes`, of a WAL object all of it."""
+    """What to read: a part of a WAL object, or about `max_bytes` of a segment."""
 
     answer: _Answer
-    extent: Extent
+    span: Span | SegmentExtent
     max_bytes: int
 
 
-def _next_wave(answers: Sequence[_Answer], whole: _Whole) -> Steps[list[_Ask]]:
-    """The extents that come next and fit the whole and their partitions' limits, in order.
-
-    One that begins within the limit may end beyond it. Empty when there is nothing more to be read.
-    """
-    wave: list[_Ask] = []
-    left = whole.remaining
-    for answer in answers:
-        if answer.is_done:
-            continue
-        extents = answer.request.extents
-        own_left = answer.request.max_bytes - answer.size
-        while answer.position < len(extents):
-            may_read_on = own_left > 0 and left > 0
-            if not may_read_on and (wave or not whole.nothing_yet):
-                break
-            extent = extents[answer.position]
-            answer.position += 1
-            wanted = max(min(own_left, left), 0)
-            wave.append(_Ask(answer, extent, wanted))
-            charged = wanted if isinstance(extent, SegmentExtent) else extent.length_bytes
-            own_left -= charged
-            left -= charged
-            yield
-        if left <= 0 and (wave or not whole.nothing_yet):
-            break
-    return wave
-
-
-def _read_chunks(jobs: Sequence[tuple[SealedChunk, WalExtent]], memory: ReadMemory) -> list[_Piece]:
-    """Runs in a thread: every extent from the chunk it was uploaded from."""
+def _read_chunks(jobs: Sequence[tuple[SealedChunk, Span]], memory: ReadMemory) -> list[_Piece]:
+    """Runs in a thread: every span from the chunk that its object was uploaded from."""
     pieces = []
-    region = memory.lend(sum(extent.length_bytes for _, extent in jobs))
+    region = memory.lend(sum(span.length_bytes for _, span in jobs))
     end = 0
-    for chunk, extent in jobs:
-        start, end = end, end + extent.length_bytes
+    for chunk, span in jobs:
+        start, end = end, end + span.length_bytes
         buffer = region[start:end]
+        key, byte_offset = span.extent[:2]
         try:
-            chunk.read_object_range(extent.byte_offset, buffer)
-            pieces.append(_Piece(extent, CHUNK, buffer))
+            chunk.read_object_range(byte_offset + span.start, buffer)
+            pieces.append(_Piece(CHUNK, buffer))
         except OSError as error:
-            failed = StorageFailed(f"chunk of {extent.object_key}: {error}")
-            pieces.append(_Piece(extent, CHUNK, error=failed))
+            failed = StorageFailed(f"chunk of {key}: {error}")
+            pieces.append(_Piece(CHUNK, error=failed))
         except DisklessError as error:
-            pieces.append(_Piece(extent, CHUNK, error=error))
+            pieces.append(_Piece(CHUNK, error=error))
     return pieces
 
 

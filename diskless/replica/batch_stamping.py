@@ -20,6 +20,7 @@ from wal.errors import CorruptBatch, CorruptObject, DisklessError
 from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES
 from wal.records.record_batch import (
     CRC_START,
+    HEADER_BYTES,
     EncodedBatch,
     assign_log_append_time,
     assign_offsets,
@@ -40,28 +41,67 @@ class Room(NamedTuple):
     one_batch_at_least: bool
 
 
+class Span(NamedTuple):
+    """What is read of an extent: from a batch on, to anywhere."""
+
+    extent: WalExtent
+    start: int
+    """Bytes of the extent before it."""
+    length_bytes: int
+    base_offset: int
+    """Of its first batch."""
+
+    @classmethod
+    def whole(cls, extent: WalExtent) -> "Span":
+        return cls(extent, 0, extent.length_bytes, int(extent.base_offset))
+
+    @property
+    def bytes_behind(self) -> int:
+        """Bytes of the extent behind it."""
+        return self.extent.length_bytes - self.start - self.length_bytes
+
+
+class Stop(NamedTuple):
+    """Where in an extent a batch begins: the first one that was not taken."""
+
+    start: int
+    """Bytes of the extent before it."""
+    base_offset: int
+    batch_bytes: int
+    """How large it is at least; 0: not known."""
+
+
 class Taken(NamedTuple):
     """Batches back to back, whether the next one found no room, and what is wrong with it."""
 
     buffers: Sequence[Buffer]
     full: bool
     error: DisklessError | None = None
+    stop: Stop | None = None
+    """Where in an extent that is; None: at its end, or it is a segment."""
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether there is room for more of an extent than what was read of it."""
+        return self.stop is not None and not self.full and self.error is None
 
 
-def take_stamped(extent: WalExtent, buffer: memoryview, room: Room) -> Steps[Taken]:
+def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
     """Stamp the batches of `buffer` that belong to the answer, up to the limit or to damage.
 
-    Batches that end below the asked offset are skipped.
+    `buffer` is what `span` names. Batches that end below the asked offset are skipped.
     """
-    base_offset = int(extent.base_offset)
+    extent = span.extent
+    base_offset = span.base_offset
     start = end = 0
     full = False
     error: DisklessError | None = None
+    missing_bytes = 0
     has_append_time = extent.timestamp_type == LOG_APPEND_TIME
     batches_left = BATCHES_AT_ONCE
     bytes_left = SUMMED_AT_ONCE_BYTES
     try:
-        for position, header in iterate_headers(buffer):
+        for position, header in iterate_headers(buffer, more_bytes=span.bytes_behind):
             next_offset = base_offset + header.last_offset_delta + 1
             length_bytes = header.length_bytes
             batch_end = position + length_bytes
@@ -71,6 +111,9 @@ def take_stamped(extent: WalExtent, buffer: memoryview, room: Room) -> Steps[Tak
                 if not (is_first and room.one_batch_at_least):
                     full = True
                     break
+            if batch_end > len(buffer):
+                missing_bytes = length_bytes
+                break
             # A skipped batch counts too: what follows gets its offsets from this one's header.
             covered = buffer[position + CRC_START : batch_end]
             is_large = length_bytes > SUMMED_AT_ONCE_BYTES
@@ -98,11 +141,23 @@ def take_stamped(extent: WalExtent, buffer: memoryview, room: Room) -> Steps[Tak
                 yield
                 batches_left = BATCHES_AT_ONCE
                 bytes_left = SUMMED_AT_ONCE_BYTES
-        if not full and base_offset != extent.last_offset + 1:
+        is_at_end = span.start + end == extent.length_bytes
+        if is_at_end and base_offset != extent.last_offset + 1:
             raise CorruptBatch(f"the batches end at {base_offset - 1}")
+        if not full and not is_at_end:
+            # What was read ends within a batch. That is as good as the limit where it is the limit.
+            is_owed = room.one_batch_at_least and start == end
+            full = not missing_bytes and len(buffer) - start >= room.limit and not is_owed
+            missing_bytes = missing_bytes or HEADER_BYTES
     except CorruptBatch as damage:
         error = corrupt_object(extent, damage)
-    return Taken([buffer[start:end]] if end > start else [], full, error)
+    buffers = [buffer[start:end]] if end > start else []
+    stop = (
+        None
+        if span.start + end == extent.length_bytes
+        else Stop(span.start + end, base_offset, missing_bytes)
+    )
+    return Taken(buffers, full, error, stop)
 
 
 def _summed(covered: memoryview) -> Steps[int]:

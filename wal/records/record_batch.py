@@ -133,14 +133,16 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader(fields[0], length_bytes, *fields[2:])
 
 
-def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+def iterate_headers(buffer: Buffer, *, more_bytes: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of the batches that lie back to back in `buffer`, in order.
 
-    Raises: CorruptBatch when a batch is not of magic 2 or runs past the end of the buffer.
+    `more_bytes` follow the buffer: the last batch, whose header is in the buffer, may end in them.
+    Raises: CorruptBatch when a batch is not of magic 2 or runs past the end of all.
     """
     position = 0
-    end = len(buffer)
-    while position < end:
+    end = len(buffer) + more_bytes
+    header_end = len(buffer) - (HEADER_BYTES - 1 if more_bytes else 0)
+    while position < header_end:
         header = parse_header(buffer, position)
         if header.magic != MAGIC_V2:
             raise CorruptBatch(f"batch at byte {position} has magic {header.magic}")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from diskless.fetch.read_memory import KEPT_FROM_BYTES, ReadMemory
 from diskless.loop.long_work import SLICE_S, LongWork
-from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
+from diskless.replica.batch_reader import READ_BYTES_MIN, BatchReader, ReadRequest, ReadResult
 from diskless.replica.batch_stamping import BATCHES_AT_ONCE
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from tests.support.batch_builder import Row, build_batch
@@ -70,11 +70,13 @@ class FaultyStore(MemoryStore):
         self.read_error: DisklessError | None = None
         self.flips_left = 0
         """How many of the next reads have a bit flipped in their last byte."""
+        self.bytes_read = 0
 
     async def get_range(self, key: ObjectKey, start: int, length: int) -> bytes:
         if self.read_error is not None:
             raise self.read_error
         data = await super().get_range(key, start, length)
+        self.bytes_read += len(data)
         if self.flips_left:
             self.flips_left -= 1
             data = data[:-1] + bytes([data[-1] ^ 1])
@@ -165,7 +167,9 @@ class Setting(NamedTuple):
 
 @asynccontextmanager
 async def in_place(
-    tmp_path: Path, seconds: Callable[[], float] | None = None
+    tmp_path: Path,
+    seconds: Callable[[], float] | None = None,
+    read_bytes_min: int = READ_BYTES_MIN,
 ) -> AsyncIterator[Setting]:
     clock = ManualClock(NOW_MS)
     store = FaultyStore()
@@ -191,6 +195,7 @@ async def in_place(
                 clock=clock,
                 long_work=LongWork(seconds or clock.monotonic),
                 cold_after_ms=COLD_AFTER_MS,
+                read_bytes_min=read_bytes_min,
             )
             yield Setting(reader, store, cache, memory, segments, directory, clock)
     directory.close()
@@ -429,6 +434,97 @@ async def test_any_reading_equals_the_plain_model(
         )
     assert result.error is None
     assert offsets_of(result) == expected
+
+
+# Parts of extents
+
+
+@examples(0.4)
+@given(data=st.data())
+async def test_reading_on_and_on_gives_every_batch_once(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever the limits are, and wherever what is read at a time ends."""
+    sizes = data.draw(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 300)), min_size=1))
+    batches = [batch(*[b"x" * size] * count) for count, size in sizes]
+    read_bytes_min = data.draw(st.sampled_from([1, 60, 61, 100, 1_000]))
+    limits = data.draw(st.lists(st.integers(0, 2_000), min_size=1))
+    cut = data.draw(st.integers(0, len(batches)))
+    async with in_place(tmp_path_factory.mktemp("parts"), read_bytes_min=read_bytes_min) as setting:
+        extents: list[WalExtent] = []
+        base = 0
+        for number, part in enumerate([batches[:cut], batches[cut:]]):
+            if part:
+                key = await setting.put(*part, key=f"wal/{number}")
+                extents.append(extent_of(key, part, base_offset=base))
+                base = extents[-1].last_offset + 1
+        left = batches
+        offset = number = 0
+        while left:
+            limit = limits[number % len(limits)]
+            ahead = [extent for extent in extents if extent.last_offset >= offset]
+            result = await setting.read(*ahead, offset=offset, max_bytes=limit)
+            assert result.error is None
+            found = offsets_of(result)
+            count = len(found)
+            size = sum(map(len, left[:count]))
+            assert (found[0][0], result.size_bytes) == (offset, size)
+            assert size <= limit or count == 1
+            assert count == len(left) or size + len(left[count]) > limit
+            offset, left = found[-1][1] + 1, left[count:]
+            number += 1
+        assert offset == base
+
+
+async def test_an_extent_that_takes_many_answers_is_read_once(tmp_path: Path) -> None:
+    async with in_place(tmp_path, read_bytes_min=1) as setting:
+        sent = [batch(b"x" * 500) for _ in range(100)]
+        extent = extent_of(await setting.put(*sent), sent, age_ms=2 * COLD_AFTER_MS)
+        size = len(sent[0])
+        for offset in range(0, 100, 5):
+            result = await setting.read(extent, offset=offset, max_bytes=5 * size + size // 2)
+            assert len(offsets_of(result)) == 5
+        # What is read of the batch that does not fit is read again with the next answer.
+        assert extent.length_bytes <= setting.store.bytes_read <= extent.length_bytes * 1.1
+
+
+async def test_a_reader_that_comes_from_elsewhere_walks_the_extent(tmp_path: Path) -> None:
+    async with in_place(tmp_path, read_bytes_min=1) as setting:
+        sent = [batch(b"x", b"y") for _ in range(50)]
+        extent = extent_of(await setting.put(*sent), sent, base_offset=1_000)
+        for offset in (1_033, 1_032, 1_099, 1_000, 1_034):
+            result = await setting.read(extent, offset=offset, max_bytes=2 * len(sent[0]))
+            assert offsets_of(result)[0][0] == offset - offset % 2
+
+
+async def test_a_batch_larger_than_what_was_read_still_comes_first(tmp_path: Path) -> None:
+    async with in_place(tmp_path, read_bytes_min=100) as setting:
+        large, small = [batch(b"x" * 5_000)], [batch(b"s")]
+        first = extent_of(await setting.put(*large, key="wal/1"), large)
+        second = extent_of(await setting.put(*small, key="wal/2"), small)
+        requests = [
+            ReadRequest(PARTITION, 0, 200, [first]),
+            ReadRequest(OTHER, 0, 200, [second]),
+        ]
+        results = await setting.reader.read(requests, max_bytes=400)
+        assert [result.size_bytes for result in results] == [len(large[0]), 0]
+        assert offsets_of(results[0]) == [(0, 0)]
+        results = await setting.reader.read(requests, max_bytes=400, at_least_one=False)
+        assert [result.size_bytes for result in results] == [0, len(small[0])]
+
+
+async def test_damage_behind_what_was_read_is_found_when_it_is_read(tmp_path: Path) -> None:
+    async with in_place(tmp_path, read_bytes_min=1) as setting:
+        sent = [batch(b"x" * 500) for _ in range(4)]
+        extent = extent_of(await setting.put(*sent), sent, age_ms=2 * COLD_AFTER_MS)
+        size = len(sent[0])
+        setting.store.damage(extent.object_key, 3 * size + 9)  # in the length of the last one
+        first = await setting.read(extent, max_bytes=2 * size)
+        assert (first.error, offsets_of(first)) == (None, [(0, 0), (1, 1)])
+        second = await setting.read(extent, offset=2, max_bytes=2 * size)
+        assert offsets_of(second) == [(2, 2)]
+        third = await setting.read(extent, offset=3, max_bytes=2 * size)
+        assert (third.size_bytes, type(third.error)) == (0, CorruptObject)
 
 
 # Damage
