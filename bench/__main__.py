@@ -26,6 +26,7 @@ from bench.report import Report
 from bench.retention import run_retention
 from bench.roll import run_roll
 from bench.slopes import run_slopes
+from bench.slow_store import run_slow_store
 from bench.throughput import run_produce
 
 RESULTS: Final = Path("build/bench.json")
@@ -37,6 +38,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "latency": run_latency,
     "puts": run_puts,
     "slopes": run_slopes,
+    "slow_store": run_slow_store,
     "roll": run_roll,
     "memory": run_memory,
     "commits": run_commits,
