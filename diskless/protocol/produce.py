@@ -31,6 +31,7 @@ FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
+_PARTITION_AND_LENGTH: Final = Struct(">ii")
 
 # partition, error, base offset, log append time [, log start offset [, no record errors, no text]]
 _ROW_3: Final = Struct(">ihqq")
@@ -90,8 +91,15 @@ def decode_request(version: int, frame: FragmentChain, reader: Reader) -> Steps[
                     yield
                     left = PARTITIONS_AT_ONCE
                 left -= 1
-                partition = reader.int32()
-                records = _records(cutter, reader, flexible=flexible)
+                if flexible:
+                    partition, length = reader.int32(), reader.uvarint() - 1
+                else:
+                    partition, length = reader.unpack(_PARTITION_AND_LENGTH)
+                records = None
+                if length >= 0:
+                    records = cutter.share(reader.pass_over(length), length)
+                elif length < -1:
+                    raise ProtocolError(f"{length} bytes")
                 batches.append(AppendBatch(topic_id, name, partition, records))
                 if flexible:
                     reader.skip_tags()
@@ -119,15 +127,6 @@ def release(batches: Sequence[AppendBatch]) -> Steps[None]:
             batch.records.release()
 
 
-def _records(cutter: ChainCutter, reader: Reader, *, flexible: bool) -> FragmentChain | None:
-    length = reader.nullable_bytes_length(flexible=flexible)
-    if length < 0:
-        return None
-    start = reader.consumed
-    reader.pass_over(length)
-    return cutter.share(start, length)
-
-
 def encode_response(
     version: int,
     topics: Sequence[tuple[str | UUID, int]],
@@ -140,6 +139,7 @@ def encode_response(
     `rows` are taken as they are needed.
     """
     flexible = version >= FLEXIBLE_FROM
+    plain, fields, end = _plain_row(version)
     out = [array_count(len(topics), flexible=flexible)]
     left = PARTITIONS_AT_ONCE
     next_rows = iter(rows)
@@ -147,7 +147,10 @@ def encode_response(
         out.append(name.bytes if isinstance(name, UUID) else string(name, flexible=flexible))
         out.append(array_count(count, flexible=flexible))
         for row in islice(next_rows, count):
-            out.append(_row(version, row))
+            if row.error_message is None or version < 8:
+                out.append(plain.pack(*row[:fields], *end))
+            else:
+                out.append(_row_with_message(row, flexible=flexible))
             left -= 1
             if not left:
                 yield
@@ -164,27 +167,22 @@ def encode_response(
     return b"".join(out)
 
 
-def _row(version: int, row: ProducedRow) -> bytes:
+def _plain_row(version: int) -> tuple[Struct, int, tuple[int, ...]]:
+    """The layout of a row without a message, how many of its fields it has, and what follows."""
     if version >= FLEXIBLE_FROM:
-        if row.error_message is None:
-            return _ROW_9.pack(*row[:5], 1, 0, 0)
-        return (
-            _ROW_5.pack(*row[:5])
-            + _record_errors(row.refused_records, flexible=True)
-            + nullable_string(row.error_message, flexible=True)
-            + NO_TAGS
-        )
+        return _ROW_9, 5, (1, 0, 0)
     if version >= 8:
-        if row.error_message is None:
-            return _ROW_8.pack(*row[:5], 0, -1)
-        return (
-            _ROW_5.pack(*row[:5])
-            + _record_errors(row.refused_records, flexible=False)
-            + nullable_string(row.error_message, flexible=False)
-        )
-    if version >= 5:
-        return _ROW_5.pack(*row[:5])
-    return _ROW_3.pack(*row[:4])
+        return _ROW_8, 5, (0, -1)
+    return (_ROW_5, 5, ()) if version >= 5 else (_ROW_3, 4, ())
+
+
+def _row_with_message(row: ProducedRow, *, flexible: bool) -> bytes:
+    return (
+        _ROW_5.pack(*row[:5])
+        + _record_errors(row.refused_records, flexible=flexible)
+        + nullable_string(row.error_message, flexible=flexible)
+        + (NO_TAGS if flexible else b"")
+    )
 
 
 def _record_errors(positions: Sequence[int], *, flexible: bool) -> bytes:

@@ -64,13 +64,19 @@ class Reader(FieldReader):
             return start
         return self._skip_across(length)
 
-    def pass_over(self, count: int) -> None:
-        """Step over bytes without touching them."""
+    def pass_over(self, count: int) -> int:
+        """Step over bytes without touching them; how many were read before these."""
+        left = self.end - self.position
+        start = self.length - left - self._later_bytes
+        if 0 <= count <= left:
+            self.position += count
+            return start
         self._check(count)
         while count > self.end - self.position:
             count -= self.end - self.position
             self._advance()
         self.position += count
+        return start
 
     def take(self, count: int) -> bytes | memoryview:
         """The next `count` bytes: a slice where they lie together, a copy where they do not."""
@@ -120,7 +126,7 @@ class Reader(FieldReader):
         count = self.uvarint() - 1 if flexible else self.int32()
         if count < -1:
             raise ProtocolError(f"an array of {count} items")
-        if count * item_bytes_min > self.remaining:
+        if count * item_bytes_min > self.end - self.position + self._later_bytes:
             raise ProtocolError(f"an array of {count} items in {self.remaining} bytes")
         if count > 0:
             self.count_items(count)

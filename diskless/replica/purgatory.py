@@ -106,14 +106,14 @@ class Purgatory(Generic[K]):
         Returns whether it was completed. `timeout_s` <= 0 expires it at once. A key may be there
         more than once.
         """
-        if operation.try_complete():
+        if operation.completed or operation.try_complete():
             self._completed += 1
             return True
         if timeout_s <= 0:
             self._expire(operation)
             self._completed += 1
             return True
-        watched = tuple(dict.fromkeys(keys))
+        watched = tuple(dict.fromkeys(keys)) if keys else ()
         for key in watched:
             self._watchers.setdefault(key, {})[operation] = None
         operation._forget = (self, watched)  # type: ignore[assignment]

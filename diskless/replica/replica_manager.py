@@ -18,8 +18,7 @@ Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's Rep
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
-from uuid import UUID
+from typing import Final, NamedTuple, cast
 
 from diskless.loop.long_work import Steps
 from diskless.ports import AppendBatch, ClientInfo
@@ -64,6 +63,8 @@ class DelayedProduce(DelayedOperation):
         if self.results[index] is None:
             self.results[index] = result
             self.open_batches -= 1
+            if not self.open_batches:
+                self.try_complete()
 
     def is_satisfied(self) -> bool:
         return self.open_batches == 0
@@ -76,24 +77,24 @@ class DelayedProduce(DelayedOperation):
 
     def on_complete(self) -> None:
         if not self.future.done():
-            self.future.set_result([result for result in self.results if result is not None])
+            self.future.set_result(cast(list[BatchCommit], self.results))
 
 
 class _Waiter:
     """The token of one pending batch: where its outcome goes."""
 
-    __slots__ = ("_index", "_produce", "_timestamp_type")
+    __slots__ = ("_has_append_time", "_index", "_produce")
 
-    def __init__(self, produce: DelayedProduce, index: int, timestamp_type: int) -> None:
+    def __init__(self, produce: DelayedProduce, index: int, has_append_time: bool) -> None:
         self._produce = produce
         self._index = index
-        self._timestamp_type = timestamp_type
+        self._has_append_time = has_append_time
 
     def batch_done(self, result: BatchCommit) -> None:
-        if self._timestamp_type != LOG_APPEND_TIME:
-            result = result._replace(log_append_time_ms=-1)
+        if not self._has_append_time and result.error is None:
+            base_offset, _, log_start_offset, is_duplicate, _ = result
+            result = BatchCommit(base_offset, -1, log_start_offset, is_duplicate)
         self._produce.settle(self._index, result)
-        self._produce.try_complete()
 
 
 class _Appending(NamedTuple):
@@ -151,7 +152,8 @@ class ReplicaManager:
         self.produce_purgatory: Purgatory[TopicIdPartition] = Purgatory("produce")
         self._lanes = lanes
         self._topic_defaults = topic_defaults or {}
-        self._rules: dict[UUID, _TopicRules] = {}
+        # By name: to hash a UUID is Python code.
+        self._rules: dict[str, _TopicRules] = {}
         self._next_request_id = 0
         self.batches_appended = 0
         self.batches_rejected = 0
@@ -164,8 +166,10 @@ class ReplicaManager:
     def forget(self, partitions: Collection[TopicIdPartition]) -> None:
         """These partitions are gone: fetches that wait for them find that out now."""
         self.fetcher.forget(partitions)
-        for topic_id in {partition.topic_id for partition in partitions}:
-            self._rules.pop(topic_id, None)
+        gone = {partition.topic_id for partition in partitions}
+        for rules in [*self._rules.values()]:
+            if rules.topic.topic_id in gone:
+                del self._rules[rules.topic.name]
 
     def append(
         self,
@@ -203,10 +207,15 @@ class ReplicaManager:
         now_ms = self._clock.now_ms()
         left_bytes = _SUMMED_BETWEEN_YIELDS_BYTES
         end = min(position + BATCHES_AT_ONCE, len(request.batches))
+        rules = named = None
         while position < end and left_bytes > 0:
             batch = request.batches[position]
             try:
-                valid, needed = self._checked(request, position, now_ms)
+                # Nearly always the topic of the batch before: its name, or id, is the same object.
+                if rules is None or named is not (batch.topic_id or batch.topic_name):
+                    rules = self._rules_for(batch)
+                    named = batch.topic_id or batch.topic_name
+                valid, needed = self._checked(request, position, rules, now_ms)
             except DisklessError as error:
                 self.batches_rejected += 1
                 request.produce.settle(position, BatchCommit(error=detached(error)))
@@ -243,21 +252,27 @@ class ReplicaManager:
         self.batches_rejected += 1
         _refuse(batch, error)
 
-    def _checked(
-        self, request: _Appending, position: int, now_ms: int
-    ) -> tuple[PendingBatch, NeededWork | None]:
-        """Kafka's per-partition checks. Raises the Rejected that names what is wrong."""
-        batch = request.batches[position]
+    def _rules_for(self, batch: AppendBatch) -> _TopicRules:
+        """Raises UnknownTopicId, UnknownPartition, InvalidTopic."""
         topic = self._topics.with_partition(batch.topic_name, batch.topic_id, batch.partition)
         if self._topics.is_internal(topic):
             raise InvalidTopic(f"{topic.name} is the cluster's own: clients can only read it")
-        if batch.records is None or batch.records.length_bytes == 0:
-            raise InvalidRecord(f"no batch for {topic.name}-{batch.partition}")
-        rules = self._rules_of(topic)
-        payload = batch.records.views()
+        return self._rules_of(topic)
+
+    def _checked(
+        self, request: _Appending, position: int, rules: _TopicRules, now_ms: int
+    ) -> tuple[PendingBatch, NeededWork | None]:
+        """Kafka's per-partition checks. Raises the Rejected that names what is wrong."""
+        _, _, partition, records = batch = request.batches[position]
+        topic = rules.topic
+        if not 0 <= partition < topic.partition_count:
+            self._rules_for(batch)
+        if records is None or records.length_bytes == 0:
+            raise InvalidRecord(f"no batch for {topic.name}-{partition}")
+        payload = records.views()
         header = check_header(
             payload,
-            total_bytes=batch.records.length_bytes,
+            total_bytes=records.length_bytes,
             rules=rules.batches,
             produce_version=request.produce_version,
         )
@@ -268,24 +283,24 @@ class ReplicaManager:
             check_contents(payload, header, rules=rules.batches, now_ms=now_ms)
         timestamp_type = rules.batches.timestamp_type
         pending = PendingBatch(
-            partition=TopicIdPartition(topic.topic_id, batch.partition),
-            header=header,
-            timestamp_type=timestamp_type,
-            request_id=request.request_id,
-            payload=batch.records,
-            token=_Waiter(request.produce, position, timestamp_type),
+            TopicIdPartition(topic.topic_id, partition),
+            header,
+            timestamp_type,
+            request.request_id,
+            records,
+            _Waiter(request.produce, position, timestamp_type == LOG_APPEND_TIME),
         )
         return pending, needed
 
     def _rules_of(self, topic: TopicDescription) -> _TopicRules:
-        known = self._rules.get(topic.topic_id)
+        known = self._rules.get(topic.name)
         # Whatever changes about a topic makes another description of it.
         if known is None or known.topic is not topic:
             configs = {**self._topic_defaults, **topic.configs}
             rules, compression = topic_rules(configs), compression_of(configs)
             may_need_work = compression is not None or opens_records(rules)
             known = _TopicRules(topic, rules, compression, may_need_work)
-            self._rules[topic.topic_id] = known
+            self._rules[topic.name] = known
         return known
 
 

@@ -202,7 +202,7 @@ class BufferPool:
         """A chain over `data` itself, counted as lent out until it is released."""
         self._in_use_bytes += len(data)
         fragment = _AdoptedFragment(self, 0, memoryview(data), False, None)
-        return FragmentChain([fragment], [memoryview(data)])
+        return FragmentChain([fragment], [memoryview(data)], len(data))
 
     def listen(self, on_returned: Callable[[], None] | None) -> None:
         """Call this whenever a buffer came back, in place of what was called before."""
@@ -243,11 +243,13 @@ class FragmentChain:
 
     __slots__ = ("_fragments", "_views", "length_bytes")
 
-    def __init__(self, fragments: Sequence[Fragment], views: Sequence[memoryview]) -> None:
+    def __init__(
+        self, fragments: Sequence[Fragment], views: Sequence[memoryview], length_bytes: int
+    ) -> None:
         """Take over one reference to each of `fragments`; `views` lie in them, in order."""
         self._fragments: Sequence[Fragment] | None = fragments
         self._views = views
-        self.length_bytes = sum(map(len, views))
+        self.length_bytes = length_bytes
 
     def __len__(self) -> int:
         return self.length_bytes
@@ -329,21 +331,21 @@ class ChainCutter:
         chain._check_range(start, length)
         views = chain._views
         if not length:
-            return FragmentChain((), ())
+            return FragmentChain((), (), 0)
         while start - self._passed >= len(views[self._index]):
             self._passed += len(views[self._index])
             self._index += 1
         index, start = self._index, start - self._passed
-        fragments: list[Fragment] = []
-        parts: list[memoryview] = []
-        while length:
-            part = views[index][start : start + length]
-            owned[index].retain()
+        fragments, parts = [owned[index]], [views[index][start : start + length]]
+        left = length - len(parts[0])
+        while left:
+            index += 1
             fragments.append(owned[index])
-            parts.append(part)
-            length -= len(part)
-            index, start = index + 1, 0
-        return FragmentChain(fragments, parts)
+            parts.append(views[index][:left])
+            left -= len(parts[-1])
+        for fragment in fragments:
+            fragment.retain()
+        return FragmentChain(fragments, parts, length)
 
 
 class ChainBuilder:
@@ -420,6 +422,7 @@ class ChainBuilder:
         if not 0 <= length <= self.received_bytes:
             raise IndexError(f"take of {length} bytes of {self.received_bytes}")
         self.received_bytes -= length
+        taken_bytes = length
         fragments: list[Fragment] = []
         views: list[memoryview] = []
         while length and self._pieces:
@@ -443,7 +446,7 @@ class ChainBuilder:
             self._start += length
         if not self.received_bytes:
             self.release()
-        return FragmentChain(fragments, views)
+        return FragmentChain(fragments, views, taken_bytes)
 
     def release(self) -> None:
         """Forget what was received and not taken; calling it again does nothing."""

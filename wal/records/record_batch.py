@@ -130,7 +130,8 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     length_bytes = fields[1] + LENGTH_PREFIX_BYTES
     if length_bytes < HEADER_BYTES:
         raise CorruptBatch(f"batch at byte {position} gives its length as {length_bytes} bytes")
-    return BatchHeader(fields[0], length_bytes, *fields[2:])
+    # Half the time of a call with thirteen arguments.
+    return tuple.__new__(BatchHeader, (fields[0], length_bytes, *fields[2:]))
 
 
 def iterate_headers(buffer: Buffer, *, more_bytes: int = 0) -> Iterator[tuple[int, BatchHeader]]:

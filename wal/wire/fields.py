@@ -156,11 +156,13 @@ class FieldReader:
 
     def int16(self) -> int:
         start = self.skip(2)
-        return int(INT16.unpack_from(self.data, start)[0])
+        number: int = INT16.unpack_from(self.data, start)[0]
+        return number
 
     def int32(self) -> int:
         start = self.skip(4)
-        return int(INT32.unpack_from(self.data, start)[0])
+        number: int = INT32.unpack_from(self.data, start)[0]
+        return number
 
     def int64(self) -> int:
         start = self.skip(8)

@@ -133,12 +133,16 @@ def _close_if_refused(results: Sequence[BatchCommit]) -> None:
 
 
 def _row(batch: AppendBatch, result: BatchCommit) -> ProducedRow:
+    base_offset, append_time_ms, log_start_offset, _, error = result
+    code = kafka_code(error)
+    if error is None:
+        return ProducedRow(batch.partition, code, base_offset, append_time_ms, log_start_offset)
     return ProducedRow(
         batch.partition,
-        kafka_code(result.error),
-        result.base_offset,
-        result.log_append_time_ms,
-        result.log_start_offset,
-        error_message(result.error),
-        result.error.positions if isinstance(result.error, KeysMissing) else (),
+        code,
+        base_offset,
+        append_time_ms,
+        log_start_offset,
+        error_message(error),
+        error.positions if isinstance(error, KeysMissing) else (),
     )

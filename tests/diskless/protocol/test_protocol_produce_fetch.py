@@ -46,7 +46,7 @@ def _chain(pool: BufferPool, data: bytes, piece_bytes: int) -> FragmentChain:
         fragment.view[: len(piece)] = piece
         fragments.append(fragment)
         views.append(fragment.view[: len(piece)])
-    return FragmentChain(fragments, views)
+    return FragmentChain(fragments, views, sum(map(len, views)))
 
 
 def _topic_of(topic: Any, version: int) -> str | UUID:

@@ -55,6 +55,7 @@ from wal.errors import (
     OffsetOutOfRange,
     OutcomeUnknown,
     Overloaded,
+    RecordTooLarge,
     StorageFailed,
     UnknownLeaderEpoch,
     UnknownPartition,
@@ -422,6 +423,34 @@ async def test_a_full_queue_is_the_outcome_of_every_batch(setting: Setting) -> N
     future = setting.append(setting.batch(0), setting.batch(1))
     assert future.done()
     assert [type(result.error) for result in await future] == [Overloaded, Overloaded]
+    assert setting.manager.produce_purgatory.statistics() == (0, 1, 0), "nothing waits any more"
+
+
+async def test_each_batch_is_judged_by_its_own_topic(setting: Setting) -> None:
+    small = TopicDescription(
+        topic_id=UUID(int=2), name="u", partition_count=9, configs={"max.message.bytes": "70"}
+    )
+    setting.coordinator.by_name["u"] = small
+    asked = [("t", 0), ("u", 1), ("t", 1), ("nobody", 0), ("t", 7), ("nobody", 1), ("t", 2)]
+    future = setting.append(
+        *(setting.batch(partition, topic=topic) for topic, partition in asked),
+        AppendBatch(small.topic_id, "", 2, chain_of(setting.pool, build_batch([Row(NOW_MS)]))),
+        AppendBatch(TOPIC.topic_id, "", 0, chain_of(setting.pool, build_batch([Row(NOW_MS)]))),
+    )
+    assert [batch.partition for batch in setting.write_loop.batches] == [P0, P1, P2, P0]
+    for index in range(4):
+        setting.write_loop.settle(index, done(index))
+    assert [(type(result.error), result.base_offset) for result in await future] == [
+        (type(None), 0),
+        (RecordTooLarge, -1),
+        (type(None), 1),
+        (UnknownPartition, -1),
+        (UnknownPartition, -1),
+        (UnknownPartition, -1),
+        (type(None), 2),
+        (RecordTooLarge, -1),
+        (type(None), 3),
+    ]
 
 
 async def test_what_the_disk_refused_is_the_outcome_of_every_batch(setting: Setting) -> None:

@@ -184,7 +184,7 @@ def test_a_cutter_cuts_what_shares_would(lengths: list[int], gaps: list[int], wa
         view[:] = data[start : start + wanted]
         fragments.append(fragment)
         views.append(view)
-    whole = FragmentChain(fragments, views)
+    whole = FragmentChain(fragments, views, sum(map(len, views)))
     cutter = ChainCutter(whole)
     position = 0
     for length, gap in zip(lengths, gaps, strict=False):
