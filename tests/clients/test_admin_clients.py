@@ -1,8 +1,7 @@
 """Topics, configs and records in the hands of stock admin clients, against whole brokers."""
 
-import itertools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -25,21 +24,22 @@ from diskless.ports import ClientInfo, FetchPartition
 from metadata.workers.retention import RetentionWorker
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
-    QUIET,
     TIMEOUT_S,
     ConfluentKafka,
+    KafkaAdminClient,
     KafkaPython,
     PythonTopicPartition,
     Record,
+    confluent_admin,
     confluent_consumer,
     confluent_producer,
+    create_topic,
 )
 from wal.records.record_batch import iterate_headers
 
 with warnings.catch_warnings():
     # As in tests/support/stock_clients.py.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaAdminClient
     from kafka.admin import ConfigResource as PythonConfigResource
     from kafka.admin import ConfigResourceType
 
@@ -52,40 +52,6 @@ SETTINGS = {
     "log.retention.ms": "-1",
 }
 OFFSET_OUT_OF_RANGE, INVALID_PARTITIONS, INVALID_CONFIG, POLICY_VIOLATION = 1, 37, 40, 44
-
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
-
-@pytest.fixture
-def admin(broker: LiveBroker) -> AdminClient:
-    return admin_of(broker)
-
-
-@pytest.fixture
-def python_admin(broker: LiveBroker) -> Iterator[KafkaAdminClient]:
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
-        yield client
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name nobody used before."""
-    return f"topic-{next(_names)}"
-
-
-def admin_of(broker: LiveBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-
-
-def create(admin: AdminClient, topic: str, partitions: int = 1, **configs: str) -> None:
-    named = {name.replace("_", "."): value for name, value in configs.items()}
-    admin.create_topics([NewTopic(topic, partitions, config=named)])[topic].result(TIMEOUT_S)
 
 
 def alter(
@@ -136,7 +102,7 @@ def bounds(admin: AdminClient, topic: str, partition: int = 0) -> tuple[int, int
 
 
 def test_configs_are_set_deleted_appended_and_subtracted(admin: AdminClient, topic: str) -> None:
-    create(admin, topic, retention_ms="5000")
+    create_topic(admin, topic, retention_ms="5000")
     alter(admin, topic, "segment.bytes", "77")
     alter(admin, topic, "cleanup.policy", "compact", AlterConfigOpType.APPEND)
     configs = shown(admin, topic)
@@ -163,14 +129,14 @@ def test_configs_are_set_deleted_appended_and_subtracted(admin: AdminClient, top
 
 @pytest.mark.parametrize(("name", "value"), [("nonsense", "1"), ("segment.ms", "soon")])
 def test_a_bad_config_is_refused(admin: AdminClient, topic: str, name: str, value: str) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     with pytest.raises(KafkaException) as raised:
         alter(admin, topic, name, value)
     assert code_of(raised) == INVALID_CONFIG
 
 
 def test_replacing_all_configs_forgets_what_is_left_out(admin: AdminClient, topic: str) -> None:
-    create(admin, topic, retention_ms="5000", segment_ms="6")
+    create_topic(admin, topic, retention_ms="5000", segment_ms="6")
     resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.bytes": "77"})
     with pytest.warns(DeprecationWarning, match="alter_configs has been deprecated"):
         admin.alter_configs([resource])[resource].result(TIMEOUT_S)
@@ -181,7 +147,7 @@ def test_replacing_all_configs_forgets_what_is_left_out(admin: AdminClient, topi
 def test_configs_are_altered_and_reset_through_kafka_python(
     python_admin: KafkaAdminClient, admin: AdminClient, topic: str, incremental: bool
 ) -> None:
-    create(admin, topic, retention_ms="5000")
+    create_topic(admin, topic, retention_ms="5000")
     resource = PythonConfigResource(ConfigResourceType.TOPIC, topic, {"segment.bytes": "77"})
     python_admin.alter_configs([resource], incremental=incremental)
     assert set_on(admin, topic) == {"retention.ms": "5000", "segment.bytes": "77"}
@@ -191,7 +157,7 @@ def test_configs_are_altered_and_reset_through_kafka_python(
 
 
 def test_many_alterations_at_once_are_all_there_in_the_end(admin: AdminClient, topic: str) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     names = [
         "segment.ms", "segment.bytes", "retention.ms", "retention.bytes", "flush.ms",
         "flush.messages", "max.message.bytes", "index.interval.bytes",
@@ -228,7 +194,7 @@ def test_the_brokers_own_configs_are_read_only(broker: LiveBroker, admin: AdminC
 def test_the_largest_message_is_what_the_altered_config_says(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     large = [Record(value=b"x" * 50_000)]
     assert ConfluentKafka().produce(broker.bootstrap, topic, large) == [0]
     alter(admin, topic, "max.message.bytes", "10000")
@@ -241,7 +207,7 @@ def test_the_largest_message_is_what_the_altered_config_says(
 def test_timestamps_are_what_the_altered_configs_say(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     old = [Record(timestamp_ms=1_000)]
     client = ConfluentKafka()
     client.produce(broker.bootstrap, topic, old)
@@ -262,7 +228,7 @@ def test_timestamps_are_what_the_altered_configs_say(
 def test_retention_follows_the_altered_config_wherever_partitions_live(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic, COORDINATORS)
+    create_topic(admin, topic, COORDINATORS)
     for partition in range(COORDINATORS):
         ConfluentKafka().produce(
             broker.bootstrap, topic, [Record(timestamp_ms=1_000)] * 3, partition=partition
@@ -287,7 +253,7 @@ def test_retention_follows_the_altered_config_wherever_partitions_live(
 def test_segments_are_planned_by_the_altered_config(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     ConfluentKafka().produce(broker.bootstrap, topic, [Record(value=b"x" * 1_000)])
     planned = broker.run(broker.broker.coordination.client.plan_segments())
     assert topic not in {plan.topic_name for plan in planned}
@@ -299,7 +265,7 @@ def test_segments_are_planned_by_the_altered_config(
 def test_keys_are_mandatory_once_a_topic_is_to_be_compacted(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     without_key = [Record(key=None)]
     ConfluentKafka().produce(broker.bootstrap, topic, without_key)
     alter(admin, topic, "cleanup.policy", "compact")
@@ -311,11 +277,11 @@ def test_keys_are_mandatory_once_a_topic_is_to_be_compacted(
 
 def test_altered_configs_survive_a_restart(tmp_path: Path) -> None:
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
-        create(admin_of(broker), "t", segment_ms="5")
-        alter(admin_of(broker), "t", "segment.bytes", "77")
-        alter(admin_of(broker), "t", "segment.ms", None, AlterConfigOpType.DELETE)
+        create_topic(confluent_admin(broker.bootstrap), "t", segment_ms="5")
+        alter(confluent_admin(broker.bootstrap), "t", "segment.bytes", "77")
+        alter(confluent_admin(broker.bootstrap), "t", "segment.ms", None, AlterConfigOpType.DELETE)
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
-        configs = shown(admin_of(broker), "t")
+        configs = shown(confluent_admin(broker.bootstrap), "t")
         assert configs["segment.bytes"].value == "77"
         assert configs["segment.ms"].source == ConfigSource.DEFAULT_CONFIG.value
 
@@ -347,7 +313,7 @@ def codecs_of(broker: LiveBroker, topic: str) -> list[int]:
 def test_batches_are_stored_under_the_topics_codec(
     broker: LiveBroker, admin: AdminClient, topic: str, compression: str, codec: int
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     sent = [Record(b"key", b"a value that repeats itself " * 20, (("h", b"v"),))] * 10
     expected: list[int] = []
     for wanted, stored_with in (("producer", None), (compression, codec), ("producer", None)):
@@ -364,7 +330,7 @@ def test_batches_are_stored_under_the_topics_codec(
 def test_a_producer_stays_in_sequence_while_its_batches_are_recompressed(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic, compression_type="zstd", compression_zstd_level="19")
+    create_topic(admin, topic, compression_type="zstd", compression_zstd_level="19")
     sent = [Record(value=str(number).encode() * 50) for number in range(5_000)]
     producer = confluent_producer(
         broker.bootstrap,
@@ -392,7 +358,7 @@ def grow(admin: AdminClient, topic: str, count: int, **options: bool) -> None:
 def test_a_topic_grows_and_its_new_partitions_are_used_like_the_old_ones(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic, 2, segment_ms="5")
+    create_topic(admin, topic, 2, segment_ms="5")
     for partition in range(2):
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()], partition=partition)
     grow(admin, topic, 7, validate_only=True)
@@ -413,7 +379,7 @@ def test_a_topic_grows_and_its_new_partitions_are_used_like_the_old_ones(
 def test_partitions_are_created_through_kafka_python(
     python_admin: KafkaAdminClient, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     python_admin.create_partitions({topic: 3})
     page = python_admin.describe_topic_partitions([topic])
     assert "2" in str(page)
@@ -435,7 +401,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_another_one(
 ) -> None:
     seen = []
     for life in range(3):
-        create(admin, topic, 2, segment_ms=str(life + 1))
+        create_topic(admin, topic, 2, segment_ms=str(life + 1))
         described = admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT_S)
         seen.append(str(described.topic_id))
         sent = [Record(value=f"{life}-{number}".encode()) for number in range(5)]
@@ -453,7 +419,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_another_one(
 def test_records_are_deleted_up_to_an_offset(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic, COORDINATORS)
+    create_topic(admin, topic, COORDINATORS)
     for partition in range(COORDINATORS):
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 10, partition=partition)
     places = [
@@ -474,7 +440,7 @@ def test_records_are_deleted_up_to_an_offset(
 def test_records_that_are_not_there_cannot_be_deleted(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     ConfluentKafka().produce(broker.bootstrap, topic, [Record(key=b"k")])
     place = TopicPartition(topic, 0, 2)
     with pytest.raises(KafkaException) as raised:
@@ -491,7 +457,7 @@ def test_records_that_are_not_there_cannot_be_deleted(
 def test_records_are_deleted_through_kafka_python(
     broker: LiveBroker, python_admin: KafkaAdminClient, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 5)
     deleted = python_admin.delete_records({PythonTopicPartition(topic, 0): 3})
     assert "3" in str(deleted)
@@ -504,7 +470,7 @@ def test_records_are_deleted_through_kafka_python(
 def test_the_log_directory_has_the_size_of_every_partition(
     broker: LiveBroker, python_admin: KafkaAdminClient, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic, COORDINATORS)
+    create_topic(admin, topic, COORDINATORS)
     sizes = (1_000, 3_000, 0)
     for partition, size in enumerate(sizes):
         if size:
@@ -531,7 +497,7 @@ def test_the_log_directory_has_the_size_of_every_partition(
 def test_a_partitions_producers_are_described(
     broker: LiveBroker, python_admin: KafkaAdminClient, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic, 2)
+    create_topic(admin, topic, 2)
     for _ in range(2):
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 7, idempotent=True)
     described = python_admin.describe_producers(

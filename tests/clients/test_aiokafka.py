@@ -4,8 +4,7 @@ It speaks old versions of all APIs, none of them flexible.
 """
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
@@ -29,19 +28,6 @@ SETTINGS: Final = {
 TIMES: Final = {"session_timeout_ms": 20_000, "heartbeat_interval_ms": 100}
 ALL: Final = {0, 1, 2, 3}
 BASE_MS: Final = 1_700_000_000_000
-
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from tests.support.client_matrix import (
     CONSUMER_GROUP_HEARTBEAT,
@@ -34,13 +34,13 @@ from tests.support.kcat import Kcat, kcat_or_skip
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     CODECS,
-    QUIET,
     STOCK_CLIENTS,
     TIMEOUT_S,
     ConfluentKafka,
     Record,
     StockClient,
     StoredRecord,
+    confluent_admin,
 )
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm]
@@ -132,12 +132,6 @@ def java() -> Iterator[list[JavaKafka]]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
 def written(
     broker: LiveBroker, kafkajs: KafkaJs | None, kcat: Kcat | None, java: list[JavaKafka]
 ) -> dict[str, Written]:
@@ -150,7 +144,7 @@ def written(
         for kind in kinds(release)
         if understand(client.name, release)
     }
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    admin = confluent_admin(broker.bootstrap)
     config = {"message.timestamp.type": "LogAppendTime"}
     created = admin.create_topics(
         [

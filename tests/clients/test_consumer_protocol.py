@@ -3,15 +3,13 @@
 How often members send heartbeats is the broker's to say; here it is ten times a second.
 """
 
-import gc
-import itertools
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from confluent_kafka import (
@@ -20,7 +18,6 @@ from confluent_kafka import (
     ConsumerGroupType,
     KafkaError,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -30,13 +27,16 @@ from tests.support.group_members import (
     ConfluentMember,
     ConsumerProtocolMember,
     CooperativeMember,
+    Group,
     KafkaPythonMember,
     Member,
     StartMember,
+    produce,
     stop,
+    values,
 )
 from tests.support.live_broker import LiveBroker, until
-from tests.support.stock_clients import QUIET, TIMEOUT_S, confluent_consumer
+from tests.support.stock_clients import TIMEOUT_S, confluent_consumer, create_topic
 
 pytestmark = [
     pytest.mark.clients,
@@ -56,64 +56,11 @@ SETTINGS: Final = {
 }
 ALL: Final = {0, 1, 2, 3}
 
-_names = itertools.count()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
-
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[LiveBroker]:
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
         yield broker
-
-
-@pytest.fixture
-def admin(broker: LiveBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-
-
-class Group:
-    """The members that a test has started."""
-
-    def __init__(self) -> None:
-        self._members: list[Member] = []
-
-    def start(
-        self,
-        broker: LiveBroker,
-        topic: str,
-        kind: StartMember = ConsumerProtocolMember,
-        **more: Any,
-    ) -> Member:
-        member = kind(broker.bootstrap, "g", topic, **more)
-        self._members.append(member)
-        return member
-
-    def abandon(self) -> None:
-        for member in self._members:
-            member.abandon()
-
-
-@pytest.fixture
-def members() -> Iterator[Group]:
-    group = Group()
-    yield group
-    group.abandon()
-    gc.collect()
-
-
-def produce(broker: LiveBroker, topic: str, values: range) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "logger": QUIET})
-    for value in values:
-        producer.produce(topic, str(value).encode(), partition=value % 4)
-    assert producer.flush(TIMEOUT_S) == 0
-
-
-def values(*members: Member) -> list[int]:
-    return sorted(int(value) for member in members for value in member.read)
 
 
 def shared(*members: Member) -> bool:
@@ -220,14 +167,14 @@ def test_a_pattern_finds_topics_that_come_later(
 def test_new_partitions_are_read_and_a_topic_that_comes_again_from_its_beginning(
     broker: LiveBroker, topic: str, admin: AdminClient, members: Group
 ) -> None:
-    admin.create_topics([NewTopic(topic, 2)])[topic].result(TIMEOUT_S)
+    create_topic(admin, topic, 2)
     member = members.start(broker, topic)
     until(lambda: member.assigned == {0, 1}, "the partitions there are")
     admin.create_partitions([NewPartitions(topic, 4)])[topic].result(TIMEOUT_S)
     until(lambda: member.assigned == ALL, "the new ones too")
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     until(lambda: member.assigned == set(), "the topic to be given up")
-    admin.create_topics([NewTopic(topic, 4)])[topic].result(TIMEOUT_S)
+    create_topic(admin, topic, 4)
     until(lambda: member.assigned == ALL, "the topic to be assigned again")
     stop(member)
 

@@ -12,10 +12,9 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient
 
 from tests.support.live_broker import LiveBroker
-from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
+from tests.support.stock_clients import TIMEOUT_S, ConfluentKafka, Record, confluent_admin
 from tests.support.versioned_requests import PlainConnection, kafka_python_versions
 
 with warnings.catch_warnings():
@@ -56,7 +55,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
 
 @pytest.fixture(scope="module")
 def topic_id(broker: LiveBroker) -> UUID:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    admin = confluent_admin(broker.bootstrap)
     described = admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(TIMEOUT_S)
     most, least = (
         described.topic_id.get_most_significant_bits(),

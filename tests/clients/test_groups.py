@@ -4,8 +4,6 @@ Members look up their topic within 100 ms of subscribing, and kafka-python may o
 nothing to anybody, so the first rebalance of a group waits for a little longer.
 """
 
-import gc
-import itertools
 import signal
 import subprocess
 import sys
@@ -23,7 +21,6 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
@@ -33,13 +30,16 @@ from tests.support.group_members import (
     AioKafkaMember,
     ConfluentMember,
     CooperativeMember,
+    Group,
     KafkaPythonMember,
     Member,
     StartMember,
+    produce,
     stop,
+    values,
 )
 from tests.support.live_broker import LiveBroker, until
-from tests.support.stock_clients import QUIET, TIMEOUT_S, confluent_consumer
+from tests.support.stock_clients import TIMEOUT_S, confluent_admin, confluent_consumer
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas through a function that Python 3.11 deprecates.
@@ -56,14 +56,7 @@ SETTINGS: Final = {
 }
 ALL: Final = {0, 1, 2, 3}
 
-_names = itertools.count()
-
 each_member = pytest.mark.parametrize("member", MEMBERS, ids=lambda kind: kind.__name__)
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
 
 
 @pytest.fixture(
@@ -89,43 +82,6 @@ def one_broker(tmp_path: Path) -> Iterator[LiveBroker]:
         yield broker
 
 
-class Group:
-    """The members that a test has started."""
-
-    def __init__(self) -> None:
-        self._members: list[Member] = []
-
-    def start(
-        self, kind: StartMember, broker: LiveBroker, topic: str, *, group: str = "g", **more: Any
-    ) -> Member:
-        member = kind(broker.bootstrap, group, topic, **more)
-        self._members.append(member)
-        return member
-
-    def abandon(self) -> None:
-        for member in self._members:
-            member.abandon()
-
-
-@pytest.fixture
-def members() -> Iterator[Group]:
-    group = Group()
-    yield group
-    group.abandon()
-    gc.collect()
-
-
-def produce(broker: LiveBroker, topic: str, values: range) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "logger": QUIET})
-    for value in values:
-        producer.produce(topic, str(value).encode(), partition=value % 4)
-    assert producer.flush(TIMEOUT_S) == 0
-
-
-def values(*members: Member) -> list[int]:
-    return sorted(int(value) for member in members for value in member.read)
-
-
 def shared(first: Member, second: Member) -> bool:
     """Whether two members have all partitions, and each of them two."""
     return (
@@ -135,7 +91,7 @@ def shared(first: Member, second: Member) -> bool:
 
 @pytest.fixture
 def admin(one_broker: LiveBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": one_broker.bootstrap}, logger=QUIET)
+    return confluent_admin(one_broker.bootstrap)
 
 
 # -- sharing
@@ -146,9 +102,9 @@ def test_two_members_share_the_partitions_and_one_takes_all_when_the_other_leave
     broker: LiveBroker, topic: str, member: StartMember, members: Group
 ) -> None:
     produce(broker, topic, range(4))
-    first = members.start(member, broker, topic)
+    first = members.start(broker, topic, member)
     until(lambda: first.assigned == ALL, "the only member to have all partitions")
-    second = members.start(member, broker, topic)
+    second = members.start(broker, topic, member)
     until(lambda: shared(first, second), "two members to share the partitions")
     stop(first)
     until(lambda: second.assigned == ALL, "the one who stayed to have all partitions")
@@ -160,7 +116,7 @@ def test_members_of_all_clients_share_a_group(
 ) -> None:
     produce(one_broker, topic, range(100))
     group = [
-        members.start(kind, one_broker, topic, **more)
+        members.start(one_broker, topic, kind, **more)
         for kind, more in (
             (ConfluentMember, {"partition_assignment_strategy": "range"}),
             (KafkaPythonMember, {}),
@@ -200,7 +156,7 @@ def test_a_member_that_is_killed_loses_its_partitions_after_its_session(
     with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
         assert victim.stdout is not None
         assert victim.stdout.readline() == b"reads\n"
-        heir = members.start(ConfluentMember, one_broker, topic)
+        heir = members.start(one_broker, topic, ConfluentMember)
         until(lambda: len(heir.assigned) == 2, "the partitions to be shared")
         victim.send_signal(signal.SIGKILL)
     until(lambda: heir.assigned == ALL, "the heir to have all partitions")
@@ -213,7 +169,7 @@ def test_a_static_member_comes_back_to_its_partitions_and_the_others_hear_nothin
     one_broker: LiveBroker, topic: str, member: StartMember, members: Group
 ) -> None:
     def start(name: str) -> Member:
-        return members.start(member, one_broker, topic, group_instance_id=name)
+        return members.start(one_broker, topic, member, group_instance_id=name)
 
     produce(one_broker, topic, range(4))
     other = start("other")
@@ -237,12 +193,12 @@ def test_a_group_goes_on_where_it_was_after_the_broker_restarted(
 ) -> None:
     with LiveBroker(tmp_path / "data", settings) as broker:
         produce(broker, topic, range(100))
-        first = members.start(member, broker, topic)
+        first = members.start(broker, topic, member)
         until(lambda: len(first.read) == 100, "all records")
         stop(first)
     with LiveBroker(tmp_path / "data", settings) as broker:
         produce(broker, topic, range(100, 120))
-        second = members.start(member, broker, topic)
+        second = members.start(broker, topic, member)
         until(lambda: len(second.read) == 20, "the new records")
         stop(second)
     assert values(first) == [*range(100)]
@@ -256,8 +212,8 @@ def test_members_go_on_without_a_rebalance_when_the_broker_comes_back(
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
         port = broker.port
         produce(broker, topic, range(20))
-        first = members.start(member, broker, topic)
-        second = members.start(member, broker, topic)
+        first = members.start(broker, topic, member)
+        second = members.start(broker, topic, member)
         until(lambda: shared(first, second), "the partitions to be shared")
         until(lambda: len(first.read) + len(second.read) >= 20, "the first records")
         before = first.rebalances, first.assigned, second.rebalances, second.assigned
@@ -274,12 +230,12 @@ def test_a_topic_created_again_is_read_from_its_beginning(
     one_broker: LiveBroker, topic: str, admin: AdminClient, members: Group
 ) -> None:
     produce(one_broker, topic, range(40))
-    first = members.start(ConfluentMember, one_broker, topic)
+    first = members.start(one_broker, topic, ConfluentMember)
     until(lambda: len(first.read) == 40, "all records")
     stop(first)
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     produce(one_broker, topic, range(8))
-    second = members.start(ConfluentMember, one_broker, topic)
+    second = members.start(one_broker, topic, ConfluentMember)
     until(lambda: len(second.read) == 8, "the records of the new topic")
     stop(second)
 
@@ -307,7 +263,7 @@ def test_a_member_that_was_replaced_cannot_commit(
     one_broker: LiveBroker, topic: str, members: Group
 ) -> None:
     produce(one_broker, topic, range(4))
-    member = members.start(ConfluentMember, one_broker, topic)
+    member = members.start(one_broker, topic, ConfluentMember)
     until(lambda: member.assigned == ALL, "the member to have all partitions")
     with closing(consumer_of(one_broker, "g")) as stranger:
         with pytest.raises(KafkaException) as refused:
@@ -323,7 +279,7 @@ def test_groups_are_listed_described_and_deleted(
     one_broker: LiveBroker, topic: str, admin: AdminClient, members: Group
 ) -> None:
     produce(one_broker, topic, range(4))
-    member = members.start(ConfluentMember, one_broker, topic, client_id="me")
+    member = members.start(one_broker, topic, ConfluentMember, client_id="me")
     until(lambda: member.assigned == ALL, "the member to have all partitions")
     listed = admin.list_consumer_groups().result(TIMEOUT_S)
     assert [(one.group_id, one.state) for one in listed.valid] == [("g", ConsumerGroupState.STABLE)]
@@ -347,7 +303,7 @@ def test_offsets_are_listed_altered_and_deleted(
     one_broker: LiveBroker, topic: str, admin: AdminClient, members: Group
 ) -> None:
     produce(one_broker, topic, range(40))
-    first = members.start(ConfluentMember, one_broker, topic)
+    first = members.start(one_broker, topic, ConfluentMember)
     until(lambda: len(first.read) == 40, "all records")
     stop(first)
 
@@ -360,7 +316,7 @@ def test_offsets_are_listed_altered_and_deleted(
     back = ConsumerGroupTopicPartitions("g", [TopicPartition(topic, 2, 5)])
     admin.alter_consumer_group_offsets([back])["g"].result(TIMEOUT_S)
     assert offsets() == {0: 10, 1: 10, 2: 5, 3: 10}
-    second = members.start(ConfluentMember, one_broker, topic)
+    second = members.start(one_broker, topic, ConfluentMember)
     until(lambda: len(second.read) == 5, "what was read before, from where it was set back to")
     stop(second)
 
@@ -369,7 +325,7 @@ def test_kafka_pythons_administrator_sees_the_same(
     one_broker: LiveBroker, topic: str, members: Group
 ) -> None:
     produce(one_broker, topic, range(4))
-    member = members.start(ConfluentMember, one_broker, topic)
+    member = members.start(one_broker, topic, ConfluentMember)
     until(lambda: len(member.read) == 4, "all records")
     with closing(KafkaAdminClient(bootstrap_servers=one_broker.bootstrap)) as admin:
         assert [group["group_id"] for group in admin.list_groups()] == ["g"]

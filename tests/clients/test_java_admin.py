@@ -4,55 +4,27 @@ What Kafka's own tools show already is in test_java_tools. Skipped where Java, i
 are missing, or the jars cannot be had.
 """
 
-import itertools
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.java_client import scenario
-from tests.support.jvm import KAFKA_VERSIONS, JvmUnavailable, KafkaTools
+from tests.support.jvm import KAFKA_VERSIONS, KafkaTools
 from tests.support.live_broker import LiveBroker
-from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
+from tests.support.stock_clients import ConfluentKafka, Record, confluent_admin, create_topic
 
-pytestmark = [pytest.mark.clients, pytest.mark.jvm]
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.jvm,
+    pytest.mark.parametrize("tools", KAFKA_VERSIONS, indirect=True, scope="module"),
+]
 
 SETTINGS: Final = {
     "wal.commit.interval.ms": "5",
     "num.partitions": "4",
     "group.initial.rebalance.delay.ms": "200",
 }
-
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module", params=KAFKA_VERSIONS)
-def tools(request: pytest.FixtureRequest) -> Iterator[KafkaTools]:
-    try:
-        tools = KafkaTools(request.param)
-    except JvmUnavailable as missing:
-        pytest.skip(str(missing))
-    yield tools
-    tools.close()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name nobody used before."""
-    return f"topic-{next(_names)}"
-
-
-def create(broker: LiveBroker, topic: str, partitions: int = 1) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(TIMEOUT_S)
 
 
 def ask(tools: KafkaTools, name: str, broker: LiveBroker, *arguments: str) -> Any:
@@ -80,7 +52,7 @@ def test_topics_live_by_name_and_by_id(tools: KafkaTools, broker: LiveBroker, to
 def test_every_mistake_about_a_topic_has_its_exception(
     tools: KafkaTools, broker: LiveBroker, topic: str
 ) -> None:
-    create(broker, topic, 3)
+    create_topic(confluent_admin(broker.bootstrap), topic, 3)
     assert ask(tools, "refused topics", broker, topic) == {
         "exists": "TopicExistsException",
         "bad name": "InvalidTopicException",
@@ -101,7 +73,7 @@ def test_every_mistake_about_a_topic_has_its_exception(
 def test_configs_are_set_appended_subtracted_deleted_and_explained(
     tools: KafkaTools, broker: LiveBroker, topic: str
 ) -> None:
-    create(broker, topic)
+    create_topic(confluent_admin(broker.bootstrap), topic)
     of_policy = {"type": "LIST", "read only": False}
     default = "DEFAULT_CONFIG log.cleanup.policy=delete"
     assert ask(tools, "configs", broker, topic) == {
@@ -143,7 +115,7 @@ def test_configs_are_set_appended_subtracted_deleted_and_explained(
 
 
 def test_records_are_found_and_deleted(tools: KafkaTools, broker: LiveBroker, topic: str) -> None:
-    create(broker, topic)
+    create_topic(confluent_admin(broker.bootstrap), topic)
     sent = [Record(timestamp_ms=time) for time in (1000, 3000, 2000, 5000, 4000)]
     ConfluentKafka().produce(broker.bootstrap, topic, sent, idempotent=True)
     finished = tools.run("AdminScenarios", "records", broker.bootstrap, topic)
@@ -185,7 +157,7 @@ def test_the_cluster_is_described(tools: KafkaTools, broker: LiveBroker) -> None
 def test_groups_are_listed_described_altered_and_deleted(
     tools: KafkaTools, broker: LiveBroker, topic: str
 ) -> None:
-    create(broker, topic, 4)
+    create_topic(confluent_admin(broker.bootstrap), topic, 4)
     assert ask(tools, "groups", broker, f"group-{topic}", topic) == {
         "nobody": "GroupIdNotFoundException" if tools.is_4 else "Dead",
         "offsets of nobody": 0,

@@ -6,27 +6,25 @@ Java, its compiler or Maven are missing, or the jars cannot be had.
 
 import itertools
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from demo.broker_process import BrokerProcess
 from tests.support.java_client import JavaKafka, scenario
-from tests.support.jvm import NEWEST, JvmUnavailable, KafkaTools
+from tests.support.jvm import KafkaTools
 from tests.support.kafka_commands import check_quiet
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
     CODECS,
-    QUIET,
     STOCK_CLIENTS,
-    TIMEOUT_S,
     ConfluentKafka,
     Record,
     StoredRecord,
+    create_topic,
 )
 
 pytestmark = [pytest.mark.clients, pytest.mark.jvm]
@@ -46,44 +44,10 @@ each_protocol = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module", params=NEWEST)
-def tools(request: pytest.FixtureRequest) -> Iterator[KafkaTools]:
-    try:
-        tools = KafkaTools(request.param)
-    except JvmUnavailable as missing:
-        pytest.skip(str(missing))
-    yield tools
-    tools.close()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
 
 @pytest.fixture
 def client(tools: KafkaTools) -> JavaKafka:
     return JavaKafka(tools)
-
-
-@pytest.fixture
-def admin(broker: LiveBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name nobody used before."""
-    return f"topic-{next(_names)}"
-
-
-def create(admin: AdminClient, topic: str, partitions: int = 1, **configs: str) -> None:
-    named = {name.replace("_", "."): value for name, value in configs.items()}
-    admin.create_topics([NewTopic(topic, partitions, config=named)])[topic].result(TIMEOUT_S)
 
 
 # Records
@@ -133,7 +97,7 @@ def test_java_reads_equal_what_every_client_writes(
 def test_every_kind_of_acknowledgement_stores_the_records_in_order(
     broker: LiveBroker, topic: str, client: JavaKafka, admin: AdminClient, acks: int
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     sent = [Record(value=str(number).encode()) for number in range(500)]
     offsets = client.produce(broker.bootstrap, topic, sent, acks=acks)
     assert acks == 0 or offsets == list(range(500))
@@ -153,7 +117,7 @@ def test_read_committed_and_small_fetches_read_the_same(
 def test_offsets_are_found_by_position_and_time(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 2)
+    create_topic(admin, topic, 2)
     times = [1000, 3000, 2000, 5000, 4000]
     ConfluentKafka().produce(broker.bootstrap, topic, [Record(timestamp_ms=t) for t in times])
     found = scenario(tools, "positions", broker.bootstrap, topic, "0", "0", "2001", "5001")
@@ -171,7 +135,7 @@ def test_offsets_are_found_by_position_and_time(
 def test_a_paused_partition_gives_nothing_until_it_is_resumed(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 2)
+    create_topic(admin, topic, 2)
     for partition, count in ((0, 100), (1, 50)):
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * count, partition=partition)
     found = scenario(tools, "pause", broker.bootstrap, topic)
@@ -181,7 +145,7 @@ def test_a_paused_partition_gives_nothing_until_it_is_resumed(
 def test_a_consumer_of_many_partitions_reads_each_record_once_whatever_it_pauses_or_gives_up(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 200)
+    create_topic(admin, topic, 200)
     assert scenario(tools, "sessions", broker.bootstrap, topic, "200") == [
         [200, [1]],
         [100, [1]],  # half of them paused
@@ -203,7 +167,7 @@ def test_a_producer_and_a_consumer_go_on_with_a_topic_that_is_created_again(
 def test_a_refused_record_has_its_own_exception_and_the_producer_goes_on(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, max_message_bytes="2000")
+    create_topic(admin, topic, max_message_bytes="2000")
     finished = tools.run("ClientScenarios", "refusals", broker.bootstrap, topic)
     assert finished.status == 0, finished.stderr
     assert json.loads(finished.lines[-1]) == {
@@ -229,7 +193,7 @@ def test_a_transactional_producer_is_refused_at_once(tools: KafkaTools, broker: 
 def test_offsets_are_committed_with_their_metadata(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient, protocol: str
 ) -> None:
-    create(admin, topic, 2)
+    create_topic(admin, topic, 2)
     ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 10)
     arguments = ("commits", broker.bootstrap, f"group-{topic}", topic)
     finished = tools.run("ClientScenarios", *arguments, f"group.protocol={protocol}")
@@ -249,7 +213,7 @@ def test_offsets_are_committed_with_their_metadata(
 def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient, protocol: str
 ) -> None:
-    create(admin, topic, 4)
+    create_topic(admin, topic, 4)
     arguments = ("static", broker.bootstrap, f"group-{topic}", topic)
     finished = tools.run("ClientScenarios", *arguments, f"group.protocol={protocol}")
     assert finished.status == 0, finished.stderr
@@ -268,7 +232,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
 def test_cooperative_members_give_up_only_what_others_get(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient, protocol: str
 ) -> None:
-    create(admin, topic, 4)
+    create_topic(admin, topic, 4)
     for partition in range(4):
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 20, partition=partition)
     settings = {"group_protocol": protocol}
@@ -290,14 +254,14 @@ def test_cooperative_members_give_up_only_what_others_get(
 def test_a_pattern_finds_topics_that_come_later(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient, protocol: str
 ) -> None:
-    create(admin, f"{topic}-a")
-    create(admin, f"other-{topic}")
+    create_topic(admin, f"{topic}-a")
+    create_topic(admin, f"other-{topic}")
     arguments = (f"group-{topic}", f"{topic}-.*", "2")
     with tools.start(
         *("ClientScenarios", "pattern", broker.bootstrap, *arguments),
         f"group.protocol={protocol}",
     ) as member:
-        create(admin, f"{topic}-b")
+        create_topic(admin, f"{topic}-b")
         finished = member.finish()
     assert finished.status == 0, finished.stderr
     check_quiet(finished.stderr)
@@ -309,14 +273,14 @@ def test_the_broker_finds_the_topics_of_a_pattern_that_come_later(
 ) -> None:
     if not tools.is_4:
         pytest.skip("the clients of 3.9 look at patterns themselves")
-    create(admin, f"{topic}-a", 2)
-    create(admin, f"other-{topic}")
+    create_topic(admin, f"{topic}-a", 2)
+    create_topic(admin, f"other-{topic}")
     arguments = (f"group-{topic}", f"{topic}-[a-z]+", "2")
     settings = ("group.protocol=consumer", "group.remote.assignor=range")
     with tools.start(
         *("ClientScenarios", "broker's pattern", broker.bootstrap, *arguments, *settings)
     ) as member:
-        create(admin, f"{topic}-b")
+        create_topic(admin, f"{topic}-b")
         finished = member.finish()
     assert finished.status == 0, finished.stderr
     check_quiet(finished.stderr)
@@ -326,7 +290,7 @@ def test_the_broker_finds_the_topics_of_a_pattern_that_come_later(
 def test_a_group_goes_over_to_the_new_protocol_and_back_member_by_member(
     tools: KafkaTools, broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 4)
+    create_topic(admin, topic, 4)
     steps = scenario(tools, "migration", broker.bootstrap, f"group-{topic}", topic)
     assert steps == [
         ["classic", 1, "Classic"],

@@ -6,14 +6,13 @@ Skipped where Java, its compiler or Maven are missing, or the jars cannot be had
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.support.jvm import NEWEST, Finished, JavaProcess, JvmUnavailable, KafkaTools
+from tests.support.jvm import Finished, JavaProcess, KafkaTools
 from tests.support.kafka_commands import KafkaCommands, check_quiet, table
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, Record
@@ -42,34 +41,10 @@ NEEDED: Final = {
 }
 """What a Java client of any kind asks for, apart from transactions, ACLs and share groups."""
 
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module", params=NEWEST)
-def tools(request: pytest.FixtureRequest) -> Iterator[KafkaTools]:
-    try:
-        tools = KafkaTools(request.param)
-    except JvmUnavailable as missing:
-        pytest.skip(str(missing))
-    yield tools
-    tools.close()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
 
 @pytest.fixture
 def kafka(tools: KafkaTools, broker: LiveBroker) -> KafkaCommands:
     return KafkaCommands(tools, broker.bootstrap)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name nobody used before."""
-    return f"topic-{next(_names)}"
 
 
 def offsets(kafka: KafkaCommands, topic: str, *arguments: str) -> dict[int, int]:

@@ -86,16 +86,6 @@ def test_the_first_candidate_that_can_be_had_is_kept(
     assert resolve("spark-pom.xml", candidates) == jars
 
 
-@pytest.fixture(scope="module")
-def tools() -> Iterator[KafkaTools]:
-    try:
-        tools = KafkaTools(KAFKA_VERSIONS[-1])
-    except JvmUnavailable as missing:
-        pytest.skip(str(missing))
-    yield tools
-    tools.close()
-
-
 def test_a_tool_that_ends_its_process_or_takes_too_long_spoils_no_other(tools: KafkaTools) -> None:
     with pytest.raises(AssertionError, match="ended its whole process"):
         tools.run("ToolRunner")  # finds no request, and ends

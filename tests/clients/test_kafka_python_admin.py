@@ -3,22 +3,19 @@
 Configs, partitions, records, log directories and producers are in test_admin_clients.py.
 """
 
-import itertools
 import warnings
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any, Final
 
 import pytest
 
-from tests.support.group_members import KafkaPythonMember, Member, stop
+from tests.support.group_members import Group, KafkaPythonMember, stop
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import ConfluentKafka, PythonTopicPartition, Record
 
 with warnings.catch_warnings():
     # As in tests/support/stock_clients.py.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaAdminClient, OffsetSpec
+    from kafka import OffsetSpec
     from kafka.admin import MemberToRemove
     from kafka.errors import TopicAlreadyExistsError
     from kafka.structs import OffsetAndMetadata
@@ -33,32 +30,10 @@ SETTINGS: Final = {
 }
 ALL: Final = {0, 1, 2, 3}
 
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
 
 @pytest.fixture
-def admin(broker: LiveBroker) -> Iterator[Any]:
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
-        yield client
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
-
-
-@pytest.fixture
-def members() -> Iterator[list[Member]]:
-    started: list[Member] = []
-    yield started
-    for member in started:
-        member.abandon()
+def admin(python_admin: Any) -> Any:
+    return python_admin
 
 
 def produce(broker: LiveBroker, topic: str, values: range) -> None:
@@ -109,7 +84,7 @@ def test_offsets_of_partitions_are_listed(admin: Any, broker: LiveBroker, topic:
 
 
 def test_offsets_of_groups_are_altered_reset_and_deleted(
-    admin: Any, broker: LiveBroker, topic: str, members: list[Member]
+    admin: Any, broker: LiveBroker, topic: str, members: Group
 ) -> None:
     produce(broker, topic, range(40))
     member = KafkaPythonMember(broker.bootstrap, topic, topic)
@@ -130,7 +105,7 @@ def test_offsets_of_groups_are_altered_reset_and_deleted(
 
 
 def test_groups_are_filtered_by_their_state_and_type(
-    admin: Any, broker: LiveBroker, topic: str, members: list[Member]
+    admin: Any, broker: LiveBroker, topic: str, members: Group
 ) -> None:
     produce(broker, topic, range(4))
     member = KafkaPythonMember(broker.bootstrap, topic, topic)
@@ -149,7 +124,7 @@ def test_groups_are_filtered_by_their_state_and_type(
 
 
 def test_a_static_member_is_removed_by_its_name(
-    admin: Any, broker: LiveBroker, topic: str, members: list[Member]
+    admin: Any, broker: LiveBroker, topic: str, members: Group
 ) -> None:
     produce(broker, topic, range(4))
     for name in ("goes", "stays"):

@@ -3,14 +3,13 @@
 What it writes and reads of every codec is a part of the matrix of clients.
 """
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.support.group_members import ConfluentMember, Member, stop
+from tests.support.group_members import ConfluentMember, Group, produce, stop, values
 from tests.support.kafkajs import (
     KafkaJs,
     KafkaJsError,
@@ -33,8 +32,6 @@ ALL: Final = {0, 1, 2, 3}
 TOPIC_RESOURCE: Final = 2
 INVALID_CONFIG: Final = "INVALID_CONFIG"
 
-_names = itertools.count()
-
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[NodeProcess]:
@@ -55,19 +52,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory, kafkajs: KafkaJs) -> Iterat
 
 
 @pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
-
-
-@pytest.fixture
-def members() -> Iterator[list[Member]]:
-    started: list[Member] = []
-    yield started
-    for member in started:
-        member.abandon()
-
-
-@pytest.fixture
 def admin(broker: LiveBroker, kafkajs: KafkaJs) -> Any:
     """Methods of kafkajs's administrator by name."""
 
@@ -75,17 +59,6 @@ def admin(broker: LiveBroker, kafkajs: KafkaJs) -> Any:
         return kafkajs.admin(broker.bootstrap, method, *arguments)
 
     return call
-
-
-def produce(broker: LiveBroker, topic: str, values: range) -> None:
-    for partition in range(4):
-        records = [Record(value=str(n).encode()) for n in values if n % 4 == partition]
-        if records:
-            ConfluentKafka().produce(broker.bootstrap, topic, records, partition=partition)
-
-
-def values(*members: Member) -> list[int]:
-    return sorted(int(value) for member in members for value in member.read)
 
 
 # -- producing and consuming
@@ -128,7 +101,7 @@ def test_a_consumer_begins_where_it_was_set_to(
 
 
 def test_members_share_commit_leave_and_go_on(
-    broker: LiveBroker, node: NodeProcess, topic: str, members: list[Member]
+    broker: LiveBroker, node: NodeProcess, topic: str, members: Group
 ) -> None:
     produce(broker, topic, range(40))
     for _ in range(2):
@@ -158,7 +131,7 @@ def test_members_share_commit_leave_and_go_on(
 
 
 def test_offsets_that_are_committed_by_time_are_where_the_next_member_begins(
-    broker: LiveBroker, node: NodeProcess, topic: str, members: list[Member], admin: Any
+    broker: LiveBroker, node: NodeProcess, topic: str, members: Group, admin: Any
 ) -> None:
     produce(broker, topic, range(40))
     member = KafkaJsMember(node, broker.bootstrap, topic, topic, auto_commit_ms=50)
@@ -182,7 +155,7 @@ def test_offsets_that_are_committed_by_time_are_where_the_next_member_begins(
 
 
 def test_members_go_on_when_the_broker_comes_back(
-    tmp_path: Path, node: NodeProcess, topic: str, members: list[Member]
+    tmp_path: Path, node: NodeProcess, topic: str, members: Group
 ) -> None:
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
         port = broker.port
@@ -265,7 +238,7 @@ def test_offsets_of_topics_are_found_by_time_and_records_are_deleted(
 
 
 def test_groups_are_listed_described_set_back_and_deleted(
-    admin: Any, broker: LiveBroker, node: NodeProcess, topic: str, members: list[Member]
+    admin: Any, broker: LiveBroker, node: NodeProcess, topic: str, members: Group
 ) -> None:
     produce(broker, topic, range(40))
     member = KafkaJsMember(node, broker.bootstrap, topic, topic)

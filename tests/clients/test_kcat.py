@@ -5,22 +5,21 @@ What it writes and reads of every codec is a part of the matrix of clients.
 
 import itertools
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.kcat import Kcat, kcat_or_skip
 from tests.support.live_broker import LiveBroker
 from tests.support.stock_clients import (
-    QUIET,
     TIMEOUT_S,
     ConfluentKafka,
     KafkaPython,
     Record,
+    confluent_admin,
     confluent_consumer,
+    create_topic,
 )
 
 pytestmark = pytest.mark.clients
@@ -36,18 +35,12 @@ def kcat() -> Kcat:
     return kcat_or_skip()
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
-
 @pytest.fixture
 def topic(broker: LiveBroker) -> str:
     """Two partitions with ten records each, a millisecond apart."""
     name = f"topic-{next(_names)}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-    admin.create_topics([NewTopic(name, 2)])[name].result(TIMEOUT_S)
+    admin = confluent_admin(broker.bootstrap)
+    create_topic(admin, name, 2)
     for partition in range(2):
         records = [
             Record(b"k%d" % n, b"%d-%d" % (partition, n), (("h", b"x"),), BASE_MS + n)
@@ -125,8 +118,8 @@ def test_a_group_is_joined_read_to_the_end_and_gone_on_with(
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_lines_are_written_with_keys_and_headers(broker: LiveBroker, kcat: Kcat, acks: int) -> None:
     topic = f"topic-{next(_names)}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
+    admin = confluent_admin(broker.bootstrap)
+    create_topic(admin, topic, 1)
     sent = [Record(b"key", b"%d" % n, (("a", b"1"), ("a", b"2"))) for n in range(20)]
     kcat.produce(broker.bootstrap, topic, sent, acks=acks, codec="lz4")
     read = KafkaPython().read(broker.bootstrap, topic, 20)

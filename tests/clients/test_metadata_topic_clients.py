@@ -15,7 +15,6 @@ from metadata.records.file_committed import FileCommittedRecord
 from metadata.records.records import MetadataRecord, PartitionCreatedRecord, decode_record
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import (
-    QUIET,
     STOCK_CLIENTS,
     TIMEOUT_S,
     ConfluentKafka,
@@ -24,6 +23,7 @@ from tests.support.stock_clients import (
     StoredRecord,
     confluent_consumer,
     confluent_producer,
+    create_topic,
     place_of,
     value_of,
 )
@@ -52,15 +52,10 @@ def broker(
         yield broker
 
 
-@pytest.fixture
-def admin(broker: LiveBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-
-
-def create_topic(admin: AdminClient, partitions: int = 4) -> str:
+def new_topic(admin: AdminClient, partitions: int = 4) -> str:
     """A topic of a name that nobody used before, spread over all coordinators."""
     name = f"topic-{next(_names)}"
-    admin.create_topics([NewTopic(name, partitions)])[name].result(TIMEOUT_S)
+    create_topic(admin, name, partitions)
     return name
 
 
@@ -93,7 +88,7 @@ def as_stored(batches: Sequence[MetadataRecordBatch]) -> list[StoredRecord]:
 def test_every_record_is_read_as_the_coordinator_has_it(
     broker: LiveBroker, admin: AdminClient, client: StockClient
 ) -> None:
-    topic = create_topic(admin)
+    topic = new_topic(admin)
     for partition in range(4):
         ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 50, partition=partition)
     records: list[MetadataRecord] = []
@@ -123,7 +118,7 @@ def test_every_record_is_read_as_the_coordinator_has_it(
 def test_a_reader_at_the_end_is_woken_by_what_is_applied(
     broker: LiveBroker, admin: AdminClient
 ) -> None:
-    create_topic(admin)
+    new_topic(admin)
     ends = {index: logged(broker, index)[-1].next_offset for index in range(PARTITIONS)}
     # It waits longer at the broker than the test waits for it: only being woken gets it its record.
     consumer = confluent_consumer(
@@ -136,7 +131,7 @@ def test_a_reader_at_the_end_is_woken_by_what_is_applied(
             lambda: broker.broker.reads.replicas.fetcher.purgatory.statistics().watched > 0,
             "a fetch",
         )
-        topic = create_topic(admin)
+        topic = new_topic(admin)
         names: set[str] = set()
         while topic not in names:
             (message,) = consumer.consume(1, timeout=TIMEOUT_S)
@@ -149,7 +144,7 @@ def test_a_reader_at_the_end_is_woken_by_what_is_applied(
 
 
 def test_one_consumer_reads_it_beside_other_topics(broker: LiveBroker, admin: AdminClient) -> None:
-    topic = create_topic(admin, 1)
+    topic = new_topic(admin, 1)
     ConfluentKafka().produce(broker.bootstrap, topic, [Record(value=bytes(500))] * 300)
     batches = logged(broker, 0)
     # Small answers, so that both have to take turns.
@@ -185,7 +180,7 @@ def test_it_is_listed_as_a_topic_of_so_many_partitions(
 
 
 def test_its_offsets_are_found_by_time(broker: LiveBroker, admin: AdminClient) -> None:
-    create_topic(admin)
+    new_topic(admin)
     place = TopicPartition(METADATA_TOPIC, 1)
 
     def listed(spec: OffsetSpec) -> int:
@@ -226,7 +221,7 @@ def test_an_idempotent_producer_gives_up_at_once(broker: LiveBroker) -> None:
 
 def test_it_can_be_neither_created_nor_deleted(broker: LiveBroker, admin: AdminClient) -> None:
     with pytest.raises(KafkaException) as exists:
-        admin.create_topics([NewTopic(METADATA_TOPIC, 1)])[METADATA_TOPIC].result(TIMEOUT_S)
+        create_topic(admin, METADATA_TOPIC, 1)
     assert exists.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
     with pytest.raises(KafkaException) as collides:
         admin.create_topics([NewTopic("__diskless.metadata", 1)])["__diskless.metadata"].result(
@@ -237,7 +232,7 @@ def test_it_can_be_neither_created_nor_deleted(broker: LiveBroker, admin: AdminC
         admin.delete_topics([METADATA_TOPIC])[METADATA_TOPIC].result(TIMEOUT_S)
     assert refused.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
     # A request that names others as well deletes those.
-    topic = create_topic(admin)
+    topic = new_topic(admin)
     answers = admin.delete_topics([METADATA_TOPIC, topic])
     answers[topic].result(TIMEOUT_S)
     with pytest.raises(KafkaException):

@@ -1,6 +1,5 @@
 """Stock clients over their quotas: they are told, they wait, and they lose nothing."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
@@ -29,19 +28,6 @@ QUOTA = 400_000
 """Bytes a second; as much may come at once."""
 RECORDS = [Record(b"%d" % number, bytes(10_000)) for number in range(100)]
 """Two and a half seconds' worth of the quota."""
-
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
 
 
 @pytest.fixture

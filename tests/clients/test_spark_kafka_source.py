@@ -10,24 +10,24 @@ from typing import Final
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from tests.support.jvm import JvmUnavailable
 from tests.support.live_broker import LiveBroker
 from tests.support.spark_kafka import SparkKafka, connector_jars
-from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, Record
+from tests.support.stock_clients import (
+    TIMEOUT_S,
+    ConfluentKafka,
+    Record,
+    confluent_admin,
+    create_topic,
+)
 
 pytestmark = [pytest.mark.clients, pytest.mark.spark]
 
 SETTINGS: Final = {"wal.commit.interval.ms": "5"}
 
 _names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("broker") / "data", SETTINGS) as broker:
-        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def topic(broker: LiveBroker) -> str:
 
 
 def create(broker: LiveBroker, topic: str, partitions: int = 3) -> str:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(TIMEOUT_S)
+    admin = confluent_admin(broker.bootstrap)
+    create_topic(admin, topic, partitions)
     return topic
 
 
@@ -137,7 +137,7 @@ def test_what_the_sink_wrote_any_client_reads(
 
 def ends(broker: LiveBroker, topic: str) -> list[int]:
     """The log end offsets of the topic's three partitions."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    admin = confluent_admin(broker.bootstrap)
     asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(3)}
     found = admin.list_offsets(asked)
     return [found[place].result(TIMEOUT_S).offset for place in asked]

@@ -1,14 +1,13 @@
 """Stock Kafka clients against a whole broker: what one of them writes, every other reads equal."""
 
 import asyncio
-import itertools
 import json
 import shutil
 import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -23,13 +22,12 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from metadata.operations import METADATA_TOPIC
 from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import (
     CODECS,
-    QUIET,
     STOCK_CLIENTS,
     TIMEOUT_S,
     ConfluentKafka,
@@ -38,8 +36,10 @@ from tests.support.stock_clients import (
     Record,
     StockClient,
     StoredRecord,
+    confluent_admin,
     confluent_consumer,
     confluent_producer,
+    create_topic,
     place_of,
     stored,
     value_of,
@@ -49,36 +49,13 @@ pytestmark = pytest.mark.clients
 
 each_client = pytest.mark.parametrize("client", STOCK_CLIENTS, ids=lambda client: client.name)
 
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    data = tmp_path_factory.mktemp("broker") / "data"
-    with LiveBroker(data, {"wal.commit.interval.ms": "5"}) as broker:
-        yield broker
+SETTINGS = {"wal.commit.interval.ms": "5"}
 
 
 @pytest.fixture(autouse=True)
 def nobody_waits(broker: LiveBroker) -> None:
     """The broker is every test's: a Fetch of the consumer before would be taken for one's own."""
     wait_for_parked_fetch(broker, 0)
-
-
-@pytest.fixture
-def admin(broker: LiveBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name nobody used before."""
-    return f"topic-{next(_names)}"
-
-
-def create(admin: AdminClient, topic: str, partitions: int = 1, **configs: str) -> None:
-    named = {name.replace("_", "."): value for name, value in configs.items()}
-    admin.create_topics([NewTopic(topic, partitions, config=named)])[topic].result(TIMEOUT_S)
 
 
 def awkward_records() -> list[Record]:
@@ -130,7 +107,7 @@ def test_an_idempotent_producer_writes_every_record_once(
 def test_every_kind_of_acknowledgement_stores_the_records_in_order(
     broker: LiveBroker, topic: str, client: StockClient, acks: int, admin: AdminClient
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     sent = [Record(value=str(number).encode()) for number in range(50)]
     offsets = client.produce(broker.bootstrap, topic, sent, acks=acks)
     assert acks == 0 or offsets == list(range(50))
@@ -141,7 +118,7 @@ def test_every_kind_of_acknowledgement_stores_the_records_in_order(
 def test_a_topic_with_append_time_shows_the_time_of_the_commit(
     broker: LiveBroker, topic: str, client: StockClient, admin: AdminClient
 ) -> None:
-    create(admin, topic, message_timestamp_type="LogAppendTime")
+    create_topic(admin, topic, message_timestamp_type="LogAppendTime")
     before_ms = time.time_ns() // 1_000_000
     sent = [Record(key=str(n).encode(), timestamp_ms=1_000 + n) for n in range(5)]
     client.produce(broker.bootstrap, topic, sent, codec="gzip")
@@ -204,7 +181,7 @@ def test_the_first_producer_creates_the_topic_with_as_many_partitions_as_configu
 ) -> None:
     with LiveBroker(tmp_path / "data", {"num.partitions": "3"}) as broker:
         client.produce(broker.bootstrap, "made", [Record()], partition=2)
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+        admin = confluent_admin(broker.bootstrap)
         assert set(admin.list_topics(timeout=TIMEOUT_S).topics["made"].partitions) == {0, 1, 2}
         assert client.read(broker.bootstrap, "made", 1, partition=2)[0].record == Record()
 
@@ -219,16 +196,16 @@ def test_without_auto_creation_an_unknown_topic_stays_unknown(tmp_path: Path) ->
         assert producer.flush(TIMEOUT_S) == 0
         assert failures[0] is not None
         assert failures[0].name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+        admin = confluent_admin(broker.bootstrap)
         assert list(admin.list_topics(timeout=TIMEOUT_S).topics) == [METADATA_TOPIC]
-        create(admin, "typo")
+        create_topic(admin, "typo")
         ConfluentKafka().produce(broker.bootstrap, "typo", [Record()])
 
 
 def test_a_client_goes_on_after_its_topic_was_deleted_and_created_anew(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 2)
+    create_topic(admin, topic, 2)
     producer = confluent_producer(broker.bootstrap, topic_metadata_refresh_fast_interval_ms=20)
     acknowledged: list[tuple[KafkaError | None, Message]] = []
 
@@ -246,7 +223,7 @@ def test_a_client_goes_on_after_its_topic_was_deleted_and_created_anew(
         assert [message.value() for message in old] == [b"old %d" % n for n in range(10)]
 
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-        create(admin, topic, 2)
+        create_topic(admin, topic, 2)
         # The new topic starts at 0: nothing of the old one may show.
         send(b"new")
         error, message = acknowledged[-1]
@@ -264,7 +241,7 @@ def test_a_client_goes_on_after_its_topic_was_deleted_and_created_anew(
 def test_a_deleted_topic_ends_the_fetches_that_wait_for_it(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     consumer = confluent_consumer(
         broker.bootstrap, fetch_wait_max_ms=200_000, socket_timeout_ms=250_000
     )
@@ -281,7 +258,7 @@ def test_a_deleted_topic_ends_the_fetches_that_wait_for_it(
 def test_a_hundred_partitions_are_written_and_read_by_one_client(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 100)
+    create_topic(admin, topic, 100)
     producer = confluent_producer(broker.bootstrap, enable_idempotence=True)
     failures: list[KafkaError] = []
     for number in range(3_000):
@@ -312,7 +289,7 @@ def test_a_hundred_partitions_are_written_and_read_by_one_client(
 def test_only_the_message_that_is_too_large_is_refused(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, max_message_bytes="100000")
+    create_topic(admin, topic, max_message_bytes="100000")
     results: dict[int, KafkaError | int | None] = {}
     producer = confluent_producer(
         broker.bootstrap,
@@ -360,7 +337,7 @@ def test_a_message_larger_than_a_chunk_goes_through_where_the_topic_allows_it(
 def test_a_consumer_with_tiny_limits_gets_one_batch_at_a_time_and_all_in_the_end(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 3)
+    create_topic(admin, topic, 3)
     sent = [Record(value=bytes([number]) * 20_000) for number in range(10)]
     for partition in range(3):
         for record in sent:
@@ -394,7 +371,7 @@ def wait_for_parked_fetch(broker: LiveBroker, count: int = 1) -> None:
 def test_a_consumer_at_the_tail_is_woken_by_the_commit_and_not_by_its_deadline(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     # A fetch may wait longer than the poll below does: only a commit can end it in time.
     consumer = confluent_consumer(
         broker.bootstrap, fetch_wait_max_ms=200_000, socket_timeout_ms=250_000
@@ -415,7 +392,7 @@ def test_a_consumer_at_the_tail_is_woken_by_the_commit_and_not_by_its_deadline(
 def test_a_commit_to_another_partition_does_not_end_the_wait(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 2)
+    create_topic(admin, topic, 2)
     with closing(confluent_consumer(broker.bootstrap, fetch_wait_max_ms=25_000)) as consumer:
         consumer.assign([TopicPartition(topic, 0, 0)])
         assert consumer.poll(0) is None
@@ -435,7 +412,7 @@ def test_a_commit_to_another_partition_does_not_end_the_wait(
 def test_many_consumers_waiting_on_one_partition_are_all_woken(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic)
+    create_topic(admin, topic)
     consumers = [confluent_consumer(broker.bootstrap, fetch_wait_max_ms=25_000) for _ in range(8)]
     try:
         for consumer in consumers:
@@ -468,7 +445,7 @@ def first_at_or_after(moment: int) -> int:
 
 @pytest.fixture
 def timed_topic(broker: LiveBroker, topic: str, admin: AdminClient) -> str:
-    create(admin, topic)
+    create_topic(admin, topic)
     for codec, (start, end) in zip(("none", "gzip", "lz4", "zstd"), BATCHES, strict=True):
         records = [Record(timestamp_ms=BASE_MS + at) for at in TIMES[start:end]]
         ConfluentKafka().produce(broker.bootstrap, topic, records, codec=codec)
@@ -561,7 +538,7 @@ def test_an_offset_outside_the_log_is_an_error_and_the_reset_policy_heals_it(
 def test_producers_and_consumers_at_once_keep_order_within_every_partition(
     broker: LiveBroker, topic: str, admin: AdminClient
 ) -> None:
-    create(admin, topic, 2)
+    create_topic(admin, topic, 2)
     per_producer = 1_500
 
     def produce(writer: int) -> None:
@@ -600,7 +577,7 @@ def test_a_client_that_asks_for_transactions_is_told_there_are_none(broker: Live
 def test_a_producer_learns_which_records_of_a_compacted_topic_have_no_key(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
-    create(admin, topic, cleanup_policy="compact")
+    create_topic(admin, topic, cleanup_policy="compact")
     told: dict[bytes, int | None] = {}
 
     def delivered(error: KafkaError | None, message: Message) -> None:

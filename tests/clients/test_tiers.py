@@ -12,19 +12,19 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_END, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from tests.support.live_broker import LiveBroker, until
 from tests.support.rolled import roll_everything
 from tests.support.stock_clients import (
     CODECS,
-    QUIET,
     STOCK_CLIENTS,
     TIMEOUT_S,
     ConfluentKafka,
     Record,
     StockClient,
     StoredRecord,
+    confluent_admin,
     confluent_consumer,
     confluent_producer,
     stored,
@@ -159,7 +159,7 @@ def test_without_chunks_and_caches_every_record_is_the_same(tmp_path: Path) -> N
 
 def test_append_time_outlives_the_roll(tmp_path: Path) -> None:
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+        admin = confluent_admin(broker.bootstrap)
         new = NewTopic("t", 1, config={"message.timestamp.type": "LogAppendTime"})
         admin.create_topics([new])["t"].result(TIMEOUT_S)
         for codec in CODECS:

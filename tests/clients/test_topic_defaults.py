@@ -1,15 +1,19 @@
 """What topics have that set nothing themselves is what the broker was configured with."""
 
-from collections.abc import Iterator
-
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from confluent_kafka.admin import AlterConfigOpType as Operation
+from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from diskless.config import load_config
 from diskless.topics.topic_defaults import topic_defaults
 from tests.support.live_broker import LiveBroker
-from tests.support.stock_clients import QUIET, TIMEOUT_S, ConfluentKafka, KafkaPython, Record
+from tests.support.stock_clients import (
+    TIMEOUT_S,
+    ConfluentKafka,
+    KafkaPython,
+    Record,
+    confluent_admin,
+)
 
 pytestmark = pytest.mark.clients
 
@@ -20,12 +24,6 @@ SETTINGS = {
     "compression.type": "zstd",
     "wal.commit.interval.ms": "10",
 }
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    with LiveBroker(tmp_path_factory.mktemp("data"), SETTINGS) as broker:
-        yield broker
 
 
 def test_only_what_differs_is_told() -> None:
@@ -50,7 +48,7 @@ def test_batches_are_judged_by_the_brokers_defaults(broker: LiveBroker) -> None:
 
 
 def test_what_a_topic_sets_wins_over_the_brokers_default(broker: LiveBroker) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    admin = confluent_admin(broker.bootstrap)
     own = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
     admin.create_topics([NewTopic("own", 1, config=own)])["own"].result(TIMEOUT_S)
     client = ConfluentKafka()

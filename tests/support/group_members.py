@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 
-from tests.support.live_broker import until
+from tests.support.live_broker import LiveBroker, until
 from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer, RebalanceInProgressError
 
 TIMES: Final = {"session_timeout_ms": 20_000, "heartbeat_interval_ms": 200}
@@ -196,3 +196,37 @@ MEMBERS: Final[list[StartMember]] = [
     KafkaPythonMember,
     AioKafkaMember,
 ]
+
+
+class Group(list[Member]):
+    """The members that a test has started."""
+
+    def start(
+        self,
+        broker: LiveBroker,
+        topic: str,
+        kind: StartMember = ConsumerProtocolMember,
+        *,
+        group: str = "g",
+        **more: Any,
+    ) -> Member:
+        member = kind(broker.bootstrap, group, topic, **more)
+        self.append(member)
+        return member
+
+    def abandon(self) -> None:
+        for member in self:
+            member.abandon()
+
+
+def produce(broker: LiveBroker, topic: str, values: range) -> None:
+    """Numbers, each to the partition that it is modulo four."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "logger": QUIET})
+    for value in values:
+        producer.produce(topic, str(value).encode(), partition=value % 4)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def values(*members: Member) -> list[int]:
+    """What they have read."""
+    return sorted(int(value) for member in members for value in member.read)

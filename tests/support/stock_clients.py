@@ -13,11 +13,12 @@ from typing import Any, Final, NamedTuple, Protocol
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas through a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaConsumer, KafkaProducer
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
     from kafka import TopicPartition as PythonTopicPartition
     from kafka.errors import RebalanceInProgressError
     from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
@@ -32,6 +33,7 @@ __all__ = [
     "AioKafka",
     "ConfluentKafka",
     "Headers",
+    "KafkaAdminClient",
     "KafkaConsumer",
     "KafkaPython",
     "PythonTopicPartition",
@@ -40,8 +42,10 @@ __all__ = [
     "StockClient",
     "StoredRecord",
     "broker_api_versions",
+    "confluent_admin",
     "confluent_consumer",
     "confluent_producer",
+    "create_topic",
     "place_of",
     "stored",
     "value_of",
@@ -337,6 +341,17 @@ def confluent_producer(bootstrap: str, **settings: Any) -> Producer:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )
+
+
+def confluent_admin(bootstrap: str) -> AdminClient:
+    """A librdkafka administrator."""
+    return AdminClient({"bootstrap.servers": bootstrap}, logger=QUIET)
+
+
+def create_topic(admin: AdminClient, topic: str, partitions: int = 1, **configs: str) -> None:
+    """`configs` with `_` for `.`."""
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    admin.create_topics([NewTopic(topic, partitions, config=named)])[topic].result(TIMEOUT_S)
 
 
 def broker_api_versions(release: tuple[int, ...]) -> dict[int, int]:
