@@ -22,18 +22,17 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.rebuild.facts import BucketFacts, RolledBatch, RolledRange, SegmentFacts
+from metadata.rebuild.facts import BucketFacts, SegmentFacts
 from metadata.rebuild.plan import RebuildPlan
 from metadata.rebuild.rebuild import read_kept_notes, read_wal_objects
 from metadata.rules.files import permuted_owners
-from metadata.rules.segments import segment_key
 from metadata.state.producer_state import ProducerBatch, ProducerWindow, check_sequence, with_batch
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.notes_sweep import NotesSweep
 from metadata.workers.orphan_scan import OrphanScan
 from tests.support.file_ledger import FileWorld
-from tests.support.rebuild_history import Placed, RebuiltLog, replayed
+from tests.support.rebuild_history import Placed, RebuiltLog, replayed, rolled
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.object_notes import (
@@ -412,39 +411,8 @@ class Cluster:
         wanted = wanted[: self.rng.randint(1, 8)]
         if not wanted:
             return
-        base, last = wanted[0].base_offset, wanted[-1].next_offset - 1
-        truth.rolled_end = last + 1
-        ulids = [placed.batch[0].rpartition("/")[2] for placed in wanted]
-        name = self.names[partition.topic_id]
-        segment = SegmentFacts(
-            object_key=segment_key(name, partition, base, last),
-            object_bytes=1000,
-            crc32c=7,
-            topic_name=name,
-            partition=partition,
-            base_offset=base,
-            last_offset=last,
-            max_timestamp_ms=max(placed.extent.max_timestamp_ms for placed in wanted),
-            stored_ms=self.clock.now_ms(),
-            sources=[
-                RolledRange(placed.batch[0], placed.extent.byte_offset, placed.extent.length_bytes)
-                for placed in wanted
-            ],
-            first_source=min(ulids),
-            last_source=max(ulids),
-            producer_id_max=max(placed.extent.producer_id for placed in wanted),
-            batches=[
-                RolledBatch(
-                    placed.base_offset,
-                    placed.next_offset - 1,
-                    placed.extent.producer_id,
-                    placed.extent.producer_epoch,
-                    placed.extent.base_sequence,
-                )
-                for placed in wanted
-                if placed.extent.producer_id >= 0
-            ],
-        )
+        truth.rolled_end = wanted[-1].next_offset
+        segment = rolled(wanted, self.names[partition.topic_id], self.clock.now_ms())
         self.segments[segment.object_key] = segment
         self._drain()
 

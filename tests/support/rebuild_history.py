@@ -75,6 +75,42 @@ class Placed(NamedTuple):
     extent: BatchExtent
 
 
+def rolled(placed: Sequence[Placed], topic_name: str, now_ms: int) -> SegmentFacts:
+    """The segment that is made of batches of one partition."""
+    partition = placed[0].extent.partition
+    base, last = placed[0].base_offset, placed[-1].next_offset - 1
+    ulids = [one.batch[0].rpartition("/")[2] for one in placed]
+    return SegmentFacts(
+        object_key=segment_key(topic_name, partition, base, last),
+        object_bytes=1000,
+        crc32c=7,
+        topic_name=topic_name,
+        partition=partition,
+        base_offset=base,
+        last_offset=last,
+        max_timestamp_ms=max(one.extent.max_timestamp_ms for one in placed),
+        stored_ms=now_ms,
+        sources=[
+            RolledRange(one.batch[0], one.extent.byte_offset, one.extent.length_bytes)
+            for one in placed
+        ],
+        first_source=min(ulids),
+        last_source=max(ulids),
+        producer_id_max=max(one.extent.producer_id for one in placed),
+        batches=[
+            RolledBatch(
+                one.base_offset,
+                one.next_offset - 1,
+                one.extent.producer_id,
+                one.extent.producer_epoch,
+                one.extent.base_sequence,
+            )
+            for one in placed
+            if one.extent.producer_id >= 0
+        ],
+    )
+
+
 @dataclass(slots=True)
 class PartitionTruth:
     log: list[Placed] = field(default_factory=list)
@@ -195,39 +231,9 @@ class History:
         wanted = wanted[:batches]
         if not wanted:
             return
-        base, last = wanted[0].base_offset, wanted[-1].next_offset - 1
-        truth.rolled_end = last + 1
-        ulids = [placed.batch[0].rpartition("/")[2] for placed in wanted]
+        truth.rolled_end = wanted[-1].next_offset
         self.clock.advance(1)
-        segment = SegmentFacts(
-            object_key=segment_key(TOPICS[partition.topic_id].name, partition, base, last),
-            object_bytes=1000,
-            crc32c=7,
-            topic_name=TOPICS[partition.topic_id].name,
-            partition=partition,
-            base_offset=base,
-            last_offset=last,
-            max_timestamp_ms=max(placed.extent.max_timestamp_ms for placed in wanted),
-            stored_ms=self.clock.now_ms(),
-            sources=[
-                RolledRange(placed.batch[0], placed.extent.byte_offset, placed.extent.length_bytes)
-                for placed in wanted
-            ],
-            first_source=min(ulids),
-            last_source=max(ulids),
-            producer_id_max=max(placed.extent.producer_id for placed in wanted),
-            batches=[
-                RolledBatch(
-                    placed.base_offset,
-                    placed.next_offset - 1,
-                    placed.extent.producer_id,
-                    placed.extent.producer_epoch,
-                    placed.extent.base_sequence,
-                )
-                for placed in wanted
-                if placed.extent.producer_id >= 0
-            ],
-        )
+        segment = rolled(wanted, TOPICS[partition.topic_id].name, self.clock.now_ms())
         self.segments[segment.object_key] = segment
 
     def delete_records(self, number: int, share: float) -> None:
