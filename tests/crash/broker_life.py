@@ -28,11 +28,8 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
-
-from sqlalchemy import Connection
 
 import wal.failpoint
 from metadata.clients.local_client import LocalClient
@@ -60,7 +57,6 @@ from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import verify_metadata
 from metadata.retention_settings import RetentionSettings
 from metadata.rules.files import permuted_owners
-from metadata.state.schema import STATE_TABLES
 from metadata.workers.catalogue_sweep import CatalogueSweep
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
@@ -71,6 +67,7 @@ from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.coordinator_bench import batch, rolled
 from tests.support.coordinator_worlds import NoSyncDisk
+from tests.support.named_rows import named_rows
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.wal_object import plan_wal_object
@@ -135,12 +132,7 @@ class Life:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
         await self.store.__aexit__(None, None, None)
 
@@ -417,7 +409,7 @@ class Life:
             for prefix in ("wal/", "segments/", "orphan-scan/")
             async for stat in self.store.list(prefix)
         ]
-        states = [await partition.replica.state.read(_named_rows) for partition in self.partitions]
+        states = [await partition.replica.state.read(named_rows) for partition in self.partitions]
         return {"objects": sorted(objects), "states": states}
 
     async def verify(self) -> list[str]:
@@ -468,56 +460,6 @@ def _errors(errors: Sequence[DisklessError | None]) -> Answer:
 
 def _committed(answer: BatchCommit) -> Answer:
     return [*answer[:4], type(answer.error).__name__]
-
-
-_UNCOMPARED: Final = ("leadership", "producer_ids", "applied")
-
-
-def _named_rows(connection: Connection) -> Mapping[str, list[list[Any]]]:
-    """All rows; surrogate keys, which depend on leaders' records, are replaced by names."""
-
-    def names(statement: str) -> dict[int, str]:
-        return {row[0]: str(row[1]) for row in connection.exec_driver_sql(statement)}
-
-    topics = names("SELECT id, name FROM topics")
-    files = names("SELECT id, object_key FROM files")
-    groups = names("SELECT id, group_id FROM consumer_groups")
-    partitions = {
-        row_id: f"{topics[topic]}/{index}"
-        for row_id, topic, index in connection.exec_driver_sql(
-            "SELECT id, topic, partition FROM partitions"
-        )
-    }
-    by_table = {
-        "topics": ("id", topics),
-        "partitions": ("id", partitions),
-        "files": ("id", files),
-        "consumer_groups": ("id", groups),
-    }
-    by_column = {"topic": topics, "partition": partitions, "file": files, "group_key": groups}
-    found: dict[str, list[list[Any]]] = {}
-    for table in STATE_TABLES:
-        if table.name in _UNCOMPARED:
-            continue
-        rows = []
-        for row in connection.execute(table.select_all):
-            named: list[Any] = []
-            for column, value in zip(table.columns[:-1], row, strict=False):
-                key_column, key_names = by_table.get(table.name, ("", {}))
-                if column == key_column:
-                    value = key_names[value]
-                elif column in by_column and not (
-                    column == "partition"
-                    and table.name in ("partitions", "assignments", "group_offsets")
-                ):
-                    value = by_column[column][value]
-                elif column == "deletable_since_ms":
-                    # A share that was deleted in a later step died later.
-                    value = value >= 0
-                named.append(value.hex() if isinstance(value, bytes) else value)
-            rows.append(named)
-        found[table.name] = sorted(rows, key=repr)
-    return found
 
 
 # -- the script ---------------------------------------------------------------------------------
