@@ -9,7 +9,6 @@ made, and consumers get them as before.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -88,12 +87,7 @@ class ConsoleProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def planned(self, plans: Sequence[SegmentPlan]) -> None:

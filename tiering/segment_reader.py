@@ -30,7 +30,6 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from metadata.operations import SegmentExtent
@@ -141,12 +140,7 @@ class SegmentReader:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._row_groups.close()
         await self._footers.close()
 

@@ -13,7 +13,6 @@ every page would repeat two values in the page index.
 
 import os
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import BinaryIO, Final, NamedTuple, Self
 
 import pyarrow as pa
@@ -101,12 +100,7 @@ class SegmentWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # PyArrow's writer writes a footer when it goes, finished or not, by then to a closed file.
         self._sink.is_abandoned = True
         self._parquet.close()

@@ -29,7 +29,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 from typing import Final, Self
 
 import pyarrow as pa
@@ -102,12 +101,7 @@ class SparkRoller:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._cleanup.close()
         self._session = None
 

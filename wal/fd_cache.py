@@ -30,7 +30,6 @@ import resource
 import stat
 import threading
 from collections import OrderedDict
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from wal.errors import InvalidSettings
@@ -110,12 +109,7 @@ class FdHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ running broker translates errors with `translated_errors`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Final, Self
 
 from kafka import KafkaAdminClient
@@ -39,12 +38,7 @@ class AdminConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._admin.close()
 
 

@@ -17,7 +17,6 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
@@ -94,12 +93,7 @@ class HttpServer:
             raise RuntimeError("the HTTP server's thread does not start")
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

@@ -10,7 +10,6 @@ Used on the event loop. Jobs are coroutines, which go into threads where they ne
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 _Result = TypeVar("_Result")
@@ -42,12 +41,7 @@ class FairWorkers:
         ]
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.cancel()
         await asyncio.wait(self._workers)

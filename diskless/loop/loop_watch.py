@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final, NamedTuple, Protocol, Self
 
 import structlog
@@ -111,12 +111,7 @@ class LoopWatch:
         self._watcher.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._ended.set()
         # It waits for nothing of the loop, so this is over at once.
         self._watcher.join()

@@ -17,7 +17,6 @@ take.
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from wal.clock import Clock
@@ -72,12 +71,7 @@ class ReadTurn:
         if self._has_backlog():
             self._began_at = await self._turns.begin()
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._began_at is not None:
             began_at, self._began_at = self._began_at, None
             self._turns.end(began_at)

@@ -28,7 +28,6 @@ Source: KIP-1164, "Diskless coordinator API".
 """
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 from uuid import UUID
 
@@ -230,12 +229,7 @@ class RemoteClient(CoordinatorClient, Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...
 
 
 def _or_raise(answer: Answer | DisklessError) -> Answer:

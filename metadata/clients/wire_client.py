@@ -29,7 +29,6 @@ import random
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 from metadata.clients.coordinator_client import (
@@ -229,12 +228,7 @@ class WireClient(CoordinatorClient):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_closed = True
         if self._connection is not None:
             self._connection.drop("this broker closed it")

@@ -32,7 +32,6 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Protocol, Self
 from uuid import UUID
 
@@ -142,12 +141,7 @@ class MetadataPartition:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop serving and close state and log."""
         self._is_closed = True
         try:

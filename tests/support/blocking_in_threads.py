@@ -8,8 +8,7 @@ Listing and deleting are not a task's business; the broker's store beside it doe
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -55,11 +54,6 @@ class BlockingInThreads:
         await asyncio.to_thread(self._blocking.__enter__)
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self._blocking.__exit__, error_type, error, traceback)
-        await self._broker.__aexit__(error_type, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await asyncio.to_thread(self._blocking.__exit__, *error)
+        await self._broker.__aexit__(*error)

@@ -18,7 +18,6 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
@@ -279,14 +278,9 @@ class ConformanceBench:
         await self.life.start()
         await self.life.lead()
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         await self.life.stop()
-        await self.search.__aexit__(error_type, error, traceback)
+        await self.search.__aexit__(*error)
 
     # -- lives of brokers
 

@@ -15,7 +15,6 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
@@ -121,12 +120,7 @@ class Contender:
         self.task = asyncio.create_task(self.partition.run())
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """A clean stop: whoever leads resigns."""
         self.go_on()
         self.task.cancel()

@@ -10,8 +10,7 @@ with LiveBroker(data, opener=faults.opener):
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
@@ -121,10 +120,5 @@ class FaultyStore:
         await self._store.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._store.__aexit__(error_type, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._store.__aexit__(*error)

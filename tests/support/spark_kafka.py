@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.jvm import (
@@ -84,12 +83,7 @@ class SparkKafka:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectExists, ObjectStoreUnavailable, UploadOutcomeUnknown
@@ -187,10 +186,5 @@ class SteppedStore:
         await self._store.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._store.__aexit__(error_type, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._store.__aexit__(*error)

@@ -10,7 +10,6 @@ import socket
 import struct
 import warnings
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from kio.index import load_request_schema, load_response_schema
@@ -62,12 +61,7 @@ class PlainConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def ask(self, key: int, version: int, /, **values: Any) -> Any:

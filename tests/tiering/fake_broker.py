@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from diskless.api import RunningOperations, segment_apis
@@ -115,12 +114,7 @@ class FakeBroker:
         assert self._is_up.wait(10)
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         self._loop.close()

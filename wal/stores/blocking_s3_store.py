@@ -16,7 +16,6 @@ One client per store; boto3's clients may be shared between threads.
 import random
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, assert_never
 
 import boto3
@@ -101,12 +100,7 @@ class BlockingS3Store:
         self._client = client
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         client, self._client = self._client, None
         client.close()
 

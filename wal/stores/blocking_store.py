@@ -10,7 +10,6 @@ boto3 takes a tenth of a second to import, so only an `s3://` URL does it.
 """
 
 import random
-from types import TracebackType
 from typing import Protocol, Self
 
 from wal.clock import Clock, SystemClock
@@ -46,12 +45,7 @@ class BlockingStore(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 def open_blocking_store(

@@ -44,7 +44,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
 from urllib.parse import quote
 
@@ -166,12 +165,7 @@ class BlockingFileStore:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def put(
@@ -465,12 +459,7 @@ class FileStore:
         await self._read(self._blocking.open)
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # A read whose caller was cancelled may still be running; its file is closed after it.
         await self._putting.close()
         await self._reading.close()

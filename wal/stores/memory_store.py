@@ -10,7 +10,6 @@ test.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from wal.clock import Clock
@@ -125,12 +124,7 @@ class MemoryStore:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Nothing to close: the bucket outlives its stores."""
 
     def _find(self, key: ObjectKey) -> _Object:

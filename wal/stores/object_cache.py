@@ -38,7 +38,6 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from crc32c import crc32c
@@ -244,12 +243,7 @@ class ObjectCache:
             await self._disk.open()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Cancel what is in flight; readers that still wait are cancelled with it."""
         tasks: list[asyncio.Task[bytes] | asyncio.Task[None]] = [
             *(flight.task for flight in self._flights.values()),

@@ -22,7 +22,6 @@ Rules every implementation keeps:
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import astuple, dataclass
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from wal.coordinates import ObjectKey
@@ -180,9 +179,4 @@ class ObjectStore(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...

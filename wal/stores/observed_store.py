@@ -18,8 +18,7 @@ The notes are written on the event loop of the store's user; any thread may read
 import builtins
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
@@ -133,10 +132,5 @@ class ObservedStore:
         await self._store.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._store.__aexit__(error_type, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._store.__aexit__(*error)

@@ -18,7 +18,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, assert_never
 
 import aioboto3
@@ -121,12 +120,7 @@ class S3Store:
         drop_unwanted_handlers(client)
         return client
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._client = None
         await self._open.aclose()
         await self._threads.close()

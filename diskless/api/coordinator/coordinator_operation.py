@@ -16,7 +16,6 @@ Each API of this kind decodes with its `Operation` (metadata/messages/codec.py),
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
 import structlog
@@ -62,12 +61,7 @@ class RunningOperations:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
