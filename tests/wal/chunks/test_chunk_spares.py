@@ -104,7 +104,7 @@ def test_a_spare_is_a_committed_chunk_until_it_serves_again(tmp_path: Path) -> N
     kept = again.locate(first.object_key)
     assert kept is not None
     start, size = OBJECT_HEADER_BYTES, first.data_bytes
-    assert kept.read_object_range(start, size) == b"".join(sorted_batches(0))
+    assert object_range(kept, start, size) == b"".join(sorted_batches(0))
     again.close()
 
 
