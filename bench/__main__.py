@@ -17,6 +17,7 @@ from bench.fetch import run_fetch
 from bench.groups import run_groups
 from bench.holds import run_holds
 from bench.hostile import run_hostile
+from bench.hour import run_hour
 from bench.latency import run_latency
 from bench.memory import run_memory
 from bench.peers import run_peers
@@ -39,6 +40,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "puts": run_puts,
     "slopes": run_slopes,
     "slow_store": run_slow_store,
+    "hour": run_hour,
     "roll": run_roll,
     "memory": run_memory,
     "commits": run_commits,

@@ -72,10 +72,11 @@ def produce(
     partitions: int,
     topic: str = TOPIC,
     settings: Mapping[str, object] = NO_SETTINGS,
+    call_records: int = CHUNK_RECORDS,
 ) -> Measured:
     """Produce about `total_bytes`, all of them acknowledged when this returns.
 
-    The records of one call go to one partition, those of the next call to the next partition.
+    `call_records` of them go to one partition, as many to the next partition, and so on.
     """
     client = producer(bootstrap, settings)
     failures: list[object] = []
@@ -85,11 +86,11 @@ def produce(
             failures.append(error)
 
     client.list_topics(topic, timeout=30)
-    calls = max(1, total_bytes // (record_bytes * CHUNK_RECORDS))
+    calls = max(1, total_bytes // (record_bytes * call_records))
     value = payload(record_bytes)
     started = time.perf_counter()
     for call in range(calls):
-        messages = [{"value": value}] * CHUNK_RECORDS
+        messages = [{"value": value}] * call_records
         while True:
             taken = client.produce_batch(topic, messages, partition=call % partitions)
             if taken == len(messages):
@@ -101,7 +102,7 @@ def produce(
     seconds = time.perf_counter() - started
     if failures:
         raise KafkaException(failures[0])
-    records = calls * CHUNK_RECORDS
+    records = calls * call_records
     return Measured(records, records * record_bytes, seconds)
 
 
