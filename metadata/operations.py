@@ -159,6 +159,14 @@ class BatchCommit(NamedTuple):
     error: DisklessError | None = None
 
 
+class CommittedFile(NamedTuple):
+    """The answer for one of several files: those for its batches, or why it was refused."""
+
+    batches: Sequence[BatchCommit] = ()
+    error: DisklessError | None = None
+    """Rejected or ObjectExpired: nothing of the file was committed, nor ever will be."""
+
+
 class DeleteRecords(NamedTuple):
     """Delete everything below `before_offset`; -1 means below the high watermark."""
 

@@ -1,13 +1,13 @@
 """Commits uploaded chunks and answers their producers.
 
-The uploader calls `commit` once per chunk, in seal order; this turns the chunk's extents into one
-coordinator operation and hands every batch's outcome to its waiter. Each waiting batch gets exactly
-one outcome, whatever happens to the chunk.
+The uploader calls `commit` with the chunks that wait for it, in seal order; this turns their
+extents into one coordinator operation and hands every batch's outcome to its waiter. Each waiting
+batch gets exactly one outcome, whatever happens to its chunk.
 
 Failure cases: an error of the whole operation is raised to the uploader, which repeats the commit
-(same object key, so at most once) or gives the chunk up through `abandon`. An error of one batch is
-that batch's outcome. A batch recovered from a chunk of an earlier process has nobody waiting: its
-outcome is counted, not delivered.
+(same object keys, so at most once). A chunk that is refused alone is returned to it, to be given up
+through `abandon`. An error of one batch is that batch's outcome. A batch recovered from a chunk of
+an earlier process has nobody waiting: its outcome is counted, not delivered.
 """
 
 from collections.abc import Sequence
@@ -62,18 +62,27 @@ class CommitLane:
         self.batches_refused = 0
         self.batches_duplicate = 0
 
-    async def commit(self, chunk: SealedChunk) -> None:
-        """Commit one uploaded chunk. Raises what `Coordinator.commit_file` raises."""
-        plan = chunk.plan
-        results = await self._coordinator.commit_file(
-            CommitFile(
-                object_key=chunk.object_key,
-                file_size_bytes=plan.object_bytes,
-                uploader_broker_id=self._broker_id,
-                batches=plan.extents,
-            )
+    async def commit(self, chunks: Sequence[SealedChunk]) -> Sequence[DisklessError | None]:
+        """Commit uploaded chunks. Raises what `Coordinator.commit_files` raises."""
+        answers = await self._coordinator.commit_files(
+            [
+                CommitFile(
+                    object_key=chunk.object_key,
+                    file_size_bytes=chunk.plan.object_bytes,
+                    uploader_broker_id=self._broker_id,
+                    batches=chunk.plan.extents,
+                )
+                for chunk in chunks
+            ]
         )
         failpoint("commit.after_answer")
+        for chunk, (results, refused) in zip(chunks, answers, strict=True):
+            if refused is None:
+                self._answer(chunk, results)
+        return [answer.error for answer in answers]
+
+    def _answer(self, chunk: SealedChunk, results: Sequence[BatchCommit]) -> None:
+        plan = chunk.plan
         self.files_committed += 1
         self._last_commit = self._clock.monotonic()
         _deliver(chunk.tokens_in(plan), results)

@@ -35,7 +35,7 @@ from metadata import operations as ops
 from metadata.messages import brokers as between
 from metadata.messages import coordinator as kip
 from metadata.messages.codec import Operation
-from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
+from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT, CommitFileMessage
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from wal.coordinates import ObjectKey
@@ -122,6 +122,13 @@ class CoordinatorClient(Protocol):
         content under a known key is Rejected. One bad batch fails alone.
         """
         return await self.call(COMMIT_FILE, CommitFileMessage(request), timeout_ms=timeout_ms)
+
+    async def commit_files_at(
+        self, coordinator: int, files: Sequence[ops.CommitFile], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.CommittedFile]:
+        """Files of one broker, decided in their order and appended together: all, or none."""
+        asked = Addressed(coordinator, files)
+        return await self.call(COMMIT_FILES_AT, asked, timeout_ms=timeout_ms)
 
     async def delete_records(
         self, requests: Sequence[ops.DeleteRecords], *, timeout_ms: int = TIMEOUT_MS
@@ -222,6 +229,17 @@ class Coordinator(CoordinatorClient, Protocol):
         ...
 
     def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None: ...
+
+    async def commit_files(
+        self, files: Sequence[ops.CommitFile], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.CommittedFile]:
+        """Commit files of this broker in their order, each coordinator its share of all of them.
+
+        A file is Rejected or ObjectExpired alone; where several coordinators have a share in it,
+        those batches are that one of them refused. Raises: CommitFailed, CommitOutcomeUnknown,
+        NotCoordinator (nobody leads any of the coordinators).
+        """
+        ...
 
 
 class RemoteClient(CoordinatorClient, Protocol):

@@ -40,11 +40,13 @@ from metadata.clients.coordinator_client import (
     Request,
 )
 from metadata.clients.effects import EFFECTS
+from metadata.clients.file_shares import divided, put_together
 from metadata.clients.local_client import LocalClient
-from metadata.clients.shares import in_shares, partitions_of, taken
+from metadata.clients.shares import in_parallel, in_shares, partitions_of, taken
 from metadata.messages.codec import Address, Operation, error_of
-from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
+from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT, CommitFileMessage
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
+from metadata.messages.shapes import Addressed
 from metadata.replica.replica import CommitListener, Replica
 from metadata.rules.files import permuted_owners
 from metadata.state.producer_rows import StoredProducer, producers_of
@@ -338,36 +340,75 @@ class RoutedClient(Coordinator):
 
     # -- operations that are more than routing --------------------------------------------------
 
+    async def commit_files(
+        self, files: Sequence[ops.CommitFile], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[ops.CommittedFile]:
+        """See `Coordinator`. The order of an object's owners is chosen here."""
+        if len(self._local.partitions) > 1:
+            files = [*map(self._owned, files)]
+        elif (coordinator := self._local.partitions[ops.CATALOGUE].coordinator) is not None:
+            return await coordinator.commit_files(files)
+        shares = divided(files, self.coordinator_of)
+        answers = await in_parallel(
+            [
+                self._commit_share(coordinator, [share.file for share in some], timeout_ms)
+                for coordinator, some in shares.items()
+            ]
+        )
+        tried = [
+            answer
+            for coordinator, some in zip(shares, answers, strict=True)
+            if self._knows(coordinator)
+            for answer in some
+        ]
+        if tried and all(isinstance(answer.error, NotCoordinator) for answer in tried):
+            # Nothing happened at all, so the whole commit may be tried again later.
+            raise NotCoordinator(f"{files[0].object_key}: {tried[0].error}")
+        return put_together(files, [*zip(shares.values(), answers, strict=True)])
+
+    async def _commit_share(
+        self, coordinator: int, files: Sequence[ops.CommitFile], timeout_ms: int
+    ) -> Sequence[ops.CommittedFile]:
+        """Ask the leader, and look for it again; NotCoordinator for every file when there is none.
+
+        Raises what else the coordinator raises. What another broker leaves unknown stays unknown:
+        that somebody else does not lead says nothing about it.
+        """
+        deadline = self._clock.monotonic() + min(timeout_ms / 1000, ROUTING_TIMEOUT_S)
+        unknown: CommitOutcomeUnknown | None = None
+        while True:
+            client: CoordinatorClient | None = None
+            try:
+                client = await self._leader_of(coordinator)
+                attempt_ms = timeout_ms
+                if client is not self._local:
+                    attempt_ms = min(timeout_ms, round(ATTEMPT_TIMEOUT_S * 1000))
+                asked = Addressed(coordinator, files)
+                return await client.call(COMMIT_FILES_AT, asked, timeout_ms=attempt_ms)
+            except NotCoordinator as error:
+                refusal = error
+            except (CommitFailed, CommitOutcomeUnknown) as error:
+                if client is self._local:
+                    raise
+                # Another broker that cannot be reached may not lead any more, either.
+                refusal = NotCoordinator(str(error))
+                if isinstance(error, CommitOutcomeUnknown):
+                    unknown = error
+            if not self._knows(coordinator) or self._clock.monotonic() >= deadline:
+                break
+            await self._sleep(_RETRY_S)
+        if unknown is not None:
+            raise unknown  # repeating the whole gives what was committed its first answer
+        return [ops.CommittedFile(error=refusal)] * len(files)
+
     async def _commit_file(
         self, message: CommitFileMessage, timeout_ms: int
     ) -> Sequence[ops.BatchCommit]:
-        """The order of the object's owners is chosen here.
-
-        Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown, NotCoordinator (nobody
-        leads any of the coordinators).
-        """
-        if len(self._local.partitions) > 1:
-            message = message._replace(file=self._owned(message.file))
-        elif (coordinator := self._local.partitions[ops.CATALOGUE].coordinator) is not None:
-            return await coordinator.commit_file(message.file)
-        batches = message.file.batches
-        if not batches:
-            return await self._ask_leader(
-                ops.CATALOGUE, COMMIT_FILE, message, timeout_ms=timeout_ms
-            )
-        results = await self._route(COMMIT_FILE, message, timeout_ms=timeout_ms)
-        for result in results:
-            if isinstance(result.error, CommitOutcomeUnknown):
-                raise result.error  # repeating the whole gives what was committed its first answer
-        tried = [
-            result
-            for result, partition in zip(results, partitions_of(batches), strict=True)
-            if self._knows(self.coordinator_of(partition))
-        ]
-        if tried and all(isinstance(result.error, NotCoordinator) for result in tried):
-            # Nothing happened at all, so the whole commit may be tried again later.
-            raise NotCoordinator(f"{message.file.object_key}: {tried[0].error}")
-        return results
+        """One file. Raises also Rejected and ObjectExpired."""
+        (file,) = await self.commit_files([message.file], timeout_ms=timeout_ms)
+        if file.error is not None:
+            raise file.error
+        return file.batches
 
     def _owned(self, file: ops.CommitFile) -> ops.CommitFile:
         coordinators = set(map(self.coordinator_of, partitions_of(file.batches)))

@@ -26,7 +26,8 @@ from metadata.records.control import ProducersExpiredRecord, RowsSweptRecord
 from metadata.records.groups import WHENEVER_COMMITTED, CommittedOffset
 from metadata.replica.replica import Replica
 from metadata.rules.brokers import decide_register_broker, decide_unregister_brokers
-from metadata.rules.commit import Decision, check_commit, decide_commit, producers_of
+from metadata.rules.commit import Decision, check_commit, decide_commits, producers_of
+from metadata.rules.commit_request import CheckedCommit
 from metadata.rules.files import (
     check_file_keys,
     decide_forget,
@@ -58,7 +59,7 @@ from metadata.workers.broker_sessions import BrokerSessions
 from metadata.workers.deletion_steps import delete_records_in_steps
 from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.errors import DisklessError
+from wal.errors import DisklessError, Rejected
 from wal.steady_clock import SteadyClock
 
 
@@ -180,18 +181,39 @@ class PartitionCoordinator:
 
     async def commit_file(self, request: ops.CommitFile) -> Sequence[ops.BatchCommit]:
         """Raises: Rejected, ObjectExpired, CommitFailed, CommitOutcomeUnknown."""
-        commit = check_commit(request, self._settings)
+        (file,) = await self.commit_files([request])
+        if file.error is not None:
+            raise file.error
+        return file.batches
+
+    async def commit_files(self, requests: Sequence[ops.CommitFile]) -> Sequence[ops.CommittedFile]:
+        """Decide files in their order and append them together: all of them, or none.
+
+        What is refused for one file is its answer, and the others are committed without it.
+        Raises: CommitFailed, CommitOutcomeUnknown.
+        """
+        checked: list[CheckedCommit | DisklessError] = []
+        for request in requests:
+            try:
+                checked.append(check_commit(request, self._settings))
+            except Rejected as error:
+                checked.append(error)
+        commits = [commit for commit in checked if isinstance(commit, CheckedCommit)]
+        if not commits:
+            return [ops.CommittedFile(error=of) for of in checked if isinstance(of, Rejected)]
         return await self._perform(
-            lambda view, now_ms: decide_commit(
+            lambda view, now_ms: decide_commits(
                 view,
-                commit,
+                checked,
                 now_ms=now_ms,
                 wall_ms=self._clock.now_ms(),
                 steady_ms=self.steady_ms,
                 settings=self._settings,
             ),
-            object_keys=(request.object_key,),
-            producers=partial(producers_of, commit),
+            object_keys=[commit.request.object_key for commit in commits],
+            producers=lambda view: [
+                key for commit in commits for key in producers_of(commit, view)
+            ],
         )
 
     async def delete_records(

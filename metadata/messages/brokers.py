@@ -1,4 +1,4 @@
-"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10012.
+"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10013.
 
     between brokers
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
@@ -6,6 +6,7 @@
     10004 TombstoneFiles        10007 DeleteTopicsAt         10010 CommitSegmentsHere
                                                              10011 AlterTopicConfigs
                                                              10012 AlterClientQuotas
+    10013 CommitFilesAt (metadata/messages/commit_file.py)
 
     of a tiering job
     10000 PlanSegments          10001 CommitSegments
@@ -36,6 +37,7 @@ from metadata.messages.codec import (
     Operation,
     error_fields,
 )
+from metadata.messages.commit_file import COMMIT_FILES_AT
 from metadata.messages.shapes import (
     ERROR,
     ERRORS,
@@ -295,6 +297,7 @@ COMMIT_SEGMENTS: Final = replace(COMMIT_SEGMENTS_HERE, key=10_001, name="CommitS
 
 OF_A_TIERING_JOB: Final[Sequence[Operation[Any, Any]]] = (PLAN_SEGMENTS, COMMIT_SEGMENTS)
 BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
+    COMMIT_FILES_AT,
     CREATE_TOPICS,
     ALLOCATE_PRODUCER_IDS,
     TOMBSTONE_FILES,

@@ -1,4 +1,4 @@
-"""DisklessCommitFile (95) as bytes: the operation whose speed matters.
+"""DisklessCommitFile (95) as bytes, the operation whose speed matters; and one for several files.
 
 Fields as in KIP-1164's schema, version 0; what is common to all messages is in
 metadata/messages/codec.py. Ours are two tagged fields of the request:
@@ -16,6 +16,10 @@ What the schema leaves open:
 
 A batch takes 77 bytes, at a fixed stride as long as no batch has tagged fields; 29 bytes an answer
 without an error.
+
+CoordinatorCommitFilesAt (10013) is ours, for the files of one broker that wait for their commit at
+the same coordinator. A file has the fields of a CommitFile request; one with a batch that no broker
+sends is no request.
 """
 
 import struct
@@ -31,9 +35,11 @@ from metadata.messages.codec import (
     MessageReader,
     Operation,
     RequestShape,
+    Tags,
     error_fields,
 )
-from metadata.operations import BatchCommit, CommitFile
+from metadata.messages.shapes import Addressed
+from metadata.operations import BatchCommit, CommitFile, CommittedFile
 from wal.batch_extents import BatchExtents
 from wal.columns import Int64s, Rows, row_type
 from wal.coordinates import CREATE_TIME, ObjectKey
@@ -46,6 +52,7 @@ from wal.wire.fields import (
     NO_TAGS,
     FieldReader,
     compact_string,
+    tag_section,
     uvarint,
 )
 
@@ -79,8 +86,8 @@ class CommitFileMessage(NamedTuple):
     """Why, by position in the request."""
 
 
-def _write_commit_file(message: CommitFileMessage, parts: list[bytes]) -> Mapping[int, bytes]:
-    file = message.file
+def _write_file(file: CommitFile, parts: list[bytes]) -> Mapping[int, bytes]:
+    """Appends the fields; gives the tagged ones."""
     parts += (
         compact_string(file.object_key),
         INT8.pack(file.object_format),
@@ -106,13 +113,28 @@ def _write_commit_file(message: CommitFileMessage, parts: list[bytes]) -> Mappin
 _BATCH_TAGS_AT: Final = COMMIT_BATCH.size - 1
 
 
-def _read_commit_file(reader: MessageReader) -> tuple[CommitFileMessage, int]:
-    object_key = ObjectKey(reader.compact_string())
-    object_format = reader.int8()
-    file_size = reader.int64()
-    owner_ids = reader.int32s()
-    rows = _commit_batch_rows(reader)
-    timeout_ms, tags = reader.request_end()
+class _FileFields(NamedTuple):
+    """What stands before the tag section of a file."""
+
+    object_key: ObjectKey
+    object_format: int
+    file_size: int
+    owner_ids: Sequence[int]
+    rows: Rows
+
+
+def _read_fields(reader: MessageReader) -> _FileFields:
+    return _FileFields(
+        ObjectKey(reader.compact_string()),
+        reader.int8(),
+        reader.int64(),
+        reader.int32s(),
+        _commit_batch_rows(reader),
+    )
+
+
+def _message_of(fields: _FileFields, tags: Tags) -> CommitFileMessage:
+    rows = fields.rows
     uploader = -1
     crcs: Int64s = np.zeros(len(rows), np.int64)
     if UPLOADER_BROKER_ID_TAG in tags:
@@ -121,14 +143,20 @@ def _read_commit_file(reader: MessageReader) -> tuple[CommitFileMessage, int]:
         crcs = _batch_crcs(tags[BATCH_CRCS_TAG], len(rows))
     batches, refused = _batches_of(rows, crcs)
     file = CommitFile(
-        object_key=object_key,
-        file_size_bytes=file_size,
+        object_key=fields.object_key,
+        file_size_bytes=fields.file_size,
         uploader_broker_id=uploader,
         batches=batches,
-        object_format=object_format,
-        owner_ids=owner_ids,
+        object_format=fields.object_format,
+        owner_ids=fields.owner_ids,
     )
-    return CommitFileMessage(file, refused), timeout_ms
+    return CommitFileMessage(file, refused)
+
+
+def _read_commit_file(reader: MessageReader) -> tuple[CommitFileMessage, int]:
+    fields = _read_fields(reader)
+    timeout_ms, tags = reader.request_end()
+    return _message_of(fields, tags), timeout_ms
 
 
 def _commit_batch_rows(reader: MessageReader) -> Rows:
@@ -254,7 +282,7 @@ COMMIT_FILE: Final[Operation[CommitFileMessage, BatchCommit]] = Operation(
     name="DisklessCommitFile",
     address=Address.BY_PARTITION,
     request=RequestShape(
-        _write_commit_file,
+        lambda message, parts: _write_file(message.file, parts),
         _read_commit_file,
         lambda message: message.file.batches,
         lambda message, batches: message._replace(file=replace(message.file, batches=batches)),
@@ -265,4 +293,71 @@ COMMIT_FILE: Final[Operation[CommitFileMessage, BatchCommit]] = Operation(
     # What one coordinator refuses for the whole object concerns its batches alone; repeating the
     # commit then gives each its first answer again.
     contained=(NotCoordinator, Rejected, ObjectExpired),
+)
+
+
+# -- several files ------------------------------------------------------------------------------
+
+_FILE_BYTES_MIN: Final = 13
+_COMMITTED_BYTES_MIN: Final = 5
+
+
+def _write_files(asked: Addressed[CommitFile], parts: list[bytes]) -> Mapping[int, bytes]:
+    parts += (INT32.pack(asked.coordinator), uvarint(len(asked.entries) + 1))
+    for file in asked.entries:
+        parts.append(tag_section(_write_file(file, parts)))
+    return {}
+
+
+def _read_files(reader: MessageReader) -> tuple[Addressed[CommitFile], int]:
+    coordinator = reader.int32()
+    files = []
+    for _ in reader.entries(_FILE_BYTES_MIN):
+        fields = _read_fields(reader)
+        message = _message_of(fields, dict(reader.tags()))
+        if message.refused:
+            raise reader.corrupt(str(next(iter(message.refused.values()))))
+        files.append(message.file)
+    timeout_ms, _ = reader.request_end()
+    return Addressed(coordinator, files), timeout_ms
+
+
+def _write_committed(
+    asked: Addressed[CommitFile], answers: Sequence[CommittedFile], parts: list[bytes]
+) -> None:
+    parts.append(uvarint(len(answers) + 1))
+    for file, (commits, error) in zip(asked.entries, answers, strict=True):
+        parts.append(error_fields(error))
+        if error is None:
+            _write_commits(CommitFileMessage(file), commits, parts)
+        else:
+            parts.append(uvarint(1))
+        parts.append(NO_TAGS)
+
+
+def _read_committed(reader: MessageReader, asked: Addressed[CommitFile]) -> Sequence[CommittedFile]:
+    answers = []
+    for _, file in zip(reader.entries(_COMMITTED_BYTES_MIN), asked.entries, strict=False):
+        error = reader.error()
+        commits = _read_commits(reader, CommitFileMessage(file))
+        if len(commits) != (len(file.batches) if error is None else 0):
+            raise reader.corrupt(f"{len(commits)} answers to {len(file.batches)} batches")
+        answers.append(CommittedFile(commits, error))
+        reader.skip_tags()
+    return answers
+
+
+COMMIT_FILES_AT: Final[Operation[Addressed[CommitFile], CommittedFile]] = Operation(
+    key=10_013,
+    name="CoordinatorCommitFilesAt",
+    address=Address.NAMED,
+    request=RequestShape(
+        _write_files,
+        _read_files,
+        lambda asked: asked.entries,
+        lambda asked, files: asked._replace(entries=files),
+    ),
+    answers=AnswerShape(_write_committed, _read_committed),
+    at=lambda coordinator, asked: coordinator.commit_files(asked.entries),
+    failed=lambda error: CommittedFile(error=error),
 )

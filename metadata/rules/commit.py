@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import BatchCommit
+from metadata.operations import BatchCommit, CommittedFile
 from metadata.records.records import FileCommittedRecord, MetadataRecord
 from metadata.rules.commit_columns import decide_columns, producers_of_columns
 from metadata.rules.commit_request import CheckedCommit
@@ -26,7 +26,7 @@ from metadata.state.image import ProducerKey
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.batch_extents import BatchExtents
 from wal.coordinates import BatchExtent, ObjectKey
-from wal.errors import ObjectExpired, Rejected
+from wal.errors import DisklessError, ObjectExpired, Rejected
 
 _Answer = TypeVar("_Answer")
 
@@ -49,6 +49,42 @@ def producers_of(commit: CheckedCommit, view: SpeculativeView) -> Sequence[Produ
     if isinstance(batches, BatchExtents):
         return producers_of_columns(view, batches)
     return producers_of_rows(view, batches)
+
+
+def decide_commits(
+    view: SpeculativeView,
+    commits: Sequence[CheckedCommit | DisklessError],
+    *,
+    now_ms: int,
+    wall_ms: int,
+    steady_ms: int,
+    settings: CoordinatorSettings,
+) -> Decision[Sequence[CommittedFile]]:
+    """Decide files one after the other, on top of each other; one that is refused is left out.
+
+    An error among `commits` is a file that was refused before.
+    """
+    records: list[MetadataRecord] = []
+    answers: list[CommittedFile] = []
+    for commit in commits:
+        if isinstance(commit, DisklessError):
+            answers.append(CommittedFile(error=commit))
+            continue
+        try:
+            decision = decide_commit(
+                view,
+                commit,
+                now_ms=now_ms,
+                wall_ms=wall_ms,
+                steady_ms=steady_ms,
+                settings=settings,
+            )
+        except (Rejected, ObjectExpired) as error:
+            answers.append(CommittedFile(error=error))
+        else:
+            records += decision.records
+            answers.append(CommittedFile(decision.answer))
+    return Decision(records, answers)
 
 
 def decide_commit(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from metadata.messages import brokers as own
 from metadata.messages.codec import Operation
-from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
+from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT, CommitFileMessage
 from metadata.messages.coordinator import (
     CREATE_PARTITIONS,
     DELETE_RECORDS,
@@ -32,6 +32,7 @@ from metadata.operations import (
     AlterTopicConfigs,
     BatchCommit,
     CommitFile,
+    CommittedFile,
     CreatePartitions,
     CreatePartitionsAt,
     CreateTopic,
@@ -120,6 +121,18 @@ def _lists(entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(entries, max_size=5)
 
 
+def _files(batches: st.SearchStrategy[Any]) -> st.SearchStrategy[CommitFile]:
+    return st.builds(
+        CommitFile,
+        object_key=TEXT,
+        file_size_bytes=INT64,
+        uploader_broker_id=INT32,
+        batches=batches,
+        object_format=INT8,
+        owner_ids=st.lists(INT32, max_size=3).map(tuple),
+    )
+
+
 _SAMPLES: Final = [
     Samples(
         CREATE_PARTITIONS,
@@ -131,23 +144,17 @@ _SAMPLES: Final = [
     Samples(DELETE_TOPICS, _lists(TOPIC_IDS), st.none() | ERRORS),
     Samples(
         COMMIT_FILE,
-        st.builds(
-            CommitFileMessage,
-            st.builds(
-                CommitFile,
-                object_key=TEXT,
-                file_size_bytes=INT64,
-                uploader_broker_id=INT32,
-                batches=_lists(BATCHES),
-                object_format=INT8,
-                owner_ids=st.lists(INT32, max_size=3).map(tuple),
-            ),
-            refused=st.just({}),
-        ),
+        st.builds(CommitFileMessage, _files(_lists(BATCHES)), refused=st.just({})),
         _optional_error(
             st.builds(BatchCommit, INT64, INT64, INT64, st.booleans(), st.none()),
             lambda error: BatchCommit(error=error),
         ),
+    ),
+    Samples(
+        COMMIT_FILES_AT,
+        # Without batches, so that any answer fits; batches are the same bytes as in COMMIT_FILE.
+        st.builds(Addressed, INT32, _lists(_files(st.just([])))),
+        _optional_error(st.just(CommittedFile([])), lambda error: CommittedFile([], error)),
     ),
     Samples(
         DELETE_RECORDS,

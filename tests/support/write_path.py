@@ -16,7 +16,7 @@ from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.crc import Buffer
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
-from wal.errors import DisklessError
+from wal.errors import DisklessError, ObjectExpired, Rejected
 from wal.fd_cache import FdCache
 from wal.records.record_batch import parse_header
 from wal.stores.object_store import ObjectBody
@@ -183,12 +183,15 @@ class FaultyDisk(SystemDisk):
 class Outcomes:
     """A committer, and the ends of everything a write loop may tell: each token's outcomes.
 
-    `commit` runs `before_commit` first, which may wait or raise.
+    `commit` runs `before_commit` for each chunk first, which may wait or raise: Rejected and
+    ObjectExpired concern that chunk alone.
     """
 
     def __init__(self) -> None:
         self.of_token: dict[object, list[str]] = {}
         self.committed: list[SealedChunk] = []
+        self.together: list[int] = []
+        """How many chunks each call of `commit` was about."""
         self.abandoned: list[tuple[SealedChunk, DisklessError]] = []
         self.before_commit: Callable[[SealedChunk], None] = lambda chunk: None
 
@@ -200,11 +203,22 @@ class Outcomes:
         for batch in batches:
             self._tell(batch.token, type(error).__name__)
 
-    async def commit(self, chunk: SealedChunk) -> None:
-        self.before_commit(chunk)
-        for token in chunk.tokens_in(chunk.plan):
-            self._tell(token, "committed")
-        self.committed.append(chunk)
+    async def commit(self, chunks: Sequence[SealedChunk]) -> Sequence[DisklessError | None]:
+        self.together.append(len(chunks))
+        refused: list[DisklessError | None] = []
+        for chunk in chunks:
+            try:
+                self.before_commit(chunk)
+            except (Rejected, ObjectExpired) as error:
+                refused.append(error)
+            else:
+                refused.append(None)
+        for chunk, error in zip(chunks, refused, strict=True):
+            if error is None:
+                for token in chunk.tokens_in(chunk.plan):
+                    self._tell(token, "committed")
+                self.committed.append(chunk)
+        return refused
 
     async def abandon(self, chunk: SealedChunk, error: DisklessError) -> None:
         for token in chunk.tokens:

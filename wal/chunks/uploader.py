@@ -3,7 +3,8 @@
 The write loop hands chunks to `submit`, the broker runs `run()` in its TaskGroup. Uploads run in
 parallel (`wal.upload.concurrency`), because a PUT takes long; commits take one lane, in the order
 in which chunks were sealed, because that order is the producers' order. A chunk waits in the lane
-until its own upload is done, while later ones go on uploading.
+until its own upload is done, while later ones go on uploading. The chunks that are stored when
+the lane comes to them are committed together; no two commits are under way at once.
 
 `submit` waits while the chunks that are not committed yet are too large together
 (`wal.buffer.max.bytes`, each batch charged a little more than its bytes). Bodies are read from the
@@ -52,9 +53,7 @@ from wal.errors import (
     CommitOutcomeUnknown,
     CorruptChunk,
     DisklessError,
-    ObjectExpired,
     OutcomeUnknown,
-    Rejected,
     Retriable,
     StorageFailed,
 )
@@ -67,18 +66,25 @@ log = structlog.get_logger(__name__)
 _BACKOFF_DOUBLINGS_MAX: Final = 20
 
 
-class Committer(Protocol):
-    """Turns an uploaded chunk into offsets and answers its producers.
+CHUNKS_PER_COMMIT_MAX: Final = 16
+"""Stored chunks that are committed together."""
+BATCHES_PER_COMMIT_MAX: Final = 4_000
+"""Batches of theirs; a chunk with more is committed alone."""
 
-    While one of these runs, the chunk's tokens are its business; when it raises (also because it
+
+class Committer(Protocol):
+    """Turns uploaded chunks into offsets and answers their producers.
+
+    While one of these runs, the chunks' tokens are its business; when it raises (also because it
     was cancelled), it must not have answered any.
     """
 
-    async def commit(self, chunk: SealedChunk) -> None:
-        """Commit the object that `chunk.plan` describes, and answer `chunk.tokens_in(plan)`.
+    async def commit(self, chunks: Sequence[SealedChunk]) -> Sequence[DisklessError | None]:
+        """Commit the objects that the `plan`s of the chunks describe, in this order.
 
-        Raises: Retriable or OutcomeUnknown (called again with the same chunk), ObjectExpired or
-        Rejected (`abandon` follows).
+        Answers `chunk.tokens_in(plan)` of each that was committed, and returns by position what was
+        wrong with the others: nothing of such a chunk was committed, and `abandon` follows.
+        Raises: Retriable or OutcomeUnknown (called again with the same chunks).
         """
         ...
 
@@ -302,47 +308,70 @@ class Uploader:
                 while not self._lane:
                     await self._changed.wait()
                 entry = self._lane[0]
-            chunk = entry.chunk
             # Shielded, for cancelling this wait must not cancel what the upload task reports to.
             not_stored = await asyncio.shield(entry.uploaded)
-            refused = not_stored if not_stored is not None else await self._commit(chunk)
-            if refused is not None:
-                await self._committer.abandon(chunk, refused)
-            entry.is_settled = True
-            if isinstance(not_stored, ChunkLost):
-                await loop.run_in_executor(executor, self._directory.discard, chunk)
-            elif not_stored is not None:
-                damage = CorruptChunk(f"{chunk.data_path}: {not_stored}")
-                await loop.run_in_executor(executor, self._directory.quarantine, chunk, damage)
-            elif refused is not None:
-                await loop.run_in_executor(executor, self._directory.discard, chunk)
+            if not_stored is not None:
+                entries = [entry]
+                refused: Sequence[DisklessError | None] = [not_stored]
             else:
-                await loop.run_in_executor(executor, self._directory.mark_committed, chunk)
+                entries = self._stored_entries()
+                refused = await self._commit([entry.chunk for entry in entries])
+            for entry, error in zip(entries, refused, strict=True):
+                if error is not None:
+                    await self._committer.abandon(entry.chunk, error)
+                entry.is_settled = True
+            await loop.run_in_executor(executor, self._put_away, entries, refused)
             async with self._changed:
-                self._lane.popleft()
-                self.waiting_bytes -= chunk.charged_bytes
+                for entry in entries:
+                    self._lane.popleft()
+                    self.waiting_bytes -= entry.chunk.charged_bytes
                 self._changed.notify_all()
 
-    async def _commit(self, chunk: SealedChunk) -> DisklessError | None:
-        """Commit until there is an answer; returns the error for which it must be abandoned."""
+    def _stored_entries(self) -> list[_Entry]:
+        """The first entry of the lane, which is stored, and those behind it that are stored too."""
+        entries: list[_Entry] = []
+        batches = 0
+        for entry in self._lane:
+            batches += entry.chunk.batch_count
+            if entries and (
+                not entry.uploaded.done()
+                or entry.uploaded.result() is not None
+                or len(entries) >= CHUNKS_PER_COMMIT_MAX
+                or batches > BATCHES_PER_COMMIT_MAX
+            ):
+                break
+            entries.append(entry)
+        return entries
+
+    def _put_away(self, entries: Sequence[_Entry], refused: Sequence[DisklessError | None]) -> None:
+        """Mark, delete or quarantine the files of settled chunks; blocks on the disk."""
+        for entry, error in zip(entries, refused, strict=True):
+            chunk = entry.chunk
+            if error is None:
+                self._directory.mark_committed(chunk)
+            elif entry.uploaded.result() is None or isinstance(error, ChunkLost):
+                self._directory.discard(chunk)
+            else:
+                damage = CorruptChunk(f"{chunk.data_path}: {error}")
+                self._directory.quarantine(chunk, damage)
+
+    async def _commit(self, chunks: Sequence[SealedChunk]) -> Sequence[DisklessError | None]:
+        """Commit until there is an answer; returns the errors for which chunks are abandoned."""
         attempt = 0
         while True:
             try:
-                await self._committer.commit(chunk)
-            except (ObjectExpired, Rejected) as error:
-                return error
+                return await self._committer.commit(chunks)
             except (Retriable, OutcomeUnknown) as error:
                 log.warning(
                     "commit failed, trying again",
-                    object_key=chunk.object_key,
+                    object_key=chunks[0].object_key,
+                    objects=len(chunks),
                     attempt=attempt,
                     error=str(error),
                 )
                 self.commit_retries += 1
                 await self._back_off(attempt)
                 attempt += 1
-            else:
-                return None
 
     async def _back_off(self, attempt: int) -> None:
         """Half of the pause is certain, half is random: many brokers do not come back together."""

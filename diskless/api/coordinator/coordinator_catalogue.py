@@ -10,8 +10,8 @@ tiering job in `segments`. What is said here is only what is special:
 
 - CreatePartitions, CreateTopics, CreatePartitionsAt, AlterTopicConfigs, AlterClientQuotas: a bad
   name, count, config or quota refuses its entry alone (`topic_checks`).
-- CommitFile, CommitSegmentsHere: never divided. A CommitFile of 4 MiB, the default limit of
-  `socket.control.request.max.bytes`, holds 50,000 batches.
+- CommitFile, CommitFilesAt, CommitSegmentsHere: never divided. A CommitFile of 4 MiB, the default
+  limit of `socket.control.request.max.bytes`, holds 50,000 batches.
 - DeleteRecords: -1 is the high watermark; LowWatermark is the log start offset afterwards.
 - ListOffsets, FindBatches: `diskless_list_offsets`, `diskless_find_batches`.
 - PlanSegmentsHere: an answer ends where one to a tiering job does (`segments`).
@@ -37,7 +37,7 @@ from diskless.replica.timestamp_search import TimestampSearch
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages import brokers, coordinator
-from metadata.messages.commit_file import COMMIT_FILE
+from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT
 from metadata.messages.find_batches import FIND_BATCHES
 
 _CHECKS: Final[Mapping[int, Check]] = {
@@ -49,6 +49,7 @@ _CHECKS: Final[Mapping[int, Check]] = {
 }
 _PORTIONS: Final[Mapping[int, int | None]] = {
     COMMIT_FILE.key: None,
+    COMMIT_FILES_AT.key: None,
     brokers.COMMIT_SEGMENTS_HERE.key: None,
     coordinator.DELETE_RECORDS.key: PORTION_ROWS,
     coordinator.DESCRIBE_FILES.key: PORTION_ROWS,

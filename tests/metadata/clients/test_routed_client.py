@@ -14,12 +14,13 @@ from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import ROUTING_TIMEOUT_S, RoutedClient
 from metadata.messages.brokers import PLAN_SEGMENTS_HERE
 from metadata.messages.codec import Operation
-from metadata.messages.commit_file import COMMIT_FILE
+from metadata.messages.commit_file import COMMIT_FILES_AT
 from metadata.messages.coordinator import LIST_OFFSETS
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.operations import (
     BatchCommit,
     CommitFile,
+    CommittedFile,
     FindBatches,
     FoundBatches,
     Leader,
@@ -74,20 +75,33 @@ class Broker:
         entries = operation.request.entries(request)
         if operation is PLAN_SEGMENTS_HERE:
             entries = []
+        if operation is COMMIT_FILES_AT:
+            return self._commit(entries)
         error = self._next([entry.partition for entry in entries])
-        if operation is COMMIT_FILE:
-            self.owners = request.file.owner_ids
         if error is not None:
             if isinstance(error, NotCoordinator) and operation is not FIND_BATCHES:
                 return [operation.failed(error)] * len(entries)
             raise error
-        if operation is COMMIT_FILE:
-            return [BatchCommit(entry.partition.partition * 10) for entry in entries]
         if operation is LIST_OFFSETS:
             return [ListedOffset(7)] * len(entries)
         if operation is FIND_BATCHES:
             return [self.found] * len(entries)
         return [PlannedSegments([self.host])]  # type: ignore[list-item]
+
+    def _commit(self, files: Sequence[CommitFile]) -> Sequence[CommittedFile]:
+        self.owners = files[0].owner_ids
+        error = self._next([batch.partition for file in files for batch in file.batches])
+        if isinstance(error, Rejected):
+            return [CommittedFile(error=error), *map(self._committed, files[1:])]
+        if error is not None:
+            raise error
+        return [*map(self._committed, files)]
+
+    @staticmethod
+    def _committed(file: CommitFile) -> CommittedFile:
+        return CommittedFile(
+            [BatchCommit(batch.partition.partition * 10) for batch in file.batches]
+        )
 
 
 class Followed:
@@ -118,6 +132,19 @@ class Followed:
         return self.found
 
 
+def file_of(*indexes: int, key: str = "wal/00/K") -> CommitFile:
+    """A file with one batch for each of these partitions."""
+    return CommitFile(
+        object_key=ObjectKey(key),
+        file_size_bytes=1_000,
+        uploader_broker_id=1,
+        batches=[
+            batch(partition(index), 1)._replace(byte_offset=ByteOffset(100 * at))
+            for at, index in enumerate(indexes)
+        ],
+    )
+
+
 class Cluster:
     """A routed client in the middle of followed partitions and scripted brokers."""
 
@@ -140,17 +167,7 @@ class Cluster:
         self.followed.partitions[index].leader = Followed.leader(host)
 
     async def commit(self, *indexes: int) -> Sequence[BatchCommit]:
-        return await self.client.commit_file(
-            CommitFile(
-                object_key=ObjectKey("wal/00/K"),
-                file_size_bytes=1_000,
-                uploader_broker_id=1,
-                batches=[
-                    batch(partition(index), 1)._replace(byte_offset=ByteOffset(100 * at))
-                    for at, index in enumerate(indexes)
-                ],
-            )
-        )
+        return await self.client.commit_file(file_of(*indexes))
 
 
 async def test_every_batch_goes_to_the_leader_of_its_coordinator() -> None:
@@ -169,7 +186,7 @@ async def test_who_does_not_lead_any_more_is_not_asked_again_once_another_does()
     cluster.brokers["a"].on_call = lambda: cluster.elect(0, "b")
     results = await cluster.commit(0, 1)
     assert [result.base_offset for result in results] == [0, 10]
-    assert cluster.brokers["b"].asked == [[partition(1)], [partition(0)]]
+    assert sorted(cluster.brokers["b"].asked) == [[partition(0)], [partition(1)]]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +233,43 @@ async def test_a_refusal_of_the_whole_object_is_raised() -> None:
     cluster.brokers["a"].script = [Rejected("other content")]
     with pytest.raises(Rejected):
         await cluster.commit(0)
+
+
+async def test_files_of_one_commit_are_one_call_to_each_leader_in_their_order() -> None:
+    cluster = Cluster("a", "b")
+    answers = await cluster.client.commit_files(
+        [file_of(0, key="wal/00/K"), file_of(1, 0, key="wal/01/L"), file_of(key="wal/02/M")]
+    )
+    assert [[commit.base_offset for commit in answer.batches] for answer in answers] == [
+        [0],
+        [10, 0],
+        [],
+    ]
+    assert cluster.brokers["a"].asked == [[partition(0), partition(0)]]
+    assert cluster.brokers["b"].asked == [[partition(1)]]
+
+
+async def test_a_file_that_one_coordinator_refuses_leaves_the_others() -> None:
+    """As a whole where that one has all of it, else those of its batches that it has."""
+    cluster = Cluster("a", "b")
+    for first in (file_of(0, key="wal/00/K"), file_of(1, 0, key="wal/00/K")):
+        cluster.brokers["a"].script = [Rejected("other content")]
+        refused, done = await cluster.client.commit_files([first, file_of(0, key="wal/01/L")])
+        if len(first.batches) == 1:
+            assert isinstance(refused.error, Rejected)
+        else:
+            assert refused.error is None
+            assert refused.batches[0] == BatchCommit(10)
+            assert isinstance(refused.batches[1].error, Rejected)
+        assert done == CommittedFile([BatchCommit(0)])
+
+
+async def test_files_of_a_coordinator_without_leader_do_not_take_the_others_along() -> None:
+    cluster = Cluster("a", None)
+    done, left = await cluster.client.commit_files([file_of(0), file_of(1, key="wal/01/L")])
+    assert done == CommittedFile([BatchCommit(0)])
+    assert left.error is None
+    assert isinstance(left.batches[0].error, NotCoordinator)
 
 
 async def test_a_strict_read_asks_the_leader() -> None:

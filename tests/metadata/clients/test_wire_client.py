@@ -133,6 +133,8 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
             return await client.call(PLAN_SEGMENTS_HERE, asked, **timeout)
         case "CoordinatorCommitSegmentsHere":
             return await client.commit_segments(asked, **timeout)
+        case "CoordinatorCommitFilesAt":
+            return await client.commit_files_at(*asked, **timeout)
         case "CoordinatorAlterTopicConfigs":
             return await client.alter_topic_configs(asked, **timeout)
         case _:

@@ -241,6 +241,57 @@ class CommitCases:
         assert await bench.high_watermark(partition) == 5
 
 
+class FilesTogetherCases:
+    """Several files of a broker in one commit."""
+
+    async def test_files_of_one_commit_are_decided_in_their_order(
+        self, bench: ConformanceBench
+    ) -> None:
+        partition = await bench.partition()
+        files = [
+            bench.file(batch(partition, 3, producer=9)),
+            bench.file(batch(partition, 2, producer=9, sequence=3), batch(partition, 1)),
+            bench.file(batch(partition, 1, producer=9, sequence=5)),
+        ]
+        coordinator = bench.coordinator_of(partition)
+        answers = await bench.client.commit_files_at(coordinator, files)
+        assert [[commit.base_offset for commit in answer.batches] for answer in answers] == [
+            [0],
+            [3, 5],
+            [6],
+        ]
+        assert all(answer.error is None for answer in answers)
+        assert await bench.high_watermark(partition) == 7
+        # Each is known by its own key: asked again, together or alone, it has its first answer.
+        assert await bench.client.commit_files_at(coordinator, files[::-1]) == [*answers][::-1]
+        for file, answer in zip(files, answers, strict=True):
+            assert as_bytes(file, await bench.client.commit_file(file)) == as_bytes(
+                file, answer.batches
+            )
+        assert await bench.high_watermark(partition) == 7
+
+    async def test_a_file_that_is_refused_leaves_those_beside_it(
+        self, bench: ConformanceBench
+    ) -> None:
+        partition = await bench.partition()
+        known = await bench.commit_good(batch(partition, 1))
+        unsound = bench.file(batch(partition, 1))
+        files = [
+            bench.file(batch(partition, 2)),
+            bench.file(batch(partition, 5), key=known.object_key),
+            bench.file(batch(partition, 3)),
+            replace(unsound, file_size_bytes=1),
+            bench.file(batch(partition, 1), key=known.object_key),
+        ]
+        answers = await bench.client.commit_files_at(bench.coordinator_of(partition), files)
+        assert isinstance(answers[1].error, Rejected)
+        assert isinstance(answers[3].error, Rejected)
+        assert [
+            [commit.base_offset for commit in answers[place].batches] for place in (0, 2, 4)
+        ] == [[1], [3], [0]]
+        assert await bench.high_watermark(partition) == 6
+
+
 class CoalescingCases:
     """Batches that lie back to back become one row; nobody sees it in an answer."""
 

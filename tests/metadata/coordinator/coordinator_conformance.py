@@ -12,7 +12,11 @@ Cases take a cluster as others left it: they make topics of their own and look a
 Those of `conformance_shared_log` are for logs that two brokers can have open at the same time.
 """
 
-from tests.metadata.coordinator.conformance_commit import CoalescingCases, CommitCases
+from tests.metadata.coordinator.conformance_commit import (
+    CoalescingCases,
+    CommitCases,
+    FilesTogetherCases,
+)
 from tests.metadata.coordinator.conformance_deletion import (
     DeleteRecordsCases,
     FileCases,
@@ -28,6 +32,7 @@ from tests.metadata.coordinator.conformance_topics import TopicCases
 class CoordinatorConformance(
     CommitCases,
     CoalescingCases,
+    FilesTogetherCases,
     IdempotenceCases,
     FindCases,
     TopicCases,

@@ -88,6 +88,25 @@ async def test_what_was_decided_on_a_failed_append_fails_with_it(
         assert found.error is None
 
 
+async def test_files_of_one_commit_are_appended_all_or_none(tmp_path: Path) -> None:
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        partition = await bench.partition()
+        files = [
+            bench.file(batch(partition, 3, producer=7, sequence=3 * number)) for number in range(3)
+        ]
+        end, appends = log.end_offset, len(log.batches)
+        log.failures.append(CommitFailed("disk full"))
+        with pytest.raises(CommitFailed):
+            await bench.coordinator.commit_files(files)
+        assert log.end_offset == end
+        assert bench.coordinator.replica.high_watermark(partition) == 0
+        answers = await bench.coordinator.commit_files(files)
+        assert [answer.batches[0].base_offset for answer in answers] == [0, 3, 6]
+        # One record for each file, and one batch of the log for all of them.
+        assert (log.end_offset, len(log.batches)) == (end + 3, appends + 1)
+
+
 async def test_operations_that_need_no_record_wait_for_what_they_rest_on(tmp_path: Path) -> None:
     log = MemoryMetadataLog()
     async with running_coordinator(tmp_path, log) as bench:

@@ -22,7 +22,7 @@ from tests.support.write_path import (
 )
 from wal.chunks.quarantine import QUARANTINE
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.uploader import Uploader
+from wal.chunks.uploader import CHUNKS_PER_COMMIT_MAX, Uploader
 from wal.chunks.wal_object import WalObjectBody, WalObjectReader
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import ManualClock
@@ -122,6 +122,12 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         await asyncio.wait([task])
         rig.directory.close()
     rig.check_each_token_once()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def test_a_chunk_is_stored_committed_and_kept_as_cache(tmp_path: Path) -> None:
@@ -253,6 +259,75 @@ async def test_a_commit_that_fails_is_repeated_in_its_place(
         assert await rig.uploader.drain(10)
         assert asked == [chunks[0]] * 4 + [chunks[1]]
         assert rig.uploader.commit_retries == 3
+
+
+async def test_chunks_that_are_stored_are_committed_together(tmp_path: Path) -> None:
+    """Those behind one that is not stored yet wait for it."""
+    async with running(Rig(tmp_path)) as rig:
+        chunks = [rig.chunk() for _ in range(5)]
+        may_go = {chunks[place].object_key: asyncio.Event() for place in (0, 3)}
+
+        async def wait(key: ObjectKey, attempt: int) -> None:
+            if key in may_go:
+                await may_go[key].wait()
+
+        rig.store.before = wait
+        for chunk in chunks:
+            await rig.uploader.submit(chunk)
+        await until(lambda: len(rig.store.attempts) == 5 and rig.store.running == 2)
+        assert rig.outcomes.together == []
+        may_go[chunks[0].object_key].set()
+        await until(lambda: rig.uploader.waiting_chunks == 2)
+        assert rig.outcomes.together == [3]
+        may_go[chunks[3].object_key].set()
+        assert await rig.uploader.drain(10)
+        assert rig.outcomes.together == [3, 2]
+        assert rig.outcomes.committed == chunks
+
+
+async def test_a_commit_takes_a_bounded_number_of_chunks(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        chunks = [rig.chunk() for _ in range(CHUNKS_PER_COMMIT_MAX + 2)]
+        first = asyncio.Event()
+
+        async def wait(key: ObjectKey, attempt: int) -> None:
+            if key == chunks[0].object_key:
+                await first.wait()
+
+        rig.store.before = wait
+        for chunk in chunks:
+            await rig.uploader.submit(chunk)
+        await until(lambda: rig.store.running == 1 and len(rig.store.attempts) == len(chunks))
+        first.set()
+        assert await rig.uploader.drain(10)
+        assert rig.outcomes.together == [CHUNKS_PER_COMMIT_MAX, 2]
+        assert rig.outcomes.committed == chunks
+
+
+async def test_a_chunk_that_is_refused_leaves_those_committed_with_it(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path)) as rig:
+        chunks = [rig.chunk() for _ in range(3)]
+        first = asyncio.Event()
+
+        async def wait(key: ObjectKey, attempt: int) -> None:
+            if key == chunks[0].object_key:
+                await first.wait()
+
+        def refuse(chunk: SealedChunk) -> None:
+            if chunk is chunks[1]:
+                raise ObjectExpired("too old")
+
+        rig.store.before = wait
+        rig.outcomes.before_commit = refuse
+        for chunk in chunks:
+            await rig.uploader.submit(chunk)
+        await until(lambda: rig.store.running == 1 and len(rig.store.attempts) == 3)
+        first.set()
+        assert await rig.uploader.drain(10)
+        assert rig.outcomes.together == [3]
+        assert rig.outcomes.committed == [chunks[0], chunks[2]]
+        assert [chunk for chunk, _ in rig.outcomes.abandoned] == [chunks[1]]
+        assert [chunk.is_committed for chunk in chunks] == [True, False, True]
 
 
 @pytest.mark.parametrize("error", [ObjectExpired, PolicyViolation])

@@ -1,0 +1,62 @@
+"""Files of one commit, divided by coordinator, and their answers put together again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from metadata.clients.shares import partitions_of, taken
+from metadata.operations import CATALOGUE, BatchCommit, CommitFile, CommittedFile
+from wal.coordinates import TopicIdPartition
+from wal.errors import ObjectExpired, Rejected
+
+
+class FileShare(NamedTuple):
+    """The batches of one file that are one coordinator's."""
+
+    place: int
+    """Of the file in the commit."""
+    positions: Sequence[int]
+    """Of the batches in the file."""
+    file: CommitFile
+    is_whole: bool
+
+
+def divided(
+    files: Sequence[CommitFile], coordinator_of: Callable[[TopicIdPartition], int]
+) -> Mapping[int, Sequence[FileShare]]:
+    """The shares of each coordinator, in the order of the files; no batches: the catalogue's."""
+    shares: dict[int, list[FileShare]] = {}
+    for place, file in enumerate(files):
+        positions_of: dict[int, list[int]] = {}
+        for position, partition in enumerate(partitions_of(file.batches)):
+            positions_of.setdefault(coordinator_of(partition), []).append(position)
+        is_whole = len(positions_of) <= 1
+        for coordinator, positions in (positions_of or {CATALOGUE: []}).items():
+            share = file if is_whole else replace(file, batches=taken(file.batches, positions))
+            shares.setdefault(coordinator, []).append(FileShare(place, positions, share, is_whole))
+    return shares
+
+
+def put_together(
+    files: Sequence[CommitFile],
+    answered: Sequence[tuple[Sequence[FileShare], Sequence[CommittedFile]]],
+) -> Sequence[CommittedFile]:
+    """The answers to `files`, by position.
+
+    A file is refused as a whole by the only coordinator that has batches of it. What one of several
+    refuses, and what nobody led, concerns those batches alone; repeating the commit then gives the
+    others their first answer again.
+    """
+    refused: dict[int, CommittedFile] = {}
+    batches: list[list[BatchCommit]] = [[BatchCommit()] * len(file.batches) for file in files]
+    for shares, answers in answered:
+        for share, answer in zip(shares, answers, strict=True):
+            if share.is_whole and isinstance(answer.error, Rejected | ObjectExpired):
+                refused[share.place] = answer
+                continue
+            commits = answer.batches
+            if answer.error is not None:
+                commits = [BatchCommit(error=answer.error)] * len(share.positions)
+            for position, commit in zip(share.positions, commits, strict=True):
+                batches[share.place][position] = commit
+    return [refused.get(place) or CommittedFile(some) for place, some in enumerate(batches)]
