@@ -40,7 +40,7 @@ class BrokerError(Exception):
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that the system has for whoever comes first."""
+    """A port of 127.0.0.1 that the system gives to the first that asks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

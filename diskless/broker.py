@@ -108,7 +108,7 @@ async def _watch(
 
 
 def _be_ready(stack: AsyncExitStack, parts: BrokerParts) -> None:
-    """Whoever sends clients may send them here, until the stop begins."""
+    """Clients may be sent here, until the stop begins."""
     parts.base.metrics_page.add(broker_metrics(parts))
     partitions = parts.coordination.partitions
     parts.base.health.started(lambda: [one.index for one in partitions if one.leader is None])

@@ -408,7 +408,7 @@ class _LoadingCache(Generic[_Key, _Value]):
         task = self._loading.get(key)
         if task is None:
             task = asyncio.create_task(self._run(key, load), name=f"segment-load {key}")
-            # Nobody may be waiting any more when it fails; whoever is gets the error himself.
+            # Nobody may be waiting any more when it fails; one that waits gets the error himself.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._loading[key] = task
         return task

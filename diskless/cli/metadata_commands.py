@@ -28,7 +28,7 @@ examples:
   diskless metadata snapshots --data ./data --verify      load and check each, too
   diskless metadata snapshots --data ./data --json
 
-A snapshot is usable only after whoever took it has loaded it again and checked every row. It is
+A snapshot is usable only after its keeper has loaded it again and checked every row. It is
 without a manifest while it is being taken, and after a crash until it is cleaned away.
 """
 

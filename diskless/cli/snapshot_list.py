@@ -1,6 +1,6 @@
 """`diskless metadata snapshots`: lists the metadata snapshots of an object store.
 
-A snapshot has a manifest only since whoever took it loaded it again and checked every row of it, so
+A snapshot has a manifest only since its keeper loaded it again and checked every row of it, so
 every one that is *usable* was verified once. With `verify` each is loaded and checked here as well,
 into a temporary directory. Nothing in the store is changed.
 

@@ -437,7 +437,7 @@ class PartitionGroups:
         dormant = self._groups.dormant.pop(group_id, None)
         tasks = self._groups.tasks
         assert tasks is not None, "groups only change while they are served"
-        # As a task, because so are stores: whoever was called first is first in the log.
+        # As a task, because so are stores: what was called first is first in the log.
         deletion = tasks.create_task(
             self._carry_out_deletion(group_id), name=f"delete-group-{group_id}"
         )

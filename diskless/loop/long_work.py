@@ -82,7 +82,7 @@ class LongWork:
     async def finish(self, unfinished: "Unfinished[_Result]") -> _Result:
         """The result, after as many slices as it takes. Raises what the work raises.
 
-        Whoever is cancelled meanwhile closes the work, so that it ends where it yielded.
+        A caller that is cancelled meanwhile closes the work, so that it ends where it yielded.
         """
         try:
             while True:

@@ -5,7 +5,7 @@ received until `Turn.is_over`, and says whether anything is left. A turn ends af
 steps, after TURN_S seconds, or after TURN_TASKS new tasks, whichever comes first. So eight thousand
 pipelined requests are some hundred turns, and between them everybody else has theirs.
 
-There are three queues. Whoever asks for a turn is *fresh*, unless its last turn left something
+There are three queues. What asks for a turn is *fresh*, unless its last turn left something
 behind: then it is *busy*. Who says that it has a backlog is in a queue of its own. In each
 iteration of the loop the fresh are served for SERVED_S seconds, then the busy, then those with a
 backlog, for what is left of that time, but at least one of each, so that no queue starves. So a new
@@ -115,7 +115,7 @@ class Turns:
         self._queued: set[TurnTaker] = set()
         self._taking: TurnTaker | None = None
         self._is_wanted_again = False
-        """By whoever takes its turn now."""
+        """By the taker whose turn it is now."""
         self._is_due = False
         self._rest: asyncio.TimerHandle | None = None
         """The end of the rest of those with a backlog, while nobody else waits for a turn."""

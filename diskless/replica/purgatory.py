@@ -6,7 +6,7 @@ operations that watch this key", and a deadline ends the wait otherwise.
 
 Invariants:
 
-- An operation completes exactly once, whoever gets there first: a check, its deadline, or a
+- An operation completes exactly once, by what comes first: a check, its deadline, or a
   cancellation. `on_complete` runs at that moment and never again.
 - No wake-up is lost: the condition is tried, then the operation is watched, then it is tried again.
   A change between the first try and the watch is seen by the second try.

@@ -15,7 +15,7 @@ row says which. Leaders answer, also what only reads. FindBatches is answered by
 may be stale.
 
 Implementations: `metadata.clients.local_client` (in this process), `metadata.clients.wire_client`
-(over a socket), and `metadata.clients.routed_client` (whoever leads). The first two pass
+(over a socket), and `metadata.clients.routed_client` (the leaders). The first two pass
 tests/metadata/coordinator/coordinator_conformance.py.
 
 What holds for all: lists in, lists out, same order, errors per entry. A call raises what concerns

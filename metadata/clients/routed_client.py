@@ -5,7 +5,7 @@ log says, which every broker reads. An entry that comes back with NotCoordinator
 that does not lead any more (or not yet): it is sent again, to the leader of that moment, until its
 time is up.
 
-    find_batches    the replica in this process first, whoever leads; only what it cannot know yet
+    find_batches    the replica in this process first, leader or not; only what it cannot know yet
                     is asked of the leader
     list_offsets    the leader, always
     what changes something   the leader

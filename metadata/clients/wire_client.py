@@ -217,7 +217,7 @@ class WireClient(CoordinatorClient):
         self._response_bytes_max = response_bytes_max
         self._connection: _Connection | None = None
         self._ending: set[asyncio.Future[None]] = set()
-        # Whoever waits for the connection goes first when it is there, in the order of the calls.
+        # Calls that wait for the connection go first when it is there, in their order.
         self._sending = asyncio.Lock()
         self._waiting = 0
         self._correlation_id = 0

@@ -42,8 +42,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 LEASE_MARGIN: Final = 1.1
-"""Monotonic clocks of two machines run this close to each other, by far. Whoever waits for the end
-of another's lease waits for this many leases of its own."""
+"""Monotonic clocks of two machines run this close to each other, by far. A broker that waits for
+the end of another's lease waits for this many leases of its own."""
 
 
 class MetadataRecordBatch(NamedTuple):

@@ -111,7 +111,7 @@ class ObjectLogSettings:
         minimum=16 << 10,
         maximum=128 << 20,
         why="lower: the commit of a file with very many batches is refused; higher: more memory"
-        " for one metadata record batch, here and in whoever reads it",
+        " for one metadata record batch, here and in readers of the log",
     )
     cache_bytes: int = setting(
         "diskless.coordinator.log.cache.bytes",
@@ -320,7 +320,7 @@ class ObjectMetadataLog:
     async def _run(
         self, job: Callable[[], Awaitable[_Result]], *, in_order: bool = True
     ) -> _Result:
-        """Run `job` to its end, whoever is cancelled; in the order of the calls if need be.
+        """Run `job` to its end, also when its caller is cancelled; in the calls' order if need be.
 
         A put that was cancelled would leave behind an append of which nobody knows the outcome.
         """

@@ -276,7 +276,7 @@ class LogBuilder:
                 continue
             left = left_out.get(position)
             if left is None or left.why in (Why.ROLLED, Why.DUPLICATE, Why.DELETED):
-                # Also what comes from a copy: whoever asks again is told where it is.
+                # Also what comes from a copy: a producer that sends it again is told where it is.
                 offset, time_ms = (-1, -1) if left is None else left[3:]
                 refused.append(RefusedBatch(position, _DUPLICATE_CODE, offset, time_ms, 0))
             else:

@@ -162,7 +162,7 @@ async def write_metadata(
             size = 0
         batches[-1].append(data)
         size += len(data)
-    # Whoever writes a log leads it; in a bucket the first append is what makes it exist.
+    # A writer of a log leads it; in a bucket the first append is what makes it exist.
     await log.lead(batches[0], timestamp_ms, at_offset=0)
     for batch in batches[1:]:
         await log.append([batch], timestamp_ms)

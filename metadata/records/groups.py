@@ -71,9 +71,9 @@ class OffsetsCommittedRecord:
 class OffsetsDeletedRecord:
     """The group has no offsets of these partitions any more.
 
-    Except for what was committed after `committed_until_ms`: whoever lets offsets expire read them
-    some time before, and a commit may have come in between. What is not there is passed over. A
-    group that has nothing but offsets is gone with the last of them.
+    Except for what was committed after `committed_until_ms`: the worker that lets offsets expire
+    read them some time before, and a commit may have come in between. What is not there is passed
+    over. A group that has nothing but offsets is gone with the last of them.
     """
 
     group_id: str

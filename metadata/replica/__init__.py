@@ -2,7 +2,7 @@
 
 - `replica`: both together, as leaders and followers use them
 - `state_recovery`: opening the state: trust it, or make it anew; `read_ahead`: the log, read ahead
-  of whoever applies it
+  of the replica that applies it
 - `snapshots`, `snapshot_format`: snapshots in the store; their bytes
 - `verify`: log against state against snapshots
 """

@@ -39,7 +39,7 @@ async def read_ahead(
             reading.cancel()
             await asyncio.wait([reading])
             if not reading.cancelled():
-                reading.exception()  # whoever stopped here does not care
+                reading.exception()  # the reader that stopped here does not care
 
 
 async def _read(log: MetadataLog, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:

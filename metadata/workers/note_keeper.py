@@ -124,7 +124,7 @@ class NoteKeeper:
         self, key: ObjectKey, object_bytes: int | None
     ) -> tuple[Sequence[TopicIdPartition], Sequence[CommitNote]] | None:
         if object_bytes is not None and object_bytes < OBJECT_HEADER_BYTES:
-            object_bytes = None  # whoever handed the object over did not know it
+            object_bytes = None  # the owner that handed the object over did not know it
         try:
             partitions, notes = await self._reader.read_notes(key, object_bytes=object_bytes)
         except ObjectNotFound:

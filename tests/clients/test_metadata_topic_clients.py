@@ -76,7 +76,7 @@ def logged(broker: LiveBroker, partition: int) -> Sequence[MetadataRecordBatch]:
 
 
 def as_stored(batches: Sequence[MetadataRecordBatch]) -> list[StoredRecord]:
-    """What a consumer shall get from these batches."""
+    """What a consumer gets from these batches."""
     return [
         StoredRecord(offset, Record(None, value, (), batch.timestamp_ms))
         for batch in batches

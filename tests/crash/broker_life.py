@@ -733,7 +733,7 @@ class Lives:
 
 
 def _body(key: ObjectKey, size: int) -> BytesBody:
-    """What lies under `key`: of a WAL object enough that whoever deletes it can read its notes."""
+    """What lies under `key`: of a WAL object enough for its notes to be read when it is deleted."""
     if not key.startswith(WAL_PREFIX):
         return BytesBody(key.encode().ljust(size, b"."))
     entry = ChunkEntry(TopicIdPartition(DOOMED, 0), 0, size, 1, 0, 0, 0, -1, -1, -1, 0)

@@ -94,7 +94,7 @@ class Duel:
         return sum(line.hits("lose_response") + line.hits("status") for line in self.lines)
 
     async def leader(self, *among: Contender) -> PartitionCoordinator:
-        """Whoever leads; time passes as long as nobody does."""
+        """The one that leads; time passes as long as nobody does."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 for contender in among:

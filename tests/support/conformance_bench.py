@@ -309,7 +309,7 @@ class ConformanceBench:
     async def fail_over(self) -> None:
         """The leader dies, and another broker leads, which has a state of its own.
 
-        On the local log, that is whoever opens its directory next.
+        On the local log, that is the broker that opens its directory next.
         """
         old = self.life
         if not self.is_shared:

@@ -121,7 +121,7 @@ class Contender:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """A clean stop: whoever leads resigns."""
+        """A clean stop: a leader resigns."""
         self.go_on()
         self.task.cancel()
         try:

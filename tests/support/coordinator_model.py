@@ -191,7 +191,7 @@ class CoordinatorModel:
         self.grow_topic(topic.topic_id, topic.name, topic.partition_count)
 
     def grow_topic(self, topic_id: UUID, name: str, count: int) -> type[DisklessError] | None:
-        """The topic shall have `count` partitions; it is created if there is none."""
+        """The topic has `count` partitions from now on; it is created if there is none."""
         named = {known for known, topic in self.topics.items() if topic.name == name}
         if named != self.topics.keys() & {topic_id}:
             return TopicExists

@@ -45,7 +45,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Crash(Exception):
-    """Whoever runs dies here; what was done so far stays done."""
+    """The coordinator dies here; what was done so far stays done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

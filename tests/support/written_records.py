@@ -1,4 +1,4 @@
-"""Records as a test wrote them, for whoever looks for a timestamp inside of an extent."""
+"""Records as a test wrote them, to look for a timestamp inside of an extent."""
 
 from collections import defaultdict
 

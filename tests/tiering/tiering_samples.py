@@ -111,7 +111,7 @@ def expected_batches(
     timestamp_type: int = 0,
     log_append_time_ms: int = -1,
 ) -> list[ReadBatch]:
-    """What a consumer shall see of `batches`, from their description alone."""
+    """What a consumer sees of `batches`, from their description alone."""
     seen = []
     for batch in batches:
         by_broker = timestamp_type == LOG_APPEND_TIME

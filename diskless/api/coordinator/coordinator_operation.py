@@ -68,7 +68,7 @@ class RunningOperations:
             await asyncio.wait(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, _Answer], name: str) -> "asyncio.Task[_Answer]":
-        """Begin `work`; it goes on whoever waits for it."""
+        """Begin `work`; it goes on, waited for or not."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

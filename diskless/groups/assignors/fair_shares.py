@@ -3,11 +3,12 @@
 Partitions of topics with the same readers are interchangeable here; they are one *kind*, and only
 counts matter: how many of a kind a member has now, and gets. Finding the counts is a flow of
 partitions from kinds to members, whose cost is first the sum of the squares of what members get
-(the least sum is the evenest shares, whoever may read what), then the partitions that change hands.
+(the least sum is the evenest shares, whatever members may read), then the partitions that change
+hands.
 
     keep      everybody keeps what they have
-    place     what nobody has goes to whoever may have it and has least
-    level     whoever has least is given by whoever has most among those who can give directly
+    place     what nobody has goes to the member that may have it and has least
+    level     the member that has least is given by the one that has most of those that can give
     chain     the same over others in between: a gives to b, b gives something else to c
     settle    exchanges that leave everybody as much, and more of what they had
 

@@ -354,7 +354,7 @@ class ConsumerCore:
         answered = [effect for needed, effect in self._waiting if needed <= revision]
         self._waiting = [one for one in self._waiting if one[0] > revision]
         if isinstance(error, AppendTooLarge):
-            # Whoever made it too large: nobody else gives up because of it.
+            # Some member made it too large: no other one gives up because of it.
             error = unavailable(error)
         self.effects.extend(
             answered if error is None else [refused(one, error) for one in answered]

@@ -1,4 +1,4 @@
-"""Whoever lets go of a long list last, its items go a portion in each turn of the loop."""
+"""When a long list is let go of, its items go a portion in each turn of the loop."""
 
 import asyncio
 import weakref

@@ -116,7 +116,7 @@ async def test_time_in_which_the_loop_uses_no_processor_is_lag_and_no_stall() ->
     settings = LoopSettings(stall_warn_ms=WARN_MS)
     async with LoopWatch(settings, clock=SystemClock(), metrics=figures) as watch:
         watch.look()
-        time.sleep(WARN_MS * 3 / 1000)  # noqa: ASYNC251 - it is the loop that shall wait
+        time.sleep(WARN_MS * 3 / 1000)  # noqa: ASYNC251 - the loop has to wait
         watch.look()
         async with asyncio.timeout(DEADLINE_S):
             while max(figures.lags, default=0.0) < WARN_MS / 1000:  # noqa: ASYNC110

@@ -1,4 +1,4 @@
-"""The budget of request memory: nobody starves, whoever sends what in which order.
+"""The budget of request memory: nobody starves, whatever comes in which order.
 
 Over real pools and chain builders, since what they lend is what is counted.
 """

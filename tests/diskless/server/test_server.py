@@ -750,7 +750,7 @@ async def test_what_is_written_makes_room_long_before_it_is_answered():
 
 @on_both_loops
 async def test_unanswered_requests_are_memory_although_their_bytes_are_written():
-    """Small ones keep more than their bytes: an outage shall not pile them up without end."""
+    """Small ones keep more than their bytes: an outage does not pile them up without end."""
     async with running_broker(queued_max_request_bytes=2 << 20) as broker:
         broker.topics.add("t")
         broker.manager.hold = True

@@ -1,4 +1,4 @@
-"""What every coordinator promises to whoever asks it, as one suite of named cases.
+"""What every coordinator promises to its clients, as one suite of named cases.
 
     class TestSomeCoordinators(CoordinatorConformance):
         @pytest.fixture

@@ -309,7 +309,7 @@ async def test_an_entity_has_the_quotas_of_its_last_record(tmp_path: Path) -> No
         await replica.check()
         await replica.apply(ClientQuotasRecord(entity=one, quotas={}))
         assert replica.image.quotas == {other: {"a": 0.5}}
-        assert len(first) == 2, "who looks at the quotas shall not see them change under its hands"
+        assert len(first) == 2, "a reader of the quotas does not see them change under its hands"
         await replica.check()
         with pytest.raises(CorruptState, match="had none"):
             await replica.apply(ClientQuotasRecord(entity=one, quotas={}))
