@@ -86,8 +86,8 @@ class Api:
 
     key: int
     name: str
-    min_version: int
-    max_version: int
+    versions: range
+    """Those that are served."""
     flexible_from: int | None
     """The first version with compact lengths and tagged fields; None: none has them."""
     handler: Handler
@@ -100,7 +100,15 @@ class Api:
     """Begins only when its answer is the next one to be sent and the client reads: for answers
     that are large, or that wait for something. It is cancelled when the client goes."""
     answers_any_version: bool = False
-    """A version above `max_version` reaches the handler as well (ApiVersions)."""
+    """A version above the served ones reaches the handler as well (ApiVersions)."""
+
+    @property
+    def min_version(self) -> int:
+        return self.versions[0]
+
+    @property
+    def max_version(self) -> int:
+        return self.versions[-1]
 
     def is_flexible(self, version: int) -> bool:
         return self.flexible_from is not None and version >= self.flexible_from

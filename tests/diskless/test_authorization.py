@@ -519,7 +519,7 @@ async def test_every_api_asks_and_in_all_of_its_versions():
         served = {
             (api.key, version)
             for api in broker.apis
-            for version in range(api.min_version, api.max_version + 1)
+            for version in api.versions
             if api.name != "ApiVersions"
         }
     asked = {(case.key, version) for case in CASES for version in case.versions}

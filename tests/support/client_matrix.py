@@ -67,7 +67,9 @@ def as_old_as(broker: LiveBroker, release: str) -> Iterator[None]:
             key: (
                 api
                 if key == API_VERSIONS
-                else replace(api, max_version=min(api.max_version, known[key]))
+                else replace(
+                    api, versions=range(api.min_version, min(api.max_version, known[key]) + 1)
+                )
             )
             for key, api in served.items()
             if key in known and known[key] >= api.min_version

@@ -63,8 +63,7 @@ def api(registry: ApiRegistry) -> Api:
     return Api(
         key=KEY,
         name="ApiVersions",
-        min_version=0,
-        max_version=_MAX_VERSION,
+        versions=range(_MAX_VERSION + 1),
         flexible_from=3,
         handler=handle,
         answers_any_version=True,

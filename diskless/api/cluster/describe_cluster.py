@@ -50,11 +50,4 @@ def api(cluster: Cluster, access: Access) -> Api:
         }
         return (yield from encode_response(KEY, request.version, values))
 
-    return Api(
-        key=KEY,
-        name="DescribeCluster",
-        min_version=0,
-        max_version=1,
-        flexible_from=0,
-        handler=handle,
-    )
+    return Api(key=KEY, name="DescribeCluster", versions=range(2), flexible_from=0, handler=handle)

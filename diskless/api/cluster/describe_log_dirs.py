@@ -79,12 +79,7 @@ def api(cluster: Cluster, topics: TopicAdmin, stored: StoredPartitions, access: 
         )
 
     return Api(
-        key=KEY,
-        name="DescribeLogDirs",
-        min_version=1,
-        max_version=4,
-        flexible_from=2,
-        handler=handle,
+        key=KEY, name="DescribeLogDirs", versions=range(1, 5), flexible_from=2, handler=handle
     )
 
 

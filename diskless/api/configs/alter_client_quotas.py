@@ -59,12 +59,7 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
         return Deferred(altered(wanted), encode, None)
 
     return Api(
-        key=KEY,
-        name="AlterClientQuotas",
-        min_version=0,
-        max_version=1,
-        flexible_from=1,
-        handler=handle,
+        key=KEY, name="AlterClientQuotas", versions=range(2), flexible_from=1, handler=handle
     )
 
 

@@ -41,9 +41,7 @@ def api(topics: TopicAdmin, access: Access) -> Api:
         )
         return Deferred(altered, encode, None)
 
-    return Api(
-        key=KEY, name="AlterConfigs", min_version=0, max_version=2, flexible_from=2, handler=handle
-    )
+    return Api(key=KEY, name="AlterConfigs", versions=range(3), flexible_from=2, handler=handle)
 
 
 def _change_of(resource: Any) -> Change:

@@ -63,12 +63,7 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
         return (yield from encode_response(KEY, request.version, values))
 
     return Api(
-        key=KEY,
-        name="DescribeClientQuotas",
-        min_version=0,
-        max_version=1,
-        flexible_from=1,
-        handler=handle,
+        key=KEY, name="DescribeClientQuotas", versions=range(2), flexible_from=1, handler=handle
     )
 
 

@@ -106,12 +106,7 @@ def api(
         return (yield from encode_response(KEY, request.version, {"results": results}))
 
     return Api(
-        key=KEY,
-        name="DescribeConfigs",
-        min_version=1,
-        max_version=4,
-        flexible_from=4,
-        handler=handle,
+        key=KEY, name="DescribeConfigs", versions=range(1, 5), flexible_from=4, handler=handle
     )
 
 

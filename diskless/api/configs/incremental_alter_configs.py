@@ -49,10 +49,5 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
         return Deferred(altered, encode, None)
 
     return Api(
-        key=KEY,
-        name="IncrementalAlterConfigs",
-        min_version=0,
-        max_version=1,
-        flexible_from=1,
-        handler=handle,
+        key=KEY, name="IncrementalAlterConfigs", versions=range(2), flexible_from=1, handler=handle
     )

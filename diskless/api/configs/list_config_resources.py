@@ -50,10 +50,5 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
         return (yield from encode_response(KEY, request.version, answer))
 
     return Api(
-        key=KEY,
-        name="ListConfigResources",
-        min_version=0,
-        max_version=1,
-        flexible_from=0,
-        handler=handle,
+        key=KEY, name="ListConfigResources", versions=range(2), flexible_from=0, handler=handle
     )

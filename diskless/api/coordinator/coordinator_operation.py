@@ -126,8 +126,7 @@ def coordinator_api(
     return Api(
         key=operation.key,
         name=operation.name,
-        min_version=0,
-        max_version=0,
+        versions=range(1),
         flexible_from=0,
         handler=handle,
         is_advertised=operation.key < FIRST_OWN_KEY,

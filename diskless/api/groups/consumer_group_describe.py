@@ -56,12 +56,7 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
         return Deferred(gathered(groups.describe_consumer, rows.allowed), encode, None)
 
     return Api(
-        key=KEY,
-        name="ConsumerGroupDescribe",
-        min_version=0,
-        max_version=1,
-        flexible_from=0,
-        handler=handle,
+        key=KEY, name="ConsumerGroupDescribe", versions=range(2), flexible_from=0, handler=handle
     )
 
 

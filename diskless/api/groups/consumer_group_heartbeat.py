@@ -77,12 +77,7 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
         return Deferred(answer, encode, None)
 
     return Api(
-        key=KEY,
-        name="ConsumerGroupHeartbeat",
-        min_version=0,
-        max_version=1,
-        flexible_from=0,
-        handler=handle,
+        key=KEY, name="ConsumerGroupHeartbeat", versions=range(2), flexible_from=0, handler=handle
     )
 
 

@@ -35,6 +35,4 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
 
         return Deferred(gathered(groups.delete_group, rows.allowed), encode, None)
 
-    return Api(
-        key=KEY, name="DeleteGroups", min_version=0, max_version=2, flexible_from=2, handler=handle
-    )
+    return Api(key=KEY, name="DeleteGroups", versions=range(3), flexible_from=2, handler=handle)

@@ -45,14 +45,7 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
 
         return Deferred(gathered(groups.describe, rows.allowed), encode, None)
 
-    return Api(
-        key=KEY,
-        name="DescribeGroups",
-        min_version=0,
-        max_version=6,
-        flexible_from=5,
-        handler=handle,
-    )
+    return Api(key=KEY, name="DescribeGroups", versions=range(7), flexible_from=5, handler=handle)
 
 
 def _group(group: DescribedGroup, version: int, operations: int) -> Fields:

@@ -45,14 +45,7 @@ def api(cluster: Cluster, groups: GroupCoordinator, access: Access) -> Api:
         values: Fields = {"coordinators": answers} if is_batched else next(answers)
         return (yield from encode_response(KEY, request.version, values))
 
-    return Api(
-        key=KEY,
-        name="FindCoordinator",
-        min_version=0,
-        max_version=6,
-        flexible_from=3,
-        handler=handle,
-    )
+    return Api(key=KEY, name="FindCoordinator", versions=range(7), flexible_from=3, handler=handle)
 
 
 def _answer(

@@ -32,6 +32,4 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             )
         return (yield from encode_response(KEY, request.version, {"error_code": kafka_code(error)}))
 
-    return Api(
-        key=KEY, name="Heartbeat", min_version=0, max_version=4, flexible_from=4, handler=handle
-    )
+    return Api(key=KEY, name="Heartbeat", versions=range(5), flexible_from=4, handler=handle)

@@ -71,6 +71,4 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             return (yield from encode(JoinedGroup(error=refused)))
         return Deferred(groups.join(join, request.client), encode, None)
 
-    return Api(
-        key=KEY, name="JoinGroup", min_version=0, max_version=9, flexible_from=6, handler=handle
-    )
+    return Api(key=KEY, name="JoinGroup", versions=range(10), flexible_from=6, handler=handle)

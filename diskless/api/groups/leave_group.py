@@ -71,6 +71,4 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             return (yield from encode(refused))
         return Deferred(left(asked.group_id, leaving), encode, None)
 
-    return Api(
-        key=KEY, name="LeaveGroup", min_version=0, max_version=5, flexible_from=4, handler=handle
-    )
+    return Api(key=KEY, name="LeaveGroup", versions=range(6), flexible_from=4, handler=handle)

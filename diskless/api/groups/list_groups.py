@@ -46,6 +46,4 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             }
         return (yield from encode_response(KEY, request.version, values))
 
-    return Api(
-        key=KEY, name="ListGroups", min_version=0, max_version=5, flexible_from=3, handler=handle
-    )
+    return Api(key=KEY, name="ListGroups", versions=range(6), flexible_from=3, handler=handle)

@@ -89,6 +89,4 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
 
         return Deferred((yield from started_in_portions(committed, rows.allowed)), encode_all, None)
 
-    return Api(
-        key=KEY, name="OffsetCommit", min_version=2, max_version=9, flexible_from=8, handler=handle
-    )
+    return Api(key=KEY, name="OffsetCommit", versions=range(2, 10), flexible_from=8, handler=handle)

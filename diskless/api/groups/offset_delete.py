@@ -57,11 +57,4 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             return (yield from encode(group_refused or ()))
         return Deferred(groups.delete_offsets(asked.group_id, rows.allowed), encode, None)
 
-    return Api(
-        key=KEY,
-        name="OffsetDelete",
-        min_version=0,
-        max_version=0,
-        flexible_from=None,
-        handler=handle,
-    )
+    return Api(key=KEY, name="OffsetDelete", versions=range(1), flexible_from=None, handler=handle)

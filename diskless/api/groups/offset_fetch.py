@@ -82,9 +82,7 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
         found = gathered(lambda group: fetched(group, refused, request.client), wanted)
         return Deferred(found, encode, None)
 
-    return Api(
-        key=KEY, name="OffsetFetch", min_version=1, max_version=9, flexible_from=6, handler=handle
-    )
+    return Api(key=KEY, name="OffsetFetch", versions=range(1, 10), flexible_from=6, handler=handle)
 
 
 def _partitions(topics: Sequence[Any] | None) -> Steps[Sequence[tuple[str, int]] | None]:

@@ -47,6 +47,4 @@ def api(groups: GroupCoordinator, access: Access) -> Api:
             return (yield from encode(SyncedGroup(error=refused)))
         return Deferred(groups.sync(sync), encode, None)
 
-    return Api(
-        key=KEY, name="SyncGroup", min_version=0, max_version=5, flexible_from=4, handler=handle
-    )
+    return Api(key=KEY, name="SyncGroup", versions=range(6), flexible_from=4, handler=handle)

@@ -91,9 +91,7 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
             return (yield from encode(()))
         return Deferred(deleted(wanted), encode, None)
 
-    return Api(
-        key=KEY, name="DeleteRecords", min_version=0, max_version=2, flexible_from=2, handler=handle
-    )
+    return Api(key=KEY, name="DeleteRecords", versions=range(3), flexible_from=2, handler=handle)
 
 
 def _outcome(

@@ -68,12 +68,7 @@ def api(topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
         return Deferred(found, encode, None)
 
     return Api(
-        key=KEY,
-        name="DescribeProducers",
-        min_version=0,
-        max_version=0,
-        flexible_from=0,
-        handler=handle,
+        key=KEY, name="DescribeProducers", versions=range(1), flexible_from=0, handler=handle
     )
 
 

@@ -86,8 +86,7 @@ def api(
     return Api(
         key=KEY,
         name="Fetch",
-        min_version=VERSIONS[0],
-        max_version=VERSIONS[-1],
+        versions=VERSIONS,
         flexible_from=FLEXIBLE_FROM,
         handler=handle,
         starts_in_turn=True,

@@ -42,11 +42,4 @@ def api(producer_ids: ProducerIds, access: Access) -> Api:
             return (yield from refuse(refused))
         return Deferred(producer_ids.allocate_producer_id(), encode, refuse)
 
-    return Api(
-        key=KEY,
-        name="InitProducerId",
-        min_version=0,
-        max_version=5,
-        flexible_from=2,
-        handler=handle,
-    )
+    return Api(key=KEY, name="InitProducerId", versions=range(6), flexible_from=2, handler=handle)

@@ -70,9 +70,7 @@ def api(manager: ReplicaManager, access: Access) -> Api:
         isolation = getattr(asked, "isolation_level", READ_UNCOMMITTED)
         return Deferred(_answer(manager, rows.allowed, isolation, request), encode, refuse)
 
-    return Api(
-        key=KEY, name="ListOffsets", min_version=1, max_version=9, flexible_from=6, handler=handle
-    )
+    return Api(key=KEY, name="ListOffsets", versions=range(1, 10), flexible_from=6, handler=handle)
 
 
 def topic_of(partition: ListOffsetsPartition) -> str:

@@ -82,12 +82,7 @@ def api(manager: ReplicaManager, access: Access) -> Api:
         return Deferred(found, encode, refuse)
 
     return Api(
-        key=KEY,
-        name="OffsetForLeaderEpoch",
-        min_version=2,
-        max_version=4,
-        flexible_from=4,
-        handler=handle,
+        key=KEY, name="OffsetForLeaderEpoch", versions=range(2, 5), flexible_from=4, handler=handle
     )
 
 

@@ -104,8 +104,7 @@ def api(manager: ReplicaManager, topics: TopicAdmin, quotas: QuotaEnforcer, acce
     return Api(
         key=KEY,
         name="Produce",
-        min_version=3,
-        max_version=13,
+        versions=range(3, 14),
         flexible_from=9,
         handler=handle,
         advertised_min_version=0,

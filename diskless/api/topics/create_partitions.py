@@ -77,14 +77,7 @@ def api(topics: TopicAdmin, access: Access) -> Api:
             return (yield from encode([None] * len(growths)))
         return Deferred(grown(growths), encode, None)
 
-    return Api(
-        key=KEY,
-        name="CreatePartitions",
-        min_version=0,
-        max_version=3,
-        flexible_from=2,
-        handler=handle,
-    )
+    return Api(key=KEY, name="CreatePartitions", versions=range(4), flexible_from=2, handler=handle)
 
 
 def _row(name: str, error: DisklessError | None) -> Fields:

@@ -87,9 +87,7 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
             return (yield from encode(wanted))
         return Deferred(_create(topics, wanted), encode, None)
 
-    return Api(
-        key=KEY, name="CreateTopics", min_version=2, max_version=7, flexible_from=5, handler=handle
-    )
+    return Api(key=KEY, name="CreateTopics", versions=range(2, 8), flexible_from=5, handler=handle)
 
 
 async def _create(topics: TopicAdmin, wanted: Sequence[CreateTopic]) -> Sequence[_Outcome]:

@@ -62,9 +62,7 @@ def api(topics: TopicAdmin, access: Access) -> Api:
             return (yield from encode({}))
         return Deferred(deleted(doomed), encode, None)
 
-    return Api(
-        key=KEY, name="DeleteTopics", min_version=1, max_version=6, flexible_from=4, handler=handle
-    )
+    return Api(key=KEY, name="DeleteTopics", versions=range(1, 7), flexible_from=4, handler=handle)
 
 
 def _row(

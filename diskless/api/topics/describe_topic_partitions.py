@@ -77,12 +77,7 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
         return (yield from encode_response(KEY, request.version, values))
 
     return Api(
-        key=KEY,
-        name="DescribeTopicPartitions",
-        min_version=0,
-        max_version=0,
-        flexible_from=0,
-        handler=handle,
+        key=KEY, name="DescribeTopicPartitions", versions=range(1), flexible_from=0, handler=handle
     )
 
 

@@ -85,9 +85,7 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
             return create_then_answer(request, asked, wanted, hidden, refused, creations)
         return (yield from _reply(cluster, topics, access, request, asked, wanted, hidden, refused))
 
-    return Api(
-        key=KEY, name="Metadata", min_version=0, max_version=13, flexible_from=9, handler=handle
-    )
+    return Api(key=KEY, name="Metadata", versions=range(14), flexible_from=9, handler=handle)
 
 
 def _asked_topics(version: int, asked: Any) -> Steps[list[_Asked] | None]:

@@ -37,7 +37,7 @@ class Rig(asyncio.ReadTransport):
         pool = BufferPool(LIMIT)
         self.account = RequestBudget(LIMIT, pool, lambda _: None).open("a", lambda: None)
         api = Api(
-            key=18, name="Any", min_version=0, max_version=0, flexible_from=None, handler=_nothing,
+            key=18, name="Any", versions=range(1), flexible_from=None, handler=_nothing,
             reads_frame=True,
         )  # fmt: skip
         self.receiver = FrameReceiver(

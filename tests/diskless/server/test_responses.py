@@ -43,7 +43,7 @@ class Rig:
 
     def slot(self, handler: Any = None, *, starts_in_turn: bool = False) -> Slot:
         api = Api(
-            key=0, name="Any", min_version=0, max_version=0, flexible_from=None, handler=handler,
+            key=0, name="Any", versions=range(1), flexible_from=None, handler=handler,
             starts_in_turn=starts_in_turn,
         )  # fmt: skip
         slot = Slot(api, 0, len(self.queue), 0.0)

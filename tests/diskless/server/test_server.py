@@ -342,8 +342,7 @@ def _with(handler: Any) -> ApiRegistry:
             Api(
                 key=UNSERVED_KEY,
                 name="Broken",
-                min_version=0,
-                max_version=0,
+                versions=range(1),
                 flexible_from=None,
                 handler=handler,
             )
@@ -415,8 +414,7 @@ def private_api(answer: Callable[[Request], Awaitable[Reply]]) -> Api:
     return Api(
         key=10_000,
         name="Private",
-        min_version=0,
-        max_version=0,
+        versions=range(1),
         flexible_from=None,
         handler=answer,
         is_advertised=False,
