@@ -1,11 +1,10 @@
-"""KIP-848 groups through librdkafka: sharing, going on, patterns, and coming from classic groups.
+"""KIP-848 groups through librdkafka: sharing, patterns, and coming from classic groups.
+
+What they have in common with classic groups is in test_groups.
 
 How often members send heartbeats is the broker's to say; here it is ten times a second.
 """
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -103,51 +102,6 @@ def test_members_come_and_go_and_every_partition_is_read_by_one_of_them(
     stop(group[3], *more)
 
 
-def test_a_member_that_is_killed_loses_its_partitions_after_its_session(
-    broker: LiveBroker, topic: str, members: Group
-) -> None:
-    produce(broker, topic, range(40))
-    script = (
-        "import sys\n"
-        "from confluent_kafka import Consumer\n"
-        "settings = {'bootstrap.servers': sys.argv[1], 'group.id': 'g',\n"
-        "    'group.protocol': 'consumer', 'auto.offset.reset': 'earliest',\n"
-        "    'enable.auto.commit': False}\n"
-        "consumer = Consumer(settings)\n"
-        "consumer.subscribe([sys.argv[2]])\n"
-        "while True:\n"
-        "    message = consumer.poll(0.1)\n"
-        "    if message is not None and message.error() is None:\n"
-        "        print('reads', flush=True)\n"
-    )
-    command = [sys.executable, "-c", script, broker.bootstrap, topic]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
-        assert victim.stdout is not None
-        assert victim.stdout.readline() == b"reads\n"
-        heir = members.start(broker, topic)
-        until(lambda: len(heir.assigned) == 2, "the partitions to be shared")
-        victim.send_signal(signal.SIGKILL)
-    until(lambda: heir.assigned == ALL, "the heir to have all partitions")
-    until(lambda: {*values(heir)} == {*range(40)}, "the heir to read everything")
-    stop(heir)
-
-
-def test_a_static_member_comes_back_to_its_partitions_and_the_others_hear_nothing(
-    broker: LiveBroker, topic: str, members: Group
-) -> None:
-    produce(broker, topic, range(4))
-    other = members.start(broker, topic, group_instance_id="other")
-    first = members.start(broker, topic, group_instance_id="mine")
-    until(lambda: shared(other, first), "the partitions to be shared")
-    mine, rebalances = set(first.assigned), other.rebalances
-    stop(first)
-    second = members.start(broker, topic, group_instance_id="mine")
-    until(lambda: second.assigned == mine, "the static member to have what it had")
-    assert other.rebalances == rebalances
-    assert other.assigned == ALL - mine
-    stop(other, second)
-
-
 # -- topics
 
 
@@ -180,23 +134,6 @@ def test_new_partitions_are_read_and_a_topic_that_comes_again_from_its_beginning
 
 
 # -- going on
-
-
-def test_a_group_goes_on_where_it_was_after_the_broker_restarted(
-    tmp_path: Path, topic: str, members: Group
-) -> None:
-    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
-        produce(broker, topic, range(100))
-        first = members.start(broker, topic)
-        until(lambda: len(first.read) == 100, "all records")
-        stop(first)
-    with LiveBroker(tmp_path / "data", SETTINGS) as broker:
-        produce(broker, topic, range(100, 120))
-        second = members.start(broker, topic)
-        until(lambda: len(second.read) == 20, "the new records")
-        stop(second)
-    assert values(first) == [*range(100)]
-    assert values(second) == [*range(100, 120)]
 
 
 def test_members_go_on_without_a_rebalance_when_the_broker_comes_back(

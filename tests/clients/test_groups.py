@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +29,7 @@ from tests.support.group_members import (
     MEMBERS,
     AioKafkaMember,
     ConfluentMember,
+    ConsumerProtocolMember,
     CooperativeMember,
     Group,
     KafkaPythonMember,
@@ -53,10 +54,17 @@ SETTINGS: Final = {
     "num.partitions": "4",
     "group.initial.rebalance.delay.ms": "300",
     "group.min.session.timeout.ms": "100",
+    "group.consumer.min.heartbeat.interval.ms": "1",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.min.session.timeout.ms": "1",
+    "group.consumer.session.timeout.ms": "3000",
 }
 ALL: Final = {0, 1, 2, 3}
 
 each_member = pytest.mark.parametrize("member", MEMBERS, ids=lambda kind: kind.__name__)
+each_protocol = pytest.mark.parametrize(
+    "member", [*MEMBERS, ConsumerProtocolMember], ids=lambda kind: kind.__name__
+)
 
 
 @pytest.fixture(
@@ -135,16 +143,27 @@ def test_members_of_all_clients_share_a_group(
     stop(*group)
 
 
+@pytest.mark.parametrize(
+    ("heirs_kind", "settings"),
+    [
+        (ConfluentMember, ["session.timeout.ms=1000", "heartbeat.interval.ms=100"]),
+        (ConsumerProtocolMember, ["group.protocol=consumer"]),
+    ],
+)
 def test_a_member_that_is_killed_loses_its_partitions_after_its_session(
-    one_broker: LiveBroker, topic: str, members: Group
+    one_broker: LiveBroker,
+    topic: str,
+    members: Group,
+    heirs_kind: StartMember,
+    settings: Sequence[str],
 ) -> None:
     produce(one_broker, topic, range(40))
     script = (
         "import sys\n"
         "from confluent_kafka import Consumer\n"
         "settings = {'bootstrap.servers': sys.argv[1], 'group.id': 'g',\n"
-        "    'session.timeout.ms': 1000, 'heartbeat.interval.ms': 100,\n"
-        "    'auto.offset.reset': 'earliest', 'enable.auto.commit': False}\n"
+        "    'auto.offset.reset': 'earliest', 'enable.auto.commit': False,\n"
+        "    **dict(pair.split('=') for pair in sys.argv[3:])}\n"
         "consumer = Consumer(settings)\n"
         "consumer.subscribe([sys.argv[2]])\n"
         "while True:\n"
@@ -152,11 +171,11 @@ def test_a_member_that_is_killed_loses_its_partitions_after_its_session(
         "    if message is not None and message.error() is None:\n"
         "        print('reads', flush=True)\n"
     )
-    command = [sys.executable, "-c", script, one_broker.bootstrap, topic]
+    command = [sys.executable, "-c", script, one_broker.bootstrap, topic, *settings]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
         assert victim.stdout is not None
         assert victim.stdout.readline() == b"reads\n"
-        heir = members.start(one_broker, topic, ConfluentMember)
+        heir = members.start(one_broker, topic, heirs_kind)
         until(lambda: len(heir.assigned) == 2, "the partitions to be shared")
         victim.send_signal(signal.SIGKILL)
     until(lambda: heir.assigned == ALL, "the heir to have all partitions")
@@ -164,7 +183,9 @@ def test_a_member_that_is_killed_loses_its_partitions_after_its_session(
     stop(heir)
 
 
-@pytest.mark.parametrize("member", [ConfluentMember, CooperativeMember, KafkaPythonMember])
+@pytest.mark.parametrize(
+    "member", [ConfluentMember, CooperativeMember, KafkaPythonMember, ConsumerProtocolMember]
+)
 def test_a_static_member_comes_back_to_its_partitions_and_the_others_hear_nothing(
     one_broker: LiveBroker, topic: str, member: StartMember, members: Group
 ) -> None:
@@ -187,7 +208,7 @@ def test_a_static_member_comes_back_to_its_partitions_and_the_others_hear_nothin
 # -- going on
 
 
-@each_member
+@each_protocol
 def test_a_group_goes_on_where_it_was_after_the_broker_restarted(
     tmp_path: Path, settings: dict[str, str], topic: str, member: StartMember, members: Group
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.jvm import KafkaTools
 from tests.support.kafka_commands import check_quiet
-from tests.support.stock_clients import Record, StoredRecord
+from tests.support.stock_clients import Record, Sending, StockClient, StoredRecord
 
 
 def scenario(
@@ -34,8 +34,8 @@ def scenario(
     return json.loads(finished.lines[-1])
 
 
-class JavaKafka:
-    """kafka-clients of one version: a `StockClient`."""
+class JavaKafka(StockClient):
+    """kafka-clients of one version."""
 
     def __init__(self, tools: KafkaTools) -> None:
         self.tools = tools
@@ -44,24 +44,16 @@ class JavaKafka:
     def can_send(self, record: Record) -> bool:
         return record.timestamp_ms >= 0
 
-    def produce(
-        self,
-        bootstrap: str,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        idempotent: bool = False,
-        acks: int = -1,
+    def send(
+        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
     ) -> list[int]:
         offsets: list[int] = scenario(
             self.tools,
-            *("produce", bootstrap, topic, str(partition)),
+            *("produce", bootstrap, topic, str(how.partition)),
             stdin=b"\n".join(_line(record) for record in records),
-            compression_type=codec,
-            enable_idempotence=str(idempotent).lower(),
-            acks=str(acks),
+            compression_type=how.codec,
+            enable_idempotence=str(how.idempotent).lower(),
+            acks=str(how.acks),
             linger_ms="5",
         )
         return offsets

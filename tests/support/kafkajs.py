@@ -21,7 +21,14 @@ from typing import Any, Final
 import pytest
 
 from tests.support.group_members import Member
-from tests.support.stock_clients import TIMEOUT_S, Headers, Record, StoredRecord
+from tests.support.stock_clients import (
+    TIMEOUT_S,
+    Headers,
+    Record,
+    Sending,
+    StockClient,
+    StoredRecord,
+)
 
 __all__ = ["KafkaJs", "KafkaJsError", "KafkaJsMember", "NodeProcess", "node_process"]
 
@@ -157,7 +164,7 @@ def grouped(headers: Headers) -> Headers:
     return tuple((name, value) for wanted in names for name, value in headers if name == wanted)
 
 
-class KafkaJs:
+class KafkaJs(StockClient):
     """kafkajs as a stock client. It reads as a member of a group; there is no other way."""
 
     name = "kafkajs"
@@ -170,16 +177,8 @@ class KafkaJs:
             value is not None for _, value in record.headers
         )
 
-    def produce(
-        self,
-        bootstrap: str,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        idempotent: bool = False,
-        acks: int = -1,
+    def send(
+        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
     ) -> list[int]:
         sent = [
             {
@@ -194,11 +193,11 @@ class KafkaJs:
             "produce",
             bootstrap=bootstrap,
             topic=topic,
-            partition=partition,
+            partition=how.partition,
             records=sent,
-            codec=codec,
-            acks=acks,
-            idempotent=idempotent,
+            codec=how.codec,
+            acks=how.acks,
+            idempotent=how.idempotent,
         )
         return offsets
 

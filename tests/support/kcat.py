@@ -14,7 +14,14 @@ from typing import Final
 
 import pytest
 
-from tests.support.stock_clients import TIMEOUT_S, Headers, Record, StoredRecord
+from tests.support.stock_clients import (
+    TIMEOUT_S,
+    Headers,
+    Record,
+    Sending,
+    StockClient,
+    StoredRecord,
+)
 
 __all__ = ["Kcat", "kcat_or_skip"]
 
@@ -32,7 +39,7 @@ def kcat_or_skip() -> "Kcat":
     return Kcat(command)
 
 
-class Kcat:
+class Kcat(StockClient):
     """librdkafka behind a command line, in the version that came with it."""
 
     name = "kcat"
@@ -60,16 +67,8 @@ class Kcat:
             return bool(record.key)
         return record.key is not None or bool(record.value)
 
-    def produce(
-        self,
-        bootstrap: str,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        idempotent: bool = False,
-        acks: int = -1,
+    def send(
+        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
     ) -> list[int]:
         """The times of records are not sent, and offsets not told: all -1."""
         # Headers, and whether what is empty is null, go for a whole run.
@@ -77,9 +76,10 @@ class Kcat:
         for (headers, with_null), run in runs:
             self.run(
                 bootstrap,
-                *("-P", "-t", topic, "-p", str(partition), "-z", codec),
+                *("-P", "-t", topic, "-p", str(how.partition), "-z", how.codec),
                 *("-K", FIELD.decode(), "-D", END.decode()),
-                *("-X", f"acks={acks}", "-X", f"enable.idempotence={str(idempotent).lower()}"),
+                *("-X", f"acks={how.acks}"),
+                *("-X", f"enable.idempotence={str(how.idempotent).lower()}"),
                 *(["-Z"] if with_null else []),
                 *_header_options(headers),
                 stdin=b"".join(_line(record) for record in run),

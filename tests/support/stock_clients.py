@@ -7,8 +7,9 @@ spelling are here and nowhere else. Everything blocks and has a deadline.
 import asyncio
 import logging
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
@@ -39,6 +40,7 @@ __all__ = [
     "PythonTopicPartition",
     "RebalanceInProgressError",
     "Record",
+    "Sending",
     "StockClient",
     "StoredRecord",
     "broker_api_versions",
@@ -80,40 +82,48 @@ class StoredRecord(NamedTuple):
     record: Record
 
 
-class StockClient(Protocol):
+class Sending(NamedTuple):
+    """Where records go, and how."""
+
+    partition: int = 0
+    codec: str = "none"
+    idempotent: bool = False
+    acks: int = -1
+
+
+class StockClient(ABC):
     """One client library."""
 
     name: str
 
+    @abstractmethod
     def can_send(self, record: Record) -> bool:
         """Whether its interface allows the record; any of them can read all of them."""
-        ...
 
     def produce(
-        self,
-        bootstrap: str,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        idempotent: bool = False,
-        acks: int = -1,
+        self, bootstrap: str, topic: str, records: Sequence[Record], **how: Any
     ) -> list[int]:
         """Send all; the offsets that the acknowledgements named. Without acks they mean nothing.
 
-        Raises an exception of the client when a record is refused.
+        `how` has the fields of `Sending`. Raises an exception of the client when a record is
+        refused.
         """
-        ...
+        return self.send(bootstrap, topic, records, Sending(**how))
 
+    @abstractmethod
+    def send(
+        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
+    ) -> list[int]:
+        """The same."""
+
+    @abstractmethod
     def read(
         self, bootstrap: str, topic: str, count: int, *, partition: int = 0, offset: int = 0
     ) -> list[StoredRecord]:
         """`count` records from `offset` on. Fails when they do not come."""
-        ...
 
 
-class ConfluentKafka:
+class ConfluentKafka(StockClient):
     """librdkafka."""
 
     name = "confluent-kafka"
@@ -121,25 +131,17 @@ class ConfluentKafka:
     def can_send(self, record: Record) -> bool:
         return True
 
-    def produce(
-        self,
-        bootstrap: str,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        idempotent: bool = False,
-        acks: int = -1,
+    def send(
+        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
     ) -> list[int]:
         offsets = [-1] * len(records)
         errors: list[KafkaError] = []
         producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
-                "compression.type": codec,
-                "enable.idempotence": idempotent,
-                "acks": acks,
+                "compression.type": how.codec,
+                "enable.idempotence": how.idempotent,
+                "acks": how.acks,
                 "linger.ms": 5,
                 "logger": QUIET,
             }
@@ -159,7 +161,7 @@ class ConfluentKafka:
                 topic,
                 record.value,
                 record.key,
-                partition,
+                how.partition,
                 on_delivery=delivered(number),
                 timestamp=record.timestamp_ms,
                 headers=list(record.headers),
@@ -184,7 +186,7 @@ class ConfluentKafka:
         return found
 
 
-class KafkaPython:
+class KafkaPython(StockClient):
     """kafka-python."""
 
     name = "kafka-python"
@@ -192,22 +194,14 @@ class KafkaPython:
     def can_send(self, record: Record) -> bool:
         return _has_key_or_value(record) and all(value is not None for _, value in record.headers)
 
-    def produce(
-        self,
-        bootstrap: str,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        idempotent: bool = False,
-        acks: int = -1,
+    def send(
+        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
     ) -> list[int]:
         producer = KafkaProducer(
             bootstrap_servers=bootstrap,
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=idempotent,
-            acks="all" if acks == -1 else acks,
+            compression_type=None if how.codec == "none" else how.codec,
+            enable_idempotence=how.idempotent,
+            acks="all" if how.acks == -1 else how.acks,
             linger_ms=5,
         )
         try:
@@ -217,7 +211,7 @@ class KafkaPython:
                     record.value,
                     record.key,
                     headers=list(record.headers),
-                    partition=partition,
+                    partition=how.partition,
                     timestamp_ms=record.timestamp_ms,
                 )
                 for record in records
@@ -247,7 +241,7 @@ class KafkaPython:
         ]
 
 
-class AioKafka:
+class AioKafka(StockClient):
     """aiokafka."""
 
     name = "aiokafka"
@@ -255,25 +249,17 @@ class AioKafka:
     def can_send(self, record: Record) -> bool:
         return _has_key_or_value(record)
 
-    def produce(
-        self,
-        bootstrap: str,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: str = "none",
-        idempotent: bool = False,
-        acks: int = -1,
+    def send(
+        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
     ) -> list[int]:
         async def work() -> list[int]:
             async with (
                 asyncio.timeout(TIMEOUT_S),
                 AIOKafkaProducer(
                     bootstrap_servers=bootstrap,
-                    compression_type=None if codec == "none" else codec,
-                    enable_idempotence=idempotent,
-                    acks="all" if acks == -1 else acks,
+                    compression_type=None if how.codec == "none" else how.codec,
+                    enable_idempotence=how.idempotent,
+                    acks="all" if how.acks == -1 else how.acks,
                     linger_ms=5,
                 ) as producer,
             ):
@@ -282,7 +268,7 @@ class AioKafka:
                         topic,
                         record.value,
                         record.key,
-                        partition,
+                        how.partition,
                         record.timestamp_ms,
                         list(record.headers),
                     )

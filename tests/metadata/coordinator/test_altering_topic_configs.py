@@ -1,7 +1,7 @@
 """Altering a topic's configs at the coordinator: what is set is replaced, once, by who saw it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -15,17 +15,6 @@ from tests.support.coordinator_bench import (
     running_coordinator,
 )
 from wal.errors import CommitFailed, UnknownTopicId
-
-
-@pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
-async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
-    async with running_coordinator(tmp_path, log) as running:
-        yield running
 
 
 def alter(

@@ -4,10 +4,6 @@ What clients are promised is in the suite beside (coordinator_conformance.py).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from metadata.operations import (
     EARLIEST_TIMESTAMP,
@@ -19,17 +15,9 @@ from metadata.operations import (
 )
 from tests.support.coordinator_bench import (
     CoordinatorBench,
-    MemoryMetadataLog,
     batch,
-    running_coordinator,
 )
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[CoordinatorBench]:
-    async with running_coordinator(tmp_path, MemoryMetadataLog()) as running:
-        yield running
 
 
 def spans(extents: object) -> list[tuple[int, int]]:

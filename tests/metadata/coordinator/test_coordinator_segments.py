@@ -28,11 +28,6 @@ from wal.errors import Rejected, UnknownPartition
 
 
 @pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
 async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
     settings = CoordinatorSettings(segment_bytes=1_000)
     async with running_coordinator(tmp_path, log, settings=settings) as running:

@@ -1,22 +1,9 @@
 """Who wants to know when topics are others hears of it, and of nothing else."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from metadata.operations import CreatePartitions
 from tests.support.coordinator_bench import (
     CoordinatorBench,
-    MemoryMetadataLog,
-    running_coordinator,
 )
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[CoordinatorBench]:
-    async with running_coordinator(tmp_path, MemoryMetadataLog()) as running:
-        yield running
 
 
 async def test_topics_that_come_grow_and_go_are_heard_of_when_they_can_be_read(

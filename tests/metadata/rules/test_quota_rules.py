@@ -1,6 +1,6 @@
 """Quotas of clients at the coordinator: changes by key, durable, and only so many entities."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,17 +23,6 @@ from wal.errors import CommitFailed, DisklessError, PolicyViolation
 USER: QuotaEntity = (("user", "u"),)
 CLIENT: QuotaEntity = (("client-id", "c"),)
 DEFAULT: QuotaEntity = (("client-id", None), ("user", "u"))
-
-
-@pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
-async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
-    async with running_coordinator(tmp_path, log) as running:
-        yield running
 
 
 def alter(entity: QuotaEntity, **changes: float | None) -> AlterClientQuotas:

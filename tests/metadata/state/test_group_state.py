@@ -82,11 +82,6 @@ def at(place: TopicIdPartition, offset: int, commit_ms: int = 0, **more: Any) ->
 
 
 @pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
 async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
     """Afterwards the rows are what the records make of them, and sound."""
     async with running_coordinator(tmp_path / "state", log) as running:

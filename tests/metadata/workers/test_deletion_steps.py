@@ -23,11 +23,6 @@ from wal.errors import CommitFailed, OffsetOutOfRange, UnknownPartition
 
 
 @pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
 async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
     async with running_coordinator(tmp_path, log) as running:
         yield running

@@ -23,11 +23,6 @@ SETTINGS = CoordinatorSettings(producer_expiration_ms=EXPIRATION_MS, producer_ca
 
 
 @pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
 async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
     async with running_coordinator(tmp_path, log, settings=SETTINGS) as running:
         yield running

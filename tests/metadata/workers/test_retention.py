@@ -28,11 +28,6 @@ DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
 async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
     async with running_coordinator(tmp_path, log) as running:
         yield running

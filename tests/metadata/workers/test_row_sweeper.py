@@ -1,7 +1,6 @@
 """Sweeping what deleted topics left behind, by a worker that retries."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,17 +25,6 @@ assert ROWS % FILES == 0
 
 NOT_COALESCED = 600_000
 """Bytes of a batch of which no two make one row."""
-
-
-@pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
-async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
-    async with running_coordinator(tmp_path, log) as running:
-        yield running
 
 
 async def count(bench: CoordinatorBench, table: str) -> int:
