@@ -6,8 +6,30 @@ NumPy's memory is not written before it is filled, and its copies give the lock 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+
+BLOCK_BYTES: Final = 4096
+"""What addresses, offsets and lengths are multiples of where a disk reads or writes memory itself.
+"""
+
+
+def aligned_buffer(length_bytes: int) -> memoryview:
+    """As `unset_buffer`, from an address that is a multiple of BLOCK_BYTES."""
+    memory = np.empty(length_bytes + BLOCK_BYTES, np.uint8)
+    start = -_address(memory) % BLOCK_BYTES
+    return memory[start : start + length_bytes].data
+
+
+def is_aligned(view: memoryview) -> bool:
+    """Whether `view` starts at a multiple of BLOCK_BYTES."""
+    return _address(np.frombuffer(view, np.uint8)) % BLOCK_BYTES == 0
+
+
+def _address(memory: npt.NDArray[np.uint8]) -> int:
+    return int(memory.__array_interface__["data"][0])
 
 
 def joined_copy(views: Sequence[memoryview]) -> memoryview:

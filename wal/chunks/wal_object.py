@@ -48,7 +48,7 @@ Source: KIP-1164, "WAL files"; the format is ours.
 
 import asyncio
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, Self
@@ -70,6 +70,7 @@ from wal.columns import Int64s, tuples
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import CorruptBatch, CorruptChunk, CorruptObject
+from wal.private_copy import BLOCK_BYTES, aligned_buffer
 from wal.records.record_batch import CRC_START, MAGIC_V2, parse_header, verify_crc
 from wal.stores.object_store import ObjectStore
 from wal.ulid import ULID_CHARS
@@ -187,14 +188,15 @@ class WalObjectBody:
         return self._plan.object_bytes
 
     def fragments(self) -> Iterator[Buffer]:
-        """Header, batches in pieces of up to 1 MiB out of one buffer, footer; blocks on the disk.
+        """The object in pieces of one buffer, whole blocks but for the last; blocks on the disk.
 
         Raises: CorruptChunk naming file and position, StorageFailed.
         """
-        yield self._plan.header
+        plan = self._plan
         with self._chunk.open_data() as data:
-            yield from read_checked(data, self._chunk.data_path, self._plan.batches)
-        yield self._plan.footer
+            yield from read_checked(
+                data, self._chunk.data_path, plan.batches, plan.header, plan.footer
+            )
 
 
 class _Wanted(NamedTuple):
@@ -206,30 +208,56 @@ class _Wanted(NamedTuple):
     crc: int
 
 
-def read_checked(data: DataFile, path: str, batches: ChunkBatches) -> Iterator[memoryview]:
-    """The bytes of `batches` back to back, in pieces of one reused buffer.
+def read_checked(
+    data: DataFile, path: str, batches: ChunkBatches, header: bytes = b"", footer: bytes = b""
+) -> Iterator[memoryview]:
+    """`header`, the bytes of `batches` back to back, `footer`, in pieces of one reused buffer.
 
-    Small batches are gathered, and checked before they are handed out. A batch larger than the
-    buffer comes in several pieces, and the check of its end raises before the last one.
-    Raises: CorruptChunk.
+    The buffer starts at a block of memory, and the pieces are whole blocks but for the last: a
+    store can write them past the page cache. Batches are checked before they are handed out. One
+    larger than the buffer comes in several pieces, and the check of its end raises before the last
+    one. Raises: CorruptChunk.
     """
     fields = [batches.rows[name].tolist() for name in _WANTED_FIELDS]
     wanted = tuples(_Wanted, *fields)
-    buffer = memoryview(bytearray(min(READ_BYTES_MAX, sum(fields[1]))))
+    total = len(header) + sum(fields[1]) + len(footer)
+    buffer = aligned_buffer(min(READ_BYTES_MAX, total))
+    filled = len(header)
+    buffer[:filled] = header
     first = 0
     while first < len(wanted):
-        size = wanted[first].length_bytes
-        if size > len(buffer):
-            yield from _read_large(data, path, wanted[first], buffer)
-            first += 1
-            continue
-        last = first + 1
+        size, last = filled, first
         while last < len(wanted) and size + wanted[last].length_bytes <= len(buffer):
             size += wanted[last].length_bytes
             last += 1
-        _read_small(data, path, wanted[first:last], buffer)
-        yield buffer[:size]
-        first = last
+        if last > first:
+            _read_small(data, path, wanted[first:last], buffer[filled:size])
+            filled, first = size, last
+        elif filled < BLOCK_BYTES:
+            filled = yield from _read_large(data, path, wanted[first], buffer, filled)
+            first += 1
+        else:
+            filled = yield from _whole_blocks(buffer, filled)
+    rest = memoryview(footer)
+    while filled + len(rest) > len(buffer):
+        part = len(buffer) - filled
+        buffer[filled:] = rest[:part]
+        rest = rest[part:]
+        yield buffer
+        filled = 0
+    buffer[filled : filled + len(rest)] = rest
+    yield buffer[: filled + len(rest)]
+
+
+def _whole_blocks(buffer: memoryview, filled: int) -> Generator[memoryview, None, int]:
+    """Hand out what is in the buffer but for the last block, which moves to its start.
+
+    Returns the bytes that are left.
+    """
+    whole = filled - filled % BLOCK_BYTES
+    yield buffer[:whole]
+    buffer[: filled - whole] = buffer[whole:filled]
+    return filled - whole
 
 
 def _read_small(data: DataFile, path: str, wanted: Sequence[_Wanted], buffer: memoryview) -> None:
@@ -252,13 +280,17 @@ def _read_small(data: DataFile, path: str, wanted: Sequence[_Wanted], buffer: me
 
 
 def _read_large(
-    data: DataFile, path: str, batch: _Wanted, buffer: memoryview
-) -> Iterator[memoryview]:
+    data: DataFile, path: str, batch: _Wanted, buffer: memoryview, filled: int
+) -> Generator[memoryview, None, int]:
+    """A batch larger than the buffer, which holds `filled` bytes; returns those left in it."""
     offset, length, leader_epoch, expected = batch
     crc = 0
     done = 0
     while done < length:
-        piece = buffer[: min(len(buffer), length - done)]
+        if filled == len(buffer):
+            yield buffer
+            filled = 0
+        piece = buffer[filled : filled + length - done]
         _read_exactly(data, path, piece, offset + done)
         if done == 0:
             if piece[:CRC_START] != head_of(length, leader_epoch, expected):
@@ -266,10 +298,11 @@ def _read_large(
             crc = crc32c(piece[CRC_START:])
         else:
             crc = crc32c(piece, crc)
+        filled += len(piece)
         done += len(piece)
-        if done == length and crc != expected:
-            raise _rotten(path, batch)
-        yield piece
+    if crc != expected:
+        raise _rotten(path, batch)
+    return filled
 
 
 def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) -> None:

@@ -3,11 +3,14 @@
 A put (wal/stores/file_store.py) writes its body to a new file in `<root>/.diskless-puts/<owner>/`,
 durably, before it gives it a name. Nothing below `.diskless-puts` is an object.
 
-The pages of a written draft leave the page cache: its writer has the bytes locally, and pages that
-stay mean new ones for every object. Where free memory was never touched before, as on a young
-virtual machine, that alone made a put of 8 MiB cost 10 to 20 ms of CPU instead of 3. Reading the
-file back would only compare the page cache with itself; what an object holds is checked by the
-checksums in it.
+A large draft is written past the page cache (O_DIRECT): the disk takes the bytes from where the
+body has them, and 8 MiB cost 1.1 ms of CPU instead of 2.5. That goes for fragments of whole blocks
+in memory that starts at a block, which are those of a WAL object but for its end. From the first
+other fragment on, and where the file system does not know that way, a draft is written as any file.
+Its pages leave the page cache then: its writer has the bytes locally, and pages that stay mean new
+ones for every object. Where free memory was never touched before, as on a young virtual machine,
+that alone made a put of 8 MiB cost 10 to 20 ms of CPU instead of 3. Reading the file back would
+only compare the page cache with itself; what an object holds is checked by the checksums in it.
 
 The owner directories exist so that what a crash left over can be told from what another live
 process is writing: an owner holds a `flock` on its directory while it lives, and opening the store
@@ -31,6 +34,7 @@ from wal.errors import (
     ObjectStoreUnavailable,
     Rejected,
 )
+from wal.private_copy import BLOCK_BYTES, is_aligned
 from wal.stores.object_store import Buffer, ObjectBody
 
 REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -39,6 +43,9 @@ _BUFFERS_PER_WRITE_MAX: Final = 1024  # IOV_MAX of Linux and macOS
 # Below this, copying a fragment is cheaper than a system call of its own.
 _SMALL_FRAGMENT_BYTES: Final = 16 * 1024
 _COMPARE_BYTES: Final = 1024 * 1024
+_DIRECT_BYTES_MIN: Final = 1024 * 1024
+"""Measured: below, setting up the transfers costs what the copies cost that it saves."""
+_O_DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
 class Drafts:
@@ -52,6 +59,7 @@ class Drafts:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._lock_fd: int | None = None
+        self._may_be_direct = sync and bool(_O_DIRECT)
 
     def open(self) -> None:
         """Make and lock our staging directory; with the first put, so that readers need no write
@@ -114,14 +122,23 @@ class Drafts:
         with ExitStack() as closing:
             closing.callback(os.close, fd)
             written = 0
+            is_direct = expected >= _DIRECT_BYTES_MIN and self._may_be_direct and _go_direct(fd)
             for buffers in _gathered(body):
                 check_in_time()
                 written += sum(len(buffer) for buffer in buffers)
                 if written > expected:
                     break
                 try:
+                    if is_direct:
+                        buffers = _write_blocks(fd, buffers)
+                        if buffers:
+                            _end_direct(fd)
+                            is_direct = False
                     _write_fully(fd, buffers)
                 except OSError as error:
+                    if is_direct and error.errno == errno.EINVAL:
+                        # The flag was taken, these writes are not; the next put knows.
+                        self._may_be_direct = False
                     raise unavailable(key, error) from error
             if written != expected:
                 raise CorruptObject(
@@ -176,6 +193,28 @@ def _gathered(body: ObjectBody) -> Iterator[Sequence[Buffer]]:
             group = []
     if group:
         yield group
+
+
+def _go_direct(fd: int) -> bool:
+    """Write past the page cache from now on; False where the file system cannot."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | _O_DIRECT)
+    except OSError:
+        return False
+    return True
+
+
+def _end_direct(fd: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_O_DIRECT)
+
+
+def _write_blocks(fd: int, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Write whole blocks of the first buffer; returns what is left. Raises: OSError."""
+    view = memoryview(buffers[0])
+    whole = len(view) - len(view) % BLOCK_BYTES if is_aligned(view) else 0
+    if whole:
+        _write_fully(fd, [view[:whole]])
+    return [view[whole:], *buffers[1:]] if whole < len(view) or len(buffers) > 1 else ()
 
 
 def _as_bytes(fragment: Buffer) -> memoryview:

@@ -40,6 +40,7 @@ from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.errors import ChunkLost, CorruptChunk, CorruptObject, ObjectNotFound
+from wal.private_copy import BLOCK_BYTES, is_aligned
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody
 
@@ -108,7 +109,7 @@ async def test_an_index_larger_than_the_guess_is_read_whole(
 
 
 def test_a_body_can_be_read_again_from_its_start(tmp_path: Path) -> None:
-    chunk = chunk_of(tmp_path, MIXED)
+    chunk = chunk_of(tmp_path, [(A0, batch_bytes(bytes(READ_BYTES_MAX // 2)))] * 5)
     body = WalObjectBody(chunk, chunk.plan)
     half_read = iter(body.fragments())
     next(half_read)
@@ -134,9 +135,21 @@ def test_pieces_are_bounded_and_add_up(tmp_path: Path, lengths: list[int]) -> No
     expected = b"".join(batches[position][1] for position in chunk.plan.positions)
     pieces = []
     for fragment in WalObjectBody(chunk, chunk.plan).fragments():
-        assert len(fragment) <= READ_BYTES_MAX or fragment is chunk.plan.footer
+        assert len(fragment) <= READ_BYTES_MAX
+        assert is_aligned(memoryview(fragment))
         pieces.append(bytes(fragment))
+    assert not any(len(piece) % BLOCK_BYTES for piece in pieces[:-1])
     assert b"".join(pieces) == chunk.plan.header + expected + chunk.plan.footer
+
+
+def test_a_footer_larger_than_the_buffer_comes_in_whole_blocks_too(tmp_path: Path) -> None:
+    batches = [(A0, batch_bytes(b"%d" % number)) for number in range(READ_BYTES_MAX // 70)]
+    chunk = chunk_of(tmp_path, batches)
+    assert len(chunk.plan.footer) > READ_BYTES_MAX
+    pieces = [bytes(piece) for piece in WalObjectBody(chunk, chunk.plan).fragments()]
+    assert not any(len(piece) % BLOCK_BYTES for piece in pieces[:-1])
+    data = b"".join(data for _, data in batches)
+    assert b"".join(pieces) == chunk.plan.header + data + chunk.plan.footer
 
 
 class CountingFile:

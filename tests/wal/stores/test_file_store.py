@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from wal.errors import (
     Rejected,
     UploadOutcomeUnknown,
 )
+from wal.private_copy import BLOCK_BYTES, aligned_buffer
 from wal.stores.file_store import BlockingFileStore, FileStore, FileStoreSettings
 from wal.stores.object_store import STAGING_DIRECTORY, Buffer, BytesBody
 
@@ -191,6 +194,104 @@ def test_a_file_that_is_shorter_than_what_was_written_is_noticed(
             with pytest.raises(ObjectStoreUnavailable, match="wrote 1000 bytes, it has 999"):
                 store.put(KEY, BytesBody(bytes(1000)))
         store.put(KEY, BytesBody(bytes(1000)))
+
+
+class Pieces:
+    """A large body in pieces that lie at `shift` in memory that starts at a block."""
+
+    def __init__(self, *lengths: int, shift: int = 0) -> None:
+        self.length_bytes = sum(lengths)
+        self.content = random.Random(5).randbytes(self.length_bytes)
+        self._lengths = lengths
+        self._shift = shift
+
+    def fragments(self) -> Iterable[Buffer]:
+        buffer = aligned_buffer(self._shift + max(self._lengths))
+        position = 0
+        for length in self._lengths:
+            piece = buffer[self._shift : self._shift + length]
+            piece[:] = self.content[position : position + length]
+            yield piece
+            position += length
+
+
+MIB = 1 << 20
+LARGE_BODIES = [
+    Pieces(MIB, MIB),
+    Pieces(MIB, MIB, 5),
+    Pieces(MIB, BLOCK_BYTES, MIB, BLOCK_BYTES + 1),
+    Pieces(MIB, 100, MIB, 3 * BLOCK_BYTES),
+    Pieces(100, 2 * MIB),
+    Pieces(MIB, MIB + 7, shift=8),
+    Pieces(MIB - 1, 20_000),
+]
+
+
+@pytest.mark.parametrize("body", LARGE_BODIES)
+@pytest.mark.parametrize("flag", ["taken", "refused"])
+def test_a_large_object_is_stored_whatever_its_pieces_are_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: Pieces, flag: str
+) -> None:
+    if flag == "refused":
+        real = fcntl.fcntl
+
+        def without(fd: int, command: int, argument: int = 0) -> int:
+            if command == fcntl.F_SETFL and argument & os.O_DIRECT:
+                raise OSError(errno.EINVAL, "no such way")
+            return real(fd, command, argument)
+
+        monkeypatch.setattr(fcntl, "fcntl", without)
+    with blocking_store(tmp_path) as store:
+        store.put(KEY, body)
+        assert store.get(KEY) == body.content
+        store.put(KEY, body)
+        assert drafts(tmp_path) == []
+
+
+def test_whole_blocks_of_a_large_object_go_past_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = os.open(tmp_path / "probe", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.fcntl(probe, fcntl.F_SETFL, os.O_DIRECT)
+    except OSError:
+        pytest.skip("the file system of the tests has no O_DIRECT")
+    finally:
+        os.close(probe)
+    writes: list[tuple[int, bool]] = []
+    real = os.writev
+
+    def noted(fd: int, buffers: list[memoryview]) -> int:
+        written = real(fd, buffers)
+        writes.append((written, bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)))
+        return written
+
+    monkeypatch.setattr(os, "writev", noted)
+    with blocking_store(tmp_path) as store:
+        store.put(KEY, Pieces(MIB, MIB, 5 * BLOCK_BYTES + 10))
+        assert writes == [(MIB, True), (MIB, True), (5 * BLOCK_BYTES, True), (10, False)]
+        writes.clear()
+        store.put(ObjectKey("wal/00/small"), Pieces(BLOCK_BYTES))
+        assert writes == [(BLOCK_BYTES, False)]
+
+
+def test_a_file_system_that_takes_the_flag_and_not_the_writes_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.writev
+
+    def refusing(fd: int, buffers: list[memoryview]) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "not so")
+        return real(fd, buffers)
+
+    body = Pieces(MIB, MIB)
+    with blocking_store(tmp_path) as store:
+        monkeypatch.setattr(os, "writev", refusing)
+        with suppress(ObjectStoreUnavailable):
+            store.put(KEY, body)
+        store.put(KEY, body)
+        assert store.get(KEY) == body.content
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_live_one_writes_is_not(
