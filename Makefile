@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help run demo check test test-all lint format bench conformance storms localstack-start localstack-stop clean
+.PHONY: help run demo check test test-all lint format bench bench-page conformance storms localstack-start localstack-stop clean
 .PHONY: check-format check-code check-types check-layers bytecode
 
 VENV := .venv
@@ -47,6 +47,7 @@ help:
 	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
 	@echo '                        BENCH=peers compares with Kafka (from Maven Central) and klite (with Go,'
 	@echo '                        or KLITE=/path/of/its/binary), which no other group needs'
+	@echo '  make bench-page       write the last figures into docs/performance.md, and draw them'
 	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/reports/conformance.md.'
 	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'
 	@echo
@@ -121,6 +122,9 @@ format: $(DEV_INSTALLED)
 bench: $(DEV_INSTALLED) bytecode
 	@scripts/need-java
 	@$(BIN)/python -m bench $(BENCH)
+
+bench-page: $(DEV_INSTALLED)
+	@$(BIN)/python -m bench.page
 
 # Theirs is not kept here: each suite comes from a checkout or an unpacked release of its project.
 conformance: $(DEV_INSTALLED) bytecode

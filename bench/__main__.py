@@ -6,7 +6,6 @@ Some groups have a name together: `coordinator` is all that measures the coordin
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from bench.connections import run_connections
@@ -23,14 +22,13 @@ from bench.memory import run_memory
 from bench.peers import run_peers
 from bench.purgatory import run_purgatory
 from bench.puts import run_puts
-from bench.report import Report
+from bench.report import RESULTS, Report
 from bench.retention import run_retention
 from bench.roll import run_roll
 from bench.slopes import run_slopes
 from bench.slow_store import run_slow_store
 from bench.throughput import run_produce
 
-RESULTS: Final = Path("build/bench.json")
 ALL: Final = "all"
 
 GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
@@ -85,7 +83,7 @@ def main() -> int:
     expanded = [name for group in wanted for name in TOGETHER.get(group, [group])]
     for name in dict.fromkeys(expanded):
         groups[name](report)
-        report.write(RESULTS)
+        report.write()
     report.print()
     print(f"written to {RESULTS}")
     return 0

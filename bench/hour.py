@@ -1,8 +1,8 @@
 """Group `hour`: what an hour of 1 MB/s leaves behind, and what everything takes that walks over it.
 
 The hour is produced at full speed. Small batches that go round the partitions, and chunks of
-64 KiB, make objects as small as a slow producer's, with a few rows each. Then the same directory is
-restarted, verified, scanned for orphans and rolled.
+128 KiB, make small objects with a few rows each. Then the same directory is restarted, verified,
+scanned for orphans and rolled.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from metadata.state.schema import BATCHES
 from metadata.state.state import STATE_FILE
 
 HOUR_BYTES: Final = 3_600_000_000
-CHUNK_BYTES: Final = 64 << 10
+CHUNK_BYTES: Final = 128 << 10
 BATCH_RECORDS: Final = 15
 RECORD_BYTES: Final = 1024
 PARTITIONS: Final = 12

@@ -11,13 +11,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-_WIDTH_OF_A_FILE = 200
+RESULTS: Final = Path("build/bench.json")
+BOUNDS: Final = Path("build/bench-bounds.json")
+"""The bounds of these figures: some depend on what else was measured in the run."""
+
+_WIDTH_OF_A_FILE: Final = 200
 _COMPARE = {"≥": operator.ge, "≤": operator.le}
 
 
@@ -105,14 +109,10 @@ class Report:
             )
         self._console.print(table)
 
-    def write(self, path: Path) -> None:
-        """Merge into `path`, so that one group run alone keeps the others' figures."""
-        known: dict[str, float] = {}
-        if path.exists():
-            known = json.loads(path.read_text())
-        known.update(self.as_mapping())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+    def write(self) -> None:
+        """Merge into the files, so that one group run alone keeps the others' figures."""
+        _merge(RESULTS, self.as_mapping())
+        _merge(BOUNDS, {figure.key: figure.bound for figure in self.figures if figure.bound})
 
     def as_mapping(self) -> Mapping[str, float]:
         values: dict[str, float] = {}
@@ -123,3 +123,10 @@ class Report:
                 values[f"{figure.key}_low"] = round(low, 6)
                 values[f"{figure.key}_high"] = round(high, 6)
         return values
+
+
+def _merge(path: Path, values: Mapping[str, float] | Mapping[str, str]) -> None:
+    known: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
+    known.update(values)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(known, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
