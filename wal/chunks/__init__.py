@@ -2,8 +2,8 @@
 
 - `buffer`: reference-counted fragments between socket and disk
 - `write_loop`: the one task that appends to chunks, and when they rotate
-- `chunk`: the two files of one chunk; `chunk_batches`: its batches as rows of bytes; `chunk_scan`:
-  reads them back
+- `chunk`: the two files of one chunk; `chunk_scan`: reads them back; `chunk_batches`: batches as
+  rows, and their bytes
 - `chunk_directory`: all chunks of a broker, their recovery, and files that serve again;
   `sealed_chunk`: one that takes no more appends; `quarantine`: chunks with damage
 - `uploader`: sealed chunks into the store, then to the coordinator

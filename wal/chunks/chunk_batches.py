@@ -1,4 +1,4 @@
-"""The batches of a chunk as rows of bytes, from the append to the layout of their object.
+"""The batches of a chunk as rows, from the append to the object; and their bytes, read and checked.
 
 A chunk holds up to thousands of batches. The writer makes one row of 80 bytes for each of them,
 which its .idx file keeps (wal/chunks/chunk.py); rows that were just written and rows that recovery
@@ -15,17 +15,19 @@ length, leader epoch, magic and the CRC. A row knows them all, so a flipped bit 
 """
 
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
 import numpy as np
 
 from wal.batch_extents import BatchExtents
-from wal.columns import Columns, Int64s, Rows, row_type
+from wal.columns import Columns, Int64s, Rows, row_type, tuples
 from wal.coordinates import TopicIdPartition
 from wal.crc import crc32c
+from wal.errors import CorruptChunk
+from wal.private_copy import BLOCK_BYTES, aligned_buffer
 from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2
 
 INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxq")
@@ -42,6 +44,10 @@ INDEX_ROW: Final = row_type(INDEX_ENTRY, _ENTRY_FIELDS)
 _ROW: Final = row_type(BATCH_ROW, f"{_ENTRY_FIELDS} leader_epoch zeros")
 
 _ROW_BYTES: Final = np.dtype(f"V{BATCH_ROW.size}")
+
+READ_BYTES_MAX: Final = 1 << 20
+"""The buffer of one upload; also the largest piece of an object's body."""
+_WANTED_FIELDS: Final = ("byte_offset", "length_bytes", "leader_epoch", "crc")
 
 _HEAD: Final = struct.Struct(">qiibI")
 assert _HEAD.size == CRC_START
@@ -189,3 +195,128 @@ _LOOKED_AT: Final = [
     for name in ChunkEntry._fields
 ]
 _LOOKED_AT.insert(1, "partition")
+
+
+class DataFile(Protocol):
+    """An open .data file, as the FD cache hands it out."""
+
+    def pread_into(self, buffer: memoryview, offset: int) -> int: ...
+
+
+class _Wanted(NamedTuple):
+    """What `read_checked` must know of a batch."""
+
+    offset: int
+    length_bytes: int
+    leader_epoch: int
+    crc: int
+
+
+def read_checked(
+    data: DataFile, path: str, batches: ChunkBatches, header: bytes = b"", footer: bytes = b""
+) -> Iterator[memoryview]:
+    """`header`, the bytes of `batches` back to back, `footer`, in pieces of one reused buffer.
+
+    The buffer starts at a block of memory, and the pieces are whole blocks but for the last: a
+    store can write them past the page cache. Batches are checked before they are handed out. One
+    larger than the buffer comes in several pieces, and the check of its end raises before the last
+    one. Raises: CorruptChunk.
+    """
+    fields = [batches.rows[name].tolist() for name in _WANTED_FIELDS]
+    wanted = tuples(_Wanted, *fields)
+    total = len(header) + sum(fields[1]) + len(footer)
+    buffer = aligned_buffer(min(READ_BYTES_MAX, total))
+    filled = len(header)
+    buffer[:filled] = header
+    first = 0
+    while first < len(wanted):
+        size, last = filled, first
+        while last < len(wanted) and size + wanted[last].length_bytes <= len(buffer):
+            size += wanted[last].length_bytes
+            last += 1
+        if last > first:
+            _read_small(data, path, wanted[first:last], buffer[filled:size])
+            filled, first = size, last
+        elif filled < BLOCK_BYTES:
+            filled = yield from _read_large(data, path, wanted[first], buffer, filled)
+            first += 1
+        else:
+            filled = yield from _whole_blocks(buffer, filled)
+    rest = memoryview(footer)
+    while filled + len(rest) > len(buffer):
+        part = len(buffer) - filled
+        buffer[filled:] = rest[:part]
+        rest = rest[part:]
+        yield buffer
+        filled = 0
+    buffer[filled : filled + len(rest)] = rest
+    yield buffer[: filled + len(rest)]
+
+
+def _whole_blocks(buffer: memoryview, filled: int) -> Generator[memoryview, None, int]:
+    """Hand out what is in the buffer but for the last block, which moves to its start.
+
+    Returns the bytes that are left.
+    """
+    whole = filled - filled % BLOCK_BYTES
+    yield buffer[:whole]
+    buffer[: filled - whole] = buffer[whole:filled]
+    return filled - whole
+
+
+def _read_small(data: DataFile, path: str, wanted: Sequence[_Wanted], buffer: memoryview) -> None:
+    """Fill `buffer` with `wanted`, one read per run of neighbours in the file, and check them."""
+    filled = run_start = 0
+    run_offset = wanted[0].offset
+    for offset, length, _, _ in wanted:
+        if offset != run_offset + filled - run_start:
+            _read_exactly(data, path, buffer[run_start:filled], run_offset)
+            run_start, run_offset = filled, offset
+        filled += length
+    _read_exactly(data, path, buffer[run_start:filled], run_offset)
+    start = 0
+    for batch in wanted:
+        _, length, leader_epoch, crc = batch
+        end = start + length
+        if not is_intact(buffer[start:end], length, leader_epoch, crc):
+            raise _rotten(path, batch)
+        start = end
+
+
+def _read_large(
+    data: DataFile, path: str, batch: _Wanted, buffer: memoryview, filled: int
+) -> Generator[memoryview, None, int]:
+    """A batch larger than the buffer, which holds `filled` bytes; returns those left in it."""
+    offset, length, leader_epoch, expected = batch
+    crc = 0
+    done = 0
+    while done < length:
+        if filled == len(buffer):
+            yield buffer
+            filled = 0
+        piece = buffer[filled : filled + length - done]
+        _read_exactly(data, path, piece, offset + done)
+        if done == 0:
+            if piece[:CRC_START] != head_of(length, leader_epoch, expected):
+                raise _rotten(path, batch)
+            crc = crc32c(piece[CRC_START:])
+        else:
+            crc = crc32c(piece, crc)
+        filled += len(piece)
+        done += len(piece)
+    if crc != expected:
+        raise _rotten(path, batch)
+    return filled
+
+
+def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) -> None:
+    try:
+        count = data.pread_into(buffer, offset)
+    except OSError as error:
+        raise CorruptChunk(f"{path}: unreadable at byte {offset}: {error}") from error
+    if count != len(buffer):
+        raise CorruptChunk(f"{path}: ends before byte {offset + len(buffer)}")
+
+
+def _rotten(path: str, batch: _Wanted) -> CorruptChunk:
+    return CorruptChunk(f"{path}: the batch at byte {batch.offset} fails its CRC")

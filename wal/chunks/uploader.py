@@ -42,10 +42,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from wal.chunks.chunk_batches import ChunkBatches
+from wal.chunks.chunk_batches import ChunkBatches, read_checked
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk
-from wal.chunks.wal_object import WalObjectBody, read_checked
+from wal.chunks.wal_object import WalObjectBody
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
 from wal.errors import (

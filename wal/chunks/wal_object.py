@@ -48,7 +48,7 @@ Source: KIP-1164, "WAL files"; the format is ours.
 
 import asyncio
 import struct
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, Self
@@ -60,18 +60,18 @@ from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import (
     INDEX_ENTRY,
     INDEX_ROW,
+    READ_BYTES_MAX,
     ChunkBatches,
     ChunkEntry,
-    head_of,
-    is_intact,
+    DataFile,
+    read_checked,
 )
 from wal.chunks.object_notes import NO_NOTES, ObjectNotes, decode_notes
-from wal.columns import Int64s, tuples
+from wal.columns import Int64s
 from wal.coordinates import BatchExtent, ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
-from wal.errors import CorruptBatch, CorruptChunk, CorruptObject
-from wal.private_copy import BLOCK_BYTES, aligned_buffer
-from wal.records.record_batch import CRC_START, MAGIC_V2, parse_header, verify_crc
+from wal.errors import CorruptBatch, CorruptObject
+from wal.records.record_batch import MAGIC_V2, parse_header, verify_crc
 from wal.stores.object_store import ObjectStore
 from wal.ulid import ULID_CHARS
 
@@ -89,10 +89,7 @@ TRAILER_END: Final = struct.Struct(">I8s")
 TRAILER_BYTES: Final = TRAILER.size + TRAILER_END.size
 assert TRAILER_BYTES == 32
 
-READ_BYTES_MAX: Final = 1 << 20
-"""The buffer of one upload; also the largest fragment of a body."""
 _TAIL_GUESS_BYTES: Final = 64 << 10
-_WANTED_FIELDS: Final = ("byte_offset", "length_bytes", "leader_epoch", "crc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +156,6 @@ def plan_wal_object(
     return ObjectLayout.of(entries, excluded).plan(identity, notes)
 
 
-class DataFile(Protocol):
-    """An open .data file, as the FD cache hands it out."""
-
-    def pread_into(self, buffer: memoryview, offset: int) -> int: ...
-
-
 class ChunkData(Protocol):
     """The bytes a body is read from: a sealed chunk."""
 
@@ -197,125 +188,6 @@ class WalObjectBody:
             yield from read_checked(
                 data, self._chunk.data_path, plan.batches, plan.header, plan.footer
             )
-
-
-class _Wanted(NamedTuple):
-    """What `read_checked` must know of a batch."""
-
-    offset: int
-    length_bytes: int
-    leader_epoch: int
-    crc: int
-
-
-def read_checked(
-    data: DataFile, path: str, batches: ChunkBatches, header: bytes = b"", footer: bytes = b""
-) -> Iterator[memoryview]:
-    """`header`, the bytes of `batches` back to back, `footer`, in pieces of one reused buffer.
-
-    The buffer starts at a block of memory, and the pieces are whole blocks but for the last: a
-    store can write them past the page cache. Batches are checked before they are handed out. One
-    larger than the buffer comes in several pieces, and the check of its end raises before the last
-    one. Raises: CorruptChunk.
-    """
-    fields = [batches.rows[name].tolist() for name in _WANTED_FIELDS]
-    wanted = tuples(_Wanted, *fields)
-    total = len(header) + sum(fields[1]) + len(footer)
-    buffer = aligned_buffer(min(READ_BYTES_MAX, total))
-    filled = len(header)
-    buffer[:filled] = header
-    first = 0
-    while first < len(wanted):
-        size, last = filled, first
-        while last < len(wanted) and size + wanted[last].length_bytes <= len(buffer):
-            size += wanted[last].length_bytes
-            last += 1
-        if last > first:
-            _read_small(data, path, wanted[first:last], buffer[filled:size])
-            filled, first = size, last
-        elif filled < BLOCK_BYTES:
-            filled = yield from _read_large(data, path, wanted[first], buffer, filled)
-            first += 1
-        else:
-            filled = yield from _whole_blocks(buffer, filled)
-    rest = memoryview(footer)
-    while filled + len(rest) > len(buffer):
-        part = len(buffer) - filled
-        buffer[filled:] = rest[:part]
-        rest = rest[part:]
-        yield buffer
-        filled = 0
-    buffer[filled : filled + len(rest)] = rest
-    yield buffer[: filled + len(rest)]
-
-
-def _whole_blocks(buffer: memoryview, filled: int) -> Generator[memoryview, None, int]:
-    """Hand out what is in the buffer but for the last block, which moves to its start.
-
-    Returns the bytes that are left.
-    """
-    whole = filled - filled % BLOCK_BYTES
-    yield buffer[:whole]
-    buffer[: filled - whole] = buffer[whole:filled]
-    return filled - whole
-
-
-def _read_small(data: DataFile, path: str, wanted: Sequence[_Wanted], buffer: memoryview) -> None:
-    """Fill `buffer` with `wanted`, one read per run of neighbours in the file, and check them."""
-    filled = run_start = 0
-    run_offset = wanted[0].offset
-    for offset, length, _, _ in wanted:
-        if offset != run_offset + filled - run_start:
-            _read_exactly(data, path, buffer[run_start:filled], run_offset)
-            run_start, run_offset = filled, offset
-        filled += length
-    _read_exactly(data, path, buffer[run_start:filled], run_offset)
-    start = 0
-    for batch in wanted:
-        _, length, leader_epoch, crc = batch
-        end = start + length
-        if not is_intact(buffer[start:end], length, leader_epoch, crc):
-            raise _rotten(path, batch)
-        start = end
-
-
-def _read_large(
-    data: DataFile, path: str, batch: _Wanted, buffer: memoryview, filled: int
-) -> Generator[memoryview, None, int]:
-    """A batch larger than the buffer, which holds `filled` bytes; returns those left in it."""
-    offset, length, leader_epoch, expected = batch
-    crc = 0
-    done = 0
-    while done < length:
-        if filled == len(buffer):
-            yield buffer
-            filled = 0
-        piece = buffer[filled : filled + length - done]
-        _read_exactly(data, path, piece, offset + done)
-        if done == 0:
-            if piece[:CRC_START] != head_of(length, leader_epoch, expected):
-                raise _rotten(path, batch)
-            crc = crc32c(piece[CRC_START:])
-        else:
-            crc = crc32c(piece, crc)
-        filled += len(piece)
-        done += len(piece)
-    if crc != expected:
-        raise _rotten(path, batch)
-    return filled
-
-
-def _read_exactly(data: DataFile, path: str, buffer: memoryview, offset: int) -> None:
-    try:
-        count = data.pread_into(buffer, offset)
-    except OSError as error:
-        raise CorruptChunk(f"{path}: unreadable at byte {offset}: {error}") from error
-    if count != len(buffer):
-        raise CorruptChunk(f"{path}: ends before byte {offset + len(buffer)}")
-
-
-def _rotten(path: str, batch: _Wanted) -> CorruptChunk:
-    return CorruptChunk(f"{path}: the batch at byte {batch.offset} fails its CRC")
 
 
 class WalObjectHeader(NamedTuple):

@@ -21,18 +21,16 @@ from tests.support.write_path import (
     sealed,
 )
 from wal.chunks.chunk import ChunkIdentity
-from wal.chunks.chunk_batches import ChunkEntry
+from wal.chunks.chunk_batches import READ_BYTES_MAX, ChunkEntry, read_checked
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.wal_object import (
     INDEX_ENTRY,
     OBJECT_HEADER_BYTES,
-    READ_BYTES_MAX,
     TRAILER_BYTES,
     WalObjectBody,
     WalObjectReader,
     footer_bytes,
     plan_wal_object,
-    read_checked,
     read_footer,
     read_header,
 )
