@@ -27,9 +27,5 @@ class NotedFacts:
 
     def floor(self, partition: TopicIdPartition) -> Floor | None:
         """Returns how far the log of a partition is known to reach, and where it begins."""
-        # In this order, and never the start above: each only goes up, in between too.
-        log_start = self._replicas.log_start_offset(partition)
-        high_watermark = self._replicas.high_watermark(partition)
-        if log_start is None or high_watermark is None:
-            return None
-        return Floor(high_watermark, min(log_start, high_watermark))
+        state = self._replicas.partition_state(partition)
+        return None if state is None else Floor(state.high_watermark, state.log_start_offset)

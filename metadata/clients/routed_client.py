@@ -49,6 +49,7 @@ from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
 from metadata.replica.replica import CommitListener, Replica
 from metadata.rules.files import permuted_owners
+from metadata.state.image import PartitionState
 from metadata.state.producer_rows import StoredProducer, producers_of
 from wal.clock import Clock, Sleep
 from wal.coordinates import TopicIdPartition
@@ -124,20 +125,14 @@ class RoutedClient(Coordinator):
         """All of them, as far as this broker has heard; another mapping after every change."""
         return self._local.catalogue.client_quotas()
 
-    def high_watermark(self, partition: TopicIdPartition) -> int | None:
+    def partition_state(self, partition: TopicIdPartition) -> PartitionState | None:
         """As this broker's replica has it; None when it knows no such partition."""
         replica = self._replica_of(partition)
-        return None if replica is None else replica.high_watermark(partition)
-
-    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
-        """As this broker's replica has it; None when it knows no such partition."""
-        replica = self._replica_of(partition)
-        return None if replica is None else replica.log_start_offset(partition)
+        return None if replica is None else replica.image.partitions.get(partition)
 
     def live_bytes(self, partition: TopicIdPartition) -> int | None:
         """Size of a partition's live data, as this broker's replica has it; None: unknown."""
-        replica = self._replica_of(partition)
-        state = None if replica is None else replica.image.partitions.get(partition)
+        state = self.partition_state(partition)
         return None if state is None else state.live_bytes
 
     def subscribe(self, listener: CommitListener) -> None:
