@@ -59,6 +59,12 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Whether /readyz says so: 1 or 0",
             lambda it: 0 if it.base.health.problems() else 1,
         ),
+        cache.gauges(
+            "diskless_object_cache_memory_bytes",
+            "state",
+            "Memory of cached blocks; evicted: no longer in the cache, and still in answers",
+            lambda it: {"cached": it.memory_bytes, "evicted": it.evicted_bytes},
+        ),
         cache.counters(
             "diskless_object_cache_requests",
             "result",

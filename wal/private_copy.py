@@ -17,7 +17,7 @@ BLOCK_BYTES: Final = 4096
 
 
 def aligned_buffer(length_bytes: int) -> memoryview:
-    """As `unset_buffer`, from an address that is a multiple of BLOCK_BYTES."""
+    """Writable memory with anything in it, from an address that is a multiple of BLOCK_BYTES."""
     memory = np.empty(length_bytes + BLOCK_BYTES, np.uint8)
     start = -_address(memory) % BLOCK_BYTES
     return memory[start : start + length_bytes].data
@@ -32,11 +32,10 @@ def _address(memory: npt.NDArray[np.uint8]) -> int:
     return int(memory.__array_interface__["data"][0])
 
 
-def joined_copy(views: Sequence[memoryview]) -> memoryview:
-    """The bytes of `views` back to back, in memory of their own."""
-    joined = np.empty(sum(map(len, views)), np.uint8)
+def copy_into(buffer: memoryview, views: Sequence[memoryview]) -> None:
+    """Fill `buffer` with the bytes of `views` back to back, which are as long together."""
+    filled = np.frombuffer(buffer, np.uint8)
     position = 0
     for view in views:
-        joined[position : position + len(view)] = np.frombuffer(view, np.uint8)
+        filled[position : position + len(view)] = np.frombuffer(view, np.uint8)
         position += len(view)
-    return joined.data

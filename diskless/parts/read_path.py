@@ -16,6 +16,7 @@ from diskless.parts.write_path import WritePath
 from diskless.ports import LEADER_EPOCH
 from diskless.replica.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader
+from diskless.replica.extent_source import ExtentSource
 from diskless.replica.replica_manager import ReplicaManager
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_defaults import topic_defaults
@@ -47,16 +48,16 @@ class ReadPath:
         self.segments: Final = SegmentReader(
             read_segment_range, settings=config.segments, leader_epoch=LEADER_EPOCH
         )
-        self.reader: Final = BatchReader(
+        source = ExtentSource(
             directory=writes.directory,
             cache=self.cache,
             memory=ReadMemory(config.read.memory_idle_max_bytes),
             segments=self.segments,
             executor=storage.executor,
             clock=clock,
-            long_work=self.long_work,
             cold_after_ms=config.read.cold_after_ms,
         )
+        self.reader: Final = BatchReader(source=source, long_work=self.long_work)
         self.inflation: Final = InflationBudget(config.inflation.max_bytes)
         self.search: Final = TimestampSearch(
             reader=self.reader, segments=self.segments, budget=self.inflation

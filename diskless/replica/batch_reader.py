@@ -1,13 +1,7 @@
 """Reads the bytes that a consumer gets from the extents that hold them.
 
-The replica manager finds out *where* batches lie; this module fetches them and makes them servable.
-Bytes come from, in this order:
-
-1. this broker's own chunks, through the FD cache: what was just produced is in the page cache;
-2. the object cache, which asks the object store once per block. Data older than
-   `fetch.cold.after.ms` is read around the cache's memory, so that a consumer catching up does not
-   evict what the readers at the tail share;
-3. Parquet segments, turned back into RecordBatches by `tiering.segment_reader`.
+The replica manager finds out *where* batches lie; `extent_source` fetches their bytes; this module
+decides what is read and makes it servable.
 
 An answer is read in waves: as many extents as fit what is still wanted, together. A wave that
 brought less than it might have (a segment is charged as if it gave all that was asked of it, an
@@ -18,29 +12,25 @@ Of an extent in which an answer ended before, only what the next answer takes is
 (diskless/fetch/read_positions.py); else it is walked from its beginning, because only the headers
 of its batches say where they lie. A batch that is larger than what was read is read once more.
 
-Every batch read from a WAL object or a chunk is a private copy. Its CRC is checked, then base
-offset and leader epoch are written into it, and the append time where the topic wants it
-(`diskless/replica/batch_stamping.py`). Cached bytes are never modified.
+The CRC of every batch is checked, then it gets its base offset and leader epoch, and the append
+time where the topic wants it (`diskless/replica/batch_stamping.py`). Cached bytes are never
+modified.
 
-Nothing here holds the event loop for long: large copies are made in threads, and whatever grows
-with the number of extents or batches runs in slices. A read of a few small batches takes no thread
-and no turn of the loop more than fetching their bytes does.
+Nothing here holds the event loop for long: whatever grows with the number of extents or batches
+runs in slices. A read of a few small batches takes no thread and no turn of the loop more than
+fetching their bytes does.
 
-Failure cases: a chunk that vanished or is damaged is only a cache, so the object is asked instead.
-A damaged batch from the object cache is fetched anew once; if it is still damaged the partition
-gets what lies before it, and an error when nothing does. Other partitions are never affected.
+Failure cases: a damaged batch from a chunk or the object cache is fetched anew once; if it is still
+damaged the partition gets what lies before it, and an error when nothing does. Other partitions are
+never affected.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
-from uuid import UUID
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
-from diskless.fetch.read_memory import ReadMemory
 from diskless.fetch.read_positions import ReadPositions
 from diskless.loop.long_work import LongWork, Steps
 from diskless.ports import Buffer
@@ -53,55 +43,30 @@ from diskless.replica.batch_stamping import (
     take_encoded,
     take_stamped,
 )
+from diskless.replica.extent_source import (
+    CHUNK,
+    OBJECT,
+    SEGMENT,
+    SOURCES,
+    ExtentSource,
+    Piece,
+    Want,
+)
 from metadata.operations import Extent, SegmentExtent, WalExtent
-from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.sealed_chunk import SealedChunk
-from wal.clock import Clock
-from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.errors import CorruptBatch, CorruptObject, DisklessError, StorageFailed
-from wal.private_copy import joined_copy
-from wal.records.record_batch import EncodedBatch, check_crc, iterate_headers
+from wal.coordinates import TopicIdPartition
+from wal.errors import CorruptBatch, CorruptObject, DisklessError
+from wal.records.record_batch import check_crc, iterate_headers
 from wal.worker_threads import WorkerThreads
 
 log = structlog.get_logger(__name__)
 
 _Result = TypeVar("_Result")
 
-_NOWHERE: Final = TopicIdPartition(UUID(int=0), 0)
-
-CHUNK: Final = "chunk"
-OBJECT: Final = "object"
-SEGMENT: Final = "segment"
-SOURCES: Final = (CHUNK, OBJECT, SEGMENT)
-
-COPIED_AT_ONCE_BYTES: Final = 256 << 10
-"""Bytes of an extent that are copied on the event loop; more are copied in a thread."""
-
 POSITIONS_MAX: Final = 10_000
 """Places in extents that are remembered, half a KiB each: one for each partition of a reader."""
 
 READ_BYTES_MIN: Final = 64 << 10
 """What is read of an extent at least: less is not worth reading again what does not fit."""
-
-
-class SegmentBatches(Protocol):
-    """What is asked of the segment reader."""
-
-    async def read(
-        self, extent: SegmentExtent, offset: int, max_bytes: int
-    ) -> Sequence[EncodedBatch]:
-        """Batches from the one that holds `offset` on; at least one; about `max_bytes`."""
-        ...
-
-
-class BlockReads(Protocol):
-    """What is asked of the object cache."""
-
-    async def read(
-        self, key: ObjectKey, start: int, length: int, object_length: int, *, cold: bool = False
-    ) -> Sequence[memoryview]: ...
-
-    async def invalidate(self, key: ObjectKey) -> None: ...
 
 
 class ReadRequest(NamedTuple):
@@ -130,49 +95,28 @@ class ReadStatistics(NamedTuple):
     segment_reads: int
 
 
-class _Piece(NamedTuple):
-    """What was read: a private buffer, or batches ready to serve, or an error."""
-
-    source: str
-    buffer: memoryview = memoryview(b"")
-    batches: Sequence[EncodedBatch] = ()
-    error: DisklessError | None = None
-    is_last_try: bool = False
-    """Whether it is not fetched once more when it is damaged."""
-
-
 class BatchReader:
     """Fetches extents, checks them, and stamps their offsets."""
 
     def __init__(
         self,
         *,
-        directory: ChunkDirectory,
-        cache: BlockReads,
-        memory: ReadMemory,
-        segments: SegmentBatches,
-        executor: Executor,
-        clock: Clock,
+        source: ExtentSource,
         long_work: LongWork,
-        cold_after_ms: int,
         read_bytes_min: int = READ_BYTES_MIN,
     ) -> None:
-        self._directory = directory
-        self._cache = cache
-        self._memory = memory
+        self._source = source
         self._positions = ReadPositions(POSITIONS_MAX)
-        self._segments = segments
-        self._executor = executor
-        self._clock = clock
         self._long_work = long_work
-        self._cold_after_ms = cold_after_ms
         self._read_bytes_min = read_bytes_min
         self._bytes = dict.fromkeys(SOURCES, 0)
-        self._segment_reads = 0
 
     def statistics(self) -> ReadStatistics:
         return ReadStatistics(
-            self._bytes[CHUNK], self._bytes[OBJECT], self._bytes[SEGMENT], self._segment_reads
+            self._bytes[CHUNK],
+            self._bytes[OBJECT],
+            self._bytes[SEGMENT],
+            self._source.segment_reads,
         )
 
     async def read(
@@ -188,7 +132,8 @@ class BatchReader:
             wave = await self._long_work.run(self._next_wave(answers, whole))
             if not wave:
                 break
-            await self._extend_answers(wave, await self._fetch(wave), whole)
+            wants = [ask.want for ask in wave]
+            await self._extend_answers(wave, await self._source.fetch(wants), whole)
         return [ReadResult(answer.records, answer.size, answer.error) for answer in answers]
 
     async def read_extent(self, extent: WalExtent, threads: WorkerThreads) -> memoryview:
@@ -197,13 +142,12 @@ class BatchReader:
         Raises what reading can raise.
         """
         span = Span.whole(extent)
-        answer = _Answer(ReadRequest(_NOWHERE, extent.base_offset, 0, [extent]))
-        (piece,) = await self._fetch([_Ask(answer, span, 0)])
+        (piece,) = await self._source.fetch([Want(span)])
         if piece.error is None:
             damage = await threads.run(partial(_damage_of, extent, piece.buffer))
             if damage is None:
                 return piece.buffer
-            piece = await self._fetch_anew(span, damage)
+            piece = await self._source.fetch_anew(span, damage)
         error = piece.error or await threads.run(partial(_damage_of, extent, piece.buffer))
         if error is not None:
             raise error
@@ -229,11 +173,11 @@ class BatchReader:
                 answer.position += 1
                 wanted = max(min(own_left, left), 0)
                 if isinstance(extent, SegmentExtent):
-                    wave.append(_Ask(answer, extent, wanted))
+                    wave.append(_Ask(answer, Want(extent, answer.request.offset, wanted)))
                     charged = wanted
                 else:
                     span = self._first_span(extent, answer.request.offset, wanted)
-                    wave.append(_Ask(answer, span, wanted))
+                    wave.append(_Ask(answer, Want(span)))
                     charged = span.length_bytes
                 own_left -= charged
                 left -= charged
@@ -260,77 +204,8 @@ class BatchReader:
         length = min(length, extent.length_bytes - first.start)
         return Span(extent, first.start, length, first.base_offset)
 
-    async def _fetch(self, wave: Sequence["_Ask"]) -> list[_Piece]:
-        """One piece per ask. Own chunks are read in one trip to a thread, the rest at once."""
-        pieces: dict[int, _Piece] = {}
-        own: list[tuple[SealedChunk, Span]] = []
-        own_places: list[int] = []
-        remote: list[Awaitable[_Piece]] = []
-        remote_places: list[int] = []
-        for place, (answer, span, max_bytes) in enumerate(wave):
-            if isinstance(span, SegmentExtent):
-                remote.append(self._fetch_segment(span, answer.request.offset, max_bytes))
-                remote_places.append(place)
-            elif (chunk := self._directory.locate(span.extent.object_key)) is not None:
-                own.append((chunk, span))
-                own_places.append(place)
-            else:
-                remote.append(self._fetch_object(span))
-                remote_places.append(place)
-        if own:
-            read = await self._in_thread(partial(_read_chunks, own, self._memory))
-            for place, (_, span), piece in zip(own_places, own, read, strict=True):
-                if piece.error is None:
-                    pieces[place] = piece
-                else:
-                    log.warning("own chunk unreadable, asking the store", error=str(piece.error))
-                    remote.append(self._fetch_object(span))
-                    remote_places.append(place)
-        if len(remote) == 1:
-            pieces[remote_places[0]] = await remote[0]
-        elif remote:
-            pieces.update(zip(remote_places, await asyncio.gather(*remote), strict=True))
-        return [pieces[place] for place in range(len(wave))]
-
-    async def _fetch_segment(self, extent: SegmentExtent, offset: int, max_bytes: int) -> _Piece:
-        try:
-            start = max(offset, extent.base_offset)
-            batches = await self._segments.read(extent, start, max_bytes)
-        except DisklessError as error:
-            return _Piece(SEGMENT, error=error)
-        self._segment_reads += 1
-        return _Piece(SEGMENT, batches=batches)
-
-    async def _fetch_object(self, span: Span) -> _Piece:
-        extent = span.extent
-        age_ms = self._clock.now_ms() - extent.log_append_time_ms
-        try:
-            views = await self._cache.read(
-                extent.object_key,
-                extent.byte_offset + span.start,
-                span.length_bytes,
-                extent.object_bytes,
-                cold=age_ms > self._cold_after_ms,
-            )
-        except DisklessError as error:
-            return _Piece(OBJECT, error=error)
-        if span.length_bytes <= COPIED_AT_ONCE_BYTES:
-            buffer = joined_copy(views)
-        else:
-            buffer = await self._in_thread(partial(joined_copy, views))
-        return _Piece(OBJECT, buffer)
-
-    async def _fetch_anew(self, span: Span, damage: DisklessError) -> _Piece:
-        """What the store has, past the chunk or the cached block that turned out damaged."""
-        log.warning("damaged batch, asking the store again", error=str(damage))
-        await self._cache.invalidate(span.extent.object_key)
-        return await self._fetch_object(span)
-
-    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
     async def _extend_answers(
-        self, wave: list["_Ask"], pieces: list[_Piece], whole: "_Whole"
+        self, wave: list["_Ask"], pieces: list[Piece], whole: "_Whole"
     ) -> None:
         """Add what fits of the pieces to their answers, in order.
 
@@ -343,15 +218,17 @@ class BatchReader:
                 break
             place, taken = stopped
             ask, piece = wave[place], pieces[place]
-            assert isinstance(ask.span, Span)
+            span = ask.want.span
+            assert isinstance(span, Span)
             if taken.error is None:
                 assert taken.stop is not None
                 self._extend(ask, piece.source, taken, whole)
                 limit = whole.room_for(ask.answer).limit
-                wave[place] = ask._replace(span=self._span(ask.span.extent, taken.stop, limit))
-                (pieces[place],) = await self._fetch([wave[place]])
+                want = Want(self._span(span.extent, taken.stop, limit))
+                wave[place] = _Ask(ask.answer, want)
+                (pieces[place],) = await self._source.fetch([want])
                 continue
-            fresh = await self._fetch_anew(ask.span, taken.error)
+            fresh = await self._source.fetch_anew(span, taken.error)
             if fresh.error is None:
                 pieces[place] = fresh._replace(is_last_try=True)
             else:
@@ -361,7 +238,7 @@ class BatchReader:
                 place += 1
 
     def _extend_some(
-        self, wave: Sequence["_Ask"], pieces: Sequence[_Piece], start: int, whole: "_Whole"
+        self, wave: Sequence["_Ask"], pieces: Sequence[Piece], start: int, whole: "_Whole"
     ) -> "Steps[tuple[int, Taken] | None]":
         """As `_extend_answers` from place `start` on, up to a piece that something is wrong with.
 
@@ -378,10 +255,11 @@ class BatchReader:
                 ask.answer.error = piece.error
                 continue
             room = whole.room_for(ask.answer)
-            if isinstance(ask.span, SegmentExtent):
+            span = ask.want.span
+            if isinstance(span, SegmentExtent):
                 taken = yield from take_encoded(piece.batches, room)
             else:
-                taken = yield from take_stamped(ask.span, piece.buffer, room)
+                taken = yield from take_stamped(span, piece.buffer, room)
                 if taken.error is not None and not piece.is_last_try:
                     return place, taken
                 if taken.wants_more:
@@ -393,8 +271,9 @@ class BatchReader:
     def _extend(self, ask: "_Ask", source: str, taken: Taken, whole: "_Whole") -> None:
         self._bytes[source] += whole.extend(ask.answer, taken)
         if taken.full and taken.stop is not None:
-            assert isinstance(ask.span, Span)
-            self._positions.learn(ask.span.extent, taken.stop.base_offset, taken.stop.start)
+            assert isinstance(ask.want.span, Span)
+            extent = ask.want.span.extent
+            self._positions.learn(extent, taken.stop.base_offset, taken.stop.start)
 
 
 class _Answer:
@@ -449,31 +328,10 @@ class _Whole:
 
 
 class _Ask(NamedTuple):
-    """What to read: a part of a WAL object, or about `max_bytes` of a segment."""
+    """What is read for which answer."""
 
     answer: _Answer
-    span: Span | SegmentExtent
-    max_bytes: int
-
-
-def _read_chunks(jobs: Sequence[tuple[SealedChunk, Span]], memory: ReadMemory) -> list[_Piece]:
-    """Runs in a thread: every span from the chunk that its object was uploaded from."""
-    pieces = []
-    region = memory.lend(sum(span.length_bytes for _, span in jobs))
-    end = 0
-    for chunk, span in jobs:
-        start, end = end, end + span.length_bytes
-        buffer = region[start:end]
-        key, byte_offset = span.extent[:2]
-        try:
-            chunk.read_object_range(byte_offset + span.start, buffer)
-            pieces.append(_Piece(CHUNK, buffer))
-        except OSError as error:
-            failed = StorageFailed(f"chunk of {key}: {error}")
-            pieces.append(_Piece(CHUNK, error=failed))
-        except DisklessError as error:
-            pieces.append(_Piece(CHUNK, error=error))
-    return pieces
+    want: Want
 
 
 def _damage_of(extent: WalExtent, buffer: memoryview) -> CorruptObject | None:

@@ -4,8 +4,12 @@ An extent may hold fifty thousand batches of a hundred bytes, or one of fifty me
 work in steps (`diskless/loop/long_work.py`), which yields after some batches and within the
 checksum of a large one. A few small batches are done within the first step.
 
-Invariants: no byte of a batch leaves here before the batch's CRC is checked. The buffer is written
-to, so it is the caller's alone.
+Bytes that belong to this answer alone are stamped where they are. Bytes that can only be read are
+shared with other readers: of these the answer has stamped copies of the headers, 61 bytes each, and
+views of everything else.
+
+Invariants: no byte of a batch leaves here before the batch's CRC is checked. Nothing read-only is
+written to.
 """
 
 from collections.abc import Sequence
@@ -22,7 +26,6 @@ from wal.records.record_batch import (
     CRC_START,
     HEADER_BYTES,
     EncodedBatch,
-    assign_log_append_time,
     assign_offsets,
     iterate_headers,
     set_crc,
@@ -31,6 +34,14 @@ from wal.records.record_batch import (
 
 BATCHES_AT_ONCE: Final = 64
 """Batches between two yields, unless they are large together: a quarter of a millisecond."""
+
+
+GATHERED_FROM_BYTES: Final = 64 << 10
+"""Size of a batch from which on it is not copied out of shared memory. Measured, in core-s/GiB with
+sending: 16 KiB 0.54 copied, 0.67 in two parts; 64 KiB 0.39 and 0.37; 1 MiB 0.32 and 0.28."""
+
+RUN_BYTES: Final = 256 << 10
+"""Small batches that are copied one behind the other, about."""
 
 
 class Room(NamedTuple):
@@ -92,6 +103,7 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
     `buffer` is what `span` names. Batches that end below the asked offset are skipped.
     """
     extent = span.extent
+    gathered = _Gathered(buffer) if buffer.readonly else None
     base_offset = span.base_offset
     start = end = 0
     full = False
@@ -124,13 +136,17 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
                     f"{actual:#010x}"
                 )
             if is_taken:
-                assign_offsets(buffer, position, base_offset, LEADER_EPOCH)
-                if has_append_time and is_large:
-                    set_log_append_time(buffer, position, extent.log_append_time_ms)
-                    set_crc(buffer, position, (yield from _summed(covered)))
-                elif has_append_time:
-                    append_time_ms = extent.log_append_time_ms
-                    assign_log_append_time(buffer, position, length_bytes, append_time_ms)
+                target: memoryview | bytearray = buffer
+                at = position
+                if gathered is not None:
+                    target, at = gathered.add(position, batch_end)
+                assign_offsets(target, at, base_offset, LEADER_EPOCH)
+                if has_append_time:
+                    set_log_append_time(target, at, extent.log_append_time_ms)
+                    crc = crc32c(target[at + CRC_START : at + HEADER_BYTES])
+                    rest = buffer[position + HEADER_BYTES : batch_end]
+                    crc = (yield from _summed(rest, crc)) if is_large else crc32c(rest, crc)
+                    set_crc(target, at, crc)
             else:
                 start = batch_end
             end = batch_end
@@ -151,7 +167,10 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
             missing_bytes = missing_bytes or HEADER_BYTES
     except CorruptBatch as damage:
         error = corrupt_object(extent, damage)
-    buffers = [buffer[start:end]] if end > start else []
+    if gathered is not None:
+        buffers = gathered.buffers
+    else:
+        buffers = [buffer[start:end]] if end > start else []
     stop = (
         None
         if span.start + end == extent.length_bytes
@@ -160,9 +179,38 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
     return Taken(buffers, full, error, stop)
 
 
-def _summed(covered: memoryview) -> Steps[int]:
-    """The CRC of many bytes."""
-    value = 0
+class _Gathered:
+    """Batches of shared memory as an answer has them, written together by the socket.
+
+    A batch is a copy of its header, to be stamped, and a view of the rest. Batches that are small
+    are copied whole: a view costs more than that.
+    """
+
+    __slots__ = ("_run", "_shared", "buffers")
+
+    def __init__(self, shared: memoryview) -> None:
+        self._shared = shared
+        self._run: bytearray | None = None
+        self.buffers: list[Buffer] = []
+
+    def add(self, start: int, end: int) -> tuple[bytearray, int]:
+        """Returns where the header of the next batch is stamped."""
+        if end - start < GATHERED_FROM_BYTES:
+            run = self._run
+            if run is None or len(run) > RUN_BYTES:
+                run = self._run = bytearray()
+                self.buffers.append(run)
+            at = len(run)
+            run += self._shared[start:end]
+            return run, at
+        self._run = None
+        header = bytearray(self._shared[start : start + HEADER_BYTES])
+        self.buffers += (header, self._shared[start + HEADER_BYTES : end])
+        return header, 0
+
+
+def _summed(covered: memoryview, value: int = 0) -> Steps[int]:
+    """The CRC of many bytes, continued from `value`."""
     for start in range(0, len(covered), SUMMED_AT_ONCE_BYTES):
         value = crc32c(covered[start : start + SUMMED_AT_ONCE_BYTES], value)
         yield

@@ -6,40 +6,41 @@ by default larger than a usual WAL object, so that one GET brings all of it.
 
     read -> memory tier -> disk tier -> one ranged GET, shared by all readers of the block
 
-Single flight: the GET of a block belongs to the cache, not to the reader that came first. A reader
-that is cancelled leaves it to the others; when the last one leaves, it is cancelled too. A failed
-GET is told to all who wait for it and not remembered: the next reader tries again.
+Single flight: the GET of a block belongs to the cache. A reader that is cancelled leaves it to the
+others; when the last one leaves, it is cancelled too. All who wait hear of a failed GET, and the
+next reader tries again.
 
-At most `fetch.hot.concurrency` blocks are being loaded at a time: a block in flight is memory that
-no LRU counts yet, and one fetch may reach for dozens of objects.
+At most `fetch.hot.concurrency` blocks are loaded at a time: no LRU counts a block in flight yet.
 
 Cold reads (`cold=True`: catch-up far behind the tail) use the blocks that are there, without making
 them look recently used, but admit none; they fetch exactly the bytes they ask for, under a
-semaphore of their own. Reading a topic from its start neither evicts the tail nor takes its
-connections.
+semaphore of their own. So they neither evict the tail nor take its connections.
 
-The memory tier is an LRU by bytes. What readers still hold of an evicted block lives until they let
-go of it and is not counted; they hold it for one response. Returned views are read-only and shared:
-who changes bytes copies first.
+The memory tier is an LRU by bytes. Views are read-only and shared: who changes bytes copies first.
+A view keeps all of its block alive, evicted or not; answers keep views until their sockets have
+taken them, within the limits of what answers may hold. `evicted_bytes` says how much that is.
 
 The disk tier, if there is a directory for it, keeps what memory evicts: one file per block with a
 header, an LRU by bytes too. A file whose header or CRC32C is wrong is removed and the block is
 fetched. Files are written without fsync and removed at start: it is a cache of this process.
 
-An object is immutable and its key is never used for other bytes, so key and block number name a
-block for ever. `invalidate` exists for the reader that finds a batch with a wrong CRC: it forgets
-the object in both tiers and reads once more before it calls the object corrupt.
+An object is immutable and its key is never used again. `invalidate` is for a reader that finds a
+wrong CRC: it has the object read once more before it calls it corrupt.
 """
 
 import asyncio
 import os
 import struct
+import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol, Self
 
+import numpy as np
+import numpy.typing as npt
 from crc32c import crc32c
 
 from wal.coordinates import ObjectKey
@@ -119,6 +120,8 @@ class ObjectCacheStatistics(NamedTuple):
     corrupt_blocks: int
     """Files of the disk tier that failed their check or were not there."""
     memory_bytes: int
+    evicted_bytes: int
+    """Of blocks that left memory and that readers still have views of."""
     disk_bytes: int
     in_flight: int
 
@@ -134,12 +137,16 @@ class BlockId(NamedTuple):
     number: int
 
 
+_Content = npt.NDArray[np.uint8]
+"""The bytes of a block, as something that can be referred to weakly."""
+
+
 class _Flight:
     """One fetch of one block and the readers that wait for it."""
 
     __slots__ = ("task", "waiters", "wanted")
 
-    def __init__(self, task: "asyncio.Task[bytes]") -> None:
+    def __init__(self, task: "asyncio.Task[_Content]") -> None:
         self.task = task
         self.waiters = 0
         self.wanted = True
@@ -162,8 +169,9 @@ class ObjectCache:
         self._store = store
         self._settings = settings or ObjectCacheSettings()
         self._block_bytes = self._settings.block_bytes
-        self._memory: OrderedDict[BlockId, bytes] = OrderedDict()
+        self._memory: OrderedDict[BlockId, _Content] = OrderedDict()
         self._memory_bytes = 0
+        self._evicted: list[weakref.ref[_Content]] = []
         self._flights: dict[BlockId, _Flight] = {}
         self._hot = asyncio.Semaphore(self._settings.hot_concurrency)
         self._cold = asyncio.Semaphore(self._settings.cold_concurrency)
@@ -213,7 +221,7 @@ class ObjectCache:
     async def invalidate(self, key: ObjectKey) -> None:
         """Forget every block of the object, in both tiers and in flight."""
         for block in [block for block in self._memory if block.key == key]:
-            self._memory_bytes -= len(self._memory.pop(block))
+            self._evict(self._memory.pop(block))
         for block in [block for block in self._flights if block.key == key]:
             # Who waits for it gets what was fetched; who comes from now on starts a new fetch.
             self._flights.pop(block).wanted = False
@@ -234,6 +242,7 @@ class ObjectCache:
             evictions=self._evictions,
             corrupt_blocks=disk.corrupt_blocks if disk is not None else 0,
             memory_bytes=self._memory_bytes,
+            evicted_bytes=sum(len(one) for ref in self._evicted if (one := ref()) is not None),
             disk_bytes=disk.total_bytes if disk is not None else 0,
             in_flight=len(self._flights),
         )
@@ -245,10 +254,7 @@ class ObjectCache:
 
     async def __aexit__(self, *_: object) -> None:
         """Cancel what is in flight; readers that still wait are cancelled with it."""
-        tasks: list[asyncio.Task[bytes] | asyncio.Task[None]] = [
-            *(flight.task for flight in self._flights.values()),
-            *self._spills,
-        ]
+        tasks = [*(flight.task for flight in self._flights.values()), *self._spills]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -276,7 +282,7 @@ class ObjectCache:
         else:
             content = await self._join(block, object_length)
         offset = start - block.number * self._block_bytes
-        view = memoryview(content)[offset : offset + length]
+        view = content.data[offset : offset + length]
         if len(view) != length:
             raise CorruptObject(
                 f"{block.key}: block {block.number} has {len(content)} bytes,"
@@ -284,15 +290,14 @@ class ObjectCache:
             )
         return view
 
-    async def _read_disk(self, block: BlockId) -> bytes | None:
+    async def _read_disk(self, block: BlockId) -> _Content | None:
         content = None if self._disk is None else await self._disk.read(block)
-        if content is not None:
-            self._disk_hits += 1
-        return content
+        if content is None:
+            return None
+        self._disk_hits += 1
+        return np.frombuffer(content, np.uint8)
 
-    # -- one request per block
-
-    async def _join(self, block: BlockId, object_length: int) -> bytes:
+    async def _join(self, block: BlockId, object_length: int) -> _Content:
         """Wait for the block, together with everybody else who does."""
         flight = self._flights.get(block)
         if flight is None:
@@ -300,8 +305,7 @@ class ObjectCache:
                 self._load(block, object_length), name=f"fetch-{block.key}-{block.number}"
             )
             flight = self._flights[block] = _Flight(task)
-            landing = flight
-            task.add_done_callback(lambda task: self._land(block, landing))
+            task.add_done_callback(partial(self._land, block, flight))
         else:
             self._joined += 1
         flight.waiters += 1
@@ -316,7 +320,7 @@ class ObjectCache:
                     del self._flights[block]
                 flight.task.cancel()
 
-    async def _load(self, block: BlockId, object_length: int) -> bytes:
+    async def _load(self, block: BlockId, object_length: int) -> _Content:
         async with self._hot:
             content = await self._read_disk(block)
             if content is not None:
@@ -324,9 +328,9 @@ class ObjectCache:
             self._misses += 1
             start = block.number * self._block_bytes
             length = min(self._block_bytes, object_length - start)
-            return await self._store.get_range(block.key, start, length)
+            return np.frombuffer(await self._store.get_range(block.key, start, length), np.uint8)
 
-    def _land(self, block: BlockId, flight: _Flight) -> None:
+    def _land(self, block: BlockId, flight: _Flight, _: object) -> None:
         """A fetch has ended: its result becomes a block unless it failed or is unwanted."""
         if self._flights.get(block) is flight:
             del self._flights[block]
@@ -336,30 +340,34 @@ class ObjectCache:
         if flight.task.exception() is None and flight.wanted:
             self._admit(block, flight.task.result())
 
-    # -- the memory tier
-
-    def _admit(self, block: BlockId, content: bytes) -> None:
+    def _admit(self, block: BlockId, content: _Content) -> None:
         if len(content) > self._settings.memory_bytes:
             self._spill(block, content)
             return
         previous = self._memory.pop(block, None)
         if previous is not None:
-            self._memory_bytes -= len(previous)
+            self._evict(previous)
         self._memory[block] = content
         self._memory_bytes += len(content)
         while self._memory_bytes > self._settings.memory_bytes:
             evicted, evicted_content = self._memory.popitem(last=False)
-            self._memory_bytes -= len(evicted_content)
             self._evictions += 1
             self._spill(evicted, evicted_content)
+            self._evict(evicted_content)
 
-    def _spill(self, block: BlockId, content: bytes) -> None:
+    def _evict(self, content: _Content) -> None:
+        """What was in memory is not any more, but for readers that have views of it."""
+        self._memory_bytes -= len(content)
+        self._evicted = [ref for ref in self._evicted if ref() is not None]
+        self._evicted.append(weakref.ref(content))
+
+    def _spill(self, block: BlockId, content: _Content) -> None:
         if self._disk is None or self._disk.has(block) or block in self._spills.values():
             return
         # What waits to be written is memory too: a slow disk must not pile it up.
         if len(self._spills) >= self._settings.disk_threads * _SPILLS_PER_THREAD_MAX:
             return
-        task = asyncio.create_task(self._disk.write(block, content), name="spill-block")
+        task = asyncio.create_task(self._disk.write(block, content.data), name="spill-block")
         self._spills[task] = block
         task.add_done_callback(self._spills.pop)
 
@@ -415,7 +423,7 @@ class _DiskTier:
             await self._remove([block])
         return content
 
-    async def write(self, block: BlockId, content: bytes) -> None:
+    async def write(self, block: BlockId, content: memoryview) -> None:
         """Keep a block; a disk that refuses it costs a GET later, nothing else."""
         size = _BLOCK_HEADER.size + len(block.key.encode()) + len(content)
         if size > self._limit_bytes:
@@ -425,14 +433,10 @@ class _DiskTier:
             return
         self.total_bytes += size - self._files.pop(block, 0)
         self._files[block] = size
-        excess: list[BlockId] = []
-        freed = 0
-        for candidate, candidate_size in self._files.items():
-            if self.total_bytes - freed <= self._limit_bytes:
+        for oldest in [*self._files]:
+            if self.total_bytes <= self._limit_bytes:
                 break
-            excess.append(candidate)
-            freed += candidate_size
-        await self._remove(excess)
+            await self._remove([oldest])
 
     async def forget(self, key: ObjectKey) -> None:
         await self._remove([block for block in self._files if block.key == key])
@@ -448,7 +452,7 @@ class _DiskTier:
         return f"{self._directory}/{name}-{block.number}{_BLOCK_SUFFIX}"
 
 
-def _write_block_file(path: str, block: BlockId, content: bytes) -> bool:
+def _write_block_file(path: str, block: BlockId, content: memoryview) -> bool:
     """Write and rename; False when the disk refuses."""
     key = block.key.encode()
     checksum = crc32c(content, crc32c(key))

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from diskless.fetch.read_memory import KEPT_FROM_BYTES, ReadMemory
 from diskless.loop.long_work import SLICE_S, LongWork
 from diskless.replica.batch_reader import READ_BYTES_MIN, BatchReader, ReadRequest, ReadResult
-from diskless.replica.batch_stamping import BATCHES_AT_ONCE
+from diskless.replica.batch_stamping import BATCHES_AT_ONCE, GATHERED_FROM_BYTES
+from diskless.replica.extent_source import ExtentSource
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from tests.support.batch_builder import Row, build_batch
 from tests.support.profiles import examples
@@ -170,6 +171,7 @@ async def in_place(
     tmp_path: Path,
     seconds: Callable[[], float] | None = None,
     read_bytes_min: int = READ_BYTES_MIN,
+    block_bytes: int = 4096,
 ) -> AsyncIterator[Setting]:
     clock = ManualClock(NOW_MS)
     store = FaultyStore()
@@ -185,16 +187,21 @@ async def in_place(
     segments = FakeSegments()
     memory = ReadMemory(1 << 20)
     with ThreadPoolExecutor(1) as executor:
-        async with ObjectCache(store, settings=ObjectCacheSettings(block_bytes=4096)) as cache:
-            reader = BatchReader(
+        async with ObjectCache(
+            store, settings=ObjectCacheSettings(block_bytes=block_bytes)
+        ) as cache:
+            source = ExtentSource(
                 directory=directory,
                 cache=cache,
                 memory=memory,
                 segments=segments,
                 executor=executor,
                 clock=clock,
-                long_work=LongWork(seconds or clock.monotonic),
                 cold_after_ms=COLD_AFTER_MS,
+            )
+            reader = BatchReader(
+                source=source,
+                long_work=LongWork(seconds or clock.monotonic),
                 read_bytes_min=read_bytes_min,
             )
             yield Setting(reader, store, cache, memory, segments, directory, clock)
@@ -288,6 +295,80 @@ async def test_append_time_is_stamped_where_the_topic_has_it(setting: Setting) -
     assert offsets_of(result) == [(0, 1)]
     header = parse_header(b"".join(result.records))
     assert (header.timestamp_type, header.max_timestamp_ms) == (LOG_APPEND_TIME, NOW_MS - 1_234)
+
+
+# Shared memory
+
+
+LARGE = GATHERED_FROM_BYTES
+
+
+@pytest.mark.parametrize("timestamp_type", [CREATE_TIME, LOG_APPEND_TIME])
+async def test_large_batches_are_served_as_views_of_what_is_cached(
+    tmp_path: Path, timestamp_type: int
+) -> None:
+    async with in_place(tmp_path, block_bytes=8 * LARGE) as setting:
+        sent = [batch(bytes([n]) * (100 if n == 2 else LARGE)) for n in range(5)]
+        key = await setting.put(*sent)
+        extent = extent_of(key, sent, base_offset=7, timestamp_type=timestamp_type, age_ms=9)
+        result = await setting.read(extent, offset=7)
+        assert result.error is None
+        assert offsets_of(result) == [(n, n) for n in range(7, 12)]
+        (cached,) = await setting.cache.read(key, 0, extent.length_bytes, extent.length_bytes)
+        shared = [
+            record for record in result.records
+            if isinstance(record, memoryview) and record.obj is cached.obj
+        ]  # fmt: skip
+        assert sum(map(len, shared)) == sum(len(data) - 61 for data in sent if len(data) > LARGE)
+        for data, (_, header) in zip(sent, iterate_headers(b"".join(result.records)), strict=True):
+            if timestamp_type == LOG_APPEND_TIME:
+                assert (header.timestamp_type, header.max_timestamp_ms) == (1, NOW_MS - 9)
+            else:
+                assert header.crc == parse_header(data).crc
+        assert cached == b"".join(sent), "nobody wrote to it"
+        again = await setting.read(extent, offset=7)
+        assert b"".join(again.records) == b"".join(result.records)
+        skipping = await setting.read(extent, offset=10)
+        assert offsets_of(skipping) == [(10, 10), (11, 11)]
+        assert len(offsets_of(await setting.read(extent, offset=7, max_bytes=3 * LARGE))) == 3
+
+
+async def test_an_answer_keeps_no_block_of_which_it_has_little(tmp_path: Path) -> None:
+    async with in_place(tmp_path, block_bytes=16 * LARGE, read_bytes_min=1) as setting:
+        sent = [batch(bytes([n]) * (LARGE + n)) for n in range(6)]
+        key = await setting.put(*sent)
+        end = sum(map(len, sent))
+        parts = [
+            extent_of(key, [data], start=sum(map(len, sent[:n])), object_bytes=end)
+            for n, data in enumerate(sent)
+        ]
+
+        async def shared_bytes(count: int) -> int:
+            requests = [ReadRequest(PARTITION, 0, MUCH, [part]) for part in parts[:count]]
+            results = await setting.reader.read(requests, max_bytes=MUCH)
+            assert [offsets_of(result) for result in results] == [[(0, 0)]] * count
+            (cached,) = await setting.cache.read(key, 0, end, end)
+            return sum(
+                len(record) for result in results for record in result.records
+                if isinstance(record, memoryview) and record.obj is cached.obj
+            )  # fmt: skip
+
+        assert await shared_bytes(2) == 0
+        assert await shared_bytes(4) > 4 * LARGE - 1_000, "partitions keep it together"
+
+
+async def test_damage_of_a_large_batch_is_fetched_anew_and_then_an_error(tmp_path: Path) -> None:
+    async with in_place(tmp_path, block_bytes=8 * LARGE) as setting:
+        sent = [batch(bytes(LARGE)), batch(bytes(LARGE))]
+        extent = extent_of(await setting.put(*sent), sent)
+        setting.store.flips_left = 1
+        assert offsets_of(await setting.read(extent)) == [(0, 0), (1, 1)]
+        assert setting.store.statistics().gets == 2
+        setting.store.damage(extent.object_key, len(sent[0]) + 100)
+        await setting.cache.invalidate(extent.object_key)
+        result = await setting.read(extent)
+        assert offsets_of(result) == [(0, 0)]
+        assert isinstance(result.error, CorruptObject)
 
 
 # Which batches

@@ -207,6 +207,13 @@ async def test_evicted_bytes_stay_valid_for_who_holds_them() -> None:
         for block in range(1, 5):
             await read(cache, source, block * BLOCK, 1)
         assert bytes(view) == content_of(KEY, 100)
+        assert cache.statistics().evicted_bytes == BLOCK, "one byte of a view keeps the block"
+        part = view[5:6]
+        del view
+        assert cache.statistics().evicted_bytes == BLOCK
+        part.release()
+        counted = cache.statistics()
+        assert (counted.memory_bytes, counted.evicted_bytes) == (BLOCK, 0)
 
 
 async def test_cold_reads_fetch_what_they_ask_for_and_evict_nothing() -> None:

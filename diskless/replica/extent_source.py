@@ -1,0 +1,275 @@
+"""Fetches the bytes of extents, from the nearest place that has them.
+
+1. This broker's own chunks, through the FD cache: what was just produced is in the page cache. They
+   are read into memory that earlier answers left behind, which belongs to this answer alone.
+2. The object cache, which asks the object store once per block. Data older than
+   `fetch.cold.after.ms` is read around the cache's memory, so that a consumer catching up does not
+   evict what the readers at the tail share. What it gives is shared with other readers, and
+   read-only. It is handed on without a copy where its batches are large and the answer takes at
+   least half of the block that it keeps in memory: who does not read an answer keeps at most twice
+   as much as it is charged for. Else a copy is handed on.
+3. Parquet segments, turned back into RecordBatches by `tiering.segment_reader`.
+
+Large copies are made in threads.
+
+Failure cases: a chunk that vanished or cannot be read is only a cache, so the object is asked
+instead. What else goes wrong is an error of its piece, never of the others.
+"""
+
+import asyncio
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from diskless.fetch.read_memory import ReadMemory
+from diskless.replica.batch_stamping import GATHERED_FROM_BYTES, Span
+from metadata.operations import SegmentExtent
+from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.sealed_chunk import SealedChunk
+from wal.clock import Clock
+from wal.coordinates import ObjectKey
+from wal.errors import DisklessError, StorageFailed
+from wal.private_copy import copy_into
+from wal.records.record_batch import EncodedBatch
+
+log = structlog.get_logger(__name__)
+
+_Result = TypeVar("_Result")
+
+CHUNK: Final = "chunk"
+OBJECT: Final = "object"
+SEGMENT: Final = "segment"
+SOURCES: Final = (CHUNK, OBJECT, SEGMENT)
+
+COPIED_AT_ONCE_BYTES: Final = 256 << 10
+"""Bytes that are copied on the event loop; more are copied in a thread."""
+
+_LENGTH: Final = struct.Struct(">8xi")
+"""Of a batch, in its header."""
+
+_PINNED_PER_READ: Final = 2
+"""How many bytes of shared memory an answer may keep for each that it has of it."""
+
+
+class SegmentBatches(Protocol):
+    """What is asked of the segment reader."""
+
+    async def read(
+        self, extent: SegmentExtent, offset: int, max_bytes: int
+    ) -> Sequence[EncodedBatch]:
+        """Batches from the one that holds `offset` on; at least one; about `max_bytes`."""
+        ...
+
+
+class BlockReads(Protocol):
+    """What is asked of the object cache."""
+
+    async def read(
+        self, key: ObjectKey, start: int, length: int, object_length: int, *, cold: bool = False
+    ) -> Sequence[memoryview]: ...
+
+    async def invalidate(self, key: ObjectKey) -> None: ...
+
+
+class Want(NamedTuple):
+    """A part of a WAL object, or of a segment about `max_bytes` from `offset` on."""
+
+    span: Span | SegmentExtent
+    offset: int = 0
+    max_bytes: int = 0
+
+
+class Piece(NamedTuple):
+    """What was read: bytes of an object, or batches ready to serve, or an error.
+
+    The bytes belong to the caller alone if they can be written to, and else to everybody.
+    """
+
+    source: str
+    buffer: memoryview = memoryview(b"")
+    batches: Sequence[EncodedBatch] = ()
+    error: DisklessError | None = None
+    is_last_try: bool = False
+    """Whether it is not fetched once more when it is damaged."""
+
+
+class _Shared(NamedTuple):
+    """Bytes of an object as the cache has them; more than one view where blocks meet."""
+
+    views: Sequence[memoryview]
+
+
+class ExtentSource:
+    """Reads chunks, objects and segments."""
+
+    def __init__(
+        self,
+        *,
+        directory: ChunkDirectory,
+        cache: BlockReads,
+        memory: ReadMemory,
+        segments: SegmentBatches,
+        executor: Executor,
+        clock: Clock,
+        cold_after_ms: int,
+    ) -> None:
+        self._directory = directory
+        self._cache = cache
+        self._memory = memory
+        self._segments = segments
+        self._executor = executor
+        self._clock = clock
+        self._cold_after_ms = cold_after_ms
+        self.segment_reads = 0
+        """Since the start."""
+
+    async def fetch(self, wants: Sequence[Want]) -> list[Piece]:
+        """One piece per want. Own chunks are read in one trip to a thread, the rest at once."""
+        pieces: dict[int, Piece | _Shared] = {}
+        own: list[tuple[SealedChunk, Span]] = []
+        own_places: list[int] = []
+        remote: list[Awaitable[Piece | _Shared]] = []
+        remote_places: list[int] = []
+        for place, want in enumerate(wants):
+            span = want.span
+            if isinstance(span, SegmentExtent):
+                remote.append(self._fetch_segment(span, want.offset, want.max_bytes))
+                remote_places.append(place)
+            elif (chunk := self._directory.locate(span.extent.object_key)) is not None:
+                own.append((chunk, span))
+                own_places.append(place)
+            else:
+                remote.append(self._fetch_object(span))
+                remote_places.append(place)
+        if own:
+            read = await self._in_thread(partial(_read_chunks, own, self._memory))
+            for place, (_, span), piece in zip(own_places, own, read, strict=True):
+                if piece.error is None:
+                    pieces[place] = piece
+                else:
+                    log.warning("own chunk unreadable, asking the store", error=str(piece.error))
+                    remote.append(self._fetch_object(span))
+                    remote_places.append(place)
+        if len(remote) == 1:
+            pieces[remote_places[0]] = await remote[0]
+        elif remote:
+            pieces.update(zip(remote_places, await asyncio.gather(*remote), strict=True))
+        return await self._settled([pieces[place] for place in range(len(wants))])
+
+    async def fetch_anew(self, span: Span, damage: DisklessError) -> Piece:
+        """What the store has, past the chunk or the cached block that turned out damaged."""
+        log.warning("damaged batch, asking the store again", error=str(damage))
+        await self._cache.invalidate(span.extent.object_key)
+        (piece,) = await self._settled([await self._fetch_object(span)])
+        return piece
+
+    async def _fetch_segment(self, extent: SegmentExtent, offset: int, max_bytes: int) -> Piece:
+        try:
+            start = max(offset, extent.base_offset)
+            batches = await self._segments.read(extent, start, max_bytes)
+        except DisklessError as error:
+            return Piece(SEGMENT, error=error)
+        self.segment_reads += 1
+        return Piece(SEGMENT, batches=batches)
+
+    async def _fetch_object(self, span: Span) -> Piece | _Shared:
+        extent = span.extent
+        age_ms = self._clock.now_ms() - extent.log_append_time_ms
+        try:
+            return _Shared(
+                await self._cache.read(
+                    extent.object_key,
+                    extent.byte_offset + span.start,
+                    span.length_bytes,
+                    extent.object_bytes,
+                    cold=age_ms > self._cold_after_ms,
+                )
+            )
+        except DisklessError as error:
+            return Piece(OBJECT, error=error)
+
+    async def _settled(self, found: Sequence[Piece | _Shared]) -> list[Piece]:
+        """Decide for shared bytes whether they are handed on or copied."""
+        used_bytes: Counter[int] = Counter()
+        for one in found:
+            if isinstance(one, _Shared):
+                for view in one.views:
+                    used_bytes[id(view.obj)] += len(view)
+        copied: list[_Shared] = []
+        pieces: list[Piece] = []
+        places: list[int] = []
+        for place, one in enumerate(found):
+            if isinstance(one, Piece):
+                pieces.append(one)
+                continue
+            views = one.views
+            if len(views) == 1 and _is_worth_sharing(views[0], used_bytes[id(views[0].obj)]):
+                pieces.append(Piece(OBJECT, views[0]))
+            else:
+                copied.append(one)
+                places.append(place)
+                pieces.append(_NOTHING_YET)
+        if copied:
+            copy = partial(_copies, copied, self._memory)
+            is_much = sum(len(view) for one in copied for view in one.views) > COPIED_AT_ONCE_BYTES
+            buffers = await self._in_thread(copy) if is_much else copy()
+            for place, buffer in zip(places, buffers, strict=True):
+                pieces[place] = Piece(OBJECT, buffer)
+        return pieces
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+_NOTHING_YET: Final = Piece(OBJECT)
+
+
+def _is_worth_sharing(view: memoryview, used_bytes: int) -> bool:
+    """Whether to hand on a view, of whose block the answer takes `used_bytes`; by its first batch.
+
+    What its header says is not checked yet, and need not be right.
+    """
+    if len(view) < GATHERED_FROM_BYTES:
+        return False
+    (length_bytes,) = _LENGTH.unpack_from(view)
+    if length_bytes < GATHERED_FROM_BYTES:
+        return False
+    with memoryview(view.obj) as whole:
+        return whole.nbytes <= _PINNED_PER_READ * used_bytes
+
+
+def _read_chunks(jobs: Sequence[tuple[SealedChunk, Span]], memory: ReadMemory) -> list[Piece]:
+    """Runs in a thread: every span from the chunk that its object was uploaded from."""
+    pieces = []
+    region = memory.lend(sum(span.length_bytes for _, span in jobs))
+    end = 0
+    for chunk, span in jobs:
+        start, end = end, end + span.length_bytes
+        buffer = region[start:end]
+        key, byte_offset = span.extent[:2]
+        try:
+            chunk.read_object_range(byte_offset + span.start, buffer)
+            pieces.append(Piece(CHUNK, buffer))
+        except OSError as error:
+            failed = StorageFailed(f"chunk of {key}: {error}")
+            pieces.append(Piece(CHUNK, error=failed))
+        except DisklessError as error:
+            pieces.append(Piece(CHUNK, error=error))
+    return pieces
+
+
+def _copies(shared: Sequence[_Shared], memory: ReadMemory) -> list[memoryview]:
+    """The bytes of each, back to back, in memory of the caller's own."""
+    region = memory.lend(sum(len(view) for one in shared for view in one.views))
+    copies = []
+    end = 0
+    for one in shared:
+        start, end = end, end + sum(map(len, one.views))
+        copies.append(region[start:end])
+        copy_into(copies[-1], one.views)
+    return copies
