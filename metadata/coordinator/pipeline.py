@@ -3,9 +3,10 @@
 How one operation goes through it:
 
 1. *decide* - the deciding task takes all operations that wait (a group), looks up in SQLite what
-   they need and memory has not (files by key, producer states), and then, without another await,
-   decides one after the other against the speculative view: committed state plus everything that
-   is pending. An operation becomes records and an answer.
+   they need and memory has not (producer states; files, but for keys that are newer than all that
+   are there), and then, without another await, decides one after the other against the speculative
+   view: committed state plus everything that is pending. An operation becomes records and an
+   answer.
 2. *append* - the appending task takes all groups that were decided meanwhile and appends them to
    the metadata log with one call: one sync or one put for however many operations (group commit).
    While it waits, the next groups are decided on top: that is the pipeline.
@@ -253,11 +254,18 @@ class Pipeline:
             # First, so that what an earlier look-up found does not count as known: it may be stale.
             view.start_look_up()
             missing = [*self._unknown_producers(operations)]
-            if keys or missing:
-                found = await self._replica.state.read(
-                    partial(look_up, keys=keys, producers=missing)
+            asked = [key for key in keys if view.may_be_stored(key)]
+            if not asked and not missing:
+                return
+            found = await self._replica.state.read(
+                partial(
+                    look_up,
+                    keys=asked,
+                    producers=missing,
+                    with_newest=not view.knows_newest_file,
                 )
-                view.finish_look_up(found.files, found.producers)
+            )
+            view.finish_look_up(*found)
             if self._steady.is_set() and not self._unknown_producers(operations):
                 return
 

@@ -27,7 +27,9 @@ from metadata.state.image import (
 )
 from metadata.state.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.ulid import minted_ms_of_wal_key
+from wal.ulid import ULID_CHARS, WAL_PREFIX, minted_ms_of_wal_key, wal_shard_prefix
+
+_WAL_KEY_CHARS: Final = len(wal_shard_prefix(0)) + ULID_CHARS
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -52,6 +54,12 @@ class KnownFile(NamedTuple):
     answer: bytes
     standing: FileStanding = FileStanding.COMMITTED
     is_owner: bool = True
+
+
+def _ulid_of(key: ObjectKey) -> str | None:
+    """The ULID of what may be a WAL object; None for all other keys."""
+    is_alike = len(key) == _WAL_KEY_CHARS and key.startswith(WAL_PREFIX)
+    return key[-ULID_CHARS:] if is_alike else None
 
 
 class _Absent:
@@ -130,6 +138,10 @@ class SpeculativeView:
         # fact that one was forgotten.
         self._applied_files: dict[ObjectKey, KnownFile | None] = {}
         self._looked_up_files: Mapping[ObjectKey, KnownFile] = {}
+        # No WAL object in SQLite has a greater ULID than the newest that was there once, and than
+        # those applied since. ULIDs ascend, so nearly every key that comes is beyond both.
+        self._newest_stored_ulid: str | None = None
+        self._newest_applied_ulid = ""
         self._looked_up_producers: Mapping[ProducerKey, ProducerState | None] = {}
         self._next_producer_id: int | None = None
         self._producer_ids_written_by = 0
@@ -328,6 +340,16 @@ class SpeculativeView:
             return self._applied_files[key]
         return self._looked_up_files.get(key)
 
+    @property
+    def knows_newest_file(self) -> bool:
+        """Whether a look-up has told the newest WAL object."""
+        return self._newest_stored_ulid is not None
+
+    def may_be_stored(self, key: ObjectKey) -> bool:
+        """Whether `file` needs a look-up of `key` in SQLite to answer."""
+        newest, ulid = self._newest_stored_ulid, _ulid_of(key)
+        return newest is None or ulid is None or ulid <= newest or ulid <= self._newest_applied_ulid
+
     def put_file(self, key: ObjectKey, file: KnownFile) -> None:
         self._files.put(key, file, self.group)
 
@@ -351,10 +373,16 @@ class SpeculativeView:
         self,
         files: Mapping[ObjectKey, KnownFile],
         producers: Mapping[ProducerKey, ProducerState | None],
+        newest_ulid: str | None = None,
     ) -> None:
-        """Takes in what the look-up found; valid until the next one starts."""
+        """Takes in what the look-up found; valid until the next one starts.
+
+        `newest_ulid`: of all WAL objects that were in SQLite, if it was asked for.
+        """
         self._looked_up_files = files
         self._looked_up_producers = producers
+        if newest_ulid is not None:
+            self._newest_stored_ulid = newest_ulid
 
     def retire(self, applied_group: int) -> None:
         """Groups up to `applied_group` are in the image now."""
@@ -371,6 +399,8 @@ class SpeculativeView:
             overlay.retire(applied_group)
         for written in self._files.retire(applied_group):
             self._applied_files.update(written)
+            for key in written:
+                self._newest_applied_ulid = max(self._newest_applied_ulid, _ulid_of(key) or "")
         if self._forgotten_by <= applied_group:
             self._forgotten_until_ms = -1
         if self._producer_ids_written_by <= applied_group:

@@ -21,6 +21,7 @@ from tests.support.coordinator_bench import (
 )
 from wal.coordinates import ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import (
+    ObjectExpired,
     Rejected,
 )
 from wal.ulid import mint_ulid, wal_object_key
@@ -194,3 +195,46 @@ async def test_keys_from_a_clock_that_runs_ahead_are_accepted(bench: Coordinator
     bench.clock.step_wall(-60)
     (answer,) = await bench.coordinator.commit_file(bench.file(batch(partition), key=key))
     assert answer.error is None
+
+
+@pytest.mark.parametrize("keys", [("new", "old"), ("old", "new")], ids=lambda keys: "-".join(keys))
+async def test_a_key_is_known_again_whatever_came_before_it(
+    tmp_path: Path, keys: tuple[str, str]
+) -> None:
+    """Keys beyond the newest one are not looked up; brokers' clocks differ, and files come late."""
+    log = MemoryMetadataLog()
+    async with running_coordinator(tmp_path, log) as bench:
+        partition = await bench.partition()
+        minted = {}
+        for name in ("old", "new", "newest"):
+            bench.clock.advance(1)
+            minted[name] = bench.key()
+        files = [bench.file(batch(partition, 2), key=minted[name]) for name in keys]
+        answers = [await bench.coordinator.commit_file(file) for file in files]
+        assert [answer[0].base_offset for answer in answers] == [0, 2]
+        for file, answer in zip(files, answers, strict=True):
+            assert await bench.coordinator.commit_file(file) == answer
+        newest = bench.file(batch(partition, 1), key=minted["newest"])
+    # Another leader knows of the keys only what is stored.
+    async with running_coordinator(tmp_path, log) as bench:
+        assert await bench.coordinator.commit_file(newest) == [
+            answers[0][0]._replace(base_offset=4)
+        ]
+        for file, answer in zip(files, answers, strict=True):
+            assert await bench.coordinator.commit_file(file) == answer
+        assert bench.coordinator.replica.high_watermark(partition) == 5
+
+
+async def test_a_tombstone_holds_for_a_key_newer_than_all_others(
+    bench: CoordinatorBench,
+) -> None:
+    partition = await bench.partition()
+    await bench.commit(batch(partition))
+    bench.clock.advance(1)
+    file = bench.file(batch(partition))
+    (tombstone,) = await bench.coordinator.tombstone_files([file.object_key])
+    assert not tombstone.is_known
+    with pytest.raises(ObjectExpired):
+        await bench.coordinator.commit_file(file)
+    (again,) = await bench.coordinator.tombstone_files([file.object_key])
+    assert not again.is_known
