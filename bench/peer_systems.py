@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -62,6 +62,11 @@ class System(ABC):
     def __init__(self, directory: Path) -> None:
         self.data = directory / "data"
 
+    @staticmethod
+    @abstractmethod
+    def install() -> None:
+        """Bring what it takes, unless it is there. Raises NotThere."""
+
     @property
     @abstractmethod
     def bootstrap(self) -> str: ...
@@ -109,6 +114,10 @@ class System(ABC):
 class Diskless(System):
     name = "diskless"
     ack = "an fsynced object, an fsynced commit"
+
+    @staticmethod
+    def install() -> None:
+        """It is there."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -190,6 +199,10 @@ class Kafka(_Process):
     ack = "the page cache"
     _settings = ""
 
+    @staticmethod
+    def install() -> None:
+        _kafka_jars()
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         jars = _kafka_jars()
@@ -226,6 +239,10 @@ class Klite(_Process):
     name = "klite"
     ack = "its local log, fsynced every 2 ms; a bucket later"
 
+    @staticmethod
+    def install() -> None:
+        _klite()
+
     def command(self) -> Sequence[str]:
         return [
             _klite(),
@@ -236,21 +253,7 @@ class Klite(_Process):
         ]
 
 
-def _kafka_ready() -> None:
-    _kafka_jars()
-
-
-def _klite_ready() -> None:
-    _klite()
-
-
-SYSTEMS: Final[Sequence[tuple[type[System], Callable[[], None]]]] = (
-    (Diskless, lambda: None),
-    (Kafka, _kafka_ready),
-    (KafkaSynced, _kafka_ready),
-    (Klite, _klite_ready),
-)
-"""Each with what installs it once, and raises NotThere."""
+SYSTEMS: Final[Sequence[type[System]]] = (Diskless, Kafka, KafkaSynced, Klite)
 
 
 def _kafka_jars() -> Path:

@@ -66,9 +66,9 @@ def run_peers(report: Report) -> None:
     """Every figure of every system that is there, and ours over theirs."""
     report.step("peers: the same client and loads, interleaved")
     there: list[type[System]] = []
-    for system, install in SYSTEMS:
+    for system in SYSTEMS:
         try:
-            install()
+            system.install()
         except NotThere as missing:
             report.step(f"peers: {system.name} is skipped: {missing}")
         else:

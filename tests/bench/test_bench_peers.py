@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import peer_systems, peers
+from bench import peers
 from bench.peer_systems import Diskless, Kafka, KafkaSynced, Klite, NotThere
 from bench.peers import FIGURES, measure_peers, run_peers
 from bench.report import Report
@@ -21,13 +21,15 @@ def _directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_figure_of_a_broker() -> None:
     runs = measure_peers([Diskless], rounds=1, scale=0.02)
     assert set(runs["diskless"]) == set(FIGURES)
-    assert all(values[0] > 0 for values in runs["diskless"].values())
+    # Little takes less processor time than the system tells.
+    known = {name: values[0] for name, values in runs["diskless"].items() if "core_s" not in name}
+    assert min(known.values()) > 0
 
 
 @pytest.mark.jvm
 def test_kafka_runs_under_the_same_loads(tmp_path: Path) -> None:
     try:
-        peer_systems._kafka_jars()
+        KafkaSynced.install()
     except NotThere as missing:
         pytest.skip(str(missing))
     runs = measure_peers([KafkaSynced], rounds=1, scale=0.02)
@@ -40,8 +42,9 @@ def test_what_cannot_be_had_is_left_out_with_the_reason(
     def missing() -> None:
         raise NotThere("Go is needed")
 
-    present = [(Diskless, lambda: None), (Kafka, lambda: None)]
-    monkeypatch.setattr(peers, "SYSTEMS", [*present, (Klite, missing)])
+    monkeypatch.setattr(Kafka, "install", lambda: None)
+    monkeypatch.setattr(Klite, "install", missing)
+    monkeypatch.setattr(peers, "SYSTEMS", [Diskless, Kafka, Klite])
     figures = {
         name: dict.fromkeys(FIGURES, values)
         for name, values in (("diskless", [2.0, 3.0, 4.0]), ("kafka", [4.0, 4.0, 4.0]))
@@ -60,4 +63,4 @@ def test_what_cannot_be_had_is_left_out_with_the_reason(
 def test_a_binary_that_is_not_there_is_said_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KLITE", "/nowhere/klite")
     with pytest.raises(NotThere, match="KLITE=/nowhere/klite"):
-        peer_systems._klite()
+        Klite.install()
