@@ -9,7 +9,7 @@ Byte formats keep the same numbers as rows; `rows` and `of_rows` are the way the
 names of the fields.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Self
@@ -60,18 +60,13 @@ class BatchExtents(Columns[BatchExtent]):
         )
 
     @classmethod
-    def of_rows(
-        cls, rows: Rows, known_topics: Mapping[bytes, UUID] | None = None, **others: Int64s
-    ) -> Self:
-        """Takes rows with `topic_id`, `partition` and the fields that `others` do not give.
-
-        `known_topics` has topics by their bytes; those that are not in it are made.
-        """
+    def of_rows(cls, rows: Rows, **others: Int64s) -> Self:
+        """Takes rows with `topic_id`, `partition` and the fields that `others` do not give."""
         topic_ids, indexes = rows["topic_id"], rows["partition"]
         is_start = np.ones(len(rows), np.bool_)
         is_start[1:] = (topic_ids[1:] != topic_ids[:-1]) | (indexes[1:] != indexes[:-1])
         starts = np.flatnonzero(is_start)
-        known = {**known_topics} if known_topics is not None else {}
+        known: dict[bytes, UUID] = {}
         places: dict[TopicIdPartition, int] = {}
         run_places = []
         for topic, index in zip(topic_ids[starts].tolist(), indexes[starts].tolist(), strict=True):

@@ -21,10 +21,11 @@ from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 
 from wal.batch_extents import BatchExtents
 from wal.columns import Columns, Int64s, Rows, row_type, tuples
-from wal.coordinates import TopicIdPartition
+from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.crc import crc32c
 from wal.errors import CorruptChunk
 from wal.private_copy import BLOCK_BYTES, aligned_buffer
@@ -44,6 +45,9 @@ INDEX_ROW: Final = row_type(INDEX_ENTRY, _ENTRY_FIELDS)
 _ROW: Final = row_type(BATCH_ROW, f"{_ENTRY_FIELDS} leader_epoch zeros")
 
 _ROW_BYTES: Final = np.dtype(f"V{BATCH_ROW.size}")
+
+_SAME_NUMBERS: Final = BatchExtent._fields[2:]
+"""What an object says of a batch as its chunk does: all but the partition and the place."""
 
 READ_BYTES_MAX: Final = 1 << 20
 """The buffer of one upload; also the largest piece of an object's body."""
@@ -153,8 +157,7 @@ class ChunkBatches(Columns[ChunkEntry]):
         if len(self.topic_ids) == 1:
             order = np.argsort(indexes, kind="stable")
         else:
-            halves = np.ascontiguousarray(rows["topic_id"]).view(">u8").astype(np.uint64)
-            order = np.lexsort((indexes, halves[1::2], halves[::2]))
+            order = np.lexsort((indexes, *self._topic_halves()))
         if excluded:
             is_kept = np.ones(len(rows), np.bool_)
             is_kept[[*excluded]] = False
@@ -166,7 +169,28 @@ class ChunkBatches(Columns[ChunkEntry]):
 
         Batches of one partition are neighbours.
         """
-        return BatchExtents.of_rows(self.rows, self.topic_ids, byte_offset=byte_offset)
+        rows = self.rows
+        indexes = self.numbers("partition")
+        is_next = indexes[1:] != indexes[:-1]
+        if len(self.topic_ids) > 1:
+            for halves in self._topic_halves():
+                is_next |= halves[1:] != halves[:-1]
+        partition_of = np.zeros(len(rows), np.int64)
+        np.cumsum(is_next, out=partition_of[1:])
+        firsts = [0, *(np.flatnonzero(is_next) + 1).tolist()] if len(rows) else []
+        names = rows["topic_id"][firsts].tolist()
+        places = zip(names, indexes[firsts].tolist(), strict=True)
+        return BatchExtents(
+            partitions=[TopicIdPartition(self.topic_ids[name], index) for name, index in places],
+            partition_of=partition_of,
+            byte_offset=byte_offset,
+            **{name: self.numbers(name) for name in _SAME_NUMBERS},
+        )
+
+    def _topic_halves(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """The lower and the upper half of each batch's topic id."""
+        halves = np.ascontiguousarray(self.rows["topic_id"]).view(">u8").astype(np.uint64)
+        return halves[1::2], halves[::2]
 
     def index_entries(self, byte_offset: Int64s) -> bytes:
         """The object's index entries of the batches."""

@@ -32,7 +32,7 @@ and deleting files dozens of times a second is what a chunk would cost most for:
 out the inode of a file that was deleted within the last seconds, and looks at each such inode again
 whenever a file is created. And the pages of .data stay in the page cache, which costs half of what
 new ones do. Until it is written over, a spare is a whole committed chunk, and a restart keeps it as
-one; from then on its .idx is empty, until the first append gave it a header with a new salt.
+one; from then on it has a header with a new salt, and no record that agrees with that.
 
 An exclusive lock on the directory keeps two brokers from sharing it. When somebody deletes the
 directory of a running broker, the next chunk makes it anew and locks it again; its lock file tells.
