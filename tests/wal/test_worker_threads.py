@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -46,3 +47,66 @@ async def test_no_more_threads_run_than_the_limit() -> None:
     await asyncio.gather(*(threads.run(work) for _ in range(6)))
     assert most == 2
     await threads.close()
+
+
+async def test_a_call_that_nobody_waits_for_keeps_its_thread_and_no_other() -> None:
+    threads = WorkerThreads("test", 2)
+    started, gate = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        started.set()
+        assert gate.wait(60)
+
+    hanging = asyncio.create_task(threads.run(hang))
+    await asyncio.to_thread(started.wait, 60)
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    async with asyncio.timeout(60):
+        assert await threads.run(lambda: 7) == 7
+    gate.set()
+    await threads.close()
+
+
+async def test_what_was_cancelled_before_it_began_is_not_called() -> None:
+    threads = WorkerThreads("test", 1)
+    gate = threading.Event()
+    called: list[int] = []
+    first = threads.start(lambda: gate.wait(60))
+    second = threads.start(lambda: called.append(2))
+    third = threads.start(lambda: called.append(3))
+    second.cancel()
+    gate.set()
+    await asyncio.gather(first, third)
+    assert called == [3]
+    await threads.close()
+
+
+async def test_an_error_reaches_who_waits_and_the_thread_goes_on() -> None:
+    threads = WorkerThreads("test", 1)
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(lambda: 1 // 0)
+    assert await threads.run(lambda: 2) == 2
+    await threads.close()
+
+
+async def test_what_was_asked_before_the_end_is_done_and_nothing_after_it() -> None:
+    threads = WorkerThreads("test", 1)
+    done: list[int] = []
+    asked = [threads.start(lambda number=number: done.append(number)) for number in range(5)]
+    await threads.close()
+    assert done == [0, 1, 2, 3, 4]
+    await asyncio.gather(*asked)
+    with pytest.raises(RuntimeError, match="after their end"):
+        await threads.run(lambda: None)
+    await threads.close()
+
+
+async def test_threads_end_with_whom_they_work_for() -> None:
+    threads = WorkerThreads("forgotten", 1)
+    await threads.run(lambda: None)
+    (thread,) = threads._threads
+    del threads
+    gc.collect()
+    await asyncio.to_thread(thread.join, 60)
+    assert not thread.is_alive()

@@ -203,7 +203,10 @@ async def test_batches_that_are_ready_in_one_turn_leave_together(bench: Bench) -
     await until(lambda: sorted(bench.doors.begun) == [1, 2])
     bench.doors.open(1, 2)
     # The event loop stands still until both are done, so it hears of both at once.
-    bench.lanes._threads._executor.shutdown()
+    threads = bench.lanes._threads
+    threads._end()
+    for thread in threads._threads:
+        thread.join()
     await until(lambda: len(bench.left) == 2)
     assert bench.left == [(1, ZSTD), (2, ZSTD)]
 
