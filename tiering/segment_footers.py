@@ -18,12 +18,7 @@ import pyarrow.parquet as pq
 
 from metadata.rebuild.facts import RolledBatch, RolledRange, SegmentFacts
 from tiering.segment_columns import read_part_of_row_group
-from tiering.segment_format import (
-    SegmentFooter,
-    decode_sources,
-    footer_length,
-    parse_footer,
-)
+from tiering.segment_format import SegmentFooter, decode_sources, footer_length, parse_footer
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptSegment
 from wal.stores.object_store import ObjectStat, ObjectStore

@@ -5,12 +5,7 @@ Called by a roll that finds its key taken, and by `diskless verify`. Reads one r
 
 from typing import Final
 
-from tiering.segment_format import (
-    MAGIC,
-    SegmentFooter,
-    footer_length,
-    parse_footer,
-)
+from tiering.segment_format import MAGIC, SegmentFooter, footer_length, parse_footer
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
 from wal.errors import CorruptObject, CorruptSegment

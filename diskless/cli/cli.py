@@ -20,14 +20,7 @@ from typing import Final
 
 from diskless.cli.broker_commands import add_quota, add_tier, add_topic
 from diskless.cli.metadata_commands import add_metadata
-from diskless.cli.options import (
-    DEFAULT_LISTEN,
-    Commands,
-    add_data,
-    add_pairs,
-    command,
-    key_values,
-)
+from diskless.cli.options import DEFAULT_LISTEN, Commands, add_data, add_pairs, command, key_values
 from diskless.cli.stored_commands import add_dumps, add_rebuild, add_verify
 from wal.errors import DisklessError, InvalidSettings
 

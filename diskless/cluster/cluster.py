@@ -14,10 +14,7 @@ from diskless.config import BrokerSettings, Config, explain_all
 from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, ClientInfo
 from metadata.clients.coordinator_client import Coordinator
 from metadata.clients.routed_client import RoutedClient
-from metadata.operations import (
-    AlterTopicConfigs,
-    TopicDescription,
-)
+from metadata.operations import AlterTopicConfigs, TopicDescription
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, DisklessError, InvalidTopic, UnknownTopicId
 

@@ -37,15 +37,7 @@ from diskless.groups.assignors.partition_sets import NO_PARTITIONS
 from diskless.groups.requests import GroupProtocol
 from diskless.loop.long_work import Steps, done_at_once
 from wal.errors import CorruptState
-from wal.wire.fields import (
-    INT8,
-    INT32,
-    NO_TAGS,
-    FieldReader,
-    compact_string,
-    tag_section,
-    uvarint,
-)
+from wal.wire.fields import INT8, INT32, NO_TAGS, FieldReader, compact_string, tag_section, uvarint
 from wal.wire.layouts import EmptyIsNone, Int32, layout
 
 _VERSION: Final = 1

@@ -64,13 +64,7 @@ from diskless.ports import ClientInfo
 from diskless.replica.purgatory import Purgatory
 from metadata.records.groups import GroupKind
 from wal.clock import Clock, Sleep
-from wal.errors import (
-    AppendTooLarge,
-    DisklessError,
-    InvalidSettings,
-    OutcomeUnknown,
-    Retriable,
-)
+from wal.errors import AppendTooLarge, DisklessError, InvalidSettings, OutcomeUnknown, Retriable
 
 _LOAD_RETRY_S: Final = 1.0
 

@@ -22,11 +22,7 @@ from diskless.groups.classic.subscription import (
 )
 from diskless.groups.classic_state import StoredClassicGroup, StoredMember
 from diskless.groups.consumer.subscribed_topics import Topics
-from diskless.groups.consumer_state import (
-    ClassicMember,
-    ConsumerMember,
-    StoredConsumerGroup,
-)
+from diskless.groups.consumer_state import ClassicMember, ConsumerMember, StoredConsumerGroup
 from diskless.groups.errors import GroupIdNotFound
 
 

@@ -26,10 +26,7 @@ import structlog
 from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic_state import StoredClassicGroup, encode_classic_group
 from diskless.groups.consumer_state import encode_in_steps
-from diskless.groups.errors import (
-    GroupCoordinatorUnavailable,
-    NotGroupCoordinator,
-)
+from diskless.groups.errors import GroupCoordinatorUnavailable, NotGroupCoordinator
 from diskless.groups.group_machine import Assign, GroupMachine, Reply, Store
 from diskless.groups.group_store import GroupStore
 from diskless.loop.long_work import LongWork, Unfinished

@@ -41,16 +41,7 @@ from metadata.operations import (
 )
 from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset
 from wal.records.record_batch import MAGIC_V2
-from wal.wire.fields import (
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    NO_TAGS,
-    compact_string,
-    tag_section,
-    uvarint,
-)
+from wal.wire.fields import INT8, INT16, INT32, INT64, NO_TAGS, compact_string, tag_section, uvarint
 
 AT_LEAST_ONE_TAG: Final = 10_000
 OBJECT_FORMAT_TAG: Final = 10_000

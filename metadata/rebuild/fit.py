@@ -19,14 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from metadata.rebuild.fixed import FixedLog
-from metadata.rebuild.gaps import (
-    Candidate,
-    Gap,
-    Waiting,
-    that_fill,
-    that_fit,
-    ulid_of,
-)
+from metadata.rebuild.gaps import Candidate, Gap, Waiting, that_fill, that_fit, ulid_of
 from metadata.rebuild.layout import Placing
 from wal.coordinates import ObjectKey
 

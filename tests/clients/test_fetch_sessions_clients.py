@@ -9,12 +9,7 @@ import pytest
 
 from metadata.operations import CreateTopic, TopicDescription
 from tests.support.live_broker import LiveBroker, until
-from tests.support.stock_clients import (
-    ConfluentKafka,
-    KafkaConsumer,
-    PythonTopicPartition,
-    Record,
-)
+from tests.support.stock_clients import ConfluentKafka, KafkaConsumer, PythonTopicPartition, Record
 
 PARTITIONS = 12
 

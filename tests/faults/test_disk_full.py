@@ -9,12 +9,7 @@ from confluent_kafka import KafkaError, Message
 
 from tests.support.failing_disk import FailingDisk
 from tests.support.live_broker import LiveBroker, until
-from tests.support.stock_clients import (
-    TIMEOUT_S,
-    ConfluentKafka,
-    Record,
-    confluent_producer,
-)
+from tests.support.stock_clients import TIMEOUT_S, ConfluentKafka, Record, confluent_producer
 
 SETTINGS = {"wal.commit.interval.ms": "5"}
 

@@ -28,12 +28,7 @@ from aiokafka.errors import KafkaConnectionError as AioKafkaConnectionError
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.support.stock_clients import (
-    QUIET,
-    TIMEOUT_S,
-    KafkaConsumer,
-    PythonTopicPartition,
-)
+from tests.support.stock_clients import QUIET, TIMEOUT_S, KafkaConsumer, PythonTopicPartition
 
 with warnings.catch_warnings():
     # As in tests/support/stock_clients.py.

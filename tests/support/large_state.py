@@ -35,13 +35,7 @@ from metadata.state.schema import (
 )
 from metadata.state.state import STATE_FILE, StateDatabase
 from metadata.state.state_hash import HASH_MODULUS, to_signed
-from tests.support.snapshot_bench import (
-    Following,
-    PrunableLog,
-    keeper_of,
-    opened,
-    snapshots_in,
-)
+from tests.support.snapshot_bench import Following, PrunableLog, keeper_of, opened, snapshots_in
 from wal.clock import ManualClock, SystemClock
 from wal.crc import crc32c
 from wal.stores.file_store import FileStore

@@ -14,13 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from metadata.rebuild.facts import (
-    BucketFacts,
-    ObjectFacts,
-    RolledBatch,
-    RolledRange,
-    SegmentFacts,
-)
+from metadata.rebuild.facts import BucketFacts, ObjectFacts, RolledBatch, RolledRange, SegmentFacts
 from metadata.records.file_committed import FileCommittedRecord
 from metadata.records.records import (
     MetadataRecord,
@@ -32,11 +26,7 @@ from metadata.records.records import (
     TopicConfigsRecord,
 )
 from metadata.rules.segments import segment_key
-from metadata.state.producer_state import (
-    ProducerBatch,
-    check_sequence,
-    with_batch,
-)
+from metadata.state.producer_state import ProducerBatch, check_sequence, with_batch
 from wal.chunks.object_notes import (
     COMMITTED,
     DUPLICATE,

@@ -13,14 +13,7 @@ import tempfile
 import threading
 from typing import Any, Final, Self
 
-from tests.support.jvm import (
-    KAFKA_VERSIONS,
-    REPOSITORY,
-    SCALA_VERSION,
-    Jars,
-    java_command,
-    resolve,
-)
+from tests.support.jvm import KAFKA_VERSIONS, REPOSITORY, SCALA_VERSION, Jars, java_command, resolve
 
 DEADLINE_S: Final = 300.0
 """How long one job may take, the first of them with the start of Spark."""

@@ -26,12 +26,7 @@ from tiering.segment_verification import verify_segment
 from wal import failpoint
 from wal.coordinates import ByteOffset, ObjectKey, Offset
 from wal.crc import crc32c
-from wal.errors import (
-    CorruptObject,
-    CorruptSegment,
-    ObjectExists,
-    Rejected,
-)
+from wal.errors import CorruptObject, CorruptSegment, ObjectExists, Rejected
 from wal.failpoint import FailpointError
 from wal.stores.file_store import BlockingFileStore
 from wal.stores.object_store import BytesBody

@@ -26,13 +26,7 @@ from tiering.coordinator_client import parse_bootstrap
 from tiering.job import ATTEMPTS_MAX, RollResult, run_once
 from wal import failpoint
 from wal.coordinates import TopicIdPartition
-from wal.errors import (
-    CommitFailed,
-    InvalidSettings,
-    NotCoordinator,
-    Rejected,
-    UnknownTopicId,
-)
+from wal.errors import CommitFailed, InvalidSettings, NotCoordinator, Rejected, UnknownTopicId
 from wal.stores.file_store import BlockingFileStore
 from wal.stores.object_store import BytesBody
 

@@ -16,13 +16,7 @@ from metadata.rules.segments import segment_key
 from tiering.job import RollResult, describe
 from tiering.roll import roll
 from wal.clock import SystemClock
-from wal.coordinates import (
-    LOG_APPEND_TIME,
-    ByteOffset,
-    ObjectKey,
-    Offset,
-    TopicIdPartition,
-)
+from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError
 from wal.stores.file_store import BlockingFileStore
 from wal.stores.object_store import BytesBody

@@ -13,12 +13,7 @@ from metadata.operations import CommitFile, CreateTopic, FindBatches, TopicDescr
 from metadata.workers.retention import RetentionWorker
 from tests.support.coordinator_bench import batch
 from tests.support.live_broker import LiveBroker, until
-from tests.support.stock_clients import (
-    QUIET,
-    TIMEOUT_S,
-    confluent_consumer,
-    confluent_producer,
-)
+from tests.support.stock_clients import QUIET, TIMEOUT_S, confluent_consumer, confluent_producer
 from wal.coordinates import ByteOffset, TopicIdPartition
 from wal.errors import InvalidSettings, NotCoordinator
 from wal.ulid import mint_ulid, wal_object_key

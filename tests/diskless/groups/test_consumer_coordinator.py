@@ -32,11 +32,7 @@ from diskless.groups.requests import (
 )
 from diskless.loop.long_work import SLICE_S, done_at_once
 from metadata.records.groups import GroupKind
-from tests.support.consumer_requests import (
-    SESSION_S,
-    consumer_heartbeat,
-    consumer_join,
-)
+from tests.support.consumer_requests import SESSION_S, consumer_heartbeat, consumer_join
 from tests.support.group_requests import CLIENT, join_request
 from tests.support.groups_bench import SETTINGS, GroupsBench
 from wal.clock import ManualClock

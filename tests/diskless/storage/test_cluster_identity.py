@@ -18,11 +18,7 @@ from diskless.storage.cluster_identity import (
 from diskless.storage.data_directory import DataDirectory
 from tests.support.live_broker import LiveBroker
 from wal.clock import ManualClock
-from wal.errors import (
-    CorruptObject,
-    InvalidSettings,
-    ObjectNotFound,
-)
+from wal.errors import CorruptObject, InvalidSettings, ObjectNotFound
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody
 

@@ -31,13 +31,7 @@ from metadata.operations import (
 from tests.support.coordinator_bench import batch
 from wal.clock import ManualClock
 from wal.coordinates import ByteOffset, ObjectKey, TopicIdPartition
-from wal.errors import (
-    CommitFailed,
-    CommitOutcomeUnknown,
-    DisklessError,
-    NotCoordinator,
-    Rejected,
-)
+from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, NotCoordinator, Rejected
 
 TOPIC = UUID(int=1)
 

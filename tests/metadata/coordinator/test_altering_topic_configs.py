@@ -9,11 +9,7 @@ import pytest
 
 from metadata.operations import AlteredTopicConfigs, AlterTopicConfigs, TopicDescription
 from metadata.records.records import TopicConfigsRecord
-from tests.support.coordinator_bench import (
-    CoordinatorBench,
-    MemoryMetadataLog,
-    running_coordinator,
-)
+from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
 from wal.errors import CommitFailed, UnknownTopicId
 
 

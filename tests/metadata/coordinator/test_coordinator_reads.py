@@ -13,10 +13,7 @@ from metadata.operations import (
     ListedOffset,
     ListOffsets,
 )
-from tests.support.coordinator_bench import (
-    CoordinatorBench,
-    batch,
-)
+from tests.support.coordinator_bench import CoordinatorBench, batch
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
 
 

@@ -9,12 +9,7 @@ import pytest
 
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.log.log import MetadataRecordBatch
-from metadata.operations import (
-    CreateTopic,
-    ListOffsets,
-    RegisteredBroker,
-    TopicDescription,
-)
+from metadata.operations import CreateTopic, ListOffsets, RegisteredBroker, TopicDescription
 from metadata.records.control import LeaderChangeRecord
 from metadata.records.records import decode_record
 from tests.support.contender import LEASE_MS, Contender, until

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.records.columns import (
-    difference,
-    pack_column,
-    pack_numbers,
-    read_column,
-    total,
-)
+from metadata.records.columns import difference, pack_column, pack_numbers, read_column, total
 from metadata.records.file_committed import (
     REFUSED_TAGS,
     CommittedBatch,

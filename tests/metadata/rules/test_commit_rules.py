@@ -44,12 +44,7 @@ from wal.coordinates import (
     Offset,
     TopicIdPartition,
 )
-from wal.errors import (
-    OutOfOrderSequence,
-    Rejected,
-    StaleProducerEpoch,
-    UnknownPartition,
-)
+from wal.errors import OutOfOrderSequence, Rejected, StaleProducerEpoch, UnknownPartition
 from wal.ulid import mint_ulid, wal_object_key
 
 MAX = 2**31 - 1

@@ -47,28 +47,12 @@ from metadata.state.image import CommittedImage
 from metadata.state.schema import COMMIT_PERIOD_MS
 from metadata.state.state import STATE_FILE, StateDatabase
 from metadata.state.state_check import scan_state_hash
-from tests.support.coordinator_bench import (
-    CoordinatorBench,
-    MemoryMetadataLog,
-    running_coordinator,
-)
+from tests.support.coordinator_bench import CoordinatorBench, MemoryMetadataLog, running_coordinator
 from tests.support.profiles import examples
-from tests.support.snapshot_bench import (
-    PrunableLog,
-    following,
-    keeper_of,
-    opened,
-    snapshots_in,
-)
+from tests.support.snapshot_bench import PrunableLog, following, keeper_of, opened, snapshots_in
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
-from wal.errors import (
-    AppendTooLarge,
-    CommitFailed,
-    CorruptState,
-    DisklessError,
-    InvalidRequest,
-)
+from wal.errors import AppendTooLarge, CommitFailed, CorruptState, DisklessError, InvalidRequest
 from wal.stores.memory_store import MemoryStore
 
 TOPICS = [UUID(int=number) for number in (0, 1, 1 << 127)]

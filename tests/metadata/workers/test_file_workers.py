@@ -12,10 +12,7 @@ from metadata.rules.files import permuted_owners
 from metadata.state.speculative import FileStanding
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
-from tests.support.coordinator_bench import (
-    batch,
-    rolled,
-)
+from tests.support.coordinator_bench import batch, rolled
 from tests.support.file_cluster import (
     COMMIT_AGE_S,
     GRACE_S,
@@ -28,13 +25,7 @@ from tests.support.file_cluster import (
 )
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
-from wal.errors import (
-    CommitFailed,
-    DisklessError,
-    InvalidRequest,
-    ObjectExpired,
-    UnknownFile,
-)
+from wal.errors import CommitFailed, DisklessError, InvalidRequest, ObjectExpired, UnknownFile
 from wal.failpoint import FailpointError, arm
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody

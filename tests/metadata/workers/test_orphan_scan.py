@@ -12,13 +12,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import HandedFile, Tombstone
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import MARKER_PREFIX, OrphanScan
-from tests.support.file_cluster import (
-    COMMIT_AGE_S,
-    GRACE_S,
-    Cluster,
-    drain,
-    running_cluster,
-)
+from tests.support.file_cluster import COMMIT_AGE_S, GRACE_S, Cluster, drain, running_cluster
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.errors import InvalidRequest, ObjectExpired, ObjectStoreUnavailable
