@@ -2,9 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -24,6 +23,7 @@ from metadata.operations import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
 )
+from tests.support.replica_setting import AppliedSoFar, Logged
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptLog, NotCoordinator, OffsetOutOfRange
@@ -34,29 +34,6 @@ NOW_MS = 1_704_067_200_000
 LONG_AFTER = 3_600.0
 """Seconds after which no lease of an earlier leader holds up pruning."""
 P0 = LogPartition(0)
-
-
-class AppliedSoFar:
-    """A replica of which the test says how far it is."""
-
-    def __init__(self) -> None:
-        self.applied_offset = 0
-        self.listeners: list[Callable[[], None]] = []
-
-    def subscribe_applied(self, listener: Callable[[], None]) -> None:
-        self.listeners.append(listener)
-
-
-class Logged(NamedTuple):
-    """A metadata partition."""
-
-    log: MetadataLog
-    replica: AppliedSoFar
-
-    def apply(self, offset: int | None = None) -> None:
-        self.replica.applied_offset = self.log.end_offset if offset is None else offset
-        for listener in self.replica.listeners:
-            listener()
 
 
 @pytest.fixture
