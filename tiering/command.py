@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from metadata.operations import RolledSegment, SegmentPlan
+from tiering.job import Progress as JobProgress
 from tiering.job import Roller, RollFailure, RollReport, run_once
 from wal import failpoint
 from wal.clock import Clock, SystemClock
@@ -68,8 +69,8 @@ def tier(
             sleep(interval_s)
 
 
-class ConsoleProgress:
-    """A bar on a terminal, lines elsewhere; a `tiering.job.Progress` and a context manager."""
+class ConsoleProgress(JobProgress):
+    """A bar on a terminal, lines elsewhere; a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

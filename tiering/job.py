@@ -64,18 +64,20 @@ class Roller(Protocol):
         ...
 
 
-class Progress(Protocol):
-    """Who is told how the job goes on."""
+class Progress:
+    """Hears how the job goes on, and does nothing about it."""
 
-    def planned(self, plans: Sequence[SegmentPlan]) -> None: ...
+    def planned(self, plans: Sequence[SegmentPlan]) -> None:
+        pass
 
     def rolled(self, done: int) -> None:
-        """Tells how many of the plans of this round are rolled."""
-        ...
+        """`done` of the plans of this round are rolled."""
 
-    def committed(self, segments: Sequence[RolledSegment]) -> None: ...
+    def committed(self, segments: Sequence[RolledSegment]) -> None:
+        pass
 
-    def failed(self, failure: "RollFailure") -> None: ...
+    def failed(self, failure: "RollFailure") -> None:
+        pass
 
 
 class RollFailure(NamedTuple):
@@ -108,22 +110,6 @@ class RollReport:
         return sum(segment.object_bytes for segment in self.segments)
 
 
-class SilentProgress:
-    """Tells nobody."""
-
-    def planned(self, plans: Sequence[SegmentPlan]) -> None:
-        pass
-
-    def rolled(self, done: int) -> None:
-        pass
-
-    def committed(self, segments: Sequence[RolledSegment]) -> None:
-        pass
-
-    def failed(self, failure: RollFailure) -> None:
-        pass
-
-
 def run_once(
     bootstrap: str,
     *,
@@ -139,7 +125,7 @@ def run_once(
     name. Blocks. Raises CommitFailed and CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts,
     Rejected when the broker refuses to plan at all.
     """
-    run = _Run(bootstrap, roller, object_store_url, progress or SilentProgress(), sleep)
+    run = _Run(bootstrap, roller, object_store_url, progress or Progress(), sleep)
     seen: set[TopicIdPartition] = set()
     for _ in range(ROUNDS_MAX):
         plans = run.round(include_partial=include_partial)

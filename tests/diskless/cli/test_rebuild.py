@@ -83,6 +83,19 @@ def read_all(broker: LiveBroker, *topics: str) -> Seen:
     return seen
 
 
+def written(data: Path, seed: int = 1, *, rounds: int = 6) -> Seen:
+    """What a broker has that was new, and has stopped."""
+    with LiveBroker(data, SETTINGS) as broker:
+        create_topics(broker)
+        produce(broker, seed, rounds=rounds)
+        return read_all(broker)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
 def forget_metadata(data: Path) -> None:
     shutil.rmtree(data / "metadata")
     shutil.rmtree(data / "objects" / "meta", ignore_errors=True)
@@ -99,9 +112,8 @@ def rebuild(data: Path, capsys: pytest.CaptureFixture[str], *options: str) -> di
 
 
 def test_a_broker_without_metadata_gets_everything_back_from_its_bucket(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "data"
     with LiveBroker(data, SETTINGS) as broker:
         create_topics(broker)
         produce(broker, 1)
@@ -131,13 +143,9 @@ def test_a_broker_without_metadata_gets_everything_back_from_its_bucket(
 
 
 def test_a_lost_object_is_a_hole_that_consumers_step_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "data"
-    with LiveBroker(data, SETTINGS) as broker:
-        create_topics(broker)
-        produce(broker, 1)
-        before = read_all(broker)
+    before = written(data)
     forget_metadata(data)
     objects = sorted((data / "objects" / "wal").rglob("*/*"), key=lambda path: path.name)
     objects[len(objects) // 2].unlink()
@@ -161,11 +169,8 @@ def test_a_lost_object_is_a_hole_that_consumers_step_over(
     assert main(["verify", "--data", str(data)]) == 0
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = tmp_path / "data"
-    with LiveBroker(data, SETTINGS) as broker:
-        create_topics(broker)
-        produce(broker, 1, rounds=1)
+def test_a_dry_run_writes_nothing(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(data, rounds=1)
     before = {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main(["rebuild", "--data", str(data), "--dry-run"]) == 0
@@ -176,9 +181,8 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_metadata_that_are_there_are_set_aside_only_when_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "data"
     with LiveBroker(data, SETTINGS) as broker:
         create_topics(broker)
         produce(broker, 1, rounds=2)
@@ -195,12 +199,9 @@ def test_metadata_that_are_there_are_set_aside_only_when_told(
 
 
 def test_snapshots_in_the_bucket_are_metadata_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "data"
-    with LiveBroker(data, SETTINGS) as broker:
-        create_topics(broker)
-        produce(broker, 1, rounds=1)
+    written(data, rounds=1)
     forget_metadata(data)
     snapshot = data / "objects" / "meta" / "0" / "snapshots" / "something"
     snapshot.parent.mkdir(parents=True)
@@ -215,9 +216,8 @@ def test_snapshots_in_the_bucket_are_metadata_too(
 
 
 def test_damaged_objects_are_named_and_the_others_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "data"
     with LiveBroker(data, SETTINGS) as broker:
         create_topics(broker)
         produce(broker, 1, rounds=2)
@@ -246,13 +246,9 @@ def test_damaged_objects_are_named_and_the_others_used(
 
 
 def test_a_rebuild_that_was_interrupted_is_repeated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = tmp_path / "data"
-    with LiveBroker(data, SETTINGS) as broker:
-        create_topics(broker)
-        produce(broker, 1, rounds=2)
-        before = read_all(broker)
+    before = written(data, rounds=2)
     forget_metadata(data)
 
     def fail(*_: object) -> None:
@@ -277,11 +273,10 @@ def test_a_rebuild_that_was_interrupted_is_repeated(
     ],
 )
 def test_rebuild_verify_and_serve_follow_each_other_as_the_operations_page_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], metadata_log: str, lost: str
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], metadata_log: str, lost: str
 ) -> None:
     url = f"file://{tmp_path / 'bucket'}"
     settings = {**SETTINGS, "object.store.url": url, "diskless.metadata.log": metadata_log}
-    data = tmp_path / "data"
     with LiveBroker(data, settings) as broker:
         create_topics(broker)
         produce(broker, 1, rounds=1)
@@ -307,9 +302,8 @@ def test_rebuild_verify_and_serve_follow_each_other_as_the_operations_page_says(
 
 
 def test_offsets_stay_known_when_the_objects_that_noted_them_are_deleted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "data"
     with LiveBroker(data, SETTINGS) as broker:
         create_topics(broker)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
