@@ -1,6 +1,7 @@
 """`python -m bench [GROUP ...]`: run the groups, print a table, merge into build/bench.json.
 
-Some groups have a name together: `coordinator` is all that measures the coordinator, `all` is all.
+Some groups have a name together: `speed` is all that measures producers and consumers,
+`coordinator` all that measures the coordinator, `all` is all.
 """
 
 import argparse
@@ -59,6 +60,7 @@ APART: Final[Mapping[str, Callable[[Report], None]]] = {"peers": run_peers}
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
     ALL: tuple(GROUPS),
+    "speed": ("produce", "consume", "latency", "puts", "slopes", "slow_store", "hour"),
     "coordinator": ("commits", "backlog", "pipelined", "retention", "starts"),
 }
 

@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
 WIDTH: Final = 900
-_LABEL_WIDTH: Final = 250
+_LABEL_WIDTH: Final = 350
 _VALUE_WIDTH: Final = 90
 _BAR: Final = 13
 _GAP: Final = 12
 _HEAD: Final = 44
 _TITLE: Final = 34
+_LEGEND: Final = 20
 _COLOURS: Final = ("#0072B2", "#E69F00", "#D55E00", "#009E73")
 """Told apart with any eyes (Okabe and Ito)."""
 
@@ -52,14 +53,13 @@ def svg(title: str, systems: Sequence[str], panels: Sequence[Panel]) -> str:
     for panel in panels:
         body += _panel(panel, colours, top)
         top += _height(panel)
-    legend_width = (WIDTH - 40) // len(_COLOURS)
     legend = [
-        f'<rect x="{20 + number * legend_width}" y="{top + 6}" width="12" height="12" '
+        f'<rect x="{_LABEL_WIDTH}" y="{top + number * _LEGEND + 6}" width="12" height="12" '
         f'fill="{colours[system]}"/>'
-        f'<text x="{38 + number * legend_width}" y="{top + 16}">{escape(system)}</text>'
+        f'<text x="{_LABEL_WIDTH + 18}" y="{top + number * _LEGEND + 16}">{escape(system)}</text>'
         for number, system in enumerate(systems)
     ]
-    height = top + 36
+    height = top + len(systems) * _LEGEND + 20
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12" fill="#222">'
