@@ -24,6 +24,7 @@ import psutil
 
 from bench import load
 from bench.broker import BenchBroker, fresh_directory
+from bench.fixed_interval import fixed_interval
 from bench.latency import paced_produce
 from bench.raw_client import API_VERSIONS, RawClient, batch, check_produced, produce_body
 from bench.report import Report
@@ -223,7 +224,7 @@ def _run_inflight(report: Report) -> None:
 def measure_inflight(
     *, seconds: float, rounds: int, commit_interval_ms: int = COMMIT_INTERVAL_MS
 ) -> InflightFigures:
-    settings = {"wal.commit.interval.ms": commit_interval_ms, "num.partitions": 1}
+    settings = {"num.partitions": 1, **fixed_interval(commit_interval_ms)}
     with fresh_directory() as directory, BenchBroker(directory / "data", settings) as broker:
         load.producer(broker.bootstrap).list_topics(load.TOPIC, timeout=30)
         one: list[float] = []

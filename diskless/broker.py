@@ -72,7 +72,7 @@ async def running_broker(
         reads = ReadPath(base, storage, coordination, writes)
         await reads.open(stack, coordination)
         await writes.run(stack, tasks, recovered)
-        server = await serve(stack, tasks, base, storage, coordination, reads)
+        server = await serve(stack, tasks, base, storage, coordination, writes, reads)
         parts = BrokerParts(
             base=base,
             storage=storage,

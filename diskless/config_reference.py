@@ -9,8 +9,8 @@ from dataclasses import fields, is_dataclass
 from typing import Final
 
 from diskless.config import ENVIRONMENT_PREFIX, Config
-from diskless.parts.storage import DIRECTORY_COMMIT_INTERVAL_MS
 from diskless.topics.topic_configs import TOPIC_CONFIGS, TopicConfig
+from wal.chunks.wal_settings import DIRECTORY_DEFAULTS
 from wal.settings import Setting, settings_of
 
 _BYTE_UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -31,8 +31,8 @@ the environment (`{ENVIRONMENT_PREFIX}` and the key in capitals with `_` for `.`
 `object.store.url`. With an unknown key or a value out of bounds a broker does not start, and names
 it. Values change by restart; DescribeConfigs shows them.
 
-Bytes and milliseconds are plain numbers. When the object store is not S3, `wal.commit.interval.ms`
-is {DIRECTORY_COMMIT_INTERVAL_MS} unless it is set.
+Bytes and milliseconds are plain numbers. When the object store is not S3, these are the defaults:
+{", ".join(f"`{key}={value}`" for key, value in DIRECTORY_DEFAULTS.items())}.
 """
 
 _TOPIC_PREFACE: Final = """\

@@ -20,6 +20,7 @@ from diskless.parts.coordination import Coordination
 from diskless.parts.foundation import Foundation
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
+from diskless.parts.write_path import WritePath
 from diskless.ports import BrokerEndpoint, Cluster
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
@@ -32,6 +33,7 @@ async def serve(
     base: Foundation,
     storage: Storage,
     coordination: Coordination,
+    writes: WritePath,
     reads: ReadPath,
 ) -> KafkaServer:
     """Answer on the bound socket, and join the cluster."""
@@ -44,6 +46,7 @@ async def serve(
         clock=base.clock,
         metrics=RequestMetrics(base.registry),
         long_work=reads.long_work,
+        arrivals=writes.arrivals,
     )
     await stack.enter_async_context(server)
     # Members may wait for minutes; so that the server need not, they are sent elsewhere first.

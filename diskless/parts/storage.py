@@ -7,7 +7,7 @@ with a local log there is something to serve. A store that refuses the broker en
 import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -17,7 +17,7 @@ from diskless.storage.cluster_identity import claim_prefix, shared_cluster_id
 from diskless.storage.data_directory import DataDirectory
 from diskless.storage.store_rights import check_rights
 from wal.chunks.buffer import BufferPool
-from wal.chunks.wal_settings import WalSettings
+from wal.chunks.wal_settings import WalSettings, for_directory
 from wal.clock import Clock
 from wal.errors import ObjectStoreRefused, ObjectStoreUnavailable, UploadOutcomeUnknown
 from wal.fd_cache import FdCache
@@ -25,9 +25,6 @@ from wal.stores.file_store import FileStoreSettings
 from wal.stores.object_store import ObjectStore
 from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.stores.s3_settings import S3Settings
-
-DIRECTORY_COMMIT_INTERVAL_MS: Final = 10
-"""`wal.commit.interval.ms` where a PUT is a local file; 250 ms is for stores that bill requests."""
 
 _READ_THREADS: Final = 4
 
@@ -98,8 +95,8 @@ async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpe
             error=start_problem,
         )
     settings = config.wal
-    if not url.startswith("s3://") and "wal.commit.interval.ms" not in config.explicit:
-        settings = replace(settings, commit_interval_ms=DIRECTORY_COMMIT_INTERVAL_MS)
+    if not url.startswith("s3://"):
+        settings = for_directory(settings, config.explicit)
     fd_cache = FdCache(config.read.fd_cache_capacity)
     stack.callback(fd_cache.close)
     executor = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")

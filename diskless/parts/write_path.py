@@ -20,6 +20,7 @@ from diskless.replica.noted_facts import NotedFacts
 from diskless.replica.replica_manager import append_failed
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import CommitJournal
+from wal.chunks.seal_policy import Arrivals
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.chunks.uploader import Uploader
 from wal.chunks.write_loop import WriteLoop
@@ -63,14 +64,18 @@ class WritePath:
             rng=rng,
             committer=self.lane,
         )
+        self.arrivals: Final = Arrivals()
         self.write_loop: Final = WriteLoop(
             self.directory,
             settings=settings,
             clock=clock,
             on_sealed=self.uploader.submit,
             on_failed=append_failed,
+            arrivals=self.arrivals,
+            under_way=lambda: self.uploader.under_way,
             is_behind=self.uploader.is_behind,
         )
+        self.uploader.listen(self.write_loop.look_again)
         self._clock = clock
 
     async def recover(self, stack: AsyncExitStack) -> Sequence[SealedChunk]:

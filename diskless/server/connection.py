@@ -62,6 +62,7 @@ from diskless.server.unread import (
     kernel_outstanding_bytes,
 )
 from wal.chunks.buffer import BufferPool, FragmentChain
+from wal.chunks.seal_policy import Arrivals
 from wal.clock import Clock
 
 _REQUEST_OVERHEAD_BYTES: Final = 2 << 10
@@ -85,6 +86,7 @@ class Shared:
     metrics: ServerMetrics
     budget: RequestBudget
     responses: ResponseBudget
+    arrivals: Arrivals
     turns: Turns
     read_turns: ReadTurns
     problems: ProblemLog
@@ -184,6 +186,8 @@ class Connection(asyncio.BufferedProtocol):
                 # Known before its first request begins.
                 self._backlog.begin(self._last_activity)
             is_done = self._shared.turns.begin(self)
+        if self._receiver.has_begun_produce:
+            self._shared.arrivals.last_at = self._last_activity
         if not is_done and not self._is_closed:
             # What is received now is for its next turn; more has time until then.
             self._receiver.stop()

@@ -79,6 +79,11 @@ class FrameReceiver:
         """Size of the frame that is being received; 0 while it is not known."""
         return self._start.size_bytes if self._start is not None else 0
 
+    @property
+    def has_begun_produce(self) -> bool:
+        """Whether a Produce is there that nobody took yet, whole or in part."""
+        return self._start is not None and self._start.api.reads_frame
+
     def buffer(self, *, little: bool, no_more_than_the_frame: bool) -> memoryview:
         """Returns where to receive to: about as much as this client sends, or a `little`."""
         wanted = _READ_BYTES_MIN if little else self._read_bytes

@@ -35,6 +35,7 @@ from diskless.server.server_metrics import ServerMetrics
 from diskless.server.server_settings import ServerSettings
 from diskless.server.unread import UnreadCutter
 from wal.chunks.buffer import BufferPool
+from wal.chunks.seal_policy import Arrivals
 from wal.clock import Clock
 from wal.errors import InvalidSettings
 
@@ -94,12 +95,14 @@ class KafkaServer:
         clock: Clock,
         metrics: ServerMetrics,
         long_work: LongWork | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         """Made on the event loop that it serves on.
 
         `listener` is bound (`bind_listener`); it is the server's, once that is entered. `apis` may
         still grow until then. `pool` is the server's alone: what it lends is the memory of
-        requests. `long_work` belongs to the event loop. Without one the server makes its own.
+        requests. `long_work` belongs to the event loop; `arrivals` hears of Produce requests that
+        have begun to arrive. Without one of them the server makes its own.
         """
         self.address: tuple[str, int] = listener.getsockname()[:2]
         """Host and port that the server listens on."""
@@ -131,6 +134,7 @@ class KafkaServer:
             metrics=metrics,
             budget=RequestBudget(settings.queued_max_request_bytes, pool, turns.enqueue),
             responses=ResponseBudget(settings.fetched_max_bytes, clock),
+            arrivals=arrivals or Arrivals(),
             turns=turns,
             read_turns=ReadTurns(clock, lambda: turns.are_others_served),
             problems=ProblemLog(clock),

@@ -27,8 +27,14 @@ A0 = TopicIdPartition(TOPIC_A, 0)
 A1 = TopicIdPartition(TOPIC_A, 1)
 B0 = TopicIdPartition(TOPIC_B, 0)
 
-# No timer of a test ends a chunk unless the test asks for it.
-SETTINGS = WalSettings(commit_interval_ms=60_000, retry_backoff_ms=1, retry_backoff_max_ms=2)
+# Nothing ends a chunk that is not full unless the test asks for it.
+SETTINGS = WalSettings(
+    commit_interval_ms=60_000,
+    commit_early=False,
+    puts_per_second_max=100_000,
+    retry_backoff_ms=1,
+    retry_backoff_max_ms=2,
+)
 
 
 def batch_bytes(

@@ -1,7 +1,7 @@
 """The write path on disk: buffered batches become chunk files, and chunk files WAL objects.
 
 - `buffer`: reference-counted fragments between socket and disk
-- `write_loop`: the one task that appends to chunks, and when they rotate
+- `write_loop`: the one task that appends to chunks; `seal_policy`: when it seals one
 - `chunk`: the two files of one chunk; `chunk_scan`: reads them back; `chunk_batches`: batches as
   rows, and their bytes
 - `chunk_directory`: all chunks of a broker, their recovery, and files that serve again;

@@ -36,7 +36,7 @@ import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
@@ -152,6 +152,8 @@ class Uploader:
         self._left_behind = 0
         self.waiting_bytes = 0
         """Of the chunks in the lane, as `wal.buffer.max.bytes` counts them."""
+        self._unanswered = 0
+        self._on_progress: Callable[[int], None] = lambda answered: None
         # Counted since the start.
         self.uploads = 0
         self.upload_bytes = 0
@@ -181,7 +183,17 @@ class Uploader:
             self._lane.append(entry)
             self._to_upload.append(entry)
             self.waiting_bytes += chunk.charged_bytes
+            self._unanswered += 1
             self._changed.notify_all()
+
+    def listen(self, on_progress: Callable[[int], None]) -> None:
+        """Call this with the number of batches that were answered, or with 0 when a chunk left."""
+        self._on_progress = on_progress
+
+    @property
+    def under_way(self) -> int:
+        """Chunks that were submitted and whose producers have no answer yet."""
+        return self._unanswered
 
     def is_behind(self) -> bool:
         """Whether another chunk would only wait: for a place to be uploaded, or for its commit.
@@ -320,12 +332,15 @@ class Uploader:
                 if error is not None:
                     await self._committer.abandon(entry.chunk, error)
                 entry.is_settled = True
+                self._unanswered -= 1
+            self._on_progress(sum([entry.chunk.batch_count for entry in entries]))
             await loop.run_in_executor(executor, self._put_away, entries, refused)
             async with self._changed:
                 for entry in entries:
                     self._lane.popleft()
                     self.waiting_bytes -= entry.chunk.charged_bytes
                 self._changed.notify_all()
+            self._on_progress(0)
 
     def _stored_entries(self) -> list[_Entry]:
         """The first entry of the lane, which is stored, and those behind it that are stored too."""
@@ -399,6 +414,7 @@ class Uploader:
                 batches=batches,
             )
         self.waiting_bytes = 0
+        self._unanswered = 0
         async with self._changed:
             self._changed.notify_all()
 

@@ -1,13 +1,14 @@
 """The `wal.*` section of the configuration: chunks, buffers, uploads, tail cache.
 
 `diskless.config` fills it; the write loop, the chunk directory, the buffer pool and the uploader
-take it as a plain value. The broker lowers `wal.commit.interval.ms` when its store is a directory.
+take it as a plain value. The defaults are for stores that bill requests; a directory has others.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from wal.settings import setting
+from wal.settings import setting, settings_of
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -49,7 +50,36 @@ class WalSettings:
         250,
         minimum=1,
         maximum=60_000,
-        why="smaller: more PUTs per second; larger: every acknowledgement waits longer",
+        why="the longest wait for more batches; smaller: more PUTs per second; larger: batches "
+        "that come one by one wait longer",
+    )
+    commit_early: bool = setting(
+        "wal.commit.early",
+        True,
+        why="false: a chunk that is not full waits for the commit interval, whatever is under way",
+    )
+    commit_early_chunks: int = setting(
+        "wal.commit.early.chunks",
+        4,
+        minimum=1,
+        maximum=64,
+        why="chunks under way below which another is sealed in a pause of the producers; smaller: "
+        "larger chunks; larger: shorter waits behind slow PUTs",
+    )
+    commit_early_bytes: int = setting(
+        "wal.commit.early.bytes",
+        0,
+        minimum=0,
+        maximum=1 * GIB,
+        why="what a chunk must hold for that; smaller: more PUTs; larger: small batches wait for "
+        "the answers of those before them",
+    )
+    puts_per_second_max: int = setting(
+        "wal.puts.per.second.max",
+        20,
+        minimum=1,
+        maximum=100_000,
+        why="smaller: fewer requests to pay for, longer waits; larger: more objects and commits",
     )
     append_queue_max_bytes: int = setting(
         "wal.append.queue.max.bytes",
@@ -117,3 +147,20 @@ class WalSettings:
         maximum=64 * 1024 * GIB,
         why="smaller: evidence of damaged chunks goes sooner; larger: more local disk",
     )
+
+
+def for_directory(settings: WalSettings, explicit: Collection[str]) -> WalSettings:
+    """`settings` where a PUT is a local file, which costs no money; `explicit` keys stay."""
+    changed: dict[str, Any] = {
+        name: DIRECTORY_DEFAULTS[setting.key]
+        for name, setting in settings_of(WalSettings)
+        if setting.key in DIRECTORY_DEFAULTS and setting.key not in explicit
+    }
+    return replace(settings, **changed)
+
+
+DIRECTORY_DEFAULTS: Final[Mapping[str, int]] = {
+    "wal.commit.interval.ms": 10,
+    "wal.commit.early.bytes": 1 * MIB,
+    "wal.puts.per.second.max": 250,
+}

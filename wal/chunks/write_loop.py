@@ -2,11 +2,11 @@
 
 The produce path calls `append_nowait` with the batches of one request; the broker runs `run()` in
 its TaskGroup. Per turn the loop drains what is queued into one grouped append (two system calls,
-in its own thread), releases the buffers, and seals the chunk when it is full, has enough batches,
-or when the commit interval since its first batch is over. A sealed chunk is handed to `on_sealed`,
-the uploader's `submit`, which waits while the uploader has its fill: that is the back pressure.
-While it is behind with what it has (`is_behind`), no chunk is sealed for its age: a chunk costs a
-put and a commit whatever is in it, so a growing pile of small ones would only be further behind.
+in its own thread), releases the buffers, and seals the chunk when the policy says so
+(wal/chunks/seal_policy.py): a chunk that can be sealed at once is sealed on the same way to the
+thread. It asks again after each append, when `look_again` is called (an earlier chunk got its
+answer), and at the time that the policy gave. A sealed chunk is handed to `on_sealed`, the
+uploader's `submit`, which waits while the uploader has its fill: that is the back pressure.
 Appends are still accepted meanwhile; what the queue then holds are the fragments it was given, so
 who lends these out (the server, up to `queued.max.request.bytes`) stops long before the queue is
 full. Past `wal.append.queue.max.bytes` an append is refused, which no broker should ever see.
@@ -20,8 +20,8 @@ Invariants:
 - Payloads are the loop's from acceptance on, and released exactly once: after the write that used
   them returned, also when the task is cancelled meanwhile (a thread cannot be cancelled, so its
   end is awaited first). When `append_nowait` raises, they are still the caller's.
-- A chunk seals in time although nothing else is appended: the loop sleeps until the deadline, and
-  looks again after each further interval for which the uploader is behind.
+- A chunk seals in time although nothing else is appended: the loop sleeps until the policy's time
+  at the latest, and there is nothing else to wait for than what `look_again` tells of.
 
 Failure cases: an append that the disk refuses fails its batches with StorageFailed and seals the
 chunk with what was in it before; the next append tries a new chunk, so a full disk heals by
@@ -32,15 +32,17 @@ open chunk fail with CommitOutcomeUnknown, because a restart will recover that c
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import structlog
 
 from wal.chunks.chunk import ChunkWriter, PendingBatch
 from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.seal_policy import Arrivals, OpenChunk, SealPolicy
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES, SealedChunk
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
@@ -54,6 +56,7 @@ from wal.errors import (
     StorageFailed,
 )
 from wal.failpoint import failpoint
+from wal.worker_threads import wait_ended
 
 __all__ = ["PendingBatch", "WriteLoop", "WriteLoopStatistics"]
 
@@ -62,6 +65,9 @@ log = structlog.get_logger(__name__)
 OnSealed = Callable[[SealedChunk], Awaitable[None]]
 OnAppended = Callable[[Sequence[PendingBatch]], None]
 OnFailed = Callable[[Sequence[PendingBatch], DisklessError], None]
+
+_TIMER_S_MIN: Final = 1e-3
+"""What the event loop's timers can tell apart; one that is set for less may fire at once."""
 
 
 class WriteLoopStatistics(NamedTuple):
@@ -87,6 +93,20 @@ class _Call(NamedTuple):
     charged_bytes: int
 
 
+class _Written(NamedTuple):
+    """What one way to the thread brought."""
+
+    writer: ChunkWriter | None
+    """The open chunk; None after it was sealed."""
+    is_appended: bool
+    chunk: SealedChunk | None
+    """The sealed one, if anything was in it."""
+    refused: DisklessError | None
+    """Why the disk did not take the append."""
+    error: BaseException | None
+    """Any other failure, of the append or of the sealing."""
+
+
 class WriteLoop:
     """Appends to the open chunk; see the module's text."""
 
@@ -99,16 +119,23 @@ class WriteLoop:
         on_sealed: OnSealed,
         on_failed: OnFailed,
         on_appended: OnAppended | None = None,
+        arrivals: Arrivals | None = None,
+        under_way: Callable[[], int] = lambda: 0,
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_failed` and `on_appended` are called on the event loop and must not raise."""
+        """`on_failed` and `on_appended` are called on the event loop and must not raise.
+
+        `under_way` and `is_behind` are the uploader's, whose progress `look_again` hears of.
+        """
         self._directory = directory
         self._settings = settings
         self._clock = clock
         self._on_sealed = on_sealed
         self._on_failed = on_failed
         self._on_appended = on_appended
+        self._under_way = under_way
         self._is_behind = is_behind
+        self._policy = SealPolicy(settings, arrivals or Arrivals())
         self._queue: deque[_Call] = deque()
         self._queued_bytes = 0
         self._queued_batches = 0
@@ -120,7 +147,11 @@ class WriteLoop:
         self._flushes: list[asyncio.Future[None]] = []
         self._writer: ChunkWriter | None = None
         self._writer_batches: list[PendingBatch] = []
-        self._deadline = 0.0
+        self._opened_at = 0.0
+        self._called_at = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._is_alarmed = False
         self._appends = 0
         self._batches = 0
         self._bytes = 0
@@ -168,6 +199,8 @@ class WriteLoop:
         self._calls_queued += 1
         self._queued_bytes += charged
         self._queued_batches += len(batches)
+        self._called_at = self._clock.monotonic()
+        self._policy.arrived(len(batches))
         self._wake.set()
 
     async def flush(self) -> None:
@@ -181,6 +214,13 @@ class WriteLoop:
         self._flushes.append(future)
         self._wake.set()
         await future
+
+    def look_again(self, answered: int = 0) -> None:
+        """Chunks were answered, with so many batches, or left the uploader: see what follows."""
+        if answered:
+            self._policy.answered(answered, self._clock.monotonic())
+        if self._writer is not None:
+            self._wake.set()
 
     def close(self) -> None:
         """Accept nothing more; `run` seals what is left, hands it over and returns."""
@@ -210,9 +250,10 @@ class WriteLoop:
                 # Taken before the queue is drained: what these flushes wait for is in it.
                 flushes, self._flushes = self._flushes, []
                 try:
-                    await self._drain(executor)
-                    if self._writer is not None and (flushes or self._is_closing or self._is_due()):
-                        await self._seal(executor)
+                    await self._drain(executor, must_seal=bool(flushes) or self._is_closing)
+                    is_due = self._seal_at() <= self._clock.monotonic()
+                    if self._writer is not None and (flushes or self._is_closing or is_due):
+                        await self._write(executor, [], seals=True)
                 except BaseException:
                     self._flushes += flushes
                     raise
@@ -224,50 +265,67 @@ class WriteLoop:
                 await self._sleep()
         finally:
             self._is_closed = True
+            if self._alarm is not None:
+                self._alarm.cancel()
             self._abandon_all()
             executor.shutdown(wait=True)
 
     async def _sleep(self) -> None:
-        """Until there is something to do: an append, a flush, a close, or the chunk's deadline."""
-        if self._writer is None:
-            await self._wake.wait()
-            return
-        try:
-            async with asyncio.timeout(max(self._deadline - self._clock.monotonic(), 0)):
-                await self._wake.wait()
-        except TimeoutError:
-            pass  # The deadline: the next turn seals the chunk.
+        """Until there is something to do: an append, a flush, a close, or the policy's time."""
+        if self._writer is not None and (seal_at := self._seal_at()) < math.inf:
+            self._set_alarm(seal_at)
+        await self._wake.wait()
+        if self._is_alarmed:
+            self._is_alarmed = False
+            # If the event loop was busy until now, what has arrived meanwhile is not read yet.
+            await asyncio.sleep(0)
 
-    async def _drain(self, executor: ThreadPoolExecutor) -> None:
-        """Append what is queued by now, sealing each chunk that gets full on the way.
+    def _set_alarm(self, at: float) -> None:
+        """Wake at a time, or a little earlier: an alarm that is set stays where it is."""
+        if self._alarm is not None:
+            if self._alarm_at <= at:
+                return
+            self._alarm.cancel()
+        delay = max(at - self._clock.monotonic(), _TIMER_S_MIN)
+        self._alarm = asyncio.get_running_loop().call_later(delay, self._alarmed)
+        self._alarm_at = at
 
-        What is queued meanwhile waits for the next turn, so that a flush ends under any load.
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self._is_alarmed = True
+        self._wake.set()
+
+    def _seal_at(self, group: Sequence[PendingBatch] = (), *, is_full: bool = False) -> float:
+        """When the open chunk may be sealed, with `group` in it."""
+        writer, settings = self._writer, self._settings
+        data_bytes = sum([batch.header.length_bytes for batch in group])
+        count = len(group)
+        opened_at = self._called_at
+        if writer is not None:
+            data_bytes += writer.data_bytes
+            count += writer.batch_count
+            opened_at = self._opened_at
+            is_full |= not writer.is_appendable
+        is_full |= data_bytes >= settings.chunk_max_bytes or count >= settings.chunk_max_batches
+        chunk = OpenChunk(opened_at, self._called_at, data_bytes, is_full)
+        return self._policy.seal_at(chunk, under_way=self._under_way(), is_behind=self._is_behind())
+
+    async def _drain(self, executor: ThreadPoolExecutor, *, must_seal: bool) -> None:
+        """Append what is queued by now, sealing each chunk that may be sealed on the way.
+
+        What is queued meanwhile waits for the next turn, so that a flush ends under any load. What
+        finds no room in a full chunk waits until that may be sealed, unless it must be.
         """
-        settings = self._settings
         last_call = self._calls_queued
         while self._calls_taken < last_call:
             group, is_full = self._take_group()
-            if group:
-                await self._append(executor, group)
-            writer = self._writer
-            if writer is not None and (
-                is_full
-                or not writer.is_appendable
-                or writer.data_bytes >= settings.chunk_max_bytes
-                or writer.batch_count >= settings.chunk_max_batches
-                or self._is_due()
-            ):
-                await self._seal(executor)
-
-    def _is_due(self) -> bool:
-        """Whether the open chunk is sealed for its age."""
-        now = self._clock.monotonic()
-        if now < self._deadline:
-            return False
-        if not self._is_behind():
-            return True
-        self._deadline = now + self._settings.commit_interval_ms / 1000
-        return False
+            if not group and not is_full:
+                return
+            seals = self._seal_at(group, is_full=is_full) <= self._clock.monotonic()
+            seals |= is_full and must_seal
+            if not group and not seals:
+                return
+            await self._write(executor, group, seals=seals)
 
     def _take_group(self) -> tuple[list[PendingBatch], bool]:
         """The calls that still fit into the open chunk, and whether the next one did not.
@@ -275,8 +333,11 @@ class WriteLoop:
         A call that is larger than a whole chunk gets a chunk of its own.
         """
         settings = self._settings
+        bytes_max = self._policy.bytes_max(self._clock.monotonic())
         data_bytes = count = 0
         if self._writer is not None:
+            if not self._writer.is_appendable:
+                return [], True
             data_bytes = self._writer.data_bytes
             count = self._writer.batch_count
         group: list[PendingBatch] = []
@@ -287,7 +348,7 @@ class WriteLoop:
             data_bytes += call.data_bytes
             count += len(call.batches)
             if (group or self._writer is not None) and (
-                data_bytes > settings.chunk_max_bytes or count > settings.chunk_max_batches
+                data_bytes > bytes_max or count > settings.chunk_max_batches
             ):
                 is_full = True
                 break
@@ -299,51 +360,54 @@ class WriteLoop:
         self._queued_batches -= len(group)
         return group, is_full
 
-    async def _append(self, executor: ThreadPoolExecutor, group: list[PendingBatch]) -> None:
-        error: DisklessError | None = None
-        is_new = self._writer is None
+    async def _write(
+        self, executor: ThreadPoolExecutor, group: list[PendingBatch], *, seals: bool
+    ) -> None:
+        """Append `group`, and with `seals` seal the chunk and hand it over."""
         started = self._clock.monotonic()
+        if self._writer is None:
+            self._opened_at = started
+        if seals:
+            self._policy.sealed(started)
         future = asyncio.get_running_loop().run_in_executor(
-            executor, _append_to, self._writer, self._directory, group
+            executor, _write, self._directory, self._writer, self._writer_batches, group, seals
         )
+        cancelled: asyncio.CancelledError | None = None
         try:
-            self._writer = await _finish(future)
-            failpoint("chunk.after_append")
-        except (StorageFailed, AppendTooLarge) as refused:
-            error = refused
-        except BaseException:
-            # Cancelled, or a bug: the thread is done. If it did append, a restart recovers it.
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._writer = future.result()
-                self._writer_batches += group
-                _release(group)
-            else:
-                self._fail(group, StorageFailed("the broker stopped while it wrote"))
-            raise
-        if error is not None:
-            log.error("append failed", error=str(error), batches=len(group))
-            self._fail(group, error)
-            return
-        _release(group)
-        if is_new:
-            self._deadline = started + self._settings.commit_interval_ms / 1000
-        self._writer_batches += group
-        self._appends += 1
-        self._batches += len(group)
-        self._bytes += sum([batch.header.length_bytes for batch in group])
-        if self._on_appended is not None:
-            self._on_appended(group)
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as cancellation:
+            await wait_ended(future)  # It uses buffers and files that are given back then.
+            cancelled = cancellation
+        written = future.result()
+        self._writer = written.writer
+        self._settle(group, written)
+        error = cancelled or written.error
+        if written.writer is None and seals:
+            await self._hand_over(written.chunk, error)
+        elif error is not None:
+            raise error
 
-    async def _seal(self, executor: ThreadPoolExecutor) -> None:
-        writer, batches = self._writer, self._writer_batches
-        assert writer is not None
-        self._writer, self._writer_batches = None, []
-        tokens = [batch.token for batch in batches]
-        future = asyncio.get_running_loop().run_in_executor(
-            executor, self._directory.seal, writer, tokens
-        )
+    def _settle(self, group: list[PendingBatch], written: _Written) -> None:
+        """Each batch of an append is in the open chunk, or has failed."""
+        if written.is_appended:
+            _release(group)
+            self._writer_batches += group
+            self._appends += 1
+            self._batches += len(group)
+            self._bytes += sum([batch.header.length_bytes for batch in group])
+            if self._on_appended is not None:
+                self._on_appended(group)
+        elif group:
+            refused = written.refused or StorageFailed("the broker stopped while it wrote")
+            log.error("append failed", error=str(refused), batches=len(group))
+            self._fail(group, refused)
+
+    async def _hand_over(self, chunk: SealedChunk | None, error: BaseException | None) -> None:
+        """Hand over what is sealed, or tell its batches why it is not."""
+        batches, self._writer_batches = self._writer_batches, []
         try:
-            chunk = await _finish(future)
+            if error is not None:
+                raise error
             if chunk is not None:
                 await self._on_sealed(chunk)
         except ChunkLost as lost:
@@ -380,10 +444,41 @@ class WriteLoop:
         self._flushes = []
 
 
+def _write(
+    directory: ChunkDirectory,
+    writer: ChunkWriter | None,
+    batches: Sequence[PendingBatch],
+    group: Sequence[PendingBatch],
+    seals: bool,
+) -> _Written:
+    """Append `group` behind `batches`, then seal; runs in the loop's thread and never raises."""
+    chunk: SealedChunk | None = None
+    refused: DisklessError | None = None
+    is_appended = False
+    try:
+        if group:
+            try:
+                writer = _append_to(writer, directory, group)
+            except (StorageFailed, AppendTooLarge) as error:
+                refused = error
+            else:
+                is_appended = True
+                failpoint("chunk.after_append")
+        if seals and writer is not None:
+            tokens = [batch.token for batch in batches]
+            if is_appended:
+                tokens += [batch.token for batch in group]
+            sealing, writer = writer, None
+            chunk = directory.seal(sealing, tokens)
+    except BaseException as error:
+        return _Written(writer, is_appended, None, refused, error)
+    return _Written(writer, is_appended, chunk, refused, None)
+
+
 def _append_to(
     writer: ChunkWriter | None, directory: ChunkDirectory, group: Sequence[PendingBatch]
 ) -> ChunkWriter:
-    """Runs in the loop's thread."""
+    """Append to the open chunk, or to a new one, which is not left behind when that fails."""
     is_new = writer is None
     if writer is None:
         writer = directory.open_chunk()
@@ -394,25 +489,6 @@ def _append_to(
             directory.seal(writer, ())  # Nothing is in it: this removes its files.
         raise
     return writer
-
-
-_Result = TypeVar("_Result")
-
-
-async def _finish(future: "asyncio.Future[_Result]") -> _Result:
-    """The result of work in a thread; when cancelled, still wait until the thread is done.
-
-    The thread uses buffers and files that the cancelled caller is about to give back.
-    """
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError:
-                continue
-        raise
 
 
 def _release(batches: Sequence[PendingBatch]) -> None:

@@ -145,3 +145,14 @@ def test_a_frame_has_its_time_for_each_mebibyte_and_not_while_it_is_not_read():
     assert rig.receiver.overdue_s(rig.clock.monotonic()) is None, "its time began anew"
     rig.clock.advance(0.1)
     assert rig.receiver.overdue_s(rig.clock.monotonic()) == 4 * TIMEOUT_S
+
+
+def test_a_produce_counts_as_begun_from_its_first_bytes_until_it_is_taken() -> None:
+    rig = Rig()
+    rig.receive(FRAME[:8])
+    assert rig.frames() == []
+    assert rig.receiver.has_begun_produce
+    rig.receive(FRAME[8:])
+    assert rig.receiver.has_begun_produce
+    assert rig.frames() == [FRAME]
+    assert not rig.receiver.has_begun_produce

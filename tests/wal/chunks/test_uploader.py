@@ -147,6 +147,28 @@ async def test_a_chunk_is_stored_committed_and_kept_as_cache(tmp_path: Path) -> 
     again.close()
 
 
+async def test_chunks_are_under_way_until_they_are_answered_and_each_answer_is_told(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path)
+    told: list[tuple[int, int]] = []
+    rig.uploader.listen(lambda batches: told.append((batches, rig.uploader.under_way)))
+    await rig.uploader.submit(rig.chunk(3))
+    assert rig.uploader.under_way == 1
+    async with running(rig):
+        await until(lambda: len(told) == 2)
+        assert told == [(3, 0), (0, 0)]
+        rig.outcomes.before_commit = _refuse
+        await rig.uploader.submit(rig.chunk(2))
+        await until(lambda: len(told) == 4)
+        assert told[2:] == [(2, 0), (0, 0)]
+    rig.check_each_token_once()
+
+
+def _refuse(chunk: SealedChunk) -> None:
+    raise ObjectExpired("too old")
+
+
 async def test_commits_keep_seal_order_although_uploads_finish_in_reverse(tmp_path: Path) -> None:
     async with running(Rig(tmp_path)) as rig:
         chunks = [rig.chunk() for _ in range(5)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,10 +24,11 @@ from tests.support.write_path import (
 )
 from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk_directory import ChunkDirectory
+from wal.chunks.seal_policy import Arrivals
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES, SealedChunk
 from wal.chunks.wal_settings import WalSettings
 from wal.chunks.write_loop import PendingBatch, WriteLoop
-from wal.clock import SystemClock
+from wal.clock import Clock, ManualClock, SystemClock
 from wal.errors import AppendTooLarge, CorruptBatch, DisklessError, Overloaded, StorageFailed
 from wal.failpoint import FailpointError, arm
 from wal.records.record_batch import parse_header
@@ -39,7 +41,12 @@ class Rig:
     """A write loop over real files; `gate` is the uploader that may have no room."""
 
     def __init__(
-        self, path: Path, *, settings: WalSettings = SETTINGS, disk: FaultyDisk | None = None
+        self,
+        path: Path,
+        *,
+        settings: WalSettings = SETTINGS,
+        disk: FaultyDisk | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.disk = FaultyDisk() if disk is None else disk
         self.directory: ChunkDirectory = open_directory(path, settings=settings, disk=self.disk)
@@ -51,13 +58,17 @@ class Rig:
         self.gate = asyncio.Event()
         self.gate.set()
         self.appended: list[object] = []
+        self.arrivals = Arrivals()
+        self.under_way = 0
         self.loop = WriteLoop(
             self.directory,
             settings=settings,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             on_sealed=self._take,
             on_failed=self.outcomes.failed,
             on_appended=self._appended,
+            arrivals=self.arrivals,
+            under_way=lambda: self.under_way,
             is_behind=self._looked,
         )
         self.is_behind = False
@@ -185,8 +196,74 @@ async def test_no_chunk_ends_for_its_age_while_the_uploader_is_behind(tmp_path: 
             await rig.wait_looked(looks + 2)
         assert rig.sealed == []
         rig.is_behind = False
+        rig.loop.look_again()
         await rig.wait_sealed(1)
     assert rig.sealed_tokens() == [[0, 1, 2, 3, 4]]
+
+
+EARLY = replace(SETTINGS, commit_early=True, commit_early_bytes=1)
+
+
+async def test_a_batch_is_sealed_as_it_comes_when_nothing_is_under_way(tmp_path: Path) -> None:
+    async with running(Rig(tmp_path, settings=EARLY)) as rig:
+        for number in range(3):
+            rig.loop.append_nowait(rig.batches(1))
+            await rig.wait_sealed(number + 1)
+    assert rig.sealed_tokens() == [[0], [1], [2]]
+
+
+async def test_what_arrives_while_chunks_are_under_way_is_sealed_when_one_is_answered(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, settings=EARLY)
+    rig.under_way = 2
+    # Somebody sends all the time, so that no pause ends the chunk.
+    rig.arrivals.last_at = math.inf
+    async with running(rig):
+        for number in range(3):
+            rig.loop.append_nowait(rig.batches(1))
+            await rig.wait_appended(number + 1)
+        looks = rig.looks
+        rig.loop.look_again()
+        await rig.wait_looked(looks + 1)
+        assert rig.sealed == []
+        rig.under_way = 0
+        rig.arrivals.last_at = -math.inf
+        rig.loop.look_again()
+        await rig.wait_sealed(1)
+    assert rig.sealed_tokens() == [[0, 1, 2]]
+
+
+async def test_a_pause_of_all_senders_ends_a_chunk_although_others_are_under_way(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, settings=EARLY)
+    rig.under_way = 3
+    async with running(rig):
+        rig.loop.append_nowait(rig.batches(2))
+        await rig.wait_sealed(1)
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_sealed(2)
+    assert rig.sealed_tokens() == [[0, 1], [2]]
+
+
+async def test_a_full_chunk_without_a_put_left_grows_and_then_makes_the_queue_wait(
+    tmp_path: Path,
+) -> None:
+    settings = replace(SETTINGS, puts_per_second_max=1, chunk_max_bytes=500)
+    clock = ManualClock()
+    async with running(Rig(tmp_path, settings=settings, clock=clock)) as rig:
+        rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_sealed(1)
+        # The put of this second is spent: the next chunk takes four times as much, and no more.
+        for _ in range(6):
+            rig.loop.append_nowait(rig.batches(1))
+        await rig.wait_appended(5)
+        assert rig.loop.statistics().queued_batches == 2
+        clock.advance(1.0)
+        rig.loop.look_again()
+        await rig.wait_sealed(2)
+    assert rig.sealed_tokens() == [[0], [1, 2, 3, 4], [5, 6]]
 
 
 async def test_a_chunk_ends_with_the_commit_interval_although_nothing_else_comes(
