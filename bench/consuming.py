@@ -39,9 +39,11 @@ def run_consume(report: Report) -> None:
         data = directory / "data"
         broker = BenchBroker(data, {"num.partitions": PARTITIONS})
         with broker:
-            plain = _produce(broker, "before", idempotent=False).mb_per_s
+            # The better one: the first also warms the broker up, and a slow one would flatter us.
+            runs = [_produce(broker, "before", idempotent=False) for _ in range(2)]
+            plain = load.best(runs).mb_per_s
             records = _produce(broker, load.TOPIC, idempotent=True).records
-            report.add("consume_produce_mb_per_s", plain, "MB/s", note="plain, same set-up")
+            report.add("consume_produce_mb_per_s", plain, "MB/s", note="plain, best of 2")
             tail = [_consume(broker, records) for _ in range(RUNS)]
         _add(report, "tail", tail, plain, "≥ 1")
         report.add_runs(
