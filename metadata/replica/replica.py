@@ -287,6 +287,11 @@ class Replica:
         state = self.image.partitions.get(partition)
         return None if state is None else state.high_watermark
 
+    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
+        """Reads committed memory; None when there is no such partition."""
+        state = self.image.partitions.get(partition)
+        return None if state is None else state.log_start_offset
+
     async def find_batches(
         self,
         requests: Sequence[FindBatches],
