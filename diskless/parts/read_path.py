@@ -53,7 +53,7 @@ class ReadPath:
             cache=self.cache,
             memory=ReadMemory(config.read.memory_idle_max_bytes),
             segments=self.segments,
-            executor=storage.executor,
+            threads=storage.read_threads,
             clock=clock,
             cold_after_ms=config.read.cold_after_ms,
         )

@@ -5,7 +5,6 @@ with a local log there is something to serve. A store that refuses the broker en
 """
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -25,6 +24,7 @@ from wal.stores.file_store import FileStoreSettings
 from wal.stores.object_store import ObjectStore
 from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.stores.s3_settings import S3Settings
+from wal.worker_threads import WorkerThreads
 
 _READ_THREADS: Final = 4
 
@@ -59,7 +59,7 @@ class Storage:
     wal_settings: WalSettings
     fd_cache: FdCache
     pool: BufferPool
-    executor: ThreadPoolExecutor
+    read_threads: WorkerThreads
 
 
 async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpener) -> Storage:
@@ -99,8 +99,8 @@ async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpe
         settings = for_directory(settings, config.explicit)
     fd_cache = FdCache(config.read.fd_cache_capacity)
     stack.callback(fd_cache.close)
-    executor = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
-    stack.callback(executor.shutdown)
+    read_threads = WorkerThreads("read", _READ_THREADS)
+    stack.push_async_callback(read_threads.close)
     return Storage(
         data=data,
         cluster_id=cluster_id,
@@ -110,5 +110,5 @@ async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpe
         wal_settings=settings,
         fd_cache=fd_cache,
         pool=BufferPool(settings.buffer_pool_max_bytes),
-        executor=executor,
+        read_threads=read_threads,
     )

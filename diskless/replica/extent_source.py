@@ -19,10 +19,9 @@ instead. What else goes wrong is an error of its piece, never of the others.
 import asyncio
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -36,10 +35,9 @@ from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, StorageFailed
 from wal.private_copy import copy_into
 from wal.records.record_batch import EncodedBatch
+from wal.worker_threads import WorkerThreads
 
 log = structlog.get_logger(__name__)
-
-_Result = TypeVar("_Result")
 
 CHUNK: Final = "chunk"
 OBJECT: Final = "object"
@@ -114,7 +112,7 @@ class ExtentSource:
         cache: BlockReads,
         memory: ReadMemory,
         segments: SegmentBatches,
-        executor: Executor,
+        threads: WorkerThreads,
         clock: Clock,
         cold_after_ms: int,
     ) -> None:
@@ -122,7 +120,7 @@ class ExtentSource:
         self._cache = cache
         self._memory = memory
         self._segments = segments
-        self._executor = executor
+        self._threads = threads
         self._clock = clock
         self._cold_after_ms = cold_after_ms
         self.segment_reads = 0
@@ -147,7 +145,7 @@ class ExtentSource:
                 remote.append(self._fetch_object(span))
                 remote_places.append(place)
         if own:
-            read = await self._in_thread(partial(_read_chunks, own, self._memory))
+            read = await self._threads.run(partial(_read_chunks, own, self._memory))
             for place, (_, span), piece in zip(own_places, own, read, strict=True):
                 if piece.error is None:
                     pieces[place] = piece
@@ -217,13 +215,10 @@ class ExtentSource:
         if copied:
             copy = partial(_copies, copied, self._memory)
             is_much = sum(len(view) for one in copied for view in one.views) > COPIED_AT_ONCE_BYTES
-            buffers = await self._in_thread(copy) if is_much else copy()
+            buffers = await self._threads.run(copy) if is_much else copy()
             for place, buffer in zip(places, buffers, strict=True):
                 pieces[place] = Piece(OBJECT, buffer)
         return pieces
-
-    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
 
 _NOTHING_YET: Final = Piece(OBJECT)

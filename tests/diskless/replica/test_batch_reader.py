@@ -7,7 +7,6 @@ it needs no header or footer.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,25 +185,24 @@ async def in_place(
     directory.recover()
     segments = FakeSegments()
     memory = ReadMemory(1 << 20)
-    with ThreadPoolExecutor(1) as executor:
-        async with ObjectCache(
-            store, settings=ObjectCacheSettings(block_bytes=block_bytes)
-        ) as cache:
-            source = ExtentSource(
-                directory=directory,
-                cache=cache,
-                memory=memory,
-                segments=segments,
-                executor=executor,
-                clock=clock,
-                cold_after_ms=COLD_AFTER_MS,
-            )
-            reader = BatchReader(
-                source=source,
-                long_work=LongWork(seconds or clock.monotonic),
-                read_bytes_min=read_bytes_min,
-            )
-            yield Setting(reader, store, cache, memory, segments, directory, clock)
+    threads = WorkerThreads("read", 1)
+    async with ObjectCache(store, settings=ObjectCacheSettings(block_bytes=block_bytes)) as cache:
+        source = ExtentSource(
+            directory=directory,
+            cache=cache,
+            memory=memory,
+            segments=segments,
+            threads=threads,
+            clock=clock,
+            cold_after_ms=COLD_AFTER_MS,
+        )
+        reader = BatchReader(
+            source=source,
+            long_work=LongWork(seconds or clock.monotonic),
+            read_bytes_min=read_bytes_min,
+        )
+        yield Setting(reader, store, cache, memory, segments, directory, clock)
+    await threads.close()
     directory.close()
 
 
