@@ -19,9 +19,10 @@ from diskless.api.access import Access, Refused
 from diskless.api.errors import error_message, kafka_code
 from diskless.api.topics.named_topics import changeable_topic, no_topic
 from diskless.authorization import AclOperation
-from diskless.loop.long_work import gathered
+from diskless.loop.long_work import Steps, gathered
 from diskless.ports import ClientInfo, TopicAdmin
-from diskless.protocol.messages import Fields
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Deferred, Handler, Outcome, ReplySteps, Request
 from wal.errors import DisklessError, InvalidRequest, UnknownTopicId
 
 TOPIC: Final = 2
@@ -65,7 +66,29 @@ def refused_resources(
     return errors
 
 
-async def alter_resources(
+def altering(
+    key: int, topics: TopicAdmin, access: Access, change_of: Callable[[Any], Change]
+) -> Handler:
+    """The handler of an API that alters configs; `change_of` says what a resource's become."""
+
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(key, request.version, request.body)
+        alter = AclOperation.ALTER_CONFIGS
+        refused = refused_resources(access, request.client, alter, asked.resources)
+
+        def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
+            rows = _altered_rows(asked.resources, errors)
+            return encode_response(key, request.version, {"responses": rows})
+
+        altered = _alter_resources(
+            topics, asked.resources, change_of, refused, validate_only=asked.validate_only
+        )
+        return Deferred(altered, encode, None)
+
+    return handle
+
+
+async def _alter_resources(
     topics: TopicAdmin,
     resources: Sequence[Any],
     change_of: Callable[[Any], Change],
@@ -73,7 +96,7 @@ async def alter_resources(
     *,
     validate_only: bool,
 ) -> Sequence[DisklessError | None]:
-    """Change all resources, and say by position what went wrong; `change_of` says what one becomes.
+    """Change all resources, and say by position what went wrong.
 
     `refused` as of `refused_resources`.
     """
@@ -98,10 +121,10 @@ async def alter_resources(
     return await gathered(outcome, resources)
 
 
-def altered_rows(
+def _altered_rows(
     resources: Sequence[Any], errors: Sequence[DisklessError | None]
 ) -> Iterator[Fields]:
-    """The responses of `alter_resources`."""
+    """What became of each."""
     for resource, error in zip(resources, errors, strict=True):
         yield {
             "error_code": kafka_code(error),
