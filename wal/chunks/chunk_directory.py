@@ -86,8 +86,10 @@ from wal.errors import ChunkLost, CorruptChunk, DirectoryLost, StorageFailed
 from wal.fd_cache import FdCache, FdHandle
 from wal.segmented_log.log_directory import DirectoryLock
 
-SPARE_CHUNKS_MAX: Final = 4
-"""Kept at a time: as many as are opened before the next one is evicted."""
+SPARE_CHUNKS_MAX: Final = 32
+"""Kept at a time: as many as commits that were made together evict."""
+_SPARE_LARGE_CHUNKS_MAX: Final = 4
+"""So many times `wal.chunk.max.bytes` the spares may hold together."""
 
 log = structlog.get_logger(__name__)
 
@@ -101,6 +103,13 @@ class ChunkDirectoryStatistics(NamedTuple):
     cached_bytes: int
     quarantined: int
     """Chunks moved to quarantine since the start."""
+
+
+class _Spare(NamedTuple):
+    """Files of a chunk that went."""
+
+    paths: ChunkPaths
+    data_bytes: int
 
 
 class ChunkDirectory:
@@ -140,7 +149,7 @@ class ChunkDirectory:
         self._cached_memory_bytes = 0
         self._next_number = 0
         self._directory_lock: DirectoryLock | None = None
-        self._spares: list[ChunkPaths] = []
+        self._spares: list[_Spare] = []
         self._quarantine = Quarantine(
             path / QUARANTINE, disk, fd_cache, max_bytes=settings.quarantine_max_bytes
         )
@@ -207,7 +216,7 @@ class ChunkDirectory:
             spare = self._spares.pop() if self._spares else None
         if spare is not None:
             try:
-                return self._new_writer(spare, over_old=True)
+                return self._new_writer(spare.paths, over_old=True)
             except StorageFailed as error:
                 log.warning("spare files not used", error=str(error))
         with self._lock:
@@ -482,10 +491,9 @@ class ChunkDirectory:
         self._forget(chunk)
         self._fd_cache.invalidate(chunk.data_path)
         with self._lock:
-            if (
-                chunk.data_bytes <= self._settings.chunk_max_bytes * 2
-                and len(self._spares) < SPARE_CHUNKS_MAX
-            ):
-                self._spares.append(chunk.paths)
+            bytes_max = self._settings.chunk_max_bytes * _SPARE_LARGE_CHUNKS_MAX
+            spare_bytes = chunk.data_bytes + sum([spare.data_bytes for spare in self._spares])
+            if spare_bytes <= bytes_max and len(self._spares) < SPARE_CHUNKS_MAX:
+                self._spares.append(_Spare(chunk.paths, chunk.data_bytes))
                 return
         remove_files(self._disk, chunk.paths)

@@ -77,6 +77,18 @@ def test_a_few_spares_are_kept_and_no_more(tmp_path: Path) -> None:
     directory.close()
 
 
+def test_large_spares_are_kept_up_to_four_full_chunks(tmp_path: Path) -> None:
+    data = batch_bytes(bytes(60_000))
+    settings = replace(NO_CACHE, chunk_max_bytes=len(data))
+    directory = open_directory(tmp_path, settings=settings)
+    directory.recover()
+    chunks = [sealed(directory, [(A0, data)]) for _ in range(6)]
+    for chunk in chunks:
+        directory.mark_committed(chunk)
+    assert len(list(tmp_path.glob("chunk-*.data"))) == 4
+    directory.close()
+
+
 def test_a_chunk_made_of_a_spare_is_recovered_without_what_lay_behind_it(tmp_path: Path) -> None:
     directory = open_directory(tmp_path, settings=NO_CACHE)
     directory.recover()
