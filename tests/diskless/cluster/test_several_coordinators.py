@@ -1,7 +1,7 @@
 """A broker with several metadata partitions: topics whose partitions live at different ones."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from metadata.clients.routed_client import RoutedClient
 from metadata.operations import CommitFile, CreateTopic, FindBatches, TopicDescription
 from metadata.workers.retention import RetentionWorker
 from tests.support.coordinator_bench import batch
@@ -59,6 +60,13 @@ def commit(broker: LiveBroker, places: Sequence[TopicIdPartition]) -> CommitFile
     )
 
 
+def high_watermarks(
+    coordinator: RoutedClient, places: Collection[TopicIdPartition]
+) -> set[int | None]:
+    states = map(coordinator.partition_state, places)
+    return {None if state is None else state.high_watermark for state in states}
+
+
 def test_partitions_are_spread_over_all_coordinators(broker: LiveBroker) -> None:
     partitions = filled(broker, "t", {})
     homes = [
@@ -82,10 +90,8 @@ def test_a_topics_own_retention_holds_wherever_its_partitions_live(broker: LiveB
 
     broker.run(pass_everywhere())
     state_of = broker.broker.coordination.client.partition_state
-    starts = {state and state.log_start_offset for state in map(state_of, kept)}
-    assert starts == {0}
-    starts = {state and state.log_start_offset for state in map(state_of, expired)}
-    assert starts == {1}
+    assert {state and state.log_start_offset for state in map(state_of, kept)} == {0}
+    assert {state and state.log_start_offset for state in map(state_of, expired)} == {1}
 
 
 def test_a_topics_own_segment_size_holds_wherever_its_partitions_live(broker: LiveBroker) -> None:
@@ -179,9 +185,8 @@ def test_a_broker_that_was_not_given_all_metadata_partitions_yet_serves_the_othe
             expected = NotCoordinator if place in unknown else type(None)
             assert isinstance(answer.error, expected)
         known = set(places) - unknown
-        until(lambda: {*map(coordinator.high_watermark, known)} == {2}, "it is committed")
-        assert {*map(coordinator.high_watermark, unknown)} == {None}
-        assert {*map(coordinator.log_start_offset, unknown)} == {None}
+        until(lambda: high_watermarks(coordinator, known) == {2}, "it is committed")
+        assert {*map(coordinator.partition_state, unknown)} == {None}
 
         asked = [FindBatches(place, 0, 1_000) for place in places]
         found = behind.run(coordinator.find_batches(asked, max_bytes=10_000))
