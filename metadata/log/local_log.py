@@ -49,6 +49,7 @@ from wal.failpoint import failpoint
 from wal.segmented_log.log_directory import DirectoryLock, LogDirectory
 from wal.segmented_log.segmented_log import SegmentedLog
 from wal.settings import setting
+from wal.worker_threads import Job
 
 LOG_DIRECTORY: Final = "log"
 """Where the log lies in the directory of its metadata partition."""
@@ -198,14 +199,16 @@ class LocalMetadataLog:
         """See `MetadataLog.append`; one fdatasync per call."""
         if self._appends_under_way >= APPENDS_UNDER_WAY_MAX:
             raise Overloaded(f"{self._appends_under_way} metadata appends are under way")
-        append = self._submit(lambda: self._append_in_worker(batches, timestamp_ms, at_offset))
+        append = self._submit(
+            lambda: self._append_in_worker(batches, timestamp_ms, at_offset),
+            on_end=self._append_done,
+        )
         self._appends_under_way += 1
-        append.add_done_callback(self._append_done)
-        return await asyncio.shield(append)
+        return await append.ended()
 
     async def read(self, offset: int, max_bytes: int) -> Sequence[MetadataRecordBatch]:
         """See `MetadataLog.read`."""
-        return await asyncio.shield(self._submit(lambda: self._read_in_worker(offset, max_bytes)))
+        return await self._submit(lambda: self._read_in_worker(offset, max_bytes)).ended()
 
     async def read_encoded(self, offset: int, max_bytes: int) -> Sequence[bytes]:
         """See `MetadataLog.read_encoded`."""
@@ -214,11 +217,11 @@ class LocalMetadataLog:
 
     async def prune(self, before_offset: int) -> int:
         """See `MetadataLog.prune`; frees whole log files."""
-        return await asyncio.shield(self._submit(lambda: self._prune_in_worker(before_offset)))
+        return await self._submit(lambda: self._prune_in_worker(before_offset)).ended()
 
     async def verify(self) -> int:
         """Read and check everything; returns the number of records. Raises: CorruptLog."""
-        return await asyncio.shield(self._submit(self._verify_in_worker))
+        return await self._submit(self._verify_in_worker).ended()
 
     async def close(self) -> None:
         """See `MetadataLog.close`; a second call does nothing."""
@@ -227,18 +230,20 @@ class LocalMetadataLog:
         closing = self._submit(self._close_in_worker)
         self._closed = True
         self._worker.shutdown(wait=False)
-        await asyncio.shield(closing)
+        await closing.ended()
 
-    def _submit(self, job: Callable[[], _Result]) -> asyncio.Future[_Result]:
-        """Queue `job` for the worker; whoever waits for it shields it, so that it always runs.
+    def _submit(
+        self, work: Callable[[], _Result], *, on_end: Callable[[], None] | None = None
+    ) -> Job[_Result]:
+        """Queue `work` for the worker; it always runs.
 
         An append that a cancellation took out of the queue would be a hole for those behind it.
         """
         if self._closed:
             raise NotCoordinator("this metadata log is closed")
-        return asyncio.get_running_loop().run_in_executor(self._worker, job)
+        return Job(self._worker, work, on_end=on_end)
 
-    def _append_done(self, _: asyncio.Future[int]) -> None:
+    def _append_done(self) -> None:
         self._appends_under_way -= 1
 
     # --- in the worker thread ----------------------------------------------------------------

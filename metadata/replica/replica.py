@@ -17,7 +17,7 @@ applied sooner or later; CorruptState and CorruptLog are raised to the applier.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -55,7 +55,7 @@ from metadata.state.queries import FileNames, find_batches
 from metadata.state.state import STATE_FILE, StateDatabase
 from wal.clock import Sleep
 from wal.coordinates import TopicIdPartition
-from wal.errors import OutOfBounds, StorageFailed
+from wal.errors import DisklessError, OutOfBounds, StorageFailed
 from wal.failpoint import failpoint
 
 APPLY_RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
@@ -161,21 +161,26 @@ class Replica:
         """Apply durable batches; `on_merged` runs when memory has them, before listeners hear."""
         attempt = 0
         while True:
-            # SQLite may commit although the caller is cancelled; memory must then follow it.
-            applying = asyncio.ensure_future(self._apply_once(batches, on_merged))
+            writing = self.state.begin_write(partial(apply_batches, self.image, batches))
             try:
-                return await asyncio.shield(applying)
+                changes = await writing.ended()
             except asyncio.CancelledError:
-                await asyncio.wait([applying])
+                # SQLite may commit all the same; memory must then follow it.
+                with suppress(DisklessError):
+                    self._applied(batches, await writing.to_the_end(), on_merged)
                 raise
             except StorageFailed:
                 await self._sleep(APPLY_RETRY_S[min(attempt, len(APPLY_RETRY_S) - 1)])
                 attempt += 1
+            else:
+                return self._applied(batches, changes, on_merged)
 
-    async def _apply_once(
-        self, batches: Sequence[MetadataRecordBatch], on_merged: Callable[[], None] | None
+    def _applied(
+        self,
+        batches: Sequence[MetadataRecordBatch],
+        changes: Changes,
+        on_merged: Callable[[], None] | None,
     ) -> None:
-        changes = await self.state.write(partial(apply_batches, self.image, batches))
         failpoint("commit.after_apply")
         self.applied_bytes += sum(len(record) for batch in batches for record in batch.records)
         self._merge(changes, on_merged)

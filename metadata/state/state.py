@@ -65,7 +65,7 @@ from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.disk import SYSTEM_DISK, Disk
 from wal.errors import CorruptLog, CorruptState, NotCoordinator, StorageFailed
 from wal.wire.fields import FieldReader
-from wal.worker_threads import WorkerThreads
+from wal.worker_threads import Job, WorkerThreads
 
 STATE_FILE: Final = "state.sqlite"
 
@@ -141,6 +141,14 @@ class StateDatabase:
         return await asyncio.get_running_loop().run_in_executor(
             self._writer_thread, self._write, work
         )
+
+    def begin_write(self, work: Callable[[Connection], _Result]) -> Job[_Result]:
+        """`write`, begun: it happens whatever becomes of those who wait for its end.
+
+        Raises: NotCoordinator (it is closed).
+        """
+        self._refuse_when_closed()
+        return Job(self._writer_thread, lambda: self._write(work))
 
     async def read(self, work: Callable[[Connection], _Result]) -> _Result:
         """Run `work` in a reader thread on one committed state. Raises like `write`."""

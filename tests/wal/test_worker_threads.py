@@ -1,10 +1,11 @@
 import asyncio
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from wal.worker_threads import WorkerThreads
+from wal.worker_threads import Job, WorkerThreads
 
 
 async def test_a_cancelled_caller_waits_for_work_that_must_be_run_to_its_end() -> None:
@@ -110,3 +111,50 @@ async def test_threads_end_with_whom_they_work_for() -> None:
     gc.collect()
     await asyncio.to_thread(thread.join, 60)
     assert not thread.is_alive()
+
+
+async def test_a_job_goes_on_when_those_who_wait_are_cancelled() -> None:
+    gate = threading.Event()
+    told: list[str] = []
+    with ThreadPoolExecutor(1) as executor:
+
+        def work() -> int:
+            assert gate.wait(10)
+            return 7
+
+        job = Job(executor, work, on_end=lambda: told.append("end"))
+        queued = Job(executor, lambda: 8)
+        waiting = [asyncio.create_task(job.ended()) for _ in range(3)]
+        last = asyncio.create_task(job.to_the_end())
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        for _ in range(3):
+            last.cancel()
+            await asyncio.sleep(0)
+            assert not last.done()
+        assert not job.has_ended
+        gate.set()
+        assert await waiting[1] == await waiting[2] == await last == 7
+        assert waiting[0].cancelled()
+        assert told == ["end"]
+        assert await job.ended() == 7
+        assert await queued.ended() == 8
+
+
+async def test_everybody_who_waits_for_a_job_is_told_its_error() -> None:
+    gate = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+
+        def work() -> None:
+            assert gate.wait(10)
+            raise ValueError("no")
+
+        job = Job(executor, work)
+        waiting = [asyncio.create_task(wait()) for wait in (job.ended, job.to_the_end)]
+        await asyncio.sleep(0)
+        gate.set()
+        for task in waiting:
+            with pytest.raises(ValueError, match="no"):
+                await task
+        with pytest.raises(ValueError, match="no"):
+            await job.ended()
