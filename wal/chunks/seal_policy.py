@@ -26,7 +26,7 @@ them where PUTs take long.
 Invariants:
 
 - In no second more than `wal.puts.per.second.max` chunks are sealed, whatever the reason, except
-  for what `forced` asks for: the end of the loop. A fifth of them may come at once, the others are
+  for what `forced` asks for: the end of the loop. A few of them may come at once, the others are
   spread evenly. A full chunk that waits for the budget goes on growing (`bytes_max`).
 - While the uploader is behind only full chunks are sealed, so chunks do not pile up that only wait.
 - Nothing is sealed where nothing was appended: an idle broker makes no puts.
@@ -45,7 +45,9 @@ ANSWERED_S: Final = 1e-3
 _LARGE_BYTES: Final = 256 << 10
 """A chunk with so much holds large batches, or very many."""
 _BURST_SHARE: Final = 5
-"""One put in so many of a second's budget may come at once."""
+"""One put in so many of a second's budget may come at once,"""
+_BURST_MAX: Final = 10
+"""and no more than these: what may come at once is taken off the steady rate."""
 _GROWTH: Final = 4
 """A chunk that waits for the budget may become this many times `wal.chunk.max.bytes`."""
 
@@ -61,10 +63,10 @@ class Arrivals:
 
 
 class PutBudget:
-    """At most `puts_per_s` takes in any second; a fifth of them may come at once."""
+    """At most `puts_per_s` takes in any second; a few of them may come at once."""
 
     def __init__(self, puts_per_s: int) -> None:
-        burst = max(puts_per_s // _BURST_SHARE, 1)
+        burst = min(max(puts_per_s // _BURST_SHARE, 1), _BURST_MAX)
         self._pause_s = 1 / max(puts_per_s - burst, 1)
         self._ahead_s = (burst - 1) * self._pause_s
         self._paid_until = -math.inf
