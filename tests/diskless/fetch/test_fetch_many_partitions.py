@@ -1,6 +1,6 @@
 """Fetches of many partitions: what they look up, what wakes them, and what becomes of their topics.
 
-The setting is that of test_replica_manager; here it counts which partitions are looked up.
+The setting is that of the replica manager's tests; here it counts which partitions are looked up.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ import pytest
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.ports import FetchPartition, FetchResult
 from metadata.operations import FindBatches, FoundBatches, TopicDescription
-from tests.diskless.replica.test_replica_manager import SOON_S, Setting, at, setting, until
+from tests.diskless.replica.conftest import setting
+from tests.support.replica_setting import SOON_S, Setting, at, until
 from wal.coordinates import TopicIdPartition
 from wal.errors import FencedLeaderEpoch, UnknownPartition, UnknownTopicId
 

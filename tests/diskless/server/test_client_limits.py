@@ -4,9 +4,9 @@ import asyncio
 import socket
 import struct
 
-from tests.diskless.server.test_server import on_both_loops
 from tests.support.kafka_fakes import running_broker
 from tests.support.kafka_raw_client import RawClient, fetch_frame, frame
+from tests.support.server_tests import on_both_loops
 from tests.support.until import until
 from wal.clock import ManualClock
 
