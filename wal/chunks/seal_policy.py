@@ -25,9 +25,9 @@ them where PUTs take long.
 
 Invariants:
 
-- In no second more than `wal.puts.per.second.max` chunks are sealed, whatever the reason, except
-  for what `forced` asks for: the end of the loop. A few of them may come at once, the others are
-  spread evenly. A full chunk that waits for the budget goes on growing (`bytes_max`).
+- In no second more than `wal.puts.per.second.max` chunks are sealed, whatever the reason; only a
+  flush and the end of the write loop do not wait for it. A few of them may come at once, the others
+  are spread evenly. A full chunk that waits for the budget goes on growing (`bytes_max`).
 - While the uploader is behind only full chunks are sealed, so chunks do not pile up that only wait.
 - Nothing is sealed where nothing was appended: an idle broker makes no puts.
 - A client that stops in the middle of a request delays others by QUIET_S: then it does not count.
