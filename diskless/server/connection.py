@@ -114,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_admitted = False
         self._is_write_blocked = False
         self._is_in_turn = False
+        self._is_arriving = False
         self._is_finishing = False
         self._is_closed = False
         self._progress = ReadProgress()
@@ -186,7 +187,8 @@ class Connection(asyncio.BufferedProtocol):
                 # Known before its first request begins.
                 self._backlog.begin(self._last_activity)
             is_done = self._shared.turns.begin(self)
-        if self._receiver.has_begun_produce:
+        self._note_arrival()
+        if self._is_arriving:
             self._shared.arrivals.last_at = self._last_activity
         if not is_done and not self._is_closed:
             # What is received now is for its next turn; more has time until then.
@@ -217,6 +219,13 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.metrics.connection_closed()
             self._shared.lost(self, self._client.host)
 
+    def _note_arrival(self) -> None:
+        """Say when a Produce has begun to arrive, and when it was taken or will not end."""
+        is_arriving = not self._is_closed and self._receiver.has_begun_produce
+        if is_arriving != self._is_arriving:
+            self._is_arriving = is_arriving
+            self._shared.arrivals.unfinished += 1 if is_arriving else -1
+
     # --- turns
 
     def _go_on(self) -> None:
@@ -245,6 +254,7 @@ class Connection(asyncio.BufferedProtocol):
             self._cut("bad request", str(error))
         finally:
             self._is_in_turn = False
+        self._note_arrival()
         if not self._is_closed:
             self._outbox.send()
             self._backlog.turn_ended(len(self._queue), self._last_activity, is_more=is_more)
@@ -470,6 +480,7 @@ class Connection(asyncio.BufferedProtocol):
     def _abandon(self) -> None:
         """Nobody reads an answer any more."""
         self._is_closed = True
+        self._note_arrival()
         self._throttle.cancel()
         self._receiver.release()
         self.requests.close()

@@ -55,11 +55,17 @@ _GROWTH: Final = 4
 class Arrivals:
     """Tells of bytes that are no batches yet: the server writes it, the policy reads it."""
 
-    __slots__ = ("last_at",)
+    __slots__ = ("last_at", "unfinished")
 
     def __init__(self) -> None:
+        self.unfinished = 0
+        """Connections with a Produce that has begun to arrive and was not taken yet."""
         self.last_at = -math.inf
-        """Monotonic seconds at which a part of a Produce was received that is still incomplete."""
+        """Monotonic seconds at which the last part of such a Produce was received."""
+
+    def expected_until(self) -> float:
+        """How long the rest of them is waited for."""
+        return self.last_at + QUIET_S if self.unfinished else -math.inf
 
 
 class PutBudget:
@@ -113,7 +119,7 @@ class SealPolicy:
         settings = self._settings
         seal_at = chunk.opened_at + settings.commit_interval_ms / 1000
         if settings.commit_early:
-            whole_at = self._arrivals.last_at + QUIET_S
+            whole_at = self._arrivals.expected_until()
             if under_way == 0:
                 seal_at = min(seal_at, max(whole_at, self._awaited_until_for(chunk)))
             elif (

@@ -91,6 +91,26 @@ async def test_a_fetch_that_comes_to_its_turn_before_a_ready_answer_does_not_par
 
 
 @on_both_loops
+async def test_a_produce_that_is_half_received_is_known_until_it_is_whole_or_will_never_be():
+    async with running_broker() as broker:
+        broker.topics.add("t")
+        arrivals = broker.server._shared.arrivals
+        first, second = await broker.connect(), await broker.connect()
+        whole = produce_frame(1, [a_batch()])
+        await first.send(whole[:-1])
+        await second.send(whole[: len(whole) // 2])
+        await until(lambda: arrivals.unfinished == 2)
+        await first.send(whole[-1:])
+        assert (await first.receive())[0] == 1
+        assert arrivals.unfinished == 1
+        await second.close()
+        await until(lambda: arrivals.unfinished == 0)
+        await first.send(frame(18, 0, 2, b"")[:-1])
+        await until(lambda: broker.server.statistics().connections == 1)
+        assert arrivals.unfinished == 0
+
+
+@on_both_loops
 async def test_acks_0_is_not_answered_and_the_next_answer_follows():
     async with running_broker() as broker:
         broker.topics.add("t")

@@ -49,11 +49,17 @@ def test_a_chunk_behind_others_is_sealed_in_a_pause_when_it_is_large_enough() ->
 @pytest.mark.parametrize("under_way", [0, 1])
 def test_a_request_that_is_half_received_is_waited_for_a_moment(under_way: int) -> None:
     bed = Bed()
-    bed.arrivals.last_at = 10.001
+    bed.arrivals.unfinished, bed.arrivals.last_at = 1, 10.001
     assert bed.wait_s(1000, under_way=under_way) == pytest.approx(0.001 + QUIET_S)
     # Its sender has stopped: it does not count any more.
     bed.arrivals.last_at = 10.0 - QUIET_S
     assert bed.wait_s(1000, under_way=under_way) == pytest.approx(QUIET_S if under_way else 0)
+
+
+def test_a_request_that_is_whole_is_not_waited_for_any_more() -> None:
+    bed = Bed()
+    bed.arrivals.unfinished, bed.arrivals.last_at = 0, 10.001
+    assert bed.wait_s() == 0
 
 
 def test_producers_who_were_answered_have_a_moment_to_send_again() -> None:
@@ -72,7 +78,7 @@ def test_producers_who_were_answered_have_a_moment_to_send_again() -> None:
 
 def test_batches_that_never_cease_are_sealed_at_the_end_of_the_interval() -> None:
     bed = Bed()
-    bed.arrivals.last_at = 10.0 + INTERVAL_S
+    bed.arrivals.unfinished, bed.arrivals.last_at = 1, 10.0 + INTERVAL_S
     assert bed.wait_s() == pytest.approx(INTERVAL_S)
 
 

@@ -218,7 +218,7 @@ async def test_what_arrives_while_chunks_are_under_way_is_sealed_when_one_is_ans
     rig = Rig(tmp_path, settings=EARLY)
     rig.under_way = 2
     # Somebody sends all the time, so that no pause ends the chunk.
-    rig.arrivals.last_at = math.inf
+    rig.arrivals.unfinished, rig.arrivals.last_at = 1, math.inf
     async with running(rig):
         for number in range(3):
             rig.loop.append_nowait(rig.batches(1))
@@ -228,7 +228,7 @@ async def test_what_arrives_while_chunks_are_under_way_is_sealed_when_one_is_ans
         await rig.wait_looked(looks + 1)
         assert rig.sealed == []
         rig.under_way = 0
-        rig.arrivals.last_at = -math.inf
+        rig.arrivals.unfinished = 0
         rig.loop.look_again()
         await rig.wait_sealed(1)
     assert rig.sealed_tokens() == [[0, 1, 2]]
