@@ -25,6 +25,7 @@ consumer feed only, and its documentation names random access as an obvious futu
 """
 
 import errno
+import itertools
 import os
 import resource
 import stat
@@ -235,8 +236,9 @@ class FdCache:
         excess = len(self._cached) - self._capacity
         if excess <= 0:
             return
-        idle = [entry for entry in self._cached.values() if not entry.users][:excess]
-        for descriptor in idle:
+        idle = (entry for entry in self._cached.values() if not entry.users)
+        # Made before anything is deleted, and no further than that many: the oldest come first.
+        for descriptor in [*itertools.islice(idle, excess)]:
             del self._cached[descriptor.path]
             self._evictions += 1
             self._retire(descriptor)
