@@ -86,7 +86,7 @@ def test_a_chunk_that_is_deleted_while_it_is_open_fails_before_it_is_uploaded(
     tmp_path: Path,
 ) -> None:
     results: list[KafkaError | None] = []
-    settings = {**SETTINGS, "wal.commit.interval.ms": "2000"}
+    settings = {**SETTINGS, "wal.commit.interval.ms": "2000", "wal.commit.early": "false"}
     with LiveBroker(tmp_path / "data", settings) as broker:
         ConfluentKafka().produce(broker.bootstrap, "t", [Record(value=b"before")])
         producer = confluent_producer(broker.bootstrap, retries=0)

@@ -445,7 +445,8 @@ async def test_who_is_mute_again_and_again_holds_no_memory_meanwhile() -> None:
     clock = ManualClock()
     async with connected(clock=clock, quota_settings=ONE_SECOND) as (broker, client):
         broker.quotas.set((("client-id", "raw"),), producer_byte_rate=1_000_000.0)
-        sizes = [1_100_000, 100_000, 30_000, 250_000, 50_000, 64_000, 200_000, 150_000]
+        # A part of the second is read with the end of the first.
+        sizes = [1_100_000, 600_000, 100_000, 30_000, 250_000, 50_000, 64_000, 200_000, 150_000]
         frames = [produce_frame(at, [a_batch(size)]) for at, size in enumerate(sizes, 1)]
         sending = asyncio.create_task(client.send(*frames))
         waits = 0
