@@ -14,6 +14,8 @@ from typing import Final
 import pytest
 
 MOST: Final = 3
+PAUSE_S: Final = 10
+"""Whatever took the machine may be over then."""
 _NEVER: Final = frozenset({"unit", "crash"})
 
 
@@ -21,7 +23,7 @@ _NEVER: Final = frozenset({"unit", "crash"})
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _may_have_one(item):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=PAUSE_S))
 
 
 def _may_have_one(item: pytest.Item) -> bool:
