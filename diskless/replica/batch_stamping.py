@@ -89,7 +89,7 @@ class Taken(NamedTuple):
     full: bool
     error: DisklessError | None = None
     stop: Stop | None = None
-    """Where in an extent that is; None: at its end, or it is a segment."""
+    """Where in the extent the answer ended; None at the end of an extent, and for segments."""
 
     @property
     def wants_more(self) -> bool:

@@ -55,7 +55,7 @@ _PINNED_PER_READ: Final = 2
 
 
 class SegmentBatches(Protocol):
-    """What is asked of the segment reader."""
+    """The part of the segment reader that answers use."""
 
     async def read(
         self, extent: SegmentExtent, offset: int, max_bytes: int
@@ -65,7 +65,7 @@ class SegmentBatches(Protocol):
 
 
 class BlockReads(Protocol):
-    """What is asked of the object cache."""
+    """The part of the object cache that answers use."""
 
     async def read(
         self, key: ObjectKey, start: int, length: int, object_length: int, *, cold: bool = False

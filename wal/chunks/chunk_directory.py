@@ -89,7 +89,7 @@ from wal.segmented_log.log_directory import DirectoryLock
 SPARE_CHUNKS_MAX: Final = 32
 """Kept at a time: as many as commits that were made together evict."""
 _SPARE_LARGE_CHUNKS_MAX: Final = 4
-"""So many times `wal.chunk.max.bytes` the spares may hold together."""
+"""All spares together hold at most this many times `wal.chunk.max.bytes`."""
 
 log = structlog.get_logger(__name__)
 

@@ -43,11 +43,11 @@ QUIET_S: Final = 2e-3
 ANSWERED_S: Final = 1e-3
 """A client on the same host answers an answer within it."""
 _LARGE_BYTES: Final = 256 << 10
-"""A chunk with so much holds large batches, or very many."""
+"""A chunk of this size holds large batches, or very many."""
 _BURST_SHARE: Final = 5
-"""One put in so many of a second's budget may come at once,"""
+"""A second's budget divided by this may come at once,"""
 _BURST_MAX: Final = 10
-"""and no more than these: what may come at once is taken off the steady rate."""
+"""but at most this many: what may come at once is taken off the steady rate."""
 _GROWTH: Final = 4
 """A chunk that waits for the budget may become this many times `wal.chunk.max.bytes`."""
 
@@ -138,12 +138,12 @@ class SealPolicy:
         return self._awaited_until
 
     def answered(self, batches: int, now: float) -> None:
-        """The producers of so many batches have their answers."""
+        """The producers of this number of batches have their answers."""
         self._awaited = batches
         self._awaited_until = now + ANSWERED_S
 
     def arrived(self, batches: int) -> None:
-        """So many batches came."""
+        """This number of batches came."""
         self._awaited -= batches
 
     def sealed(self, now: float) -> None:

@@ -198,8 +198,8 @@ class Uploader:
     def is_behind(self) -> bool:
         """Whether another chunk would only wait: for a place to be uploaded, or for its commit.
 
-        Commits go one by one; with two stored chunks behind the one that is being committed, there
-        is work for two more.
+        A commit takes all chunks that are stored. With two stored behind the one that is being
+        committed, the next commit has its work.
         """
         if len(self._lane) > self._settings.upload_concurrency:
             return True
