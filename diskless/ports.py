@@ -16,16 +16,7 @@ from uuid import UUID
 
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
-from metadata.operations import (
-    AlterClientQuotas,
-    BatchCommit,
-    CreatePartitions,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    QuotaEntity,
-    TopicDescription,
-)
+from metadata import operations as ops
 from wal.chunks.buffer import FragmentChain
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError
@@ -124,12 +115,12 @@ AT_ONCE: Final[AbstractAsyncContextManager[None]] = nullcontext()
 class QuotaAdmin(Protocol):
     """The quotas that are set."""
 
-    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+    def client_quotas(self) -> Mapping[ops.QuotaEntity, Mapping[str, float]]:
         """All of them, from committed state; another mapping after every change."""
         ...
 
     async def alter_client_quotas(
-        self, requests: Sequence[AlterClientQuotas]
+        self, requests: Sequence[ops.AlterClientQuotas]
     ) -> Sequence[DisklessError | None]:
         """Entities, keys and values were validated by the caller; in force here on return."""
         ...
@@ -145,7 +136,7 @@ class ReplicaManager(Protocol):
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
-    ) -> Steps[Awaitable[Sequence[BatchCommit]]]:
+    ) -> Steps[Awaitable[Sequence[ops.BatchCommit]]]:
         """Enqueue the batches before returning; the awaitable gives their results in order.
 
         Called, and taken to its end, in the order in which requests arrive on a connection, which
@@ -258,22 +249,22 @@ class TopicAdmin(Protocol):
         """Upper bound for one topic."""
         ...
 
-    def topics(self) -> Mapping[str, TopicDescription]:
+    def topics(self) -> Mapping[str, ops.TopicDescription]:
         """All topics by name, from committed state; do not modify."""
         ...
 
-    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
+    def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None: ...
 
     async def create_topics(
-        self, topics: Sequence[CreateTopic]
-    ) -> Sequence[TopicDescription | DisklessError]:
+        self, topics: Sequence[ops.CreateTopic]
+    ) -> Sequence[ops.TopicDescription | DisklessError]:
         """Names, partition counts and configs were validated by the caller."""
         ...
 
     async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]: ...
 
     async def create_partitions(
-        self, topics: Sequence[CreatePartitions]
+        self, topics: Sequence[ops.CreatePartitions]
     ) -> Sequence[DisklessError | None]:
         """Topics grow; counts were validated by the caller."""
         ...
@@ -288,7 +279,9 @@ class TopicAdmin(Protocol):
         """
         ...
 
-    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+    async def delete_records(
+        self, requests: Sequence[ops.DeleteRecords]
+    ) -> Sequence[ops.DeletedRecords]:
         """At whatever coordinators the partitions live."""
         ...
 

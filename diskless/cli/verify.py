@@ -33,22 +33,13 @@ from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.verify import LiveObject, verify_metadata
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import verify_segment
+from wal import errors
 from wal.chunks.chunk import CHUNK_FILE, ChunkPaths
 from wal.chunks.chunk_scan import scan_chunk
 from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.chunks.wal_object import WalObjectReader
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
-from wal.errors import (
-    CorruptData,
-    CorruptLog,
-    CorruptObject,
-    DisklessError,
-    InvalidSettings,
-    NotCoordinator,
-    ObjectNotFound,
-    Rejected,
-)
 from wal.fd_cache import FdCache
 from wal.segmented_log.log_directory import LOCK_NAME, DirectoryLock
 from wal.stores.blocking_store import open_blocking_store
@@ -75,7 +66,7 @@ def verify(data: Path, *, object_store_url: str | None, progress: Progress) -> V
     """
     data = data.resolve()
     if not data.is_dir():
-        raise InvalidSettings(f"{data} is no data directory")
+        raise errors.InvalidSettings(f"{data} is no data directory")
     url = object_store_url or f"file://{data / 'objects'}"
     return asyncio.run(_verify(data, url, progress))
 
@@ -86,7 +77,7 @@ async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
     try:
         lock = DirectoryLock(data)
     except BlockingIOError as error:
-        raise Rejected(f"stop the broker on {data} first") from error
+        raise errors.Rejected(f"stop the broker on {data} first") from error
     try:
         for directory in _chunk_directories(data):
             _verify_chunks(directory, checked, violations)
@@ -117,13 +108,13 @@ async def _verify_partitions(
     )
     shared = () if local else await stored_partitions(store, log_prefix)
     if not local and not shared:
-        raise InvalidSettings(f"neither {data} nor {store.url} holds metadata")
+        raise errors.InvalidSettings(f"neither {data} nor {store.url} holds metadata")
     cluster_id = await _cluster_id(store, data, is_local=bool(local))
     live: dict[ObjectKey, LiveObject] = {}
     for index in local or shared:
         try:
             log = await (_local_log(data, index) if local else _object_log(store, index))
-        except CorruptLog as error:
+        except errors.CorruptLog as error:
             violations.append(f"metadata partition {index}: {error}")
             continue
         try:
@@ -158,16 +149,16 @@ async def _cluster_id(store: ObjectStore, data: Path, *, is_local: bool) -> str:
         return read_properties(data)["cluster.id"]
     try:
         return await known_cluster_id(store)
-    except ObjectNotFound as error:
-        raise InvalidSettings(f"{store.url} names no cluster: {error}") from error
+    except errors.ObjectNotFound as error:
+        raise errors.InvalidSettings(f"{store.url} names no cluster: {error}") from error
 
 
 async def _local_log(data: Path, index: int) -> MetadataLog:
     directory = data / "metadata" / str(index) / LOG_DIRECTORY
     try:
         return await LocalMetadataLog.open(directory, rng=random.Random(0))
-    except NotCoordinator as error:
-        raise Rejected(f"stop the broker first: {error}") from error
+    except errors.NotCoordinator as error:
+        raise errors.Rejected(f"stop the broker first: {error}") from error
 
 
 async def _object_log(store: ObjectStore, index: int) -> MetadataLog:
@@ -191,7 +182,7 @@ def _verify_chunks(directory: Path, checked: Counter[str], violations: list[str]
             checked["chunks"] += 1
             try:
                 scan = scan_chunk(ChunkPaths.of(directory, int(match[1])), cache)
-            except DisklessError as error:
+            except errors.DisklessError as error:
                 violations.append(f"chunk {index}: {error}")
                 continue
             if scan is not None:
@@ -211,7 +202,7 @@ async def _verify_objects(
     async def check(item: LiveObject) -> None:
         try:
             await _verify_object(store, item, checked)
-        except DisklessError as error:
+        except errors.DisklessError as error:
             violations.append(f"object {item.object_key}: {type(error).__name__}: {error}")
 
     await for_each(live, check, "objects", progress=progress, concurrency=_OBJECTS_AT_ONCE)
@@ -222,9 +213,9 @@ async def _verify_notes(store: ObjectStore, checked: Counter[str], violations: l
     async for stat in store.list(NOTES_PREFIX):
         try:
             notes = decode_kept_notes(await store.get(stat.key), stat.key)
-        except ObjectNotFound:
+        except errors.ObjectNotFound:
             continue  # a broker has merged it with others meanwhile
-        except CorruptObject as error:
+        except errors.CorruptObject as error:
             violations.append(f"object {error}")
             continue
         checked["notes objects"] += 1
@@ -235,7 +226,7 @@ async def _verify_object(store: ObjectStore, item: LiveObject, checked: Counter[
     """Raises what is wrong with it."""
     stat = await store.head(item.object_key)
     if stat.length_bytes != item.object_bytes:
-        raise CorruptData(f"{stat.length_bytes} bytes, committed with {item.object_bytes}")
+        raise errors.CorruptData(f"{stat.length_bytes} bytes, committed with {item.object_bytes}")
     if item.object_format == WRITE_AHEAD_MULTI_SEGMENT:
         index = await WalObjectReader(store).verify(item.object_key)
         checked["WAL objects"] += 1

@@ -22,6 +22,7 @@ from typing import Final
 
 import structlog
 
+from diskless.groups import requests
 from diskless.groups.consumer.consumer_group import ConsumerGroup
 from diskless.groups.consumer.consumer_requests import JOIN_EPOCH
 from diskless.groups.errors import (
@@ -42,22 +43,6 @@ from diskless.groups.group_machine import Confirmed
 from diskless.groups.group_store import GroupStore
 from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups, as_group_error
 from diskless.groups.offsets import DELETED_AT_ONCE, GroupPartition, OffsetManager, TopicsWith
-from diskless.groups.requests import (
-    CommitOffsets,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    FetchedOffsets,
-    FetchOffsets,
-    GroupHeartbeat,
-    JoinedGroup,
-    JoinGroup,
-    LeavingMember,
-    ListedGroup,
-    SyncedGroup,
-    SyncGroup,
-)
 from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import Steps, each, in_portions
 from diskless.ports import ClientInfo
@@ -170,9 +155,11 @@ class PartitionGroups:
 
     # -- members --------------------------------------------------------------------------------
 
-    def join(self, request: JoinGroup, client: ClientInfo) -> "asyncio.Future[JoinedGroup]":
+    def join(
+        self, request: requests.JoinGroup, client: ClientInfo
+    ) -> "asyncio.Future[requests.JoinedGroup]":
         """See `GroupCoordinator`; so for all that follow."""
-        answer: asyncio.Future[JoinedGroup] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[requests.JoinedGroup] = asyncio.get_running_loop().create_future()
         settings, member_id = self._settings, request.member_id
         error: DisklessError | None = None
         if not (
@@ -187,7 +174,7 @@ class PartitionGroups:
         elif member_id and request.group_id not in self._groups:
             error = UnknownMember("the group has no members")
         if error is not None:
-            answer.set_result(JoinedGroup(error=error, member_id=member_id))
+            answer.set_result(requests.JoinedGroup(error=error, member_id=member_id))
             return answer
         group = self._kinds.classic(request.group_id)
         group.machine.join(
@@ -200,24 +187,24 @@ class PartitionGroups:
         self._groups.settle(group)
         return answer
 
-    def _member_id(self, request: JoinGroup, client: ClientInfo) -> str:
+    def _member_id(self, request: requests.JoinGroup, client: ClientInfo) -> str:
         """As Kafka makes them: administrators find the client by it."""
         return f"{request.instance_id or client.client_id}-{self._unique_id()}"
 
     def _unique_id(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
-    def sync(self, request: SyncGroup) -> "asyncio.Future[SyncedGroup]":
-        answer: asyncio.Future[SyncedGroup] = asyncio.get_running_loop().create_future()
+    def sync(self, request: requests.SyncGroup) -> "asyncio.Future[requests.SyncedGroup]":
+        answer: asyncio.Future[requests.SyncedGroup] = asyncio.get_running_loop().create_future()
         group = self._groups.get(request.group_id)
         if group is None:
-            answer.set_result(SyncedGroup(error=UnknownMember("the group has no members")))
+            answer.set_result(requests.SyncedGroup(error=UnknownMember("the group has no members")))
         else:
             group.machine.sync(answer, request, self._clock.monotonic())
             self._groups.settle(group)
         return answer
 
-    def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None:
+    def heartbeat(self, request: requests.GroupHeartbeat) -> DisklessError | None:
         group = self._groups.get(request.group_id)
         if group is None:
             return UnknownMember("the group has no members")
@@ -233,7 +220,7 @@ class PartitionGroups:
         return error
 
     async def leave(
-        self, group_id: str, members: Sequence[LeavingMember]
+        self, group_id: str, members: Sequence[requests.LeavingMember]
     ) -> DisklessError | Sequence[DisklessError | None]:
         now = self._clock.monotonic()
         errors: list[DisklessError | None] = []
@@ -253,7 +240,7 @@ class PartitionGroups:
         self._groups.settle(group)
         return (await confirmed).error or errors
 
-    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+    def match_patterns(self, request: requests.ConsumerHeartbeat) -> Steps[object]:
         """Match the patterns that this heartbeat brings and those that its group needs for it.
 
         What was matched is remembered for as long as the result is kept, or a group has the
@@ -274,13 +261,15 @@ class PartitionGroups:
         return compiled
 
     def consumer_heartbeat(
-        self, request: ConsumerHeartbeat, client: ClientInfo
-    ) -> "asyncio.Future[ConsumerHeartbeatAnswer]":
-        answer: asyncio.Future[ConsumerHeartbeatAnswer] = asyncio.get_running_loop().create_future()
+        self, request: requests.ConsumerHeartbeat, client: ClientInfo
+    ) -> "asyncio.Future[requests.ConsumerHeartbeatAnswer]":
+        answer: asyncio.Future[requests.ConsumerHeartbeatAnswer] = (
+            asyncio.get_running_loop().create_future()
+        )
         try:
             group = self._group_of_heartbeat(request)
         except DisklessError as error:
-            answer.set_result(ConsumerHeartbeatAnswer(error=error))
+            answer.set_result(requests.ConsumerHeartbeatAnswer(error=error))
             return answer
         machine = group.machine
         assert isinstance(machine, ConsumerGroup)
@@ -289,11 +278,11 @@ class PartitionGroups:
         machine.consumer_heartbeat(answer, request, client, self._clock.monotonic())
         if not answer.done() and not self._store.certainly_leads():
             unsure = GroupCoordinatorUnavailable("it is not certain that this broker still leads")
-            answer.set_result(ConsumerHeartbeatAnswer(error=unsure))
+            answer.set_result(requests.ConsumerHeartbeatAnswer(error=unsure))
         self._groups.settle(group)
         return answer
 
-    def _group_of_heartbeat(self, request: ConsumerHeartbeat) -> LiveGroup:
+    def _group_of_heartbeat(self, request: requests.ConsumerHeartbeat) -> LiveGroup:
         """Raises what refuses it."""
         group = self._groups.get(request.group_id)
         if request.member_epoch != JOIN_EPOCH:
@@ -308,7 +297,9 @@ class PartitionGroups:
 
     # -- offsets --------------------------------------------------------------------------------
 
-    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
+    async def commit_offsets(
+        self, request: requests.CommitOffsets
+    ) -> Sequence[DisklessError | None]:
         group = self._groups.get(request.group_id)
         error = self._refusal_of_commit(request, group)
         if error is not None:
@@ -328,7 +319,7 @@ class PartitionGroups:
         return errors
 
     def _refusal_of_commit(
-        self, request: CommitOffsets, group: LiveGroup | None
+        self, request: requests.CommitOffsets, group: LiveGroup | None
     ) -> DisklessError | None:
         if group is not None:
             error = group.machine.check_commit(
@@ -360,7 +351,7 @@ class PartitionGroups:
                 GroupKind.OFFSETS_ONLY, "", 0, self._clock.now_ms()
             )
 
-    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+    async def fetch_offsets(self, request: requests.FetchOffsets) -> requests.FetchedOffsets:
         if request.member_id is not None and request.member_epoch >= 0:
             group = self._groups.get(request.group_id)
             error = (
@@ -369,12 +360,12 @@ class PartitionGroups:
                 else group.machine.check_fetch(request.member_id, request.member_epoch)
             )
             if error is not None:
-                return FetchedOffsets(error=error)
+                return requests.FetchedOffsets(error=error)
         try:
             offsets = await self._offsets.fetch(request.group_id, request.partitions)
         except DisklessError as failure:
-            return FetchedOffsets(error=as_group_error(failure))
-        return FetchedOffsets(offsets=offsets)
+            return requests.FetchedOffsets(error=as_group_error(failure))
+        return requests.FetchedOffsets(offsets=offsets)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
@@ -406,14 +397,14 @@ class PartitionGroups:
 
     # -- administration -------------------------------------------------------------------------
 
-    def describe(self, group_id: str) -> DescribedGroup:
+    def describe(self, group_id: str) -> requests.DescribedGroup:
         return described(self._groups, group_id)
 
-    def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+    def describe_consumer(self, group_id: str) -> requests.DescribedConsumerGroup:
         default = self._settings.assignors[0]
         return described_consumer(self._groups, self._topics, group_id, default_assignor=default)
 
-    def list_groups(self) -> Iterator[ListedGroup]:
+    def list_groups(self) -> Iterator[requests.ListedGroup]:
         return listed(self._groups)
 
     async def delete_group(self, group_id: str) -> DisklessError | None:

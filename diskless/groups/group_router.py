@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from itertools import chain
 from typing import Final, Protocol, TypeVar
 
+from diskless.groups import requests
 from diskless.groups.consumer.consumer_requests import STRING_BYTES_MAX, refused_heartbeat
 from diskless.groups.errors import (
     GroupCoordinatorUnavailable,
@@ -25,22 +26,6 @@ from diskless.groups.errors import (
 from diskless.groups.group_coordinator import PartitionGroups
 from diskless.groups.group_store import GroupStore
 from diskless.groups.offsets import TopicsWith
-from diskless.groups.requests import (
-    CommitOffsets,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    FetchedOffsets,
-    FetchOffsets,
-    GroupHeartbeat,
-    JoinedGroup,
-    JoinGroup,
-    LeavingMember,
-    ListedGroup,
-    SyncedGroup,
-    SyncGroup,
-)
 from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import Steps, mapped
 from diskless.ports import BrokerEndpoint, ClientInfo
@@ -123,20 +108,22 @@ class GroupRouter:
 
     # -- members --------------------------------------------------------------------------------
 
-    def join(self, request: JoinGroup, client: ClientInfo) -> Awaitable[JoinedGroup]:
+    def join(
+        self, request: requests.JoinGroup, client: ClientInfo
+    ) -> Awaitable[requests.JoinedGroup]:
         error = _refused_id(request.group_id) or _refused_names(request)
         groups = error or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
-            return _at_once(JoinedGroup(error=groups, member_id=request.member_id))
+            return _at_once(requests.JoinedGroup(error=groups, member_id=request.member_id))
         return groups.join(request, client)
 
-    def sync(self, request: SyncGroup) -> Awaitable[SyncedGroup]:
+    def sync(self, request: requests.SyncGroup) -> Awaitable[requests.SyncedGroup]:
         groups = _refused_id(request.group_id) or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
-            return _at_once(SyncedGroup(error=groups))
+            return _at_once(requests.SyncedGroup(error=groups))
         return groups.sync(request)
 
-    def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None:
+    def heartbeat(self, request: requests.GroupHeartbeat) -> DisklessError | None:
         groups = _refused_id(request.group_id) or self._groups(request.group_id)
         if isinstance(groups, GroupLoading):
             # As Kafka answers: whether the member has its place is known at its next heartbeat, and
@@ -145,14 +132,14 @@ class GroupRouter:
         return groups if isinstance(groups, DisklessError) else groups.heartbeat(request)
 
     async def leave(
-        self, group_id: str, members: Sequence[LeavingMember]
+        self, group_id: str, members: Sequence[requests.LeavingMember]
     ) -> DisklessError | Sequence[DisklessError | None]:
         groups = _refused_id(group_id) or self._groups(group_id)
         if isinstance(groups, DisklessError):
             return groups
         return await groups.leave(group_id, members)
 
-    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+    def match_patterns(self, request: requests.ConsumerHeartbeat) -> Steps[object]:
         groups = self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return None
@@ -161,26 +148,28 @@ class GroupRouter:
         return (yield from groups.match_patterns(request))
 
     def consumer_heartbeat(
-        self, request: ConsumerHeartbeat, client: ClientInfo
-    ) -> Awaitable[ConsumerHeartbeatAnswer]:
+        self, request: requests.ConsumerHeartbeat, client: ClientInfo
+    ) -> Awaitable[requests.ConsumerHeartbeatAnswer]:
         refusal = refused_heartbeat(request, self._settings.assignors)
         groups = refusal or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
-            return _at_once(ConsumerHeartbeatAnswer(error=groups))
+            return _at_once(requests.ConsumerHeartbeatAnswer(error=groups))
         return groups.consumer_heartbeat(request, client)
 
     # -- offsets --------------------------------------------------------------------------------
 
-    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
+    async def commit_offsets(
+        self, request: requests.CommitOffsets
+    ) -> Sequence[DisklessError | None]:
         groups = self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return [groups] * len(request.offsets)
         return await groups.commit_offsets(request)
 
-    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+    async def fetch_offsets(self, request: requests.FetchOffsets) -> requests.FetchedOffsets:
         groups = self._groups(request.group_id)
         if isinstance(groups, DisklessError):
-            return FetchedOffsets(error=groups)
+            return requests.FetchedOffsets(error=groups)
         return await groups.fetch_offsets(request)
 
     async def delete_offsets(
@@ -193,21 +182,21 @@ class GroupRouter:
 
     # -- administration -------------------------------------------------------------------------
 
-    async def describe(self, group_id: str) -> DescribedGroup:
+    async def describe(self, group_id: str) -> requests.DescribedGroup:
         groups = self._groups(group_id)
         if isinstance(groups, DisklessError):
-            return DescribedGroup(group_id, error=groups)
+            return requests.DescribedGroup(group_id, error=groups)
         return groups.describe(group_id)
 
-    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+    async def describe_consumer(self, group_id: str) -> requests.DescribedConsumerGroup:
         groups = self._groups(group_id)
         if isinstance(groups, DisklessError):
-            return DescribedConsumerGroup(group_id, error=groups)
+            return requests.DescribedConsumerGroup(group_id, error=groups)
         return groups.describe_consumer(group_id)
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
+    ) -> Steps[DisklessError | Sequence[requests.ListedGroup]]:
         led = [groups for groups in self._led.values() if groups.serves]
         refusals = (groups.refusal() for groups in led)
         loading = next((refusal for refusal in refusals if refusal is not None), None)
@@ -233,7 +222,7 @@ def _refused_id(group_id: str) -> DisklessError | None:
     return None if group_id else InvalidGroupId("an empty group id")
 
 
-def _refused_names(request: JoinGroup) -> DisklessError | None:
+def _refused_names(request: requests.JoinGroup) -> DisklessError | None:
     """Members are told of each other, each in the version that it speaks."""
     if request.instance_id == "":
         return InvalidRequest("an empty instance id")

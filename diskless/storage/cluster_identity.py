@@ -17,13 +17,8 @@ import uuid
 from typing import Final
 
 from diskless.storage.data_directory import DataDirectory
+from wal import errors
 from wal.coordinates import ObjectKey
-from wal.errors import (
-    CorruptObject,
-    InvalidSettings,
-    ObjectExists,
-    ObjectNotFound,
-)
 from wal.stores.object_store import BytesBody, ObjectStore
 
 CLUSTER_OBJECT: Final = ObjectKey("meta/cluster")
@@ -64,17 +59,17 @@ async def _known(store: ObjectStore) -> tuple[str, str]:
         if kind in (LOCAL_LOG, OBJECT_LOG):
             return str(uuid.UUID(cluster_id)), kind
     except ValueError as error:
-        raise CorruptObject(f"{CLUSTER_OBJECT} names no cluster: {stored!r}") from error
-    raise CorruptObject(f"{CLUSTER_OBJECT} names no kind of metadata log: {stored!r}")
+        raise errors.CorruptObject(f"{CLUSTER_OBJECT} names no cluster: {stored!r}") from error
+    raise errors.CorruptObject(f"{CLUSTER_OBJECT} names no kind of metadata log: {stored!r}")
 
 
 async def _claimed(store: ObjectStore, proposed: str, kind: str) -> str:
     try:
         await store.put(CLUSTER_OBJECT, BytesBody(encode_identity(proposed, kind)))
-    except ObjectExists:
+    except errors.ObjectExists:
         cluster_id, known_kind = await _known(store)
         if known_kind != kind:
-            raise InvalidSettings(
+            raise errors.InvalidSettings(
                 f"{store.url} belongs to cluster {cluster_id}, whose diskless.metadata.log is "
                 f"{known_kind}, not {kind}: give this broker a prefix of its own"
             ) from None
@@ -90,7 +85,7 @@ async def claim_for_rebuilt(store: ObjectStore, kind: str, cluster_id: str) -> N
     """
     try:
         cluster_id, known_kind = await _known(store)
-    except ObjectNotFound:
+    except errors.ObjectNotFound:
         await _claimed(store, cluster_id, kind)
         return
     if known_kind != kind:
@@ -110,7 +105,7 @@ async def claim_prefix(store: ObjectStore, data: DataDirectory) -> DataDirectory
         return data
     if data.is_new and data.has_metadata:
         return data.of_cluster(owner)
-    raise InvalidSettings(
+    raise errors.InvalidSettings(
         f"{store.url} belongs to cluster {owner}, {data.path} to {data.cluster_id}: use the data "
         "directory that goes with it, let `diskless rebuild` make its metadata anew from the "
         "objects, or give this broker a prefix of its own"

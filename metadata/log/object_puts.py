@@ -17,18 +17,8 @@ from typing import TypeVar
 
 from metadata.log.log_object import LogObject, LogObjectHeader, decode_header
 from metadata.log.object_log_reader import ListedObject, ObjectLogReader
+from wal import errors
 from wal.clock import Clock, Sleep
-from wal.errors import (
-    CommitFailed,
-    CommitOutcomeUnknown,
-    CorruptLog,
-    DisklessError,
-    NotCoordinator,
-    ObjectExists,
-    ObjectNotFound,
-    ObjectStoreUnavailable,
-    StorageFailed,
-)
 from wal.stores.object_store import BytesBody, ObjectStore
 from wal.stores.retry import Retries, RetryLimits
 
@@ -69,32 +59,32 @@ class ObjectPuts:
         body = BytesBody(made.data)
         retries = self._retries()
         may_land = False
-        cause: DisklessError
+        cause: errors.DisklessError
         while True:
             try:
                 await self._store.put(key, body)
                 return None
-            except ObjectExists:
+            except errors.ObjectExists:
                 try:
                     stored = await self._store.get(key)
                     if stored == made.data:
                         return None
                     return decode_header(self._partition, key, stored)
-                except DisklessError as error:
+                except errors.DisklessError as error:
                     # Also when it is gone again: then whoever leads now has pruned it.
                     cause = error
                     may_land = True
-            except ObjectStoreUnavailable as error:
+            except errors.ObjectStoreUnavailable as error:
                 if not may_land:
-                    raise CommitFailed(f"{key}: {error}") from error
+                    raise errors.CommitFailed(f"{key}: {error}") from error
                 cause = error
-            except DisklessError as error:
+            except errors.DisklessError as error:
                 cause = error
                 may_land = True
             delay_s = retries.next_delay_s()
             if delay_s is None:
                 attempts = f"unknown after {retries.attempts} attempts"
-                raise CommitOutcomeUnknown(f"{key}: {attempts}: {cause}") from cause
+                raise errors.CommitOutcomeUnknown(f"{key}: {attempts}: {cause}") from cause
             await self._sleep(delay_s)
 
     async def refuse(self, foreign: LogObjectHeader, *, in_lease: bool) -> None:
@@ -105,8 +95,8 @@ class ObjectPuts:
         """
         where = f"{self._reader.key(foreign.base_offset)}: another writer has appended there"
         if not in_lease and not await self._is_in_log(foreign):
-            raise CommitOutcomeUnknown(f"{where}, and the log has gone on without it")
-        raise NotCoordinator(where)
+            raise errors.CommitOutcomeUnknown(f"{where}, and the log has gone on without it")
+        raise errors.NotCoordinator(where)
 
     async def is_last(self, header: LogObjectHeader) -> bool:
         """Whether nothing lies behind an object that is there. Raises: CommitOutcomeUnknown."""
@@ -120,7 +110,7 @@ class ObjectPuts:
             is_last = not await self._behind(header)
             try:
                 successor = await self._reader.header(header.next_offset)
-            except ObjectNotFound:
+            except errors.ObjectNotFound:
                 return is_last
             return successor.previous_put_id == header.put_id
 
@@ -131,7 +121,7 @@ class ObjectPuts:
         began = self._clock.monotonic()
         listed = await self._reader.list(after=header.base_offset, limit=1)
         if not listed and self._clock.monotonic() - began >= self._lease_ms / 1000:
-            raise StorageFailed(
+            raise errors.StorageFailed(
                 f"{self._reader.prefix}: a listing took longer than a lease; what it does not show"
                 " may have come and gone meanwhile"
             )
@@ -143,13 +133,13 @@ class ObjectPuts:
         while True:
             try:
                 return await look()
-            except StorageFailed as error:
+            except errors.StorageFailed as error:
                 delay_s = retries.next_delay_s()
                 if delay_s is None:
-                    raise CommitOutcomeUnknown(str(error)) from error
+                    raise errors.CommitOutcomeUnknown(str(error)) from error
                 await self._sleep(delay_s)
-            except CorruptLog as error:
-                raise CommitOutcomeUnknown(str(error)) from error
+            except errors.CorruptLog as error:
+                raise errors.CommitOutcomeUnknown(str(error)) from error
 
     def _retries(self) -> Retries:
         return Retries(self._limits, clock=self._clock, rng=self._rng)

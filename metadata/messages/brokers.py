@@ -29,6 +29,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Final
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.messages.codec import (
     Address,
     Answer,
@@ -50,21 +51,6 @@ from metadata.messages.shapes import (
     listed,
     or_error,
     single,
-)
-from metadata.operations import (
-    AlterClientQuotas,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    CreatePartitionsAt,
-    CreateTopic,
-    HandedFile,
-    PlannedSegments,
-    PlanSegments,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentCommit,
-    Tombstone,
-    TopicDescription,
 )
 from metadata.records.control import decode_quota_entity, encode_quota_entity
 from wal.coordinates import ObjectKey
@@ -93,30 +79,34 @@ _NO_TOPIC: Final = b"".join(
     (NO_UUID.bytes, compact_string(""), INT32.pack(-1), uvarint(1), uvarint(1), NO_TAGS)
 )
 _TOPIC: Final = layout(
-    TopicDescription,
+    ops.TopicDescription,
     partition_count=Field(INT32.pack, FieldReader.int32, INT32.size),
     assignments=mapping(Int32, Int32),
 )
 _CREATED: Final = or_error(_TOPIC, _NO_TOPIC)
 
-CREATE_TOPICS: Final[Operation[Sequence[CreateTopic], TopicDescription | DisklessError]] = (
+CREATE_TOPICS: Final[Operation[Sequence[ops.CreateTopic], ops.TopicDescription | DisklessError]] = (
     Operation(
         key=10_002,
         name="CoordinatorCreateTopics",
         address=Address.CATALOGUE,
-        request=listed(layout(CreateTopic, "topic_id", "name", "partition_count", "configs")),
+        request=listed(layout(ops.CreateTopic, "topic_id", "name", "partition_count", "configs")),
         answers=in_order(_CREATED),
     )
 )
 
-ALTER_TOPIC_CONFIGS: Final[Operation[Sequence[AlterTopicConfigs], AlteredTopicConfigs]] = Operation(
-    key=10_011,
-    name="CoordinatorAlterTopicConfigs",
-    address=Address.CATALOGUE,
-    request=listed(layout(AlterTopicConfigs)),
-    answers=in_order(layout(AlteredTopicConfigs, "error", "is_altered", "configs", error=ERROR)),
-    at=lambda coordinator, requests: coordinator.alter_topic_configs(requests),
-    failed=lambda error: AlteredTopicConfigs(error=error),
+ALTER_TOPIC_CONFIGS: Final[Operation[Sequence[ops.AlterTopicConfigs], ops.AlteredTopicConfigs]] = (
+    Operation(
+        key=10_011,
+        name="CoordinatorAlterTopicConfigs",
+        address=Address.CATALOGUE,
+        request=listed(layout(ops.AlterTopicConfigs)),
+        answers=in_order(
+            layout(ops.AlteredTopicConfigs, "error", "is_altered", "configs", error=ERROR)
+        ),
+        at=lambda coordinator, requests: coordinator.alter_topic_configs(requests),
+        failed=lambda error: ops.AlteredTopicConfigs(error=error),
+    )
 )
 
 
@@ -131,14 +121,14 @@ _QUOTA: Final = Field(
     INT8.size + FLOAT64.size,
 )
 
-ALTER_CLIENT_QUOTAS: Final[Operation[Sequence[AlterClientQuotas], DisklessError | None]] = (
+ALTER_CLIENT_QUOTAS: Final[Operation[Sequence[ops.AlterClientQuotas], DisklessError | None]] = (
     Operation(
         key=10_012,
         name="CoordinatorAlterClientQuotas",
         address=Address.CATALOGUE,
         request=listed(
             layout(
-                AlterClientQuotas,
+                ops.AlterClientQuotas,
                 entity=Field(encode_quota_entity, decode_quota_entity),
                 changes=mapping(str, Annotated[Any, _QUOTA]),
             )
@@ -148,12 +138,12 @@ ALTER_CLIENT_QUOTAS: Final[Operation[Sequence[AlterClientQuotas], DisklessError 
     )
 )
 
-CREATE_PARTITIONS_AT: Final[Operation[Addressed[CreatePartitionsAt], DisklessError | None]] = (
+CREATE_PARTITIONS_AT: Final[Operation[Addressed[ops.CreatePartitionsAt], DisklessError | None]] = (
     Operation(
         key=10_006,
         name="CoordinatorCreatePartitionsAt",
         address=Address.NAMED,
-        request=addressed(layout(CreatePartitionsAt)),
+        request=addressed(layout(ops.CreatePartitionsAt)),
         answers=in_order(ERRORS),
         at=lambda coordinator, asked: coordinator.create_partitions_at(asked.entries),
     )
@@ -208,11 +198,11 @@ ALLOCATE_PRODUCER_IDS: Final[Operation[None, range | DisklessError]] = Operation
     at=lambda coordinator, _: _one(coordinator.allocate_producer_ids()),
 )
 
-REGISTER_BROKER: Final[Operation[RegisteredBroker, DisklessError | None]] = Operation(
+REGISTER_BROKER: Final[Operation[ops.RegisteredBroker, DisklessError | None]] = Operation(
     key=10_008,
     name="CoordinatorRegisterBroker",
     address=Address.CATALOGUE,
-    request=single(fields_of(RegisteredBroker)),
+    request=single(fields_of(ops.RegisteredBroker)),
     answers=alone(ERROR),
     at=lambda coordinator, broker: _one(coordinator.register_broker(broker)),
     is_repeated=False,
@@ -220,22 +210,22 @@ REGISTER_BROKER: Final[Operation[RegisteredBroker, DisklessError | None]] = Oper
 
 # -- files -----------------------------------------------------------------------------------------
 
-TOMBSTONE_FILES: Final[Operation[Addressed[ObjectKey], Tombstone]] = Operation(
+TOMBSTONE_FILES: Final[Operation[Addressed[ObjectKey], ops.Tombstone]] = Operation(
     key=10_004,
     name="CoordinatorTombstoneFiles",
     address=Address.NAMED,
     request=addressed(closed(OBJECT_KEY)),
-    answers=in_order(layout(Tombstone, "error", "is_known", error=ERROR)),
+    answers=in_order(layout(ops.Tombstone, "error", "is_known", error=ERROR)),
     at=lambda coordinator, asked: coordinator.tombstone_files(asked.entries),
-    failed=lambda error: Tombstone(error=error),
+    failed=lambda error: ops.Tombstone(error=error),
     is_repeated=False,
 )
 
-HAND_OVER_FILES: Final[Operation[Addressed[HandedFile], DisklessError | None]] = Operation(
+HAND_OVER_FILES: Final[Operation[Addressed[ops.HandedFile], DisklessError | None]] = Operation(
     key=10_005,
     name="CoordinatorHandOverFiles",
     address=Address.NAMED,
-    request=addressed(layout(HandedFile)),
+    request=addressed(layout(ops.HandedFile)),
     answers=in_order(ERRORS),
     at=lambda coordinator, asked: coordinator.hand_over_files(asked.entries),
     is_repeated=False,
@@ -243,50 +233,54 @@ HAND_OVER_FILES: Final[Operation[Addressed[HandedFile], DisklessError | None]] =
 
 # -- segments --------------------------------------------------------------------------------------
 
-_PLANNED: Final = fields_of(PlannedSegments)
+_PLANNED: Final = fields_of(ops.PlannedSegments)
 
 
-def _read_planned(reader: MessageReader) -> PlannedSegments:
+def _read_planned(reader: MessageReader) -> ops.PlannedSegments:
     # The batches of the plans are as many as they are; it is a broker that answers.
     reader.entries_left = sys.maxsize
-    planned: PlannedSegments = _PLANNED.read(reader)
+    planned: ops.PlannedSegments = _PLANNED.read(reader)
     return planned
 
 
-async def _plan_segments(coordinator: Any, asked: PlanSegments) -> Sequence[PlannedSegments]:
+async def _plan_segments(
+    coordinator: Any, asked: ops.PlanSegments
+) -> Sequence[ops.PlannedSegments]:
     plans = await coordinator.plan_segments(include_partial=asked.include_partial)
-    return [PlannedSegments(plans)]
+    return [ops.PlannedSegments(plans)]
 
 
 def _all_planned(
-    asked: PlanSegments, answers: Sequence[Sequence[PlannedSegments | DisklessError]]
-) -> Sequence[PlannedSegments | DisklessError]:
+    asked: ops.PlanSegments, answers: Sequence[Sequence[ops.PlannedSegments | DisklessError]]
+) -> Sequence[ops.PlannedSegments | DisklessError]:
     found = [planned for (planned,) in answers if not isinstance(planned, DisklessError)]
     if not found:
         return answers[0]
-    return [PlannedSegments([plan for planned in found for plan in planned.plans])]
+    return [ops.PlannedSegments([plan for planned in found for plan in planned.plans])]
 
 
-PLAN_SEGMENTS_HERE: Final[Operation[PlanSegments, PlannedSegments | DisklessError]] = Operation(
-    key=10_009,
-    name="CoordinatorPlanSegmentsHere",
-    address=Address.LED,
-    request=single(fields_of(PlanSegments)),
-    answers=alone(
-        or_error(Field(_PLANNED.write, _read_planned), _PLANNED.write(PlannedSegments(())))
-    ),
-    at=_plan_segments,
-    merged=_all_planned,
+PLAN_SEGMENTS_HERE: Final[Operation[ops.PlanSegments, ops.PlannedSegments | DisklessError]] = (
+    Operation(
+        key=10_009,
+        name="CoordinatorPlanSegmentsHere",
+        address=Address.LED,
+        request=single(fields_of(ops.PlanSegments)),
+        answers=alone(
+            or_error(Field(_PLANNED.write, _read_planned), _PLANNED.write(ops.PlannedSegments(())))
+        ),
+        at=_plan_segments,
+        merged=_all_planned,
+    )
 )
 
-COMMIT_SEGMENTS_HERE: Final[Operation[Sequence[RolledSegment], SegmentCommit]] = Operation(
+COMMIT_SEGMENTS_HERE: Final[Operation[Sequence[ops.RolledSegment], ops.SegmentCommit]] = Operation(
     key=10_010,
     name="CoordinatorCommitSegmentsHere",
     address=Address.BY_PARTITION,
-    request=listed(layout(RolledSegment)),
-    answers=in_order(layout(SegmentCommit, "error", "is_duplicate", error=ERROR)),
+    request=listed(layout(ops.RolledSegment)),
+    answers=in_order(layout(ops.SegmentCommit, "error", "is_duplicate", error=ERROR)),
     at=lambda coordinator, segments: coordinator.commit_segments(segments),
-    failed=lambda error: SegmentCommit(error=error),
+    failed=lambda error: ops.SegmentCommit(error=error),
 )
 
 PLAN_SEGMENTS: Final = replace(

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from metadata import operations as ops
 from metadata.messages.codec import (
     Address,
     AnswerShape,
@@ -30,15 +31,6 @@ from metadata.messages.codec import (
 )
 from metadata.messages.errors import coordinator_code
 from metadata.messages.shapes import read_answers_by_topic, write_by_topic
-from metadata.operations import (
-    PARQUET_SEGMENT,
-    WRITE_AHEAD_MULTI_SEGMENT,
-    Extent,
-    FindBatches,
-    FoundBatches,
-    SegmentExtent,
-    WalExtent,
-)
 from wal.coordinates import CREATE_TIME, ByteOffset, ObjectKey, Offset
 from wal.records.record_batch import MAGIC_V2
 from wal.wire.fields import INT8, INT16, INT32, INT64, NO_TAGS, compact_string, tag_section, uvarint
@@ -58,7 +50,7 @@ _INT32_MAX: Final = 2**31 - 1
 class FindBatchesMessage(NamedTuple):
     """A FindBatches request; `CoordinatorClient.find_batches` takes the same."""
 
-    requests: Sequence[FindBatches]
+    requests: Sequence[ops.FindBatches]
     max_bytes: int
     batches_per_partition_max: int
     at_least_one: bool = True
@@ -80,7 +72,7 @@ def _write_find_batches(message: FindBatchesMessage, parts: list[bytes]) -> Mapp
 def _read_find_batches(reader: MessageReader) -> Steps[tuple[FindBatchesMessage, int]]:
     max_bytes, batches_per_partition_max = reader.int32(), reader.int32()
     requests = yield from reader.by_topic_in_steps(
-        12, lambda partition: FindBatches(partition, reader.int64(), reader.int32())
+        12, lambda partition: ops.FindBatches(partition, reader.int64(), reader.int32())
     )
     timeout_ms, tags = reader.request_end()
     at_least_one = True
@@ -91,7 +83,7 @@ def _read_find_batches(reader: MessageReader) -> Steps[tuple[FindBatchesMessage,
 
 
 def _write_found(
-    message: FindBatchesMessage, answers: Sequence[FoundBatches], parts: list[bytes]
+    message: FindBatchesMessage, answers: Sequence[ops.FoundBatches], parts: list[bytes]
 ) -> Steps[None]:
     entries = []
     for answer in answers:
@@ -110,10 +102,10 @@ def _write_found(
     yield from write_by_topic(parts, (request.partition for request in message.requests), entries)
 
 
-def _write_extent(extent: Extent, parts: list[bytes]) -> None:
+def _write_extent(extent: ops.Extent, parts: list[bytes]) -> None:
     tags = {}
-    if isinstance(extent, SegmentExtent):
-        tags[OBJECT_FORMAT_TAG] = INT8.pack(PARQUET_SEGMENT)
+    if isinstance(extent, ops.SegmentExtent):
+        tags[OBJECT_FORMAT_TAG] = INT8.pack(ops.PARQUET_SEGMENT)
         key, object_bytes, base_offset, last_offset, max_timestamp_ms = extent
         byte_offset, length_bytes = 0, object_bytes
         append_time_ms, timestamp_type = -1, CREATE_TIME
@@ -148,18 +140,18 @@ def _write_extent(extent: Extent, parts: list[bytes]) -> None:
     )
 
 
-def _read_found(reader: MessageReader, message: FindBatchesMessage) -> Sequence[FoundBatches]:
-    def read() -> FoundBatches:
+def _read_found(reader: MessageReader, message: FindBatchesMessage) -> Sequence[ops.FoundBatches]:
+    def read() -> ops.FoundBatches:
         error = reader.error_code()
         log_start_offset, high_watermark = reader.int64(), reader.int64()
         count = reader.array_count(_FOUND_BYTES_MIN)
         extents = [_read_extent(reader) for _ in range(count)]
-        return FoundBatches(log_start_offset, high_watermark, extents, error)
+        return ops.FoundBatches(log_start_offset, high_watermark, extents, error)
 
     return read_answers_by_topic(reader, message.requests, 19, read)
 
 
-def _read_extent(reader: MessageReader) -> Extent:
+def _read_extent(reader: MessageReader) -> ops.Extent:
     reader.int64()
     key = ObjectKey(reader.compact_string())
     (
@@ -172,7 +164,7 @@ def _read_extent(reader: MessageReader) -> Extent:
         max_timestamp_ms,
         timestamp_type,
     ) = FOUND_BATCH.unpack_from(reader.data, reader.skip(FOUND_BATCH.size))
-    object_format, object_bytes = WRITE_AHEAD_MULTI_SEGMENT, 0
+    object_format, object_bytes = ops.WRITE_AHEAD_MULTI_SEGMENT, 0
     for tag, content in reader.tags():
         if tag == OBJECT_FORMAT_TAG:
             object_format = content.int8()
@@ -180,13 +172,13 @@ def _read_extent(reader: MessageReader) -> Extent:
             object_bytes = content.int64()
     if magic != MAGIC_V2:
         raise reader.corrupt(f"a batch with magic {magic}")
-    if object_format == PARQUET_SEGMENT:
-        return SegmentExtent(
+    if object_format == ops.PARQUET_SEGMENT:
+        return ops.SegmentExtent(
             key, object_bytes, Offset(base_offset), Offset(last_offset), max_timestamp_ms
         )
-    if object_format != WRITE_AHEAD_MULTI_SEGMENT:
+    if object_format != ops.WRITE_AHEAD_MULTI_SEGMENT:
         raise reader.corrupt(f"an object of format {object_format}")
-    return WalExtent(
+    return ops.WalExtent(
         key,
         ByteOffset(byte_offset),
         length_bytes,
@@ -199,7 +191,7 @@ def _read_extent(reader: MessageReader) -> Extent:
     )
 
 
-FIND_BATCHES: Final[Operation[FindBatchesMessage, FoundBatches]] = Operation(
+FIND_BATCHES: Final[Operation[FindBatchesMessage, ops.FoundBatches]] = Operation(
     key=98,
     name="DisklessFindBatches",
     address=Address.BY_PARTITION,
@@ -210,6 +202,6 @@ FIND_BATCHES: Final[Operation[FindBatchesMessage, FoundBatches]] = Operation(
         lambda message, requests: message._replace(requests=requests),
     ),
     answers=AnswerShape(_write_found, _read_found),
-    failed=lambda error: FoundBatches(error=error),
+    failed=lambda error: ops.FoundBatches(error=error),
     changes_state=False,
 )

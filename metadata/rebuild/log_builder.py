@@ -35,16 +35,8 @@ from metadata.rebuild.layout import (
     Why,
 )
 from metadata.rebuild.topics import RebuiltTopic
+from metadata.records import records
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
-from metadata.records.records import (
-    MetadataRecord,
-    PartitionCreatedRecord,
-    ProducerIdsAllocatedRecord,
-    RecordsDeletedRecord,
-    SegmentCommittedRecord,
-    SegmentPlannedRecord,
-    TopicConfigsRecord,
-)
 from metadata.rules.commit_request import check_commit
 from metadata.rules.segments import segment_key
 from metadata.rules.topics import PRODUCER_ID_BLOCK
@@ -96,7 +88,7 @@ class LogBuilder:
         `noted` are the ULIDs of the objects whose commit is noted already, `renamed` the topics
         that may have been deleted. `doubt` gets (subject, problem).
         """
-        self.records: list[MetadataRecord] = []
+        self.records: list[records.MetadataRecord] = []
         self.new_objects: list[NewObject] = []
         self.new_notes: list[CommitNote] = []
         self.committed: set[ObjectKey] = set()
@@ -120,13 +112,13 @@ class LogBuilder:
         for topic in topics:
             for index in range(topic.partition_count):
                 self.records.append(
-                    PartitionCreatedRecord(
+                    records.PartitionCreatedRecord(
                         topic_id=topic.topic_id, name=topic.name, partition=index
                     )
                 )
             if topic.configs:
                 self.records.append(
-                    TopicConfigsRecord(topic_id=topic.topic_id, configs=topic.configs)
+                    records.TopicConfigsRecord(topic_id=topic.topic_id, configs=topic.configs)
                 )
             self._topic_names[topic.topic_id] = topic.name
 
@@ -134,7 +126,7 @@ class LogBuilder:
         """Leave out all up to `greatest`, and a margin; returns the next one."""
         blocks = (greatest + 1 + PRODUCER_ID_MARGIN) // PRODUCER_ID_BLOCK + 1
         next_producer_id = blocks * PRODUCER_ID_BLOCK
-        self.records.append(ProducerIdsAllocatedRecord(next_producer_id=next_producer_id))
+        self.records.append(records.ProducerIdsAllocatedRecord(next_producer_id=next_producer_id))
         return next_producer_id
 
     def _start(self, layout: PartitionLayout) -> None:
@@ -143,14 +135,14 @@ class LogBuilder:
         if start:
             self._commit_nothing(layout.partition, [_plain_batch(layout.partition, 0, start)])
             self.records.append(
-                RecordsDeletedRecord(partition=layout.partition, new_log_start_offset=start)
+                records.RecordsDeletedRecord(partition=layout.partition, new_log_start_offset=start)
             )
 
     def _move_start(self, layout: PartitionLayout) -> None:
         """A log start within a piece can be set only when the piece is there."""
         if layout.pieces and layout.log_start_offset > layout.pieces[0].base_offset:
             self.records.append(
-                RecordsDeletedRecord(
+                records.RecordsDeletedRecord(
                     partition=layout.partition, new_log_start_offset=layout.log_start_offset
                 )
             )
@@ -217,7 +209,7 @@ class LogBuilder:
         segment = piece.segment
         self._commit_nothing(partition, _batches_of(segment))
         self.records.append(
-            SegmentPlannedRecord(
+            records.SegmentPlannedRecord(
                 partition=partition,
                 base_offset=segment.base_offset,
                 last_offset=segment.last_offset,
@@ -226,7 +218,7 @@ class LogBuilder:
             )
         )
         self.records.append(
-            SegmentCommittedRecord(
+            records.SegmentCommittedRecord(
                 partition=partition,
                 base_offset=segment.base_offset,
                 last_offset=segment.last_offset,
@@ -367,7 +359,7 @@ class LogBuilder:
             return
         last_offset = piece.next_offset - 1
         self.records.append(
-            SegmentPlannedRecord(
+            records.SegmentPlannedRecord(
                 partition=partition,
                 base_offset=piece.base_offset,
                 last_offset=last_offset,

@@ -24,18 +24,9 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    FindBatches,
-    FoundBatches,
-    Leader,
-    ListedOffset,
-    ListOffsets,
-    QuotaEntity,
-    RegisteredBroker,
-    TopicDescription,
-)
 from metadata.records.groups import CommittedOffset
 from metadata.replica.read_ahead import read_ahead
 from metadata.replica.snapshots import SnapshotStore
@@ -96,7 +87,7 @@ class Replica:
         self.names: Final = FileNames()
         self.snapshots: Final = snapshots
         self._catalogue = catalogue
-        self._deleted_topics: dict[UUID, TopicDescription] = {}
+        self._deleted_topics: dict[UUID, ops.TopicDescription] = {}
         self._settings = settings
         self._sleep = sleep
         self._listeners: list[CommitListener] = []
@@ -242,27 +233,27 @@ class Replica:
         return self.image.next_offset
 
     @property
-    def leader(self) -> Leader | None:
+    def leader(self) -> ops.Leader | None:
         """The leader of the metadata partition as far as this replica has read; None: none yet."""
         return self.image.leader
 
-    def brokers(self) -> Mapping[int, RegisteredBroker]:
+    def brokers(self) -> Mapping[int, ops.RegisteredBroker]:
         """Registered brokers by id; only the catalogue has any."""
         return MappingProxyType(self.image.brokers)
 
-    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+    def client_quotas(self) -> Mapping[ops.QuotaEntity, Mapping[str, float]]:
         """All quotas by entity; only the catalogue has any. Another mapping after every change."""
         return self.image.quotas
 
-    def topics(self) -> Mapping[str, TopicDescription]:
+    def topics(self) -> Mapping[str, ops.TopicDescription]:
         """All topics by name; no I/O; do not modify."""
         return MappingProxyType(self.image.topics_by_name)
 
-    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+    def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None:
         topic = self.image.topics.get(topic_id)
         return None if topic is None else topic.description
 
-    def deleted_topic(self, topic_id: UUID) -> TopicDescription | None:
+    def deleted_topic(self, topic_id: UUID) -> ops.TopicDescription | None:
         """A topic that was deleted not long ago: where its partitions lived does not change.
 
         A commit that is sent again must go to the same coordinators, batch by batch, as the first
@@ -299,19 +290,19 @@ class Replica:
 
     async def find_batches(
         self,
-        requests: Sequence[FindBatches],
+        requests: Sequence[ops.FindBatches],
         *,
         max_bytes: int,
         at_least_one: bool = True,
         rows_per_partition_max: int = ROWS_PER_PARTITION_MAX,
-    ) -> Sequence[FoundBatches]:
+    ) -> Sequence[ops.FoundBatches]:
         """As `metadata.clients.coordinator_client`; a reader at the end is answered from memory."""
         caught_up = []
         for request in requests:
             state = self.image.partitions.get(request.partition)
             if state is None or request.offset != state.high_watermark:
                 break
-            caught_up.append(FoundBatches(state.log_start_offset, state.high_watermark))
+            caught_up.append(ops.FoundBatches(state.log_start_offset, state.high_watermark))
         else:
             return caught_up
         located = [(request, self.partition_id(request.partition)) for request in requests]
@@ -326,7 +317,7 @@ class Replica:
             )
         )
 
-    async def list_offsets(self, requests: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+    async def list_offsets(self, requests: Sequence[ops.ListOffsets]) -> Sequence[ops.ListedOffset]:
         """As of this replica's position; being strictly consistent is the leader's business."""
         located = [(request, self.partition_id(request.partition)) for request in requests]
         return await self.state.read(

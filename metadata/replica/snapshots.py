@@ -47,16 +47,10 @@ from metadata.replica.snapshot_format import (
 )
 from metadata.state.schema import STATE_VERSION
 from metadata.state.state_check import verified_file
+from wal import errors
 from wal.coordinates import ObjectKey
 from wal.crc import Buffer, crc32c
 from wal.disk import SYSTEM_DISK, Disk, write_vectors
-from wal.errors import (
-    BatchRejected,
-    CorruptObject,
-    CorruptState,
-    ObjectNotFound,
-    StorageFailed,
-)
 from wal.records.compression import ZSTD, deflate, inflate
 from wal.stores.object_store import BytesBody, ObjectStat, ObjectStore
 from wal.worker_threads import WorkerThreads
@@ -139,9 +133,9 @@ class SnapshotStore:
         """
         try:
             manifest = await self._manifest(stored)
-        except ObjectNotFound:
+        except errors.ObjectNotFound:
             return SurveyedSnapshot(stored, SnapshotStatus.UNFINISHED, None)
-        except CorruptObject as error:
+        except errors.CorruptObject as error:
             _logger.warning("snapshot %s of the metadata is damaged: %s", stored.name, error)
             return SurveyedSnapshot(stored, SnapshotStatus.DAMAGED, None)
         return SurveyedSnapshot(stored, self._status(stored, manifest), manifest)
@@ -163,13 +157,13 @@ class SnapshotStore:
         key = manifest_key(self.partition, stored.name)
         length = next((stat.length_bytes for stat in stored.objects if stat.key == key), None)
         if length is None:
-            raise ObjectNotFound(key)
+            raise errors.ObjectNotFound(key)
         if length > MANIFEST_BYTES_MAX:
-            raise CorruptObject(f"{key} has {length} bytes")
+            raise errors.CorruptObject(f"{key} has {length} bytes")
         data = await self._store.get_range(key, 0, length)
         manifest = decode_manifest(data, stored.name)
         if manifest.partition != self.partition:
-            raise CorruptObject(f"{key} is of metadata partition {manifest.partition}")
+            raise errors.CorruptObject(f"{key} is of metadata partition {manifest.partition}")
         return manifest
 
     # -- storing --------------------------------------------------------------------------------
@@ -228,8 +222,8 @@ class SnapshotStore:
                 key = part_key(self.partition, manifest.name, number)
                 try:
                     stored = await self._store.get_range(key, 0, part.stored_bytes)
-                except ObjectNotFound as error:
-                    raise CorruptObject(f"{key} is missing") from error
+                except errors.ObjectNotFound as error:
+                    raise errors.CorruptObject(f"{key} is missing") from error
                 await threads.run_to_end(partial(writer.write, part, stored, key))
             await threads.run_to_end(partial(writer.finish, manifest))
 
@@ -244,7 +238,7 @@ class SnapshotStore:
         async def verify(threads: WorkerThreads) -> None:
             applied = await threads.run_to_end(lambda: verified_file(file))
             if applied != manifest.applied:
-                raise CorruptState(f"snapshot {manifest.name}: {applied} in the file")
+                raise errors.CorruptState(f"snapshot {manifest.name}: {applied} in the file")
 
         await _in_thread("snapshot-verify", verify)
 
@@ -286,7 +280,7 @@ class _PartReader:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             data = os.pread(self._fd, PART_BYTES, self._position)
         except OSError as error:
-            raise StorageFailed(f"{self._path}: {error}") from error
+            raise errors.StorageFailed(f"{self._path}: {error}") from error
         if not data:
             return None
         self._position += len(data)
@@ -313,13 +307,13 @@ class _PartWriter:
     def write(self, part: SnapshotPart, stored: bytes, key: str) -> None:
         """Check a part and append it. Raises: CorruptObject, StorageFailed."""
         if len(stored) != part.stored_bytes or crc32c(stored) != part.crc32c:
-            raise CorruptObject(f"{key} fails its checksum")
+            raise errors.CorruptObject(f"{key} fails its checksum")
         try:
             data = inflate(ZSTD, stored, limit_bytes=part.file_bytes)
-        except BatchRejected as error:
-            raise CorruptObject(f"{key}: {error}") from error
+        except errors.BatchRejected as error:
+            raise errors.CorruptObject(f"{key}: {error}") from error
         if len(data) != part.file_bytes:
-            raise CorruptObject(f"{key} holds {len(data)} bytes, not {part.file_bytes}")
+            raise errors.CorruptObject(f"{key} holds {len(data)} bytes, not {part.file_bytes}")
         self._digest.update(data)
         try:
             if self._fd < 0:
@@ -327,16 +321,16 @@ class _PartWriter:
                 self._fd = self._disk.open(str(self._path), flags)
             self._position = write_vectors(self._disk, self._fd, [data], self._position)
         except OSError as error:
-            raise StorageFailed(f"{self._path}: {error}") from error
+            raise errors.StorageFailed(f"{self._path}: {error}") from error
 
     def finish(self, manifest: SnapshotManifest) -> None:
         """Check the whole and sync it. Raises: CorruptObject, StorageFailed."""
         if self._digest.digest() != manifest.file_sha256:
-            raise CorruptObject(f"snapshot {manifest.name}: the file fails its SHA-256")
+            raise errors.CorruptObject(f"snapshot {manifest.name}: the file fails its SHA-256")
         try:
             self._disk.fdatasync(self._fd)
         except OSError as error:
-            raise StorageFailed(f"{self._path}: {error}") from error
+            raise errors.StorageFailed(f"{self._path}: {error}") from error
 
     def close(self) -> None:
         if self._fd < 0:
@@ -345,4 +339,4 @@ class _PartWriter:
         try:
             self._disk.close(fd)
         except OSError as error:
-            raise StorageFailed(f"{self._path}: {error}") from error
+            raise errors.StorageFailed(f"{self._path}: {error}") from error

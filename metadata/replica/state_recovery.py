@@ -51,15 +51,8 @@ from metadata.state.state import (
 )
 from metadata.state.state_check import checked_position
 from metadata.state.state_file import remove_database
+from wal import errors
 from wal.crc import crc32c
-from wal.errors import (
-    CorruptObject,
-    CorruptState,
-    ObjectStoreUnavailable,
-    OutOfBounds,
-    Retriable,
-    StorageFailed,
-)
 from wal.failpoint import failpoint
 
 REPLAY_BYTES: Final = 4 << 20
@@ -81,7 +74,7 @@ _GIVEN_OUT_TWICE: Final = (
 _logger = logging.getLogger(__name__)
 
 
-class _LostTail(CorruptState):
+class _LostTail(errors.CorruptState):
     """A state holds records that its log has not got any more."""
 
 
@@ -108,11 +101,11 @@ async def open_state(
                 await _look_for_a_lost_tail(log, snapshots)
             state.trust()
             return image
-        except OutOfBounds as error:
+        except errors.OutOfBounds as error:
             # The leader pruned the log meanwhile; behind a snapshot that is newer than ours.
             _logger.info("metadata log pruned during the replay: %s", error)
             await log.refresh()
-    raise StorageFailed("the metadata log is pruned faster than it can be replayed")
+    raise errors.StorageFailed("the metadata log is pruned faster than it can be replayed")
 
 
 class _Opening:
@@ -147,7 +140,7 @@ class _Opening:
             applied = await state.while_closed(checked_position)
             await state.open_or_create()
             await state.read(partial(load_image, image=image))
-        except (CorruptState, StorageFailed) as error:
+        except (errors.CorruptState, errors.StorageFailed) as error:
             await self._set_aside(error)
             return None
         if applied is None or applied.next_offset <= log.start_offset:
@@ -156,12 +149,12 @@ class _Opening:
             await _check_position(applied, log)
             await replay(state, log, image)
         except _LostTail as error:
-            raise CorruptState(
+            raise errors.CorruptState(
                 f"{error}: {_GIVEN_OUT_TWICE}. Bring the log back, or let `diskless rebuild` make "
                 f"a new one from the objects in the bucket. Removing {state.path} gives the lost "
                 "records up"
             ) from error
-        except CorruptState as error:
+        except errors.CorruptState as error:
             await self._set_aside(error)
             return None
         return image
@@ -178,7 +171,7 @@ class _Opening:
             if self._snapshots is not None:
                 try:
                     image = await self._from_a_snapshot(self._snapshots, passed_over)
-                except ObjectStoreUnavailable as error:
+                except errors.ObjectStoreUnavailable as error:
                     if self._log.start_offset > 0:
                         raise
                     _logger.warning("replaying the whole metadata log, no snapshot: %s", error)
@@ -191,7 +184,7 @@ class _Opening:
             # keeper may have gone on. One more, begun after this, shows what there is.
             await self._log.refresh()
         if self._log.start_offset > 0:
-            raise CorruptState(
+            raise errors.CorruptState(
                 f"the metadata log begins at {self._log.start_offset}, and there is no state to "
                 f"start from: no local one, {'; '.join(passed_over) or 'no snapshot'}. "
                 "`diskless rebuild` makes a new metadata log from the objects in the bucket"
@@ -215,7 +208,7 @@ class _Opening:
                 continue
             try:
                 return await self._from_snapshot(snapshots, found.manifest)
-            except (CorruptState, CorruptObject) as error:
+            except (errors.CorruptState, errors.CorruptObject) as error:
                 _logger.warning("metadata snapshot %s passed over: %s", stored.name, error)
                 passed_over.append(f"snapshot {stored.name}: {error}")
         return None
@@ -231,7 +224,9 @@ class _Opening:
             # Its SHA-256 is that of the file whose rows were all checked when it was taken.
             await snapshots.download(manifest, loaded)
             if await asyncio.to_thread(read_copy, loaded, read_applied) != manifest.applied:
-                raise CorruptState(f"snapshot {manifest.name} is not as far as its manifest says")
+                raise errors.CorruptState(
+                    f"snapshot {manifest.name} is not as far as its manifest says"
+                )
             failpoint("restore.before_rename")
             await state.adopt(loaded, snapshots.disk)
         finally:
@@ -255,19 +250,19 @@ async def _check_position(applied: Applied, log: MetadataLog) -> None:
     if log.start_offset == 0 < log.end_offset:
         (first, *_) = await log.read(0, 1)
         if first.timestamp_ms != applied.began_ms:
-            raise CorruptState("the state is of another log, which began at another time")
+            raise errors.CorruptState("the state is of another log, which began at another time")
     if last >= log.end_offset:
         raise _LostTail(f"the log ends at {log.end_offset}, the state is at {applied.next_offset}")
     batch = (await log.read(last, 1))[0]
     if crc32c(batch.records[last - batch.base_offset]) != applied.last_record_crc:
-        raise CorruptState(f"the log's record {last} is not the one that was applied")
+        raise errors.CorruptState(f"the log's record {last} is not the one that was applied")
 
 
 async def _look_for_a_lost_tail(log: MetadataLog, snapshots: SnapshotStore) -> None:
     try:
         async with asyncio.timeout(LISTING_TIMEOUT_S):
             await refuse_lost_tail(log, snapshots)
-    except (Retriable, TimeoutError) as error:
+    except (errors.Retriable, TimeoutError) as error:
         _logger.warning("not known whether a snapshot is ahead of the metadata log: %s", error)
 
 
@@ -284,7 +279,7 @@ async def refuse_lost_tail(log: MetadataLog, snapshots: SnapshotStore) -> Sequen
             continue  # of a leader that this log object had not yet heard of
         found = await snapshots.survey(stored)
         if found.status in (SnapshotStatus.USABLE, SnapshotStatus.OTHER_VERSION):
-            raise CorruptState(
+            raise errors.CorruptState(
                 f"the metadata log ends at {log.end_offset}, but a snapshot of it holds everything "
                 f"up to {stored.next_offset}: {_GIVEN_OUT_TWICE}. Bring the log back, or let "
                 "`diskless rebuild` make a new one from the objects in the bucket"

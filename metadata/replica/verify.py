@@ -27,21 +27,9 @@ from metadata.records.groups import GroupKind
 from metadata.replica.snapshot_format import SnapshotManifest
 from metadata.replica.snapshots import SnapshotStatus, SnapshotStore
 from metadata.replica.state_recovery import REPLAY_BYTES, apply_batches
+from metadata.state import schema
 from metadata.state.file_queries import NO_UPLOADER
 from metadata.state.image import CommittedImage
-from metadata.state.schema import (
-    BATCHES,
-    COMMIT_PERIOD_MS,
-    CONSUMER_GROUPS,
-    FILE_ANSWERS,
-    FILES,
-    GROUP_OFFSETS,
-    PARTITIONS,
-    PRODUCER_STATES,
-    SEGMENT_PLANS,
-    SEGMENTS,
-    SWEPT,
-)
 from metadata.state.state import STATE_FILE, Applied, StateDatabase, load_image
 from metadata.state.state_check import verified_position
 from metadata.state.state_file import remove_database
@@ -246,14 +234,14 @@ def check_state(connection: Connection) -> list[Violation]:
 
 def _partitions(connection: Connection) -> Iterable[Violation]:
     """I6: from the log start to the high watermark every offset is in exactly one extent."""
-    for row in connection.execute(select(PARTITIONS.table)).all():
+    for row in connection.execute(select(schema.PARTITIONS.table)).all():
         subject = f"partition {row.partition} of topic {row.topic} (id {row.id})"
         if not 0 <= row.log_start_offset <= row.high_watermark:
             yield Violation(subject, f"log start {row.log_start_offset} > {row.high_watermark}")
         extents = sorted(
             [
-                *_spans(connection, BATCHES, row.id),
-                *_spans(connection, SEGMENTS, row.id),
+                *_spans(connection, schema.BATCHES, row.id),
+                *_spans(connection, schema.SEGMENTS, row.id),
             ]
         )
         position: int | None = None
@@ -269,9 +257,9 @@ def _partitions(connection: Connection) -> Iterable[Violation]:
         if end != row.high_watermark:
             yield Violation(subject, f"extents end at {end}, the high watermark is not there")
         unplanned = connection.execute(
-            select(func.coalesce(func.sum(BATCHES.table.c.byte_size), 0)).where(
-                BATCHES.table.c.partition == row.id,
-                BATCHES.table.c.base_offset >= row.planned_end_offset,
+            select(func.coalesce(func.sum(schema.BATCHES.table.c.byte_size), 0)).where(
+                schema.BATCHES.table.c.partition == row.id,
+                schema.BATCHES.table.c.base_offset >= row.planned_end_offset,
             )
         ).scalar_one()
         if unplanned != row.unplanned_bytes:
@@ -279,14 +267,14 @@ def _partitions(connection: Connection) -> Iterable[Violation]:
         live = _live_bytes(connection, row.id, row.log_start_offset)
         if live != row.live_bytes:
             yield Violation(subject, f"{live} bytes live, {row.live_bytes} counted")
-        for base, last in _spans(connection, SEGMENT_PLANS, row.id):
+        for base, last in _spans(connection, schema.SEGMENT_PLANS, row.id):
             if last >= row.planned_end_offset or not _is_covered(extents, base, last):
                 yield Violation(subject, f"the plan {base}..{last} has not all its batches")
 
 
 def _live_bytes(connection: Connection, partition: int, log_start_offset: int) -> int:
     """Bytes of the rows and segments that reach to the log start or above it."""
-    batches, segments, files = BATCHES.table.c, SEGMENTS.table.c, FILES.table.c
+    batches, segments, files = schema.BATCHES.table.c, schema.SEGMENTS.table.c, schema.FILES.table.c
     rows = connection.execute(
         select(func.coalesce(func.sum(batches.byte_size), 0)).where(
             batches.partition == partition, batches.last_offset >= log_start_offset
@@ -294,7 +282,7 @@ def _live_bytes(connection: Connection, partition: int, log_start_offset: int) -
     ).scalar_one()
     objects = connection.execute(
         select(func.coalesce(func.sum(files.object_bytes), 0))
-        .join_from(SEGMENTS.table, FILES.table, segments.file == files.id)
+        .join_from(schema.SEGMENTS.table, schema.FILES.table, segments.file == files.id)
         .where(segments.partition == partition, segments.last_offset >= log_start_offset)
     ).scalar_one()
     return int(rows + objects)
@@ -322,7 +310,7 @@ def _is_covered(extents: Sequence[tuple[int, int]], base: int, last: int) -> boo
 
 def _file_accounts(connection: Connection) -> Iterable[Violation]:
     """A file's live rows and bytes are those that reference it; at zero it is deletable."""
-    batches, segments, files = BATCHES.table.c, SEGMENTS.table.c, FILES.table.c
+    batches, segments, files = schema.BATCHES.table.c, schema.SEGMENTS.table.c, schema.FILES.table.c
     counted: dict[int, tuple[int, int]] = {
         file: (rows, size)
         for file, rows, size in connection.execute(
@@ -331,12 +319,12 @@ def _file_accounts(connection: Connection) -> Iterable[Violation]:
     }
     for file, size in connection.execute(
         select(segments.file, files.object_bytes).join_from(
-            SEGMENTS.table, FILES.table, segments.file == files.id, isouter=True
+            schema.SEGMENTS.table, schema.FILES.table, segments.file == files.id, isouter=True
         )
     ):
         rows, total = counted.get(file, (0, 0))
         counted[file] = (rows + 1, total + (size or 0))
-    for row in connection.execute(select(FILES.table)).all():
+    for row in connection.execute(select(schema.FILES.table)).all():
         rows, size = counted.pop(row.id, (0, 0))
         if (rows, size) != (row.live_rows, row.live_bytes):
             yield Violation(
@@ -353,11 +341,11 @@ def _file_accounts(connection: Connection) -> Iterable[Violation]:
 
 def _disjoint_extents(connection: Connection) -> Iterable[Violation]:
     """I8, as far as metadata can tell: the extents of one object lie in it and do not overlap."""
-    batches, files = BATCHES.table.c, FILES.table.c
+    batches, files = schema.BATCHES.table.c, schema.FILES.table.c
     file = end = -1
     for row in connection.execute(
         select(batches.file, batches.byte_offset, batches.byte_size, files.object_bytes)
-        .join_from(BATCHES.table, FILES.table, batches.file == files.id)
+        .join_from(schema.BATCHES.table, schema.FILES.table, batches.file == files.id)
         .order_by(batches.file, batches.byte_offset)
     ):
         if row.file != file:
@@ -374,7 +362,7 @@ def _answers(connection: Connection) -> Iterable[Violation]:
 
     Nobody uploaded, as far as this coordinator knows, what it tombstoned or was handed over.
     """
-    columns, answers = FILES.table.c, FILE_ANSWERS.table.c.file
+    columns, answers = schema.FILES.table.c, schema.FILE_ANSWERS.table.c.file
     files = columns.id
     for file in connection.execute(
         select(files).where(
@@ -388,8 +376,8 @@ def _answers(connection: Connection) -> Iterable[Violation]:
 
 def _stray_rows(connection: Connection) -> Iterable[Violation]:
     """Rows belong to a partition that exists, or to one that is being swept away."""
-    known = select(PARTITIONS.table.c.id).union_all(select(SWEPT.table.c.partition))
-    for table in (BATCHES, SEGMENTS, SEGMENT_PLANS, PRODUCER_STATES):
+    known = select(schema.PARTITIONS.table.c.id).union_all(select(schema.SWEPT.table.c.partition))
+    for table in (schema.BATCHES, schema.SEGMENTS, schema.SEGMENT_PLANS, schema.PRODUCER_STATES):
         column = table.table.c.partition
         for partition in connection.execute(
             select(column).distinct().where(column.not_in(known))
@@ -399,7 +387,7 @@ def _stray_rows(connection: Connection) -> Iterable[Violation]:
 
 def _groups(connection: Connection) -> Iterable[Violation]:
     """Offsets belong to a group and are indexed by their time; a group is there for something."""
-    groups, offsets = CONSUMER_GROUPS.table.c, GROUP_OFFSETS.table.c
+    groups, offsets = schema.CONSUMER_GROUPS.table.c, schema.GROUP_OFFSETS.table.c
     for group in connection.execute(
         select(offsets.group_key).distinct().where(offsets.group_key.not_in(select(groups.id)))
     ).scalars():
@@ -413,7 +401,7 @@ def _groups(connection: Connection) -> Iterable[Violation]:
     for row in connection.execute(
         select(offsets.group_key, offsets.partition, offsets.commit_ms, offsets.commit_period)
     ):
-        if row.commit_period != row.commit_ms // COMMIT_PERIOD_MS:
+        if row.commit_period != row.commit_ms // schema.COMMIT_PERIOD_MS:
             yield Violation(
                 f"group key {row.group_key}",
                 f"partition {row.partition}: committed at {row.commit_ms} and in period "
@@ -423,7 +411,7 @@ def _groups(connection: Connection) -> Iterable[Violation]:
 
 def live_objects(connection: Connection) -> list[LiveObject]:
     """The objects that somebody may be told to read."""
-    files = FILES.table.c
+    files = schema.FILES.table.c
     return [
         LiveObject(ObjectKey(key), size, object_format)
         for key, size, object_format in connection.execute(

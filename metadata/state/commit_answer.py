@@ -17,33 +17,26 @@ import numpy as np
 
 from metadata.operations import BatchCommit
 from metadata.records.columns import pack_column, pack_numbers, read_column
+from wal import errors
 from wal.batch_extents import BatchExtents
 from wal.columns import Int64s, tuples
 from wal.coordinates import BatchExtent
-from wal.errors import (
-    CorruptLog,
-    CorruptState,
-    OutOfOrderSequence,
-    Rejected,
-    StaleProducerEpoch,
-    UnknownPartition,
-)
 from wal.wire.fields import FieldReader
 
-REFUSAL_CODES: Final[Mapping[type[Rejected], int]] = {
-    UnknownPartition: 3,
-    OutOfOrderSequence: 45,
-    StaleProducerEpoch: 47,
+REFUSAL_CODES: Final[Mapping[type[errors.Rejected], int]] = {
+    errors.UnknownPartition: 3,
+    errors.OutOfOrderSequence: 45,
+    errors.StaleProducerEpoch: 47,
 }
 """Error codes in FileCommitted records; the numbers are Kafka's, the format is ours to keep."""
 
-_REFUSALS: Final[Mapping[int, type[Rejected]]] = {
+_REFUSALS: Final[Mapping[int, type[errors.Rejected]]] = {
     code: refusal for refusal, code in REFUSAL_CODES.items()
 }
-_TEXTS: Final[Mapping[type[Rejected], str]] = {
-    UnknownPartition: "no such partition",
-    OutOfOrderSequence: "does not follow the producer's last batch",
-    StaleProducerEpoch: "a newer epoch of this producer has written",
+_TEXTS: Final[Mapping[type[errors.Rejected], str]] = {
+    errors.UnknownPartition: "no such partition",
+    errors.OutOfOrderSequence: "does not follow the producer's last batch",
+    errors.StaleProducerEpoch: "a newer epoch of this producer has written",
 }
 
 
@@ -94,8 +87,8 @@ def unpack_answer(data: bytes) -> Answer:
         first = read_column(reader, None)
         answer = Answer(first, *(read_column(reader, len(first)) for _ in range(4)))
         reader.finish()
-    except CorruptLog as error:
-        raise CorruptState(str(error)) from error
+    except errors.CorruptLog as error:
+        raise errors.CorruptState(str(error)) from error
     return answer
 
 
@@ -115,7 +108,7 @@ def commits_of(answer: Answer, batches: BatchExtents) -> Sequence[BatchCommit]:
     """The answer to the request whose batches are `batches`. Raises CorruptState."""
     count = len(answer.base_offset)
     if count != len(batches):
-        raise CorruptState(f"a stored answer for {count} batches to {len(batches)}")
+        raise errors.CorruptState(f"a stored answer for {count} batches to {len(batches)}")
     is_duplicate = answer.is_duplicate.astype(np.bool_)
     offered = (numbers.tolist() for numbers in (*answer[:3], is_duplicate))
     commits = tuples(BatchCommit, *offered, [None] * count)
@@ -124,10 +117,10 @@ def commits_of(answer: Answer, batches: BatchExtents) -> Sequence[BatchCommit]:
     return commits
 
 
-def _error(code: int, batch: BatchExtent) -> Rejected:
+def _error(code: int, batch: BatchExtent) -> errors.Rejected:
     refusal = _REFUSALS.get(code)
     if refusal is None:
-        raise CorruptState(f"a stored answer with error code {code}")
+        raise errors.CorruptState(f"a stored answer with error code {code}")
     return refusal(
         f"{batch.partition}, producer {batch.producer_id} epoch {batch.producer_epoch}, sequence "
         f"{batch.base_sequence}: {_TEXTS[refusal]}"

@@ -8,16 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, case, func, select
 
-from metadata.operations import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    Extent,
-    ListedOffset,
-    ListOffsets,
-)
+from metadata import operations as ops
 from metadata.state.image import PartitionState
 from metadata.state.queries import BatchRow, FileNames, segment_extent, stored_partition, wal_extent
 from metadata.state.schema import BATCHES, SEGMENTS
@@ -32,45 +23,45 @@ _BATCH_TIMESTAMP: Final = case(
 
 
 def list_offset(
-    connection: Connection, names: FileNames, request: ListOffsets, partition_id: int | None
-) -> ListedOffset:
+    connection: Connection, names: FileNames, request: ops.ListOffsets, partition_id: int | None
+) -> ops.ListedOffset:
     """One look-up; a timestamp walks the partition's rows, everything else is O(1)."""
     try:
         state = stored_partition(connection, partition_id)
     except CorruptState as error:
-        return ListedOffset(error=error)
+        return ops.ListedOffset(error=error)
     if state is None:
-        return ListedOffset(error=UnknownPartition(f"no partition {request.partition}"))
+        return ops.ListedOffset(error=UnknownPartition(f"no partition {request.partition}"))
     log_start = state.log_start_offset
     try:
         match request.timestamp:
             case t if t >= 0:
                 extent = _first_extent_since(connection, names, state, t)
-                return ListedOffset(extent=extent, log_start_offset=log_start)
-            case t if t == LATEST_TIMESTAMP:
-                return ListedOffset(state.high_watermark, log_start_offset=log_start)
-            case t if t == EARLIEST_TIMESTAMP:
-                return ListedOffset(log_start, log_start_offset=log_start)
-            case t if t == EARLIEST_LOCAL_TIMESTAMP:
+                return ops.ListedOffset(extent=extent, log_start_offset=log_start)
+            case t if t == ops.LATEST_TIMESTAMP:
+                return ops.ListedOffset(state.high_watermark, log_start_offset=log_start)
+            case t if t == ops.EARLIEST_TIMESTAMP:
+                return ops.ListedOffset(log_start, log_start_offset=log_start)
+            case t if t == ops.EARLIEST_LOCAL_TIMESTAMP:
                 offset = _earliest_local(connection, state)
-                return ListedOffset(offset, log_start_offset=log_start)
-            case t if t == LATEST_TIERED_TIMESTAMP:
+                return ops.ListedOffset(offset, log_start_offset=log_start)
+            case t if t == ops.LATEST_TIERED_TIMESTAMP:
                 offset, timestamp_ms = _latest_tiered(connection, state)
-                return ListedOffset(offset, timestamp_ms, log_start_offset=log_start)
-            case t if t == MAX_TIMESTAMP:
+                return ops.ListedOffset(offset, timestamp_ms, log_start_offset=log_start)
+            case t if t == ops.MAX_TIMESTAMP:
                 extent = _extent_with_greatest_timestamp(connection, names, state)
-                return ListedOffset(extent=extent, log_start_offset=log_start)
+                return ops.ListedOffset(extent=extent, log_start_offset=log_start)
             case t:
-                return ListedOffset(
+                return ops.ListedOffset(
                     log_start_offset=log_start, error=InvalidRequest(f"timestamp {t}")
                 )
     except CorruptState as error:
-        return ListedOffset(log_start_offset=log_start, error=error)
+        return ops.ListedOffset(log_start_offset=log_start, error=error)
 
 
 def _first_extent_since(
     connection: Connection, names: FileNames, state: PartitionState, timestamp_ms: int
-) -> Extent | None:
+) -> ops.Extent | None:
     return _first_extent(
         connection,
         names,
@@ -81,7 +72,7 @@ def _first_extent_since(
 
 def _extent_with_greatest_timestamp(
     connection: Connection, names: FileNames, state: PartitionState
-) -> Extent | None:
+) -> ops.Extent | None:
     segments, batches = _live_segments(state), _live_batches(state)
     greatest = [
         timestamp
@@ -102,7 +93,7 @@ def _first_extent(
     names: FileNames,
     segments: Select[Any],
     batches: Select[Any],
-) -> Extent | None:
+) -> ops.Extent | None:
     """The extent with the lowest offsets that either statement finds."""
     segment = connection.execute(
         segments.order_by(SEGMENTS.table.c.last_offset).limit(1)

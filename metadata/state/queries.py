@@ -12,22 +12,9 @@ from typing import Any, Final, NamedTuple, cast
 
 from sqlalchemy import Connection, select
 
-from metadata.operations import (
-    Extent,
-    FindBatches,
-    FoundBatches,
-    SegmentExtent,
-    SegmentPlan,
-    WalExtent,
-)
+from metadata import operations as ops
+from metadata.state import schema
 from metadata.state.image import PartitionState, PlannedSegment
-from metadata.state.schema import (
-    BATCHES,
-    FILES,
-    PARTITIONS,
-    SEGMENTS,
-    compiled,
-)
 from metadata.state.state import checked_row
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset
 from wal.errors import (
@@ -42,20 +29,22 @@ _PAGE_ROWS_MAX: Final = 256
 four times as many each time."""
 _FILES_CACHED_MAX: Final = 20_000
 
-_BATCHES_FROM: Final = compiled(
-    select(BATCHES.table)
-    .where(BATCHES.table.c.partition == 0, BATCHES.table.c.last_offset >= 0)
-    .order_by(BATCHES.table.c.last_offset)
+_BATCHES_FROM: Final = schema.compiled(
+    select(schema.BATCHES.table)
+    .where(schema.BATCHES.table.c.partition == 0, schema.BATCHES.table.c.last_offset >= 0)
+    .order_by(schema.BATCHES.table.c.last_offset)
     .limit(_PAGE_ROWS_MIN)
 )
-_SEGMENTS_FROM: Final = compiled(
-    select(SEGMENTS.table)
-    .where(SEGMENTS.table.c.partition == 0, SEGMENTS.table.c.last_offset >= 0)
-    .order_by(SEGMENTS.table.c.last_offset)
+_SEGMENTS_FROM: Final = schema.compiled(
+    select(schema.SEGMENTS.table)
+    .where(schema.SEGMENTS.table.c.partition == 0, schema.SEGMENTS.table.c.last_offset >= 0)
+    .order_by(schema.SEGMENTS.table.c.last_offset)
     .limit(1)
 )
-_PARTITION: Final = compiled(select(PARTITIONS.table).where(PARTITIONS.table.c.id == 0))
-_FILE: Final = compiled(select(FILES.table).where(FILES.table.c.id == 0))
+_PARTITION: Final = schema.compiled(
+    select(schema.PARTITIONS.table).where(schema.PARTITIONS.table.c.id == 0)
+)
+_FILE: Final = schema.compiled(select(schema.FILES.table).where(schema.FILES.table.c.id == 0))
 
 
 class FileName(NamedTuple):
@@ -100,7 +89,7 @@ class FileNames:
             rows = stored_rows(connection, _FILE, (file_id,))
             if not rows:
                 raise CorruptState(f"rows reference the unknown file {file_id}")
-            values = checked_row(FILES, rows[0])
+            values = checked_row(schema.FILES, rows[0])
             name = FileName(ObjectKey(values[9]), values[2])
             if len(self._names) >= _FILES_CACHED_MAX:
                 # Several reader threads share this; clearing is atomic, and refilling is cheap.
@@ -112,12 +101,12 @@ class FileNames:
 def find_batches(
     connection: Connection,
     names: FileNames,
-    requests: Sequence[tuple[FindBatches, int | None]],
+    requests: Sequence[tuple[ops.FindBatches, int | None]],
     *,
     max_bytes: int,
     at_least_one: bool,
     rows_per_partition_max: int,
-) -> Sequence[FoundBatches]:
+) -> Sequence[ops.FoundBatches]:
     """Answer each (request, partition's surrogate key or None) in order.
 
     Of the extent that holds the asked offset only what follows counts. A segment counts as much as
@@ -145,22 +134,22 @@ def find_batches(
 def _find_one(
     connection: Connection,
     names: FileNames,
-    request: FindBatches,
+    request: ops.FindBatches,
     partition_id: int | None,
     *,
     limit: int,
     at_least_one: bool,
     rows_max: int,
-) -> FoundBatches:
+) -> ops.FoundBatches:
     try:
         state = stored_partition(connection, partition_id)
     except CorruptState as error:
-        return FoundBatches(error=error)
+        return ops.FoundBatches(error=error)
     if state is None:
-        return FoundBatches(error=UnknownPartition(f"no partition {request.partition}"))
+        return ops.FoundBatches(error=UnknownPartition(f"no partition {request.partition}"))
     log_start, high_watermark = state.log_start_offset, state.high_watermark
     if not log_start <= request.offset <= high_watermark:
-        return FoundBatches(
+        return ops.FoundBatches(
             log_start,
             high_watermark,
             error=OffsetOutOfRange(
@@ -168,23 +157,23 @@ def _find_one(
                 f"{high_watermark}"
             ),
         )
-    extents: list[Extent] = []
+    extents: list[ops.Extent] = []
     if rows_max > 0 and (limit > 0 or at_least_one):
         try:
             for extent in _extents_from(connection, names, state, request.offset):
                 extents.append(extent)
-                is_wal = isinstance(extent, WalExtent)
+                is_wal = isinstance(extent, ops.WalExtent)
                 limit -= extent.bytes_from(request.offset) if is_wal else limit
                 if limit <= 0 or len(extents) == rows_max:
                     break
         except CorruptState as error:
-            return FoundBatches(log_start, high_watermark, error=error)
-    return FoundBatches(log_start, high_watermark, extents)
+            return ops.FoundBatches(log_start, high_watermark, error=error)
+    return ops.FoundBatches(log_start, high_watermark, extents)
 
 
 def _extents_from(
     connection: Connection, names: FileNames, state: PartitionState, offset: int
-) -> Iterator[Extent]:
+) -> Iterator[ops.Extent]:
     """Extents from the one that contains `offset` up to the high watermark, lazily, gapless.
 
     Segments may be committed in any order, so a run of batches can lie between two of them.
@@ -214,7 +203,7 @@ def batch_rows(connection: Connection, partition_id: int, offset: int) -> Iterat
     while True:
         page = stored_rows(connection, _BATCHES_FROM, (partition_id, offset, page_rows, 0))
         for row in page:
-            batch = BatchRow._make(checked_row(BATCHES, row)[:-1])
+            batch = BatchRow._make(checked_row(schema.BATCHES, row)[:-1])
             offset = batch.last_offset + 1
             yield batch
         if len(page) < page_rows:
@@ -224,7 +213,7 @@ def batch_rows(connection: Connection, partition_id: int, offset: int) -> Iterat
 
 def _segments(connection: Connection, partition_id: int, offset: int) -> Iterator[tuple[Any, ...]]:
     for row in stored_rows(connection, _SEGMENTS_FROM, (partition_id, offset, 1, 0)):
-        yield checked_row(SEGMENTS, row)
+        yield checked_row(schema.SEGMENTS, row)
 
 
 def stored_partition(connection: Connection, partition_id: int | None) -> PartitionState | None:
@@ -232,7 +221,7 @@ def stored_partition(connection: Connection, partition_id: int | None) -> Partit
     if partition_id is None:
         return None
     rows = stored_rows(connection, _PARTITION, (partition_id,))
-    return PartitionState._make(checked_row(PARTITIONS, rows[0])[:-1]) if rows else None
+    return PartitionState._make(checked_row(schema.PARTITIONS, rows[0])[:-1]) if rows else None
 
 
 def stored_rows(
@@ -247,8 +236,8 @@ def stored_rows(
     return driver.execute(sql, parameters).fetchall()
 
 
-def wal_extent(row: BatchRow, file: FileName) -> WalExtent:
-    return WalExtent(
+def wal_extent(row: BatchRow, file: FileName) -> ops.WalExtent:
+    return ops.WalExtent(
         object_key=file.object_key,
         byte_offset=ByteOffset(row.byte_offset),
         length_bytes=row.byte_size,
@@ -261,10 +250,12 @@ def wal_extent(row: BatchRow, file: FileName) -> WalExtent:
     )
 
 
-def segment_extent(connection: Connection, names: FileNames, row: Sequence[Any]) -> SegmentExtent:
+def segment_extent(
+    connection: Connection, names: FileNames, row: Sequence[Any]
+) -> ops.SegmentExtent:
     _, last_offset, base_offset, file_id, _, _, max_timestamp_ms, _ = row
     file = names.get(connection, file_id)
-    return SegmentExtent(
+    return ops.SegmentExtent(
         file.object_key,
         file.object_bytes,
         Offset(base_offset),
@@ -279,7 +270,7 @@ def segment_plan(
     plan: PlannedSegment,
     partition_id: int,
     topic_name: str,
-) -> SegmentPlan | None:
+) -> ops.SegmentPlan | None:
     """The plan with the extents it covers; None when it is not outstanding any more."""
     extents = []
     position = plan.base_offset
@@ -289,7 +280,7 @@ def segment_plan(
         extents.append(wal_extent(row, names.get(connection, row.file)))
         position = row.last_offset + 1
         if position > plan.last_offset:
-            return SegmentPlan(
+            return ops.SegmentPlan(
                 partition=plan.partition,
                 topic_name=topic_name,
                 object_key=plan.object_key,

@@ -34,24 +34,8 @@ from sqlalchemy.pool import QueuePool
 
 from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.records.control import decode_quota_entity
+from metadata.state import schema
 from metadata.state.image import CommittedImage, PartitionState, PlannedSegment, StoredTopic
-from metadata.state.schema import (
-    APPLIED,
-    APPLIED_CHECKSUM,
-    ASSIGNMENTS,
-    BROKERS,
-    CLIENT_QUOTAS,
-    LEADERSHIP,
-    PARTITIONS,
-    PRODUCER_IDS,
-    SCHEMA,
-    SEGMENT_PLANS,
-    STATE_VERSION,
-    TOPIC_CONFIGS,
-    TOPICS,
-    StateTable,
-    float_of_bits,
-)
 from metadata.state.state_file import (
     DATABASE_SUFFIXES,
     adopt_database,
@@ -224,7 +208,7 @@ class StateDatabase:
         self._writer_engine = _engine(self.path, connections=1, is_writer=True)
         self._reader_engine = _engine(self.path, connections=self._readers, is_writer=False)
         if is_new:
-            self._write(SCHEMA.create_all)
+            self._write(schema.SCHEMA.create_all)
         return is_new
 
     def _dispose(self) -> None:
@@ -358,18 +342,20 @@ def _engine(path: Path, *, connections: int, is_writer: bool) -> Engine:
 
 def read_applied(connection: Connection) -> Applied | None:
     """Reads how far the log was applied; None when nothing was. Raises CorruptState."""
-    row = connection.execute(select(APPLIED)).one_or_none()
+    row = connection.execute(select(schema.APPLIED)).one_or_none()
     if row is None:
         return None
     *values, checksum = row
     try:
-        is_sound = APPLIED_CHECKSUM(values) == checksum
+        is_sound = schema.APPLIED_CHECKSUM(values) == checksum
     except (struct.error, TypeError) as error:
         raise CorruptState("the applied position is not readable") from error
     if not is_sound:
         raise CorruptState("the applied position fails its checksum")
-    if row.state_version != STATE_VERSION:
-        raise CorruptState(f"state version {row.state_version}, this release has {STATE_VERSION}")
+    if row.state_version != schema.STATE_VERSION:
+        raise CorruptState(
+            f"state version {row.state_version}, this release has {schema.STATE_VERSION}"
+        )
     return Applied(
         row.next_offset,
         row.last_record_crc,
@@ -380,7 +366,7 @@ def read_applied(connection: Connection) -> Applied | None:
     )
 
 
-def checked_row(table: StateTable, row: Any) -> tuple[Any, ...]:
+def checked_row(table: schema.StateTable, row: Any) -> tuple[Any, ...]:
     """`row` as a tuple, its checksum verified. Raises CorruptState."""
     values = tuple(row)
     try:
@@ -401,17 +387,17 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         image.began_ms = applied.began_ms
         image.state_hash = applied.state_hash
 
-    def rows(table: StateTable) -> list[tuple[Any, ...]]:
+    def rows(table: schema.StateTable) -> list[tuple[Any, ...]]:
         return [checked_row(table, row) for row in connection.execute(table.select_all)]
 
     assignments: dict[int, dict[int, int]] = {}
-    for topic, partition_index, coordinator, _ in rows(ASSIGNMENTS):
+    for topic, partition_index, coordinator, _ in rows(schema.ASSIGNMENTS):
         assignments.setdefault(topic, {})[partition_index] = coordinator
     configs: dict[int, dict[str, str]] = {}
-    for topic, name, value, _ in rows(TOPIC_CONFIGS):
+    for topic, name, value, _ in rows(schema.TOPIC_CONFIGS):
         configs.setdefault(topic, {})[name] = value
     topic_ids: dict[int, UUID] = {}
-    for row_id, partition_count, topic_id_bytes, name, _ in rows(TOPICS):
+    for row_id, partition_count, topic_id_bytes, name, _ in rows(schema.TOPICS):
         topic_id = UUID(bytes=topic_id_bytes)
         topic_ids[row_id] = topic_id
         description = TopicDescription(
@@ -424,23 +410,23 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         image.topics[topic_id] = StoredTopic(row_id, description)
         image.topics_by_name[name] = description
     partitions: dict[int, TopicIdPartition] = {}
-    for row_id, topic, index, *offsets, _ in rows(PARTITIONS):
+    for row_id, topic, index, *offsets, _ in rows(schema.PARTITIONS):
         partition = TopicIdPartition(topic_ids[topic], index)
         partitions[row_id] = partition
         image.partitions[partition] = PartitionState(row_id, topic, index, *offsets)
-    for partition_id, last_offset, base_offset, planned_at_ms, key, _ in rows(SEGMENT_PLANS):
+    for partition_id, last_offset, base_offset, planned_at_ms, key, _ in rows(schema.SEGMENT_PLANS):
         image.plans[ObjectKey(key)] = PlannedSegment(
             partitions[partition_id], base_offset, last_offset, ObjectKey(key), planned_at_ms
         )
-    for _, next_producer_id, _ in rows(PRODUCER_IDS):
+    for _, next_producer_id, _ in rows(schema.PRODUCER_IDS):
         image.next_producer_id = next_producer_id
-    for _, leader_epoch, leader_id, port, host, incarnation, _ in rows(LEADERSHIP):
+    for _, leader_epoch, leader_id, port, host, incarnation, _ in rows(schema.LEADERSHIP):
         image.leader = Leader(leader_epoch, leader_id, host, port, UUID(bytes=incarnation))
-    for broker_id, port, host, rack, incarnation, _ in rows(BROKERS):
+    for broker_id, port, host, rack, incarnation, _ in rows(schema.BROKERS):
         image.brokers[broker_id] = RegisteredBroker(
             broker_id, host, port, rack, UUID(bytes=incarnation)
         )
-    image.quotas = _quotas(rows(CLIENT_QUOTAS))
+    image.quotas = _quotas(rows(schema.CLIENT_QUOTAS))
 
 
 def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str, float]]:
@@ -451,5 +437,5 @@ def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str
             decoded = decode_quota_entity(reader)
         except CorruptLog as error:
             raise CorruptState(str(error)) from error
-        quotas.setdefault(decoded, {})[key] = float_of_bits(bits)
+        quotas.setdefault(decoded, {})[key] = schema.float_of_bits(bits)
     return quotas

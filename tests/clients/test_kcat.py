@@ -10,17 +10,9 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import TopicPartition
 
+from tests.support import stock_clients as clients
 from tests.support.kcat import Kcat, kcat_or_skip
 from tests.support.live_broker import LiveBroker
-from tests.support.stock_clients import (
-    TIMEOUT_S,
-    ConfluentKafka,
-    KafkaPython,
-    Record,
-    confluent_admin,
-    confluent_consumer,
-    create_topic,
-)
 
 pytestmark = pytest.mark.clients
 
@@ -39,14 +31,14 @@ def kcat() -> Kcat:
 def topic(broker: LiveBroker) -> str:
     """Two partitions with ten records each, a millisecond apart."""
     name = f"topic-{next(_names)}"
-    admin = confluent_admin(broker.bootstrap)
-    create_topic(admin, name, 2)
+    admin = clients.confluent_admin(broker.bootstrap)
+    clients.create_topic(admin, name, 2)
     for partition in range(2):
         records = [
-            Record(b"k%d" % n, b"%d-%d" % (partition, n), (("h", b"x"),), BASE_MS + n)
+            clients.Record(b"k%d" % n, b"%d-%d" % (partition, n), (("h", b"x"),), BASE_MS + n)
             for n in range(10)
         ]
-        ConfluentKafka().produce(broker.bootstrap, name, records, partition=partition)
+        clients.ConfluentKafka().produce(broker.bootstrap, name, records, partition=partition)
     return name
 
 
@@ -105,24 +97,24 @@ def test_a_group_is_joined_read_to_the_end_and_gone_on_with(
         return sorted(printed.decode().split())
 
     assert read() == sorted(f"{partition}-{n}" for partition in range(2) for n in range(10))
-    admin = confluent_consumer(broker.bootstrap, **{"group.id": topic})
+    admin = clients.confluent_consumer(broker.bootstrap, **{"group.id": topic})
     try:
-        found = admin.committed([TopicPartition(topic, n) for n in range(2)], TIMEOUT_S)
+        found = admin.committed([TopicPartition(topic, n) for n in range(2)], clients.TIMEOUT_S)
     finally:
         admin.close()
     assert [place.offset for place in found] == [10, 10]
-    ConfluentKafka().produce(broker.bootstrap, topic, [Record(value=b"later")])
+    clients.ConfluentKafka().produce(broker.bootstrap, topic, [clients.Record(value=b"later")])
     assert read() == ["later"]
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_lines_are_written_with_keys_and_headers(broker: LiveBroker, kcat: Kcat, acks: int) -> None:
     topic = f"topic-{next(_names)}"
-    admin = confluent_admin(broker.bootstrap)
-    create_topic(admin, topic, 1)
-    sent = [Record(b"key", b"%d" % n, (("a", b"1"), ("a", b"2"))) for n in range(20)]
+    admin = clients.confluent_admin(broker.bootstrap)
+    clients.create_topic(admin, topic, 1)
+    sent = [clients.Record(b"key", b"%d" % n, (("a", b"1"), ("a", b"2"))) for n in range(20)]
     kcat.produce(broker.bootstrap, topic, sent, acks=acks, codec="lz4")
-    read = KafkaPython().read(broker.bootstrap, topic, 20)
+    read = clients.KafkaPython().read(broker.bootstrap, topic, 20)
     assert [found.record._replace(timestamp_ms=0) for found in read] == [
         record._replace(timestamp_ms=0) for record in sent
     ]
@@ -130,7 +122,7 @@ def test_lines_are_written_with_keys_and_headers(broker: LiveBroker, kcat: Kcat,
 
 def test_an_idempotent_producer_writes_every_line_once(broker: LiveBroker, kcat: Kcat) -> None:
     topic = f"topic-{next(_names)}"
-    sent = [Record(None, b"%d" % n) for n in range(1_000)]
+    sent = [clients.Record(None, b"%d" % n) for n in range(1_000)]
     kcat.produce(broker.bootstrap, topic, sent, idempotent=True)
-    read = KafkaPython().read(broker.bootstrap, topic, 1_000)
+    read = clients.KafkaPython().read(broker.bootstrap, topic, 1_000)
     assert [found.record.value for found in read] == [record.value for record in sent]

@@ -13,24 +13,14 @@ from metadata.log.log import MetadataRecordBatch
 from metadata.operations import METADATA_TOPIC
 from metadata.records.file_committed import FileCommittedRecord
 from metadata.records.records import MetadataRecord, PartitionCreatedRecord, decode_record
+from tests.support import stock_clients as clients
 from tests.support.live_broker import LiveBroker, until
-from tests.support.stock_clients import (
-    STOCK_CLIENTS,
-    TIMEOUT_S,
-    ConfluentKafka,
-    Record,
-    StockClient,
-    StoredRecord,
-    confluent_consumer,
-    confluent_producer,
-    create_topic,
-    place_of,
-    value_of,
-)
 
 pytestmark = pytest.mark.clients
 
-each_client = pytest.mark.parametrize("client", STOCK_CLIENTS, ids=lambda client: client.name)
+each_client = pytest.mark.parametrize(
+    "client", clients.STOCK_CLIENTS, ids=lambda client: client.name
+)
 
 PARTITIONS = 2
 
@@ -55,7 +45,7 @@ def broker(
 def new_topic(admin: AdminClient, partitions: int = 4) -> str:
     """A topic of a name that nobody used before, spread over all coordinators."""
     name = f"topic-{next(_names)}"
-    create_topic(admin, name, partitions)
+    clients.create_topic(admin, name, partitions)
     return name
 
 
@@ -75,10 +65,10 @@ def logged(broker: LiveBroker, partition: int) -> Sequence[MetadataRecordBatch]:
     return broker.run(read())
 
 
-def as_stored(batches: Sequence[MetadataRecordBatch]) -> list[StoredRecord]:
+def as_stored(batches: Sequence[MetadataRecordBatch]) -> list[clients.StoredRecord]:
     """What a consumer gets from these batches."""
     return [
-        StoredRecord(offset, Record(None, value, (), batch.timestamp_ms))
+        clients.StoredRecord(offset, clients.Record(None, value, (), batch.timestamp_ms))
         for batch in batches
         for offset, value in enumerate(batch.records, batch.base_offset)
     ]
@@ -86,11 +76,13 @@ def as_stored(batches: Sequence[MetadataRecordBatch]) -> list[StoredRecord]:
 
 @each_client
 def test_every_record_is_read_as_the_coordinator_has_it(
-    broker: LiveBroker, admin: AdminClient, client: StockClient
+    broker: LiveBroker, admin: AdminClient, client: clients.StockClient
 ) -> None:
     topic = new_topic(admin)
     for partition in range(4):
-        ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 50, partition=partition)
+        clients.ConfluentKafka().produce(
+            broker.bootstrap, topic, [clients.Record()] * 50, partition=partition
+        )
     records: list[MetadataRecord] = []
     for partition in range(PARTITIONS):
         expected = as_stored(logged(broker, partition))
@@ -121,8 +113,8 @@ def test_a_reader_at_the_end_is_woken_by_what_is_applied(
     new_topic(admin)
     ends = {index: logged(broker, index)[-1].next_offset for index in range(PARTITIONS)}
     # It waits longer at the broker than the test waits for it: only being woken gets it its record.
-    consumer = confluent_consumer(
-        broker.bootstrap, fetch_wait_max_ms=4 * TIMEOUT_S * 1000, socket_timeout_ms=280_000
+    consumer = clients.confluent_consumer(
+        broker.bootstrap, fetch_wait_max_ms=4 * clients.TIMEOUT_S * 1000, socket_timeout_ms=280_000
     )
     try:
         consumer.assign([TopicPartition(METADATA_TOPIC, index, end) for index, end in ends.items()])
@@ -134,10 +126,10 @@ def test_a_reader_at_the_end_is_woken_by_what_is_applied(
         topic = new_topic(admin)
         names: set[str] = set()
         while topic not in names:
-            (message,) = consumer.consume(1, timeout=TIMEOUT_S)
-            partition, offset = place_of(message)
+            (message,) = consumer.consume(1, timeout=clients.TIMEOUT_S)
+            partition, offset = clients.place_of(message)
             assert offset >= ends[partition]
-            record = decode_record(value_of(message))
+            record = decode_record(clients.value_of(message))
             names.add(getattr(record, "name", ""))
     finally:
         consumer.close()
@@ -145,10 +137,12 @@ def test_a_reader_at_the_end_is_woken_by_what_is_applied(
 
 def test_one_consumer_reads_it_beside_other_topics(broker: LiveBroker, admin: AdminClient) -> None:
     topic = new_topic(admin, 1)
-    ConfluentKafka().produce(broker.bootstrap, topic, [Record(value=bytes(500))] * 300)
+    clients.ConfluentKafka().produce(
+        broker.bootstrap, topic, [clients.Record(value=bytes(500))] * 300
+    )
     batches = logged(broker, 0)
     # Small answers, so that both have to take turns.
-    consumer = confluent_consumer(
+    consumer = clients.confluent_consumer(
         broker.bootstrap,
         fetch_max_bytes=1_000,
         fetch_message_max_bytes=1_000,
@@ -159,10 +153,10 @@ def test_one_consumer_reads_it_beside_other_topics(broker: LiveBroker, admin: Ad
     try:
         consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(METADATA_TOPIC, 0, 0)])
         while len(users) < 300 or len(metadata) < batches[-1].next_offset:
-            message = consumer.poll(TIMEOUT_S)
+            message = consumer.poll(clients.TIMEOUT_S)
             assert message is not None
             offsets = metadata if message.topic() == METADATA_TOPIC else users
-            offsets.append(place_of(message)[1])
+            offsets.append(clients.place_of(message)[1])
     finally:
         consumer.close()
     assert users == list(range(300))
@@ -172,10 +166,10 @@ def test_one_consumer_reads_it_beside_other_topics(broker: LiveBroker, admin: Ad
 def test_it_is_listed_as_a_topic_of_so_many_partitions(
     broker: LiveBroker, admin: AdminClient
 ) -> None:
-    found = admin.list_topics(timeout=TIMEOUT_S).topics
+    found = admin.list_topics(timeout=clients.TIMEOUT_S).topics
     assert set(found[METADATA_TOPIC].partitions) == set(range(PARTITIONS))
     resource = ConfigResource(ResourceType.TOPIC, METADATA_TOPIC)
-    configs = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+    configs = admin.describe_configs([resource])[resource].result(clients.TIMEOUT_S)
     assert configs["retention.ms"].value == "-1"
 
 
@@ -184,7 +178,7 @@ def test_its_offsets_are_found_by_time(broker: LiveBroker, admin: AdminClient) -
     place = TopicPartition(METADATA_TOPIC, 1)
 
     def listed(spec: OffsetSpec) -> int:
-        offset = admin.list_offsets({place: spec})[place].result(TIMEOUT_S).offset
+        offset = admin.list_offsets({place: spec})[place].result(clients.TIMEOUT_S).offset
         assert isinstance(offset, int)
         return offset
 
@@ -199,11 +193,11 @@ def test_its_offsets_are_found_by_time(broker: LiveBroker, admin: AdminClient) -
 
 
 @each_client
-def test_nobody_produces_to_it(broker: LiveBroker, client: StockClient) -> None:
+def test_nobody_produces_to_it(broker: LiveBroker, client: clients.StockClient) -> None:
     # kafka-python finds no partition of an internal topic to send to; the others ask the broker.
     refusals = "Partitioner did not assign|TOPIC_EXCEPTION|[Ii]nvalid ?[Tt]opic"
     with pytest.raises((AssertionError, ValueError, AioKafkaError), match=refusals):
-        client.produce(broker.bootstrap, METADATA_TOPIC, [Record(value=b"forged")])
+        client.produce(broker.bootstrap, METADATA_TOPIC, [clients.Record(value=b"forged")])
     assert all(
         record.record.value != b"forged"
         for partition in range(PARTITIONS)
@@ -213,40 +207,40 @@ def test_nobody_produces_to_it(broker: LiveBroker, client: StockClient) -> None:
 
 def test_an_idempotent_producer_gives_up_at_once(broker: LiveBroker) -> None:
     errors: list[KafkaError] = []
-    producer = confluent_producer(broker.bootstrap, enable_idempotence=True)
+    producer = clients.confluent_producer(broker.bootstrap, enable_idempotence=True)
     producer.produce(METADATA_TOPIC, b"x", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(clients.TIMEOUT_S) == 0
     assert [error.code() for error in errors] == [KafkaError.TOPIC_EXCEPTION]
 
 
 def test_it_can_be_neither_created_nor_deleted(broker: LiveBroker, admin: AdminClient) -> None:
     with pytest.raises(KafkaException) as exists:
-        create_topic(admin, METADATA_TOPIC, 1)
+        clients.create_topic(admin, METADATA_TOPIC, 1)
     assert exists.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
     with pytest.raises(KafkaException) as collides:
         admin.create_topics([NewTopic("__diskless.metadata", 1)])["__diskless.metadata"].result(
-            TIMEOUT_S
+            clients.TIMEOUT_S
         )
     assert collides.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
     with pytest.raises(KafkaException) as refused:
-        admin.delete_topics([METADATA_TOPIC])[METADATA_TOPIC].result(TIMEOUT_S)
+        admin.delete_topics([METADATA_TOPIC])[METADATA_TOPIC].result(clients.TIMEOUT_S)
     assert refused.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
     # A request that names others as well deletes those.
     topic = new_topic(admin)
     answers = admin.delete_topics([METADATA_TOPIC, topic])
-    answers[topic].result(TIMEOUT_S)
+    answers[topic].result(clients.TIMEOUT_S)
     with pytest.raises(KafkaException):
-        answers[METADATA_TOPIC].result(TIMEOUT_S)
-    listed = admin.list_topics(timeout=TIMEOUT_S).topics
+        answers[METADATA_TOPIC].result(clients.TIMEOUT_S)
+    listed = admin.list_topics(timeout=clients.TIMEOUT_S).topics
     assert METADATA_TOPIC in listed
     assert topic not in listed
 
 
 def test_a_reader_that_asks_beyond_the_end_is_told_so(broker: LiveBroker) -> None:
-    consumer = confluent_consumer(broker.bootstrap)
+    consumer = clients.confluent_consumer(broker.bootstrap)
     try:
         consumer.assign([TopicPartition(METADATA_TOPIC, 0, 1_000_000)])
-        (message,) = consumer.consume(1, timeout=TIMEOUT_S)
+        (message,) = consumer.consume(1, timeout=clients.TIMEOUT_S)
         error = message.error()
         assert error is not None
         assert error.code() == KafkaError._AUTO_OFFSET_RESET
@@ -260,7 +254,7 @@ def test_a_client_that_goes_away_leaves_no_watch_behind(broker: LiveBroker) -> N
         await asyncio.sleep(0)
         return broker.broker.reads.replicas.fetcher.purgatory.statistics().watched
 
-    consumer = confluent_consumer(broker.bootstrap, fetch_wait_max_ms=60_000)
+    consumer = clients.confluent_consumer(broker.bootstrap, fetch_wait_max_ms=60_000)
     end = logged(broker, 0)[-1].next_offset
     consumer.assign([TopicPartition(METADATA_TOPIC, 0, end)])
     assert consumer.poll(0) is None

@@ -8,25 +8,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, ThrottleEvent, TopicPartition
 
 from metadata.operations import AlterClientQuotas
+from tests.support import stock_clients as clients
 from tests.support.live_broker import LiveBroker, until
-from tests.support.stock_clients import (
-    QUIET,
-    TIMEOUT_S,
-    AioKafka,
-    ConfluentKafka,
-    KafkaConsumer,
-    KafkaPython,
-    PythonTopicPartition,
-    Record,
-    StockClient,
-)
 
 pytestmark = pytest.mark.clients
 
 SETTINGS = {"wal.commit.interval.ms": "5", "quota.window.num": "2"}
 QUOTA = 400_000
 """Bytes a second; as much may come at once."""
-RECORDS = [Record(b"%d" % number, bytes(10_000)) for number in range(100)]
+RECORDS = [clients.Record(b"%d" % number, bytes(10_000)) for number in range(100)]
 """Two and a half seconds' worth of the quota."""
 
 
@@ -59,7 +49,7 @@ def confluent(kind: type[Any], broker: LiveBroker, **settings: Any) -> tuple[Any
         {
             "bootstrap.servers": broker.bootstrap,
             "throttle_cb": on_throttle,
-            "logger": QUIET,
+            "logger": clients.QUIET,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )
@@ -76,19 +66,21 @@ def test_librdkafkas_producer_is_told_and_loses_nothing(
     )
     for record in RECORDS:
         producer.produce(topic, record.value, record.key, timestamp=record.timestamp_ms)
-    until(lambda: producer.flush(0.1) == 0, "the acknowledgements", deadline_s=TIMEOUT_S)
+    until(lambda: producer.flush(0.1) == 0, "the acknowledgements", deadline_s=clients.TIMEOUT_S)
     until(lambda: producer.poll(0) >= 0 and max(told, default=0) > 0, "a throttle event")
     assert throttled(broker, "Produce") > 0
-    stored = ConfluentKafka().read(broker.bootstrap, topic, len(RECORDS))
+    stored = clients.ConfluentKafka().read(broker.bootstrap, topic, len(RECORDS))
     assert [found.record for found in stored] == RECORDS
 
 
-@pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
+@pytest.mark.parametrize(
+    "client", [clients.KafkaPython(), clients.AioKafka()], ids=lambda client: client.name
+)
 def test_other_producers_wait_and_lose_nothing(
-    broker: LiveBroker, topic: str, limit: Callable[..., None], client: StockClient
+    broker: LiveBroker, topic: str, limit: Callable[..., None], client: clients.StockClient
 ) -> None:
     # Every record takes all of a second's quota, so that no machine is too slow to exceed it.
-    records = [Record(b"%d" % number, bytes(30_000)) for number in range(4)]
+    records = [clients.Record(b"%d" % number, bytes(30_000)) for number in range(4)]
     limit(producer_byte_rate=30_000.0)
     before = throttled(broker, "Produce")
     offsets = client.produce(broker.bootstrap, topic, records)
@@ -104,8 +96,8 @@ def test_acks_0_is_held_back_by_its_connection_alone(
 ) -> None:
     limit(producer_byte_rate=float(QUOTA))
     before = throttled(broker, "Produce")
-    ConfluentKafka().produce(broker.bootstrap, topic, RECORDS, acks=0)
-    stored = ConfluentKafka().read(broker.bootstrap, topic, len(RECORDS))
+    clients.ConfluentKafka().produce(broker.bootstrap, topic, RECORDS, acks=0)
+    stored = clients.ConfluentKafka().read(broker.bootstrap, topic, len(RECORDS))
     assert [found.record for found in stored] == RECORDS
     assert throttled(broker, "Produce") > before
 
@@ -113,7 +105,7 @@ def test_acks_0_is_held_back_by_its_connection_alone(
 def test_librdkafkas_consumer_is_told_and_reads_everything(
     broker: LiveBroker, topic: str, limit: Callable[..., None]
 ) -> None:
-    ConfluentKafka().produce(broker.bootstrap, topic, RECORDS)
+    clients.ConfluentKafka().produce(broker.bootstrap, topic, RECORDS)
     limit(consumer_byte_rate=float(QUOTA))
     consumer, told = confluent(
         Consumer, broker, client_id=f"consumer-{topic}", group_id="g", enable_auto_commit=False
@@ -128,7 +120,7 @@ def test_librdkafkas_consumer_is_told_and_reads_everything(
             values.extend((message.key(), message.value()) for message in messages)
             return len(values) >= len(RECORDS)
 
-        until(has_read_all, "all records", deadline_s=TIMEOUT_S)
+        until(has_read_all, "all records", deadline_s=clients.TIMEOUT_S)
         assert values == [(record.key, record.value) for record in RECORDS]
         assert max(told, default=0) > 0
 
@@ -136,12 +128,12 @@ def test_librdkafkas_consumer_is_told_and_reads_everything(
 def test_kafka_pythons_consumer_reads_everything(
     broker: LiveBroker, topic: str, limit: Callable[..., None]
 ) -> None:
-    ConfluentKafka().produce(broker.bootstrap, topic, RECORDS)
+    clients.ConfluentKafka().produce(broker.bootstrap, topic, RECORDS)
     limit(consumer_byte_rate=float(QUOTA))
     before = throttled(broker, "Fetch")
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
+    consumer = clients.KafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
     with closing(consumer):
-        place = PythonTopicPartition(topic, 0)
+        place = clients.PythonTopicPartition(topic, 0)
         consumer.assign([place])
         consumer.seek(place, 0)
         keys: list[bytes] = []
@@ -151,7 +143,7 @@ def test_kafka_pythons_consumer_reads_everything(
             keys.extend(message.key for messages in polled.values() for message in messages)
             return len(keys) >= len(RECORDS)
 
-        until(has_read_all, "all records", deadline_s=TIMEOUT_S)
+        until(has_read_all, "all records", deadline_s=clients.TIMEOUT_S)
     assert keys == [record.key for record in RECORDS]
     assert throttled(broker, "Fetch") > before
 
@@ -170,6 +162,6 @@ def test_who_has_no_quota_does_not_wait(
     producer, told = confluent(Producer, broker, client_id="free")
     for record in RECORDS:
         producer.produce(topic, record.value, record.key)
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(clients.TIMEOUT_S) == 0
     assert told == []
     assert throttled(broker, "Produce") == before

@@ -14,21 +14,9 @@ from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from tests.support import stock_clients as clients
 from tests.support.live_broker import LiveBroker, until
 from tests.support.rolled import roll_everything
-from tests.support.stock_clients import (
-    CODECS,
-    STOCK_CLIENTS,
-    TIMEOUT_S,
-    ConfluentKafka,
-    Record,
-    StockClient,
-    StoredRecord,
-    confluent_admin,
-    confluent_consumer,
-    confluent_producer,
-    stored,
-)
 
 pytestmark = pytest.mark.clients
 
@@ -40,11 +28,11 @@ SETTINGS = {
 BASE_MS = 1_700_000_000_000
 
 
-def some_records(count: int, seed: int) -> list[Record]:
+def some_records(count: int, seed: int) -> list[clients.Record]:
     """Null and empty keys and values, repeated and null headers, unordered times."""
     rng = random.Random(seed)
     return [
-        Record(
+        clients.Record(
             key=rng.choice([None, b"", rng.randbytes(8)]),
             value=rng.choice([None, b"", rng.randbytes(rng.randrange(1, 300)), b"same " * 50]),
             headers=tuple(
@@ -57,17 +45,17 @@ def some_records(count: int, seed: int) -> list[Record]:
     ]
 
 
-def numbered(records: Sequence[Record], start: int = 0) -> list[StoredRecord]:
-    return [StoredRecord(offset, record) for offset, record in enumerate(records, start)]
+def numbered(records: Sequence[clients.Record], start: int = 0) -> list[clients.StoredRecord]:
+    return [clients.StoredRecord(offset, record) for offset, record in enumerate(records, start)]
 
 
-def produce_in_all_codecs(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
+def produce_in_all_codecs(bootstrap: str, topic: str, records: Sequence[clients.Record]) -> None:
     """In order, a fifth of them with each codec, each fifth in several batches."""
-    share = len(records) // len(CODECS)
-    assert share * len(CODECS) == len(records)
-    for number, codec in enumerate(CODECS):
+    share = len(records) // len(clients.CODECS)
+    assert share * len(clients.CODECS) == len(records)
+    for number, codec in enumerate(clients.CODECS):
         for part in range(number * share, (number + 1) * share, share // 2):
-            ConfluentKafka().produce(
+            clients.ConfluentKafka().produce(
                 bootstrap, topic, records[part : part + share // 2], codec=codec
             )
 
@@ -91,9 +79,9 @@ def two_tiers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoTiers]:
         yield TwoTiers(broker)
 
 
-@pytest.mark.parametrize("reader", STOCK_CLIENTS, ids=lambda client: client.name)
+@pytest.mark.parametrize("reader", clients.STOCK_CLIENTS, ids=lambda client: client.name)
 def test_a_consumer_crosses_from_parquet_to_wal_without_noticing(
-    two_tiers: TwoTiers, reader: StockClient
+    two_tiers: TwoTiers, reader: clients.StockClient
 ) -> None:
     segment_bytes = two_tiers.broker.broker.reads.reader.statistics().segment_bytes
     read = reader.read(two_tiers.broker.bootstrap, "t", 600)
@@ -110,7 +98,7 @@ def test_a_consumer_may_start_at_any_offset_of_either_tier(two_tiers: TwoTiers) 
             enable_auto_commit=False,
             fetch_max_wait_ms=10,
         )
-        async with asyncio.timeout(TIMEOUT_S), consumer:
+        async with asyncio.timeout(clients.TIMEOUT_S), consumer:
             place = AioTopicPartition("t", 0)
             consumer.assign([place])
             for start in [*range(0, 600, 23), 298, 299, 300, 301, 599]:
@@ -127,11 +115,11 @@ def test_a_consumer_may_start_at_any_offset_of_either_tier(two_tiers: TwoTiers) 
 
 def test_timestamps_are_found_at_their_record_in_either_tier(two_tiers: TwoTiers) -> None:
     times = [record.timestamp_ms for record in two_tiers.records]
-    with closing(confluent_consumer(two_tiers.broker.bootstrap)) as consumer:
+    with closing(clients.confluent_consumer(two_tiers.broker.bootstrap)) as consumer:
         for moment in range(BASE_MS - 3, BASE_MS + 615, 4):
             expected = next((n for n, at in enumerate(times) if at >= moment), OFFSET_END)
             (found,) = consumer.offsets_for_times(
-                [TopicPartition("t", 0, moment)], timeout=TIMEOUT_S
+                [TopicPartition("t", 0, moment)], timeout=clients.TIMEOUT_S
             )
             assert found.offset == expected, moment - BASE_MS
 
@@ -142,32 +130,34 @@ def test_without_chunks_and_caches_every_record_is_the_same(tmp_path: Path) -> N
     with LiveBroker(data, settings) as broker:
         expected = numbered(TwoTiers(broker).records)
         chunks, cache = broker.broker.base.data.chunks, broker.broker.base.data.cache
-        assert ConfluentKafka().read(broker.bootstrap, "t", 600) == expected
+        assert clients.ConfluentKafka().read(broker.bootstrap, "t", 600) == expected
         assert broker.broker.reads.reader.statistics().chunk_bytes > 0
     shutil.rmtree(chunks)
     shutil.rmtree(cache, ignore_errors=True)
     with LiveBroker(data, settings) as broker:
-        for reader in STOCK_CLIENTS:
+        for reader in clients.STOCK_CLIENTS:
             assert reader.read(broker.bootstrap, "t", 600) == expected, reader.name
         statistics = broker.broker.reads.reader.statistics()
         assert statistics.chunk_bytes == 0
         assert statistics.object_bytes > 0
         assert statistics.segment_bytes > 0
         # And it goes on where it was.
-        assert ConfluentKafka().produce(broker.bootstrap, "t", [Record()]) == [600]
+        assert clients.ConfluentKafka().produce(broker.bootstrap, "t", [clients.Record()]) == [600]
 
 
 def test_append_time_outlives_the_roll(tmp_path: Path) -> None:
     with LiveBroker(tmp_path / "data", SETTINGS) as broker:
-        admin = confluent_admin(broker.bootstrap)
+        admin = clients.confluent_admin(broker.bootstrap)
         new = NewTopic("t", 1, config={"message.timestamp.type": "LogAppendTime"})
-        admin.create_topics([new])["t"].result(TIMEOUT_S)
-        for codec in CODECS:
-            ConfluentKafka().produce(broker.bootstrap, "t", some_records(20, 3), codec=codec)
-        before = ConfluentKafka().read(broker.bootstrap, "t", 100)
+        admin.create_topics([new])["t"].result(clients.TIMEOUT_S)
+        for codec in clients.CODECS:
+            clients.ConfluentKafka().produce(
+                broker.bootstrap, "t", some_records(20, 3), codec=codec
+            )
+        before = clients.ConfluentKafka().read(broker.bootstrap, "t", 100)
         roll_everything(broker)
         assert broker.broker.reads.reader.statistics().segment_bytes == 0
-        for reader in STOCK_CLIENTS:
+        for reader in clients.STOCK_CLIENTS:
             assert reader.read(broker.bootstrap, "t", 100) == before, reader.name
         assert broker.broker.reads.reader.statistics().segment_bytes > 0
 
@@ -177,7 +167,7 @@ def test_an_idempotent_producer_goes_on_over_rolls_and_restarts(tmp_path: Path) 
     acknowledged: list[int] = []
     with LiveBroker(data, SETTINGS) as first:
         port = first.port
-        producer = confluent_producer(
+        producer = clients.confluent_producer(
             first.bootstrap, enable_idempotence=True, reconnect_backoff_max_ms=100
         )
 
@@ -190,7 +180,7 @@ def test_an_idempotent_producer_goes_on_over_rolls_and_restarts(tmp_path: Path) 
                         -1 if error else message.offset() or 0
                     ),
                 )
-                assert producer.flush(TIMEOUT_S) == 0
+                assert producer.flush(clients.TIMEOUT_S) == 0
 
         send(20)
         roll_everything(first)
@@ -200,7 +190,7 @@ def test_an_idempotent_producer_goes_on_over_rolls_and_restarts(tmp_path: Path) 
         roll_everything(second)
         send(20)
         assert acknowledged == list(range(80))
-        read = ConfluentKafka().read(second.bootstrap, "t", 80)
+        read = clients.ConfluentKafka().read(second.bootstrap, "t", 80)
         assert [record.value for _, record in read] == [str(n).encode() for n in range(80)]
 
 
@@ -208,13 +198,13 @@ def test_a_consumer_reads_on_while_its_wal_objects_turn_into_segments(tmp_path: 
     # No chunks to read from, small fetches, no grace: objects go away right under the reader.
     settings = {**SETTINGS, "wal.cache.max.bytes": "0", "object.cache.memory.bytes": "0"}
     with LiveBroker(tmp_path / "data", settings) as broker:
-        records = [Record(value=bytes([n % 256]) * 500) for n in range(2_000)]
+        records = [clients.Record(value=bytes([n % 256]) * 500) for n in range(2_000)]
         for start in range(0, 2_000, 100):
-            ConfluentKafka().produce(broker.bootstrap, "t", records[start : start + 100])
+            clients.ConfluentKafka().produce(broker.bootstrap, "t", records[start : start + 100])
         objects = broker.broker.base.data.objects / "wal"
         rolling = threading.Thread(target=roll_everything, args=(broker,))
-        found: list[StoredRecord] = []
-        consumer = confluent_consumer(
+        found: list[clients.StoredRecord] = []
+        consumer = clients.confluent_consumer(
             broker.bootstrap,
             fetch_message_max_bytes=10_000,
             fetch_max_bytes=10_000,
@@ -226,15 +216,15 @@ def test_a_consumer_reads_on_while_its_wal_objects_turn_into_segments(tmp_path: 
         with closing(consumer):
             consumer.assign([TopicPartition("t", 0, 0)])
             while len(found) < 2_000:
-                message = consumer.poll(TIMEOUT_S)
+                message = consumer.poll(clients.TIMEOUT_S)
                 assert message is not None
-                found.append(stored(message))
+                found.append(clients.stored(message))
                 if len(found) == 300:
                     rolling.start()
         rolling.join()
         assert found == numbered(records)
         until(lambda: not _files(objects), "the WAL to go")
-        assert ConfluentKafka().read(broker.bootstrap, "t", 2_000) == numbered(records)
+        assert clients.ConfluentKafka().read(broker.bootstrap, "t", 2_000) == numbered(records)
 
 
 def _files(directory: Path) -> list[Path]:

@@ -6,14 +6,8 @@ from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, Resourc
 
 from diskless.config import load_config
 from diskless.topics.topic_defaults import topic_defaults
+from tests.support import stock_clients as clients
 from tests.support.live_broker import LiveBroker
-from tests.support.stock_clients import (
-    TIMEOUT_S,
-    ConfluentKafka,
-    KafkaPython,
-    Record,
-    confluent_admin,
-)
 
 pytestmark = pytest.mark.clients
 
@@ -37,29 +31,31 @@ def test_only_what_differs_is_told() -> None:
 
 
 def test_batches_are_judged_by_the_brokers_defaults(broker: LiveBroker) -> None:
-    client = ConfluentKafka()
-    assert client.produce(broker.bootstrap, "t", [Record(key=b"k", timestamp_ms=5)]) == [0]
-    (stored,) = KafkaPython().read(broker.bootstrap, "t", 1)
+    client = clients.ConfluentKafka()
+    assert client.produce(broker.bootstrap, "t", [clients.Record(key=b"k", timestamp_ms=5)]) == [0]
+    (stored,) = clients.KafkaPython().read(broker.bootstrap, "t", 1)
     assert stored.record.timestamp_ms > 1_700_000_000_000
     with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
-        client.produce(broker.bootstrap, "t", [Record(key=b"k", value=b"x" * 30_000)])
+        client.produce(broker.bootstrap, "t", [clients.Record(key=b"k", value=b"x" * 30_000)])
     with pytest.raises(AssertionError, match="INVALID_RECORD"):
-        client.produce(broker.bootstrap, "t", [Record(key=None)])
+        client.produce(broker.bootstrap, "t", [clients.Record(key=None)])
 
 
 def test_what_a_topic_sets_wins_over_the_brokers_default(broker: LiveBroker) -> None:
-    admin = confluent_admin(broker.bootstrap)
+    admin = clients.confluent_admin(broker.bootstrap)
     own = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
-    admin.create_topics([NewTopic("own", 1, config=own)])["own"].result(TIMEOUT_S)
-    client = ConfluentKafka()
-    client.produce(broker.bootstrap, "own", [Record(key=None, timestamp_ms=1_000)])
+    admin.create_topics([NewTopic("own", 1, config=own)])["own"].result(clients.TIMEOUT_S)
+    client = clients.ConfluentKafka()
+    client.produce(broker.bootstrap, "own", [clients.Record(key=None, timestamp_ms=1_000)])
     resource = ConfigResource(ResourceType.TOPIC, "own")
-    shown = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+    shown = admin.describe_configs([resource])[resource].result(clients.TIMEOUT_S)
     assert shown["max.message.bytes"].value == "20000"
     assert shown["max.message.bytes"].synonyms.keys() == {"message.max.bytes"}
     raised = ConfigEntry("max.message.bytes", "50000", incremental_operation=Operation.SET)
     resource = ConfigResource(ResourceType.TOPIC, "own", incremental_configs=[raised])
-    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
-    client.produce(broker.bootstrap, "own", [Record(value=b"x" * 30_000, timestamp_ms=1_000)])
-    first, second = KafkaPython().read(broker.bootstrap, "own", 2)
+    admin.incremental_alter_configs([resource])[resource].result(clients.TIMEOUT_S)
+    client.produce(
+        broker.bootstrap, "own", [clients.Record(value=b"x" * 30_000, timestamp_ms=1_000)]
+    )
+    first, second = clients.KafkaPython().read(broker.bootstrap, "own", 2)
     assert (first.record.timestamp_ms, second.record.timestamp_ms) == (1_000, 1_000)

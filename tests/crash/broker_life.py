@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import wal.failpoint
+from metadata import operations as ops
 from metadata.clients.local_client import LocalClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
@@ -39,18 +40,6 @@ from metadata.log.local_log import LocalLogSettings, LocalMetadataLog
 from metadata.log.log import MetadataLog
 from metadata.log.object_log import ObjectLogSettings, ObjectMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    AlterClientQuotas,
-    AlterTopicConfigs,
-    BatchCommit,
-    CommitFile,
-    CreatePartitions,
-    CreateTopic,
-    DeleteRecords,
-    FindBatches,
-    ListOffsets,
-    RegisteredBroker,
-)
 from metadata.records.groups import CommittedOffset
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
@@ -226,7 +215,7 @@ class Life:
     async def create(self, topic_id: UUID, name: str, partitions: int) -> Answer:
         (answer,) = await self.client.create_topics(
             [
-                CreateTopic(
+                ops.CreateTopic(
                     name=name,
                     partition_count=partitions,
                     topic_id=topic_id,
@@ -240,19 +229,19 @@ class Life:
         return [topic.name, topic.partition_count, sorted(topic.assignments.items())]
 
     async def grow(self, partitions: int) -> Answer:
-        request = CreatePartitions(topic_id=KEPT, name="kept", partition_count=partitions)
+        request = ops.CreatePartitions(topic_id=KEPT, name="kept", partition_count=partitions)
         return _errors(await self.client.create_partitions([request]))
 
     async def alter(self) -> Answer:
         wanted = {"retention.bytes": "500"}
         (answer,) = await self.client.alter_topic_configs(
-            [AlterTopicConfigs(topic_id=KEPT, before={"retention.bytes": "-1"}, configs=wanted)]
+            [ops.AlterTopicConfigs(topic_id=KEPT, before={"retention.bytes": "-1"}, configs=wanted)]
         )
         # Asked again, somebody else was first: this script, in an earlier life.
         return dict(answer.configs)
 
     async def limit(self, **changes: float | None) -> Answer:
-        request = AlterClientQuotas(
+        request = ops.AlterClientQuotas(
             entity=(("client-id", None), ("user", "u")), changes=dict(changes)
         )
         assert await self.client.alter_client_quotas([request]) == [None]
@@ -265,7 +254,7 @@ class Life:
         return "gone"
 
     async def register(self) -> Answer:
-        await self.client.register_broker(RegisteredBroker(1, "b", 1, "", UUID(int=1)))
+        await self.client.register_broker(ops.RegisteredBroker(1, "b", 1, "", UUID(int=1)))
         return "registered"
 
     async def commit_group(self, offset: int) -> Answer:
@@ -281,11 +270,11 @@ class Life:
         block = await self.client.allocate_producer_ids()
         return [block.start, block.stop]
 
-    async def commit(self, request: CommitFile) -> Answer:
+    async def commit(self, request: ops.CommitFile) -> Answer:
         await self.put(request.object_key, request.file_size_bytes)
         return [_committed(answer) for answer in await self.client.commit_file(request)]
 
-    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Answer:
+    async def delete_records(self, requests: Sequence[ops.DeleteRecords]) -> Answer:
         answers = await self.client.delete_records(requests)
         return [[answer.log_start_offset, repr(answer.error)] for answer in answers]
 
@@ -297,11 +286,11 @@ class Life:
             for index in range(topic.partition_count)
         ]
         listed = await self.client.list_offsets(
-            [ListOffsets(name, at) for name in names for at in (-1, -2, -3, -4, -5)]
+            [ops.ListOffsets(name, at) for name in names for at in (-1, -2, -3, -4, -5)]
         )
         bounds = [answer.offset for answer in listed]
         found = await self.client.find_batches(
-            [FindBatches(name, 0, 1 << 20) for name in names], max_bytes=1 << 30
+            [ops.FindBatches(name, 0, 1 << 20) for name in names], max_bytes=1 << 30
         )
         return [bounds, [[repr(answer.error), *map(repr, answer.extents)] for answer in found]]
 
@@ -458,7 +447,7 @@ def _errors(errors: Sequence[DisklessError | None]) -> Answer:
     return [repr(error) for error in errors]
 
 
-def _committed(answer: BatchCommit) -> Answer:
+def _committed(answer: ops.BatchCommit) -> Answer:
     return [*answer[:4], type(answer.error).__name__]
 
 
@@ -471,7 +460,7 @@ class Step(NamedTuple):
     name: str
     after_s: float
     do: Callable[[Life], Awaitable[Answer]]
-    request: CommitFile | None = None
+    request: ops.CommitFile | None = None
     """What it commits, if it does."""
 
 
@@ -486,7 +475,7 @@ def script() -> list[Step]:
         name: str,
         do: Callable[[Life], Awaitable[Answer]],
         after_s: float = 0.01,
-        request: CommitFile | None = None,
+        request: ops.CommitFile | None = None,
     ) -> None:
         nonlocal time_s
         time_s += after_s
@@ -510,13 +499,13 @@ def script() -> list[Step]:
             TopicIdPartition(KEPT, partition), records, producer=producer, sequence=sequence
         )
 
-    def file(*batches: BatchExtent, owners: Sequence[int] = (), first: int = 0) -> CommitFile:
+    def file(*batches: BatchExtent, owners: Sequence[int] = (), first: int = 0) -> ops.CommitFile:
         made = key(0.01, first)
         placed, position = [], 16
         for one in batches:
             placed.append(one._replace(byte_offset=ByteOffset(position)))
             position += one.length_bytes + 1
-        return CommitFile(
+        return ops.CommitFile(
             object_key=made,
             file_size_bytes=position + 64,
             uploader_broker_id=1,
@@ -524,7 +513,7 @@ def script() -> list[Step]:
             owner_ids=permuted_owners(made, owners or range(COORDINATORS)),
         )
 
-    def commit(name: str, request: CommitFile) -> None:
+    def commit(name: str, request: ops.CommitFile) -> None:
         step(f"commit {name}", lambda life: life.commit(request), request=request)
 
     step("create", lambda life: life.create(KEPT, "kept", 4))
@@ -556,9 +545,9 @@ def script() -> list[Step]:
     step("snapshot", lambda life: life.snapshot())
     for number in range(3):
         commit(f"more, {number}", file(*(of(part, 2, 3) for part in range(6)), first=number % 2))
-    everything = [DeleteRecords(TopicIdPartition(DOOMED, 0), -1)]
+    everything = [ops.DeleteRecords(TopicIdPartition(DOOMED, 0), -1)]
     step("delete many records", lambda life: life.delete_records(everything))
-    some = [DeleteRecords(TopicIdPartition(KEPT, part), 5) for part in range(3)]
+    some = [ops.DeleteRecords(TopicIdPartition(KEPT, part), 5) for part in range(3)]
     step("delete some records", lambda life: life.delete_records(some))
     step("retain", lambda life: life.retain())
     step("allocate again", lambda life: life.allocate())
@@ -577,7 +566,7 @@ def script() -> list[Step]:
     step("scan", lambda life: life.scan(orphans))
     step("start without state", lambda life: life.restart_without_state())
     commit("at last", file(of(0, 1, 1), of(3, 1, 1)))
-    everywhere = [DeleteRecords(TopicIdPartition(KEPT, part), -1) for part in range(6)]
+    everywhere = [ops.DeleteRecords(TopicIdPartition(KEPT, part), -1) for part in range(6)]
     step("delete everything", lambda life: life.delete_records(everywhere))
     for number in range(3):
         step(f"clean at last, {number}", lambda life: life.clean(), 61.0)

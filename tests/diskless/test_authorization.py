@@ -19,23 +19,7 @@ from hypothesis import strategies as st
 from diskless.api.access import NOTHING_REFUSED, Access, allowed_rows
 from diskless.authorization import AclOperation, AllowEverything, ResourceType
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
-from diskless.groups.requests import (
-    AssignedTopic,
-    CommitOffsets,
-    ConsumerGroupMember,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    FetchedOffset,
-    FetchedOffsets,
-    FetchOffsets,
-    JoinedGroup,
-    JoinGroup,
-    ListedGroup,
-    SyncedGroup,
-    SyncGroup,
-)
+from diskless.groups import requests
 from diskless.loop.long_work import Steps
 from diskless.ports import BrokerEndpoint, ClientInfo, FetchPartition, FetchResult
 from tests.support.kafka_fakes import Broker, FakeGroups, running_broker
@@ -95,11 +79,11 @@ class ServingGroups(FakeGroups):
     def __init__(self) -> None:
         super().__init__(BrokerEndpoint(0, "127.0.0.1", 1))
 
-    async def join(self, request: JoinGroup, client: ClientInfo) -> JoinedGroup:
-        return JoinedGroup(member_id="m", protocol_type="", protocol_name="")
+    async def join(self, request: requests.JoinGroup, client: ClientInfo) -> requests.JoinedGroup:
+        return requests.JoinedGroup(member_id="m", protocol_type="", protocol_name="")
 
-    async def sync(self, request: SyncGroup) -> SyncedGroup:
-        return SyncedGroup()
+    async def sync(self, request: requests.SyncGroup) -> requests.SyncedGroup:
+        return requests.SyncedGroup()
 
     def heartbeat(self, request: Any) -> DisklessError | None:
         return None
@@ -109,43 +93,50 @@ class ServingGroups(FakeGroups):
     ) -> DisklessError | Sequence[DisklessError | None]:
         return [None] * len(members)
 
-    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
+    async def commit_offsets(
+        self, request: requests.CommitOffsets
+    ) -> Sequence[DisklessError | None]:
         return [None] * len(request.offsets)
 
-    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
+    async def fetch_offsets(self, request: requests.FetchOffsets) -> requests.FetchedOffsets:
         wanted = request.partitions or [("closed", 0), ("open", 0)]
-        return FetchedOffsets(offsets=[FetchedOffset(*partition, 5) for partition in wanted])
+        return requests.FetchedOffsets(
+            offsets=[requests.FetchedOffset(*partition, 5) for partition in wanted]
+        )
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> DisklessError | Sequence[DisklessError | None]:
         return [None] * len(partitions)
 
-    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
+    def match_patterns(self, request: requests.ConsumerHeartbeat) -> Steps[object]:
         yield from ()
         return None
 
     async def consumer_heartbeat(
-        self, request: ConsumerHeartbeat, client: ClientInfo
-    ) -> ConsumerHeartbeatAnswer:
-        return ConsumerHeartbeatAnswer(member_id="m", member_epoch=1)
+        self, request: requests.ConsumerHeartbeat, client: ClientInfo
+    ) -> requests.ConsumerHeartbeatAnswer:
+        return requests.ConsumerHeartbeatAnswer(member_id="m", member_epoch=1)
 
-    async def describe(self, group_id: str) -> DescribedGroup:
-        return DescribedGroup(group_id, state="Stable")
+    async def describe(self, group_id: str) -> requests.DescribedGroup:
+        return requests.DescribedGroup(group_id, state="Stable")
 
-    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+    async def describe_consumer(self, group_id: str) -> requests.DescribedConsumerGroup:
         topic = "closed" if group_id == "reads-closed" else "open"
-        assigned = [AssignedTopic(UUID(int=1), topic, [0])]
-        member = ConsumerGroupMember(
+        assigned = [requests.AssignedTopic(UUID(int=1), topic, [0])]
+        member = requests.ConsumerGroupMember(
             "m", None, None, 1, "c", "h", [topic], None, assigned, assigned, False
         )
-        return DescribedConsumerGroup(group_id, state="Stable", members=[member])
+        return requests.DescribedConsumerGroup(group_id, state="Stable", members=[member])
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
+    ) -> Steps[DisklessError | Sequence[requests.ListedGroup]]:
         yield
-        return [ListedGroup(name, "consumer", "Stable", "classic") for name in ("closed", "open")]
+        return [
+            requests.ListedGroup(name, "consumer", "Stable", "classic")
+            for name in ("closed", "open")
+        ]
 
     async def delete_group(self, group_id: str) -> DisklessError | None:
         return None

@@ -14,55 +14,13 @@ import pytest
 from diskless.storage.data_directory import DataDirectory
 from metadata.log.local_log import LOG_DIRECTORY
 from metadata.log.log_object import log_key
-from metadata.records.control import (
-    BrokerRegisteredRecord,
-    BrokerUnregisteredRecord,
-    ClientQuotasRecord,
-    FileHandedOverRecord,
-    FilesTombstonedRecord,
-    LeaderChangeRecord,
-    NoOpRecord,
-    PartitionsAssignedRecord,
-    ProducersExpiredRecord,
-    RowsSweptRecord,
-)
-from metadata.records.groups import (
-    CommittedOffset,
-    GroupDeletedRecord,
-    GroupStoredRecord,
-    OffsetsCommittedRecord,
-    OffsetsDeletedRecord,
-)
-from metadata.records.records import (
-    RECORD_TYPES,
-    CommittedBatch,
-    FileCommittedRecord,
-    FilesDeletedRecord,
-    MetadataRecord,
-    PartitionCreatedRecord,
-    ProducerIdsAllocatedRecord,
-    RecordsDeletedRecord,
-    RefusedBatch,
-    SegmentCommittedRecord,
-    SegmentPlannedRecord,
-    TopicConfigsRecord,
-    TopicDeletedRecord,
-    encode_record,
-)
+from metadata.records import control, records
+from metadata.records import groups as group_records
 from metadata.rules.segments import segment_key
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
 from metadata.state.state import STATE_FILE
+from wal.chunks import object_notes
 from wal.chunks.kept_notes import HEAD_BYTES, KeptNotes, encode_kept_notes, notes_key
-from wal.chunks.object_notes import (
-    DUPLICATE,
-    GIVEN_UP,
-    CommitNote,
-    Floor,
-    NotedRun,
-    ObjectNotes,
-    TopicFacts,
-    encode_notes,
-)
 from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.ulid import encode_ulid, mint_ulid, wal_object_key
@@ -320,7 +278,7 @@ def read_as_told(title: str, data: bytes) -> dict[str, Any]:
 TOPIC: Final = UUID(int=0x1234 << 64 | 7)
 PLACE: Final = TopicIdPartition(TOPIC, 3)
 
-FILE_COMMITTED: Final = FileCommittedRecord(
+FILE_COMMITTED: Final = records.FileCommittedRecord(
     object_key=ObjectKey("wal/00/X"),
     object_format=1,
     file_size=2,
@@ -328,20 +286,20 @@ FILE_COMMITTED: Final = FileCommittedRecord(
     owner_ids=(5, 6),
     committed_at_ms=7,
     batches=(
-        CommittedBatch(
+        records.CommittedBatch(
             PLACE, 1, 2, ByteOffset(8), 9, Offset(10), Offset(11), 12, 13, 1, 14, 15, 16, 17
         ),
     ),
-    refused=(RefusedBatch(0, 45, 18, 19, 20),),
+    refused=(records.RefusedBatch(0, 45, 18, 19, 20),),
     request_digest=bytes(range(16)),
 )
 
-RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
+RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "100 PartitionCreated": (
-        PartitionCreatedRecord(topic_id=TOPIC, name="flights", partition=3),
+        records.PartitionCreatedRecord(topic_id=TOPIC, name="flights", partition=3),
         {"TopicId": TOPIC, "Name": "flights", "PartitionIndex": 3},
     ),
-    "101 TopicDeleted": (TopicDeletedRecord(topic_id=TOPIC), {"TopicId": TOPIC}),
+    "101 TopicDeleted": (records.TopicDeletedRecord(topic_id=TOPIC), {"TopicId": TOPIC}),
     "102 FileCommitted, version 1": (
         FILE_COMMITTED,
         {
@@ -378,22 +336,22 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
         },
     ),
     "103 RecordsDeleted": (
-        RecordsDeletedRecord(partition=PLACE, new_log_start_offset=9),
+        records.RecordsDeletedRecord(partition=PLACE, new_log_start_offset=9),
         {"TopicId": TOPIC, "PartitionIndex": 3, "NewLogStartOffset": 9},
     ),
     "1000 TopicConfigs": (
-        TopicConfigsRecord(topic_id=TOPIC, configs={"b": "2", "a": "1"}),
+        records.TopicConfigsRecord(topic_id=TOPIC, configs={"b": "2", "a": "1"}),
         {
             "TopicId": TOPIC,
             "Configs": [{"Name": "a", "Value": "1"}, {"Name": "b", "Value": "2"}],
         },
     ),
     "1001 ProducerIdsAllocated": (
-        ProducerIdsAllocatedRecord(next_producer_id=1000),
+        records.ProducerIdsAllocatedRecord(next_producer_id=1000),
         {"NextProducerId": 1000},
     ),
     "1002 SegmentPlanned": (
-        SegmentPlannedRecord(
+        records.SegmentPlannedRecord(
             partition=PLACE,
             base_offset=1,
             last_offset=2,
@@ -410,7 +368,7 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
         },
     ),
     "1003 SegmentCommitted": (
-        SegmentCommittedRecord(
+        records.SegmentCommittedRecord(
             partition=PLACE,
             base_offset=1,
             last_offset=2,
@@ -433,42 +391,46 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
         },
     ),
     "1004 FilesDeleted": (
-        FilesDeletedRecord(object_keys=(ObjectKey("a"), ObjectKey("b"))),
+        records.FilesDeletedRecord(object_keys=(ObjectKey("a"), ObjectKey("b"))),
         {"ObjectKeys": ["a", "b"]},
     ),
     "1005 LeaderChange": (
-        LeaderChangeRecord(leader_epoch=1, broker_id=2, host="h", port=3, incarnation=TOPIC),
+        control.LeaderChangeRecord(
+            leader_epoch=1, broker_id=2, host="h", port=3, incarnation=TOPIC
+        ),
         {"LeaderEpoch": 1, "BrokerId": 2, "Host": "h", "Port": 3, "Incarnation": TOPIC},
     ),
     "1006 PartitionsAssigned": (
-        PartitionsAssignedRecord(
+        control.PartitionsAssignedRecord(
             topic_id=TOPIC, name="flights", first_partition=1, coordinators=(2, 3)
         ),
         {"TopicId": TOPIC, "Name": "flights", "FirstPartition": 1, "Coordinators": [2, 3]},
     ),
     "1007 FileHandedOver": (
-        FileHandedOverRecord(
+        control.FileHandedOverRecord(
             object_key=ObjectKey("a"), object_format=1, file_size=2, owner_ids=(3, 4)
         ),
         {"ObjectKey": "a", "ObjectFormat": 1, "FileSize": 2, "OwnerIds": [3, 4]},
     ),
     "1008 FilesTombstoned": (
-        FilesTombstonedRecord(object_keys=(ObjectKey("a"), ObjectKey("b"))),
+        control.FilesTombstonedRecord(object_keys=(ObjectKey("a"), ObjectKey("b"))),
         {"ObjectKeys": ["a", "b"]},
     ),
     "1009 ProducersExpired": (
-        ProducersExpiredRecord(before_ms=1, limit=2),
+        control.ProducersExpiredRecord(before_ms=1, limit=2),
         {"BeforeMs": 1, "Limit": 2},
     ),
-    "1010 NoOp": (NoOpRecord(leader_epoch=1), {"LeaderEpoch": 1}),
+    "1010 NoOp": (control.NoOpRecord(leader_epoch=1), {"LeaderEpoch": 1}),
     "1011 BrokerRegistered": (
-        BrokerRegisteredRecord(broker_id=1, host="h", port=2, rack="r", incarnation=TOPIC),
+        control.BrokerRegisteredRecord(broker_id=1, host="h", port=2, rack="r", incarnation=TOPIC),
         {"BrokerId": 1, "Host": "h", "Port": 2, "Rack": "r", "Incarnation": TOPIC},
     ),
-    "1012 BrokerUnregistered": (BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),
-    "1013 RowsSwept": (RowsSweptRecord(limit=1), {"Limit": 1}),
+    "1012 BrokerUnregistered": (control.BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),
+    "1013 RowsSwept": (control.RowsSweptRecord(limit=1), {"Limit": 1}),
     "1014 ClientQuotas": (
-        ClientQuotasRecord(entity=(("client-id", "c"), ("user", None)), quotas={"b": 2.5, "a": 1}),
+        control.ClientQuotasRecord(
+            entity=(("client-id", "c"), ("user", None)), quotas={"b": 2.5, "a": 1}
+        ),
         {
             "Entity": [
                 {"Type": "client-id", "IsDefault": 0, "Name": "c"},
@@ -478,10 +440,10 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
         },
     ),
     "1020 OffsetsCommitted": (
-        OffsetsCommittedRecord(
+        group_records.OffsetsCommittedRecord(
             group_id="g",
             offsets=[
-                CommittedOffset(
+                group_records.CommittedOffset(
                     partition=PLACE,
                     offset=1,
                     commit_ms=2,
@@ -507,7 +469,7 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
         },
     ),
     "1021 OffsetsDeleted": (
-        OffsetsDeletedRecord(group_id="g", partitions=[PLACE], committed_until_ms=2),
+        group_records.OffsetsDeletedRecord(group_id="g", partitions=[PLACE], committed_until_ms=2),
         {
             "GroupId": "g",
             "CommittedUntil": 2,
@@ -515,17 +477,17 @@ RECORDS: Final[dict[str, tuple[MetadataRecord, dict[str, Any]]]] = {
         },
     ),
     "1022 GroupStored": (
-        GroupStoredRecord(group_id="g", kind=2, state=b"\xff", updated_ms=3),
+        group_records.GroupStoredRecord(group_id="g", kind=2, state=b"\xff", updated_ms=3),
         {"GroupId": "g", "Kind": 2, "UpdatedAt": 3, "State": b"\xff"},
     ),
-    "1023 GroupDeleted": (GroupDeletedRecord(group_id="g"), {"GroupId": "g"}),
+    "1023 GroupDeleted": (group_records.GroupDeletedRecord(group_id="g"), {"GroupId": "g"}),
 }
 
 
 @pytest.mark.parametrize("title", RECORDS)
 def test_a_metadata_record_reads_back_by_the_page_alone(title: str) -> None:
     record, expected = RECORDS[title]
-    frame = FieldReader(encode_record(record), title)
+    frame = FieldReader(records.encode_record(record), title)
     version = int(title.endswith(", version 1"))
     assert [frame.uvarint() for _ in range(3)] == [1, int(title.split()[0]), version]
     assert type(record).__name__ == title.split()[1].rstrip(",") + "Record"
@@ -534,8 +496,11 @@ def test_a_metadata_record_reads_back_by_the_page_alone(title: str) -> None:
 
 def test_the_page_has_every_metadata_record() -> None:
     kinds = {type(record) for record, _ in RECORDS.values()}
-    assert kinds == set(RECORD_TYPES.values())
-    titles = {f"{key} {kind.__name__.removesuffix('Record')}" for key, kind in RECORD_TYPES.items()}
+    assert kinds == set(records.RECORD_TYPES.values())
+    titles = {
+        f"{key} {kind.__name__.removesuffix('Record')}"
+        for key, kind in records.RECORD_TYPES.items()
+    }
     assert titles == {title.split(",")[0] for title in RECORDS}
     assert set(RECORDS) <= set(LAYOUTS)
 
@@ -544,27 +509,31 @@ def test_every_layout_of_the_page_is_checked() -> None:
     assert set(LAYOUTS) == set(RECORDS)
 
 
-NOTES: Final = ObjectNotes(
-    topics={TOPIC: TopicFacts("flights", 6, (("retention.ms", "60000"),))},
+NOTES: Final = object_notes.ObjectNotes(
+    topics={TOPIC: object_notes.TopicFacts("flights", 6, (("retention.ms", "60000"),))},
     commits=(
-        CommitNote(encode_ulid(5), [NotedRun(10, 1_700_000_000_000, 4)], {1: DUPLICATE}),
-        CommitNote(encode_ulid(6), outcome=GIVEN_UP),
+        object_notes.CommitNote(
+            encode_ulid(5),
+            [object_notes.NotedRun(10, 1_700_000_000_000, 4)],
+            {1: object_notes.DUPLICATE},
+        ),
+        object_notes.CommitNote(encode_ulid(6), outcome=object_notes.GIVEN_UP),
     ),
-    floors=(Floor(20, 4), None),
+    floors=(object_notes.Floor(20, 4), None),
 )
 
 
 KEPT_NOTES: Final = KeptNotes(
-    topics={TOPIC: TopicFacts("flights", 6)},
+    topics={TOPIC: object_notes.TopicFacts("flights", 6)},
     commits=NOTES.commits[1:],
-    floors={TopicIdPartition(TOPIC, 3): Floor(20, 20)},
+    floors={TopicIdPartition(TOPIC, 3): object_notes.Floor(20, 20)},
 )
 
 
 @pytest.mark.parametrize(
     ("title", "written"),
     [
-        ("notes", encode_notes(NOTES)),
+        ("notes", object_notes.encode_notes(NOTES)),
         ("kept notes", encode_kept_notes(KEPT_NOTES)[HEAD_BYTES:]),
     ],
 )

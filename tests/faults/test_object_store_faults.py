@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.broker_process import BrokerProcess
+from tests.support import stock_clients as clients
 from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.faulty_store import StoreFaults
 from tests.support.live_broker import LiveBroker, until
@@ -25,15 +26,6 @@ from tests.support.numbered_records import (
     everything,
 )
 from tests.support.rolled import roll_everything
-from tests.support.stock_clients import (
-    QUIET,
-    TIMEOUT_S,
-    ConfluentKafka,
-    Record,
-    confluent_consumer,
-    confluent_producer,
-    value_of,
-)
 from wal.errors import ObjectStoreUnavailable
 
 SETTINGS = {
@@ -170,7 +162,7 @@ def test_memory_stays_capped_while_producers_push_against_a_store_that_is_gone(
         producer.send(300)
         producer.flush()
         # It has as many requests under way as the broker takes; an idempotent one has five.
-        pushing = confluent_producer(
+        pushing = clients.confluent_producer(
             broker.bootstrap, batch_num_messages=1_000, queue_buffering_max_kbytes=200_000
         )
         process = psutil.Process(broker.pid)
@@ -203,7 +195,7 @@ def test_memory_stays_capped_while_producers_push_against_a_store_that_is_gone(
         objects.unlink()
         (tmp_path / "away").rename(objects)
         producer.flush()
-        assert pushing.flush(TIMEOUT_S) == 0
+        assert pushing.flush(clients.TIMEOUT_S) == 0
         assert not lost
         assert_each_once(broker.bootstrap, producer)
         broker.stop()
@@ -259,7 +251,7 @@ def only_in_the_store(broker: LiveBroker) -> None:
 
 def first_error(consumer: Consumer) -> KafkaError:
     """The next thing that comes, which must be an error."""
-    message = consumer.poll(TIMEOUT_S)
+    message = consumer.poll(clients.TIMEOUT_S)
     assert message is not None
     error = message.error()
     assert error is not None, f"offset {message.offset()} came"
@@ -287,13 +279,13 @@ def test_a_store_that_cannot_be_read_delays_consumers_and_loses_nothing(
 
 def three_partitions(broker: LiveBroker) -> None:
     """One batch in each partition, all in one WAL object or three, and nothing cached."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(TIMEOUT_S)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=clients.QUIET)
+    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(clients.TIMEOUT_S)
     for partition in range(PARTITIONS):
         values = [b"%d-%d" % (partition, number) * 20 for number in range(5)]
         for value in values:
-            ConfluentKafka().produce(
-                broker.bootstrap, "t", [Record(value=value)], partition=partition
+            clients.ConfluentKafka().produce(
+                broker.bootstrap, "t", [clients.Record(value=value)], partition=partition
             )
 
 
@@ -310,7 +302,7 @@ def flip_where_it_is(directory: Path, find: bytes) -> None:
 
 
 def read_values(bootstrap: str, partition: int, count: int) -> list[bytes]:
-    read = ConfluentKafka().read(bootstrap, "t", count, partition=partition)
+    read = clients.ConfluentKafka().read(bootstrap, "t", count, partition=partition)
     return [record.value or b"" for _, record in read]
 
 
@@ -326,13 +318,13 @@ def test_a_flipped_bit_in_a_wal_object_is_an_error_of_its_partition_only(
     only_in_the_store(broker)
     # What lies before it comes, then the error, and never a wrong byte.
     assert read_values(broker.bootstrap, 1, 3) == expected(1)[:3]
-    with closing(confluent_consumer(broker.bootstrap)) as consumer:
+    with closing(clients.confluent_consumer(broker.bootstrap)) as consumer:
         consumer.assign([TopicPartition("t", 1, 3)])
         assert first_error(consumer).name() in ("BAD_MSG", "_BAD_MSG", "INVALID_MSG")
     # What lies behind it is there for who asks for it, and so are the others.
-    assert ConfluentKafka().read(broker.bootstrap, "t", 1, partition=1, offset=4)[0].record == (
-        Record(value=expected(1)[4])
-    )
+    assert clients.ConfluentKafka().read(broker.bootstrap, "t", 1, partition=1, offset=4)[
+        0
+    ].record == (clients.Record(value=expected(1)[4]))
     assert read_values(broker.bootstrap, 0, 5) == expected(0)
     assert read_values(broker.bootstrap, 2, 5) == expected(2)
 
@@ -359,16 +351,16 @@ def test_a_flipped_bit_in_a_segment_is_an_error_and_never_wrong_bytes(tmp_path: 
     for position in range(4, len(whole), len(whole) // 12):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 8]) + whole[position + 1 :])
         with LiveBroker(tmp_path / "data", settings) as broker:
-            with closing(confluent_consumer(broker.bootstrap)) as consumer:
+            with closing(clients.confluent_consumer(broker.bootstrap)) as consumer:
                 consumer.assign([TopicPartition("t", 1, 0)])
                 found: list[bytes] = []
                 while len(found) < 5:
-                    message = consumer.poll(TIMEOUT_S)
+                    message = consumer.poll(clients.TIMEOUT_S)
                     assert message is not None
                     if message.error() is not None:
                         harmed += 1
                         break
-                    found.append(value_of(message))
+                    found.append(clients.value_of(message))
             assert found == expected(1)[: len(found)], f"byte {position}"
             assert read_values(broker.bootstrap, 0, 5) == expected(0)
     assert harmed > 3, "the flips met nothing that matters"

@@ -14,28 +14,14 @@ from typing import Any, Final
 
 import pytest
 
+from metadata import operations as ops
 from metadata.coordinator.coordinator import PartitionCoordinator
-from metadata.operations import (
-    BatchCommit,
-    CommitFile,
-    CreateTopic,
-    FindBatches,
-    ListOffsets,
-    TopicDescription,
-    WalExtent,
-)
 from tests.support.contender import DEADLINE_S, LEASE_MS, Contender, until
 from tests.support.coordinator_bench import batch
 from tests.support.faulty_s3 import Fault, FaultyS3
+from wal import errors
 from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, TopicIdPartition
-from wal.errors import (
-    CommitFailed,
-    CommitOutcomeUnknown,
-    DisklessError,
-    NotCoordinator,
-    StorageFailed,
-)
 from wal.stores.s3_settings import S3Settings
 from wal.stores.s3_store import S3Store
 from wal.ulid import mint_ulid, wal_object_key
@@ -104,30 +90,30 @@ class Duel:
                 await asyncio.sleep(0.005)
 
     async def create(self, coordinator: PartitionCoordinator) -> None:
-        (topic,) = await coordinator.create_topics([CreateTopic(name="t", partition_count=1)])
-        assert isinstance(topic, TopicDescription)
+        (topic,) = await coordinator.create_topics([ops.CreateTopic(name="t", partition_count=1)])
+        assert isinstance(topic, ops.TopicDescription)
         self.partition = TopicIdPartition(topic.topic_id, 0)
 
-    def file(self) -> CommitFile:
-        return CommitFile(
+    def file(self) -> ops.CommitFile:
+        return ops.CommitFile(
             object_key=wal_object_key(mint_ulid(self.clock, self._rng)),
             file_size_bytes=200,
             uploader_broker_id=9,
             batches=[batch(self.partition)._replace(byte_offset=ByteOffset(16))],
         )
 
-    async def commit(self, coordinator: PartitionCoordinator, file: CommitFile) -> object:
+    async def commit(self, coordinator: PartitionCoordinator, file: ops.CommitFile) -> object:
         """Its one answer or its error, which is taken down."""
         try:
             (answer,) = await coordinator.commit_file(file)
-        except CommitOutcomeUnknown as error:
+        except errors.CommitOutcomeUnknown as error:
             return error
-        except DisklessError as error:
+        except errors.DisklessError as error:
             self.refused.add(file.object_key)
             return error
         if answer.error is None:
             self.acknowledged[file.object_key] = answer.base_offset
-        elif not isinstance(answer.error, CommitOutcomeUnknown):
+        elif not isinstance(answer.error, errors.CommitOutcomeUnknown):
             self.refused.add(file.object_key)
         return answer
 
@@ -142,10 +128,10 @@ class Duel:
     async def stored(self, coordinator: PartitionCoordinator) -> list[tuple[ObjectKey, int]]:
         """(object key, base offset) of all that is committed, in offset order."""
         (found,) = await coordinator.replica.find_batches(
-            [FindBatches(self.partition, 0, 1 << 20)], max_bytes=1 << 20
+            [ops.FindBatches(self.partition, 0, 1 << 20)], max_bytes=1 << 20
         )
         assert found.error is None
-        extents = [extent for extent in found.extents if isinstance(extent, WalExtent)]
+        extents = [extent for extent in found.extents if isinstance(extent, ops.WalExtent)]
         assert len(extents) == found.high_watermark
         return [(extent.object_key, extent.base_offset) for extent in extents]
 
@@ -212,26 +198,28 @@ async def test_the_old_leader_acknowledges_nothing_when_it_wakes(
             late = asyncio.create_task(duel.commit(coordinator, file))
             await until(lambda: any(w.kind == "put" for w in old.steps.waiting), "it is under way")
             await duel.leader(new)
-            asked = [ListOffsets(duel.partition, -1)]
+            asked = [ops.ListOffsets(duel.partition, -1)]
             stale = asyncio.create_task(coordinator.list_offsets(asked))
             await duel.commit_many(new)
             before = dict(duel.acknowledged)
 
             old.go_on()
             answer = await late
-            assert isinstance(answer, NotCoordinator | CommitFailed | CommitOutcomeUnknown), answer
-            with pytest.raises((NotCoordinator, StorageFailed)):
+            assert isinstance(
+                answer, errors.NotCoordinator | errors.CommitFailed | errors.CommitOutcomeUnknown
+            ), answer
+            with pytest.raises((errors.NotCoordinator, errors.StorageFailed)):
                 await stale
-            with pytest.raises(NotCoordinator):
+            with pytest.raises(errors.NotCoordinator):
                 await coordinator.list_offsets(asked)
-            with pytest.raises(NotCoordinator):
+            with pytest.raises(errors.NotCoordinator):
                 await coordinator.commit_file(duel.file())
             assert duel.acknowledged == before
 
             assert duel.hits >= COMMITS / 5, "the lines were as bad as they were meant to be"
             duel.calm()
             leading = await duel.leader(old, new)
-            assert isinstance((await leading.commit_file(duel.file()))[0], BatchCommit)
+            assert isinstance((await leading.commit_file(duel.file()))[0], ops.BatchCommit)
             leader, follower = (new, old) if new.partition.coordinator is not None else (old, new)
             await follower.following(leader)
             assert follower.replica.state_hash == leader.replica.state_hash

@@ -17,20 +17,11 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import TopicPartition
 
+from tests.support import stock_clients as clients
 from tests.support.java_client import JavaKafka
 from tests.support.kafkajs import KafkaJs, grouped
 from tests.support.kcat import Kcat
 from tests.support.live_broker import LiveBroker
-from tests.support.stock_clients import (
-    TIMEOUT_S,
-    KafkaConsumer,
-    PythonTopicPartition,
-    Record,
-    StoredRecord,
-    broker_api_versions,
-    confluent_consumer,
-    stored,
-)
 
 __all__ = [
     "CONSUMER_GROUP_HEARTBEAT",
@@ -43,7 +34,7 @@ __all__ = [
 ]
 
 Counts = Mapping[str, int]
-Found = dict[str, list[StoredRecord]]
+Found = dict[str, list[clients.StoredRecord]]
 
 OWN: Final = "own"
 RELEASES: Final = {"0.11": (0, 11), "2.1": (2, 1), "2.8": (2, 8), OWN: None}
@@ -61,7 +52,7 @@ def as_old_as(broker: LiveBroker, release: str) -> Iterator[None]:
     registry = broker.broker.server._shared.apis
     served = registry._apis
     if number is not None:
-        known = broker_api_versions(number)
+        known = clients.broker_api_versions(number)
         registry._apis = {
             # ApiVersions itself stays as it is: it answers any version, and must be readable.
             key: (
@@ -95,7 +86,7 @@ class Reader:
     """"assign" for none, else that of the group."""
     read_all: Callable[[str, Counts], Found]
     """(bootstrap, how many records of partition 0 of which topics)"""
-    shows: Callable[[Record], Record] = lambda record: record
+    shows: Callable[[clients.Record], clients.Record] = lambda record: record
     """What the client's interface tells of a record."""
 
 
@@ -148,9 +139,9 @@ class _Collected:
     def __init__(self, counts: Counts) -> None:
         self.found: Found = {topic: [] for topic in counts}
         self._missing = sum(counts.values())
-        self._ends_at = time.monotonic() + TIMEOUT_S
+        self._ends_at = time.monotonic() + clients.TIMEOUT_S
 
-    def add(self, topic: str, record: StoredRecord) -> None:
+    def add(self, topic: str, record: clients.StoredRecord) -> None:
         self.found[topic].append(record)
         self._missing -= 1
 
@@ -163,7 +154,7 @@ class _Collected:
 def _confluent(protocol: str) -> Callable[[str, Counts], Found]:
     def read_all(bootstrap: str, counts: Counts) -> Found:
         settings: dict[str, Any] = {} if protocol == "assign" else {"group.protocol": protocol}
-        consumer = confluent_consumer(
+        consumer = clients.confluent_consumer(
             bootstrap,
             **{"group.id": _group("confluent"), "auto.offset.reset": "earliest", **settings},
         )
@@ -175,7 +166,7 @@ def _confluent(protocol: str) -> Callable[[str, Counts], Found]:
                 consumer.subscribe(list(counts))
             while not collected.is_whole():
                 for message in consumer.consume(1_000, timeout=0.1):
-                    record = stored(message)
+                    record = clients.stored(message)
                     collected.add(str(message.topic()), record)
         return collected.found
 
@@ -184,7 +175,7 @@ def _confluent(protocol: str) -> Callable[[str, Counts], Found]:
 
 def _kafka_python(protocol: str) -> Callable[[str, Counts], Found]:
     def read_all(bootstrap: str, counts: Counts) -> Found:
-        consumer = KafkaConsumer(
+        consumer = clients.KafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=None if protocol == "assign" else _group("kafka-python"),
             auto_offset_reset="earliest",
@@ -193,7 +184,7 @@ def _kafka_python(protocol: str) -> Callable[[str, Counts], Found]:
         collected = _Collected(counts)
         try:
             if protocol == "assign":
-                consumer.assign([PythonTopicPartition(topic, 0) for topic in counts])
+                consumer.assign([clients.PythonTopicPartition(topic, 0) for topic in counts])
             else:
                 consumer.subscribe(list(counts))
             while not collected.is_whole():
@@ -240,9 +231,10 @@ def _java(client: JavaKafka, protocol: str) -> Callable[[str, Counts], Found]:
     return read_all
 
 
-def _of_python(message: Any) -> StoredRecord:
+def _of_python(message: Any) -> clients.StoredRecord:
     """A record of kafka-python or aiokafka, which name the fields alike."""
     headers: Sequence[tuple[str, bytes | None]] = message.headers
-    return StoredRecord(
-        message.offset, Record(message.key, message.value, tuple(headers), message.timestamp)
+    return clients.StoredRecord(
+        message.offset,
+        clients.Record(message.key, message.value, tuple(headers), message.timestamp),
     )

@@ -33,27 +33,13 @@ from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer, bind_listener
 from diskless.server.server_settings import ServerSettings
+from metadata import operations as ops
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.local_client import LocalClient
 from metadata.clients.wire_client import WireClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    CATALOGUE,
-    LATEST_TIMESTAMP,
-    BatchCommit,
-    CommitFile,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    FindBatches,
-    FoundBatches,
-    ListOffsets,
-    RolledSegment,
-    SegmentPlan,
-    TopicDescription,
-)
 from metadata.replica.replica import Replica
 from metadata.replica.snapshots import SnapshotStore
 from metadata.retention_settings import RetentionSettings
@@ -145,7 +131,7 @@ class BrokerLife:
                 settings=bench.settings,
                 coordinator_id=index,
                 snapshots=bench.snapshots(index),
-                catalogue=self.partitions[CATALOGUE].replica if self.partitions else None,
+                catalogue=self.partitions[ops.CATALOGUE].replica if self.partitions else None,
                 sleep=sleep_a_little,
             ),
             await bench.medium.open(index, self.steps),
@@ -378,19 +364,19 @@ class ConformanceBench:
 
     async def topic(
         self, partitions: int = 1, *, name: str | None = None, **configs: str
-    ) -> TopicDescription:
+    ) -> ops.TopicDescription:
         """A new topic; config names have `_` for `.`."""
         self._names += 1
         (created,) = await self.client.create_topics(
             [
-                CreateTopic(
+                ops.CreateTopic(
                     name=name or f"topic-{self._names}",
                     partition_count=partitions,
                     configs={key.replace("_", "."): value for key, value in configs.items()},
                 )
             ]
         )
-        assert isinstance(created, TopicDescription), created
+        assert isinstance(created, ops.TopicDescription), created
         return created
 
     async def partitions(self, count: int, **configs: str) -> list[TopicIdPartition]:
@@ -407,7 +393,7 @@ class ConformanceBench:
     def key(self) -> ObjectKey:
         return wal_object_key(mint_ulid(self.clock, self.rng))
 
-    def file(self, *batches: BatchExtent, key: ObjectKey | None = None) -> CommitFile:
+    def file(self, *batches: BatchExtent, key: ObjectKey | None = None) -> ops.CommitFile:
         """A commit request of `batches` back to back, owned by all that have a share in it."""
         placed = []
         position = HEADER_BYTES
@@ -415,8 +401,8 @@ class ConformanceBench:
             placed.append(batch._replace(byte_offset=ByteOffset(position)))
             position += batch.length_bytes
         key = key or self.key()
-        owners = {self.coordinator_of(batch.partition) for batch in batches} or {CATALOGUE}
-        return CommitFile(
+        owners = {self.coordinator_of(batch.partition) for batch in batches} or {ops.CATALOGUE}
+        return ops.CommitFile(
             object_key=key,
             file_size_bytes=position + 64,
             uploader_broker_id=7,
@@ -424,17 +410,17 @@ class ConformanceBench:
             owner_ids=permuted_owners(key, owners),
         )
 
-    async def commit(self, *batches: BatchExtent) -> Sequence[BatchCommit]:
+    async def commit(self, *batches: BatchExtent) -> Sequence[ops.BatchCommit]:
         return await self.client.commit_file(self.file(*batches))
 
-    async def commit_good(self, *batches: BatchExtent) -> CommitFile:
+    async def commit_good(self, *batches: BatchExtent) -> ops.CommitFile:
         """Commit what is taken as it is; returns the request."""
         request = self.file(*batches)
         answers = await self.client.commit_file(request)
         assert all(answer.error is None and not answer.is_duplicate for answer in answers), answers
         return request
 
-    async def whole_refusal(self, request: CommitFile) -> DisklessError | None:
+    async def whole_refusal(self, request: ops.CommitFile) -> DisklessError | None:
         """Why nothing of `request` is committed: what is raised, or what all entries say.
 
         With several coordinators each refuses its share.
@@ -451,7 +437,7 @@ class ConformanceBench:
         partition: TopicIdPartition,
         *batches: Sequence[int],
         timestamp_type: int = CREATE_TIME,
-    ) -> CommitFile:
+    ) -> ops.CommitFile:
         """Store and commit an object of RecordBatches, each given by its records' timestamps."""
         encoded = [build_batch([Row(timestamp) for timestamp in rows]) for rows in batches]
         request = self.file(
@@ -483,15 +469,15 @@ class ConformanceBench:
 
     async def find(
         self, partition: TopicIdPartition, offset: int, *, max_bytes: int = 1 << 20
-    ) -> FoundBatches:
+    ) -> ops.FoundBatches:
         (found,) = await self.find_all(
-            [FindBatches(partition, offset, max_bytes)], max_bytes=1 << 30
+            [ops.FindBatches(partition, offset, max_bytes)], max_bytes=1 << 30
         )
         return found
 
     async def find_all(
-        self, requests: Sequence[FindBatches], *, max_bytes: int, **limits: Any
-    ) -> Sequence[FoundBatches]:
+        self, requests: Sequence[ops.FindBatches], *, max_bytes: int, **limits: Any
+    ) -> Sequence[ops.FoundBatches]:
         found = await self.client.find_batches(requests, max_bytes=max_bytes, **limits)
         assert len(found) == len(requests)
         return found
@@ -509,11 +495,11 @@ class ConformanceBench:
         return result.offset, result.timestamp_ms
 
     async def listed(self, partition: TopicIdPartition, timestamp: int) -> ListOffsetsResult:
-        (listed,) = await self.client.list_offsets([ListOffsets(partition, timestamp)])
+        (listed,) = await self.client.list_offsets([ops.ListOffsets(partition, timestamp)])
         return await self.search.exact(timestamp, listed)
 
     async def high_watermark(self, partition: TopicIdPartition) -> int:
-        return (await self.offset(partition, LATEST_TIMESTAMP))[0]
+        return (await self.offset(partition, ops.LATEST_TIMESTAMP))[0]
 
     def live_bytes(self, partition: TopicIdPartition) -> int:
         """As its coordinator has it for retention."""
@@ -522,8 +508,8 @@ class ConformanceBench:
 
     # -- deleting
 
-    async def delete_records(self, partition: TopicIdPartition, offset: int) -> DeletedRecords:
-        (answer,) = await self.client.delete_records([DeleteRecords(partition, offset)])
+    async def delete_records(self, partition: TopicIdPartition, offset: int) -> ops.DeletedRecords:
+        (answer,) = await self.client.delete_records([ops.DeleteRecords(partition, offset)])
         return answer
 
     async def retain(self, *, step_rows_max: int = 500) -> None:
@@ -591,19 +577,19 @@ class ConformanceBench:
 
     # -- segments
 
-    async def plan(self, partition: TopicIdPartition) -> list[SegmentPlan]:
+    async def plan(self, partition: TopicIdPartition) -> list[ops.SegmentPlan]:
         """Plans for everything in `partition` that is not in a segment yet."""
         plans = await self.client.plan_segments(include_partial=True)
         return [plan for plan in plans if plan.partition == partition]
 
-    def rolled(self, plan: SegmentPlan) -> RolledSegment:
+    def rolled(self, plan: ops.SegmentPlan) -> ops.RolledSegment:
         """What a task that did its work reports."""
         self.records.partition_of[plan.object_key] = plan.partition
         timestamps = self.records.timestamps[plan.partition]
         inside = timestamps[plan.base_offset : plan.last_offset + 1]
         return rolled(plan, max_timestamp_ms=max(inside, default=1_000))
 
-    async def tier(self, partition: TopicIdPartition) -> list[SegmentPlan]:
+    async def tier(self, partition: TopicIdPartition) -> list[ops.SegmentPlan]:
         """Put all of `partition` into segments; returns what was planned."""
         plans = await self.plan(partition)
         answers = await self.client.commit_segments([self.rolled(plan) for plan in plans])
@@ -658,6 +644,6 @@ async def rows_of(state: StateDatabase) -> Rows:
     return await state.read(read)
 
 
-def spans(found: FoundBatches) -> list[tuple[int, int]]:
+def spans(found: ops.FoundBatches) -> list[tuple[int, int]]:
     """(base, last offset) of each extent."""
     return [(extent.base_offset, extent.last_offset) for extent in found.extents]

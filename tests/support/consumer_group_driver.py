@@ -6,16 +6,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from diskless.groups import requests
 from diskless.groups.assignors.assignors import ASSIGNORS
 from diskless.groups.consumer.consumer_group import ConsumerGroup
 from diskless.groups.consumer_state import StoredConsumerGroup
 from diskless.groups.group_machine import Assign, Store
-from diskless.groups.requests import (
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
-    JoinedGroup,
-    SyncedGroup,
-)
 from diskless.loop.long_work import done_at_once
 from tests.support.consumer_requests import (
     SETTINGS,
@@ -50,23 +45,23 @@ class Driver:
 
     # -- events
 
-    def send(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
+    def send(self, request: requests.ConsumerHeartbeat) -> requests.ConsumerHeartbeatAnswer:
         """The answer; None while it waits."""
         ticket = next(self.tickets)
         self.group.consumer_heartbeat(ticket, request, CLIENT, self.now)
         self.settle()
         return self.answers.get(ticket)  # type: ignore[return-value]
 
-    def join(self, member_id: str, *topics: str, **more: Any) -> ConsumerHeartbeatAnswer:
+    def join(self, member_id: str, *topics: str, **more: Any) -> requests.ConsumerHeartbeatAnswer:
         return self.send(consumer_join(member_id, *topics, **more))
 
     def beat(
         self, member_id: str, epoch: int, has: Sequence[int] | None = None, **more: Any
-    ) -> ConsumerHeartbeatAnswer:
+    ) -> requests.ConsumerHeartbeatAnswer:
         owned = None if has is None else ({TOPIC: frozenset(has)} if has else {})
         return self.send(consumer_heartbeat(member_id, epoch, owned=owned, **more))
 
-    def join_classic(self, member_id: str = "", **more: Any) -> JoinedGroup:
+    def join_classic(self, member_id: str = "", **more: Any) -> requests.JoinedGroup:
         ticket = next(self.tickets)
         new_id = f"classic-{ticket}"
         request = join_request(member_id, **more)
@@ -74,11 +69,11 @@ class Driver:
         self.settle()
         return self.answers.get(ticket)  # type: ignore[return-value]
 
-    def sync(self, member_id: str, generation_id: int, **more: Any) -> SyncedGroup:
+    def sync(self, member_id: str, generation_id: int, **more: Any) -> requests.SyncedGroup:
         ticket = next(self.tickets)
         self.group.sync(ticket, sync_request(member_id, generation_id, **more), self.now)
         self.settle()
-        answer: SyncedGroup = self.answers[ticket]
+        answer: requests.SyncedGroup = self.answers[ticket]
         return answer
 
     def store(self, error: DisklessError | None = None) -> None:
@@ -161,5 +156,5 @@ class Driver:
         )
 
 
-def refused(answer: ConsumerHeartbeatAnswer, kind: type[DisklessError]) -> bool:
+def refused(answer: requests.ConsumerHeartbeatAnswer, kind: type[DisklessError]) -> bool:
     return isinstance(answer.error, kind) and answer.assignment is None

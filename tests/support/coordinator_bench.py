@@ -9,20 +9,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.log.log_batch import encode_batch
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    BatchCommit,
-    CommitFile,
-    CreateTopic,
-    FindBatches,
-    FoundBatches,
-    RolledSegment,
-    SegmentPlan,
-    TopicDescription,
-)
 from metadata.records.records import MetadataRecord, decode_record
 from tests.support.standalone_coordinator import standalone_coordinator
 from wal.clock import Clock, ManualClock
@@ -138,18 +129,18 @@ class CoordinatorBench:
 
     async def topic(
         self, name: str = "flights", partitions: int = 1, **configs: str
-    ) -> TopicDescription:
+    ) -> ops.TopicDescription:
         """Create a topic; config names have `_` for `.`."""
         (created,) = await self.coordinator.create_topics(
             [
-                CreateTopic(
+                ops.CreateTopic(
                     name=name,
                     partition_count=partitions,
                     configs={key.replace("_", "."): value for key, value in configs.items()},
                 )
             ]
         )
-        assert isinstance(created, TopicDescription), created
+        assert isinstance(created, ops.TopicDescription), created
         return created
 
     async def partition(self, name: str = "flights") -> TopicIdPartition:
@@ -159,24 +150,24 @@ class CoordinatorBench:
     def key(self) -> ObjectKey:
         return wal_object_key(mint_ulid(self.clock, self.rng))
 
-    def file(self, *batches: BatchExtent, key: ObjectKey | None = None) -> CommitFile:
+    def file(self, *batches: BatchExtent, key: ObjectKey | None = None) -> ops.CommitFile:
         """A commit request; batches are laid out back to back as they come."""
         placed = []
         position = 16
         for batch in batches:
             placed.append(batch._replace(byte_offset=ByteOffset(position)))
             position += batch.length_bytes
-        return CommitFile(
+        return ops.CommitFile(
             object_key=key or self.key(),
             file_size_bytes=position + 64,
             uploader_broker_id=0,
             batches=placed,
         )
 
-    async def commit(self, *batches: BatchExtent) -> Sequence[BatchCommit]:
+    async def commit(self, *batches: BatchExtent) -> Sequence[ops.BatchCommit]:
         return await self.coordinator.commit_file(self.file(*batches))
 
-    async def commit_one(self, *args: Any, **fields: Any) -> BatchCommit:
+    async def commit_one(self, *args: Any, **fields: Any) -> ops.BatchCommit:
         (answer,) = await self.commit(batch(*args, **fields))
         return answer
 
@@ -186,9 +177,9 @@ class CoordinatorBench:
         offset: int,
         *,
         max_bytes: int = 1 << 20,
-    ) -> FoundBatches:
+    ) -> ops.FoundBatches:
         (found,) = await self.coordinator.replica.find_batches(
-            [FindBatches(partition, offset, max_bytes)], max_bytes=1 << 30
+            [ops.FindBatches(partition, offset, max_bytes)], max_bytes=1 << 30
         )
         return found
 
@@ -223,9 +214,9 @@ def batch(
     )
 
 
-def rolled(plan: SegmentPlan, *, max_timestamp_ms: int = 1_000) -> RolledSegment:
+def rolled(plan: ops.SegmentPlan, *, max_timestamp_ms: int = 1_000) -> ops.RolledSegment:
     """What a task that did its work reports for `plan`."""
-    return RolledSegment(
+    return ops.RolledSegment(
         partition=plan.partition,
         object_key=plan.object_key,
         base_offset=plan.base_offset,

@@ -15,24 +15,8 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from metadata import operations as ops
 from metadata.apply import apply_topics
-from metadata.operations import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    BatchCommit,
-    CommitFile,
-    CreatePartitions,
-    CreateTopic,
-    DeleteRecords,
-    FindBatches,
-    HandedFile,
-    ListOffsets,
-    RegisteredBroker,
-    TopicDescription,
-)
 from metadata.retention_settings import RetentionSettings
 from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
@@ -47,14 +31,8 @@ from tests.support.coordinator_model import (
     rows_of,
 )
 from tests.support.coordinator_worlds import SETTINGS, StateFate, World
+from wal import errors
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME, BatchExtent, ByteOffset, TopicIdPartition
-from wal.errors import (
-    CommitFailed,
-    CommitOutcomeUnknown,
-    DisklessError,
-    InvalidRequest,
-    UnknownPartition,
-)
 from wal.failpoint import arm
 
 TOPICS_MAX: Final = 3
@@ -98,8 +76,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.world = self.make_world(Path(self.scratch.name))
         self.model = CoordinatorModel(SETTINGS)
         self.names = itertools.count()
-        self.commits: list[CommitFile] = []
-        self.last_answers: list[BatchCommit] = []
+        self.commits: list[ops.CommitFile] = []
+        self.last_answers: list[ops.BatchCommit] = []
         self.is_open = False
 
     @initialize()
@@ -147,13 +125,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
             return 0, SEQUENCES - 5 if producer == PRODUCERS - 1 else 0
         return window.epoch, window.next_sequence
 
-    def file(self, sent: Sequence[BatchExtent], owners: Sequence[int] = (0,)) -> CommitFile:
+    def file(self, sent: Sequence[BatchExtent], owners: Sequence[int] = (0,)) -> ops.CommitFile:
         self.world.pass_time(0.001)
         placed, position = [], 16
         for one in sent:
             placed.append(one._replace(byte_offset=ByteOffset(position)))
             position += one.length_bytes
-        return CommitFile(
+        return ops.CommitFile(
             object_key=self.world.key(),
             file_size_bytes=position + 64,
             uploader_broker_id=0,
@@ -179,7 +157,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.commits.append(request)
         self.commit_now(request)
 
-    def commit_now(self, request: CommitFile, times: Sequence[int] = ()) -> None:
+    def commit_now(self, request: ops.CommitFile, times: Sequence[int] = ()) -> None:
         """Commit, and compare; `times`: it may have been committed at one of these."""
         expected = self.answer_of(self.world.coordinator.commit_file(request))
         if isinstance(expected, type):
@@ -191,12 +169,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert expected == modelled
 
     def answer_of(
-        self, work: Coroutine[Any, Any, Sequence[BatchCommit]]
-    ) -> Sequence[Outcome] | type[DisklessError]:
-        async def answer() -> Sequence[Outcome] | type[DisklessError]:
+        self, work: Coroutine[Any, Any, Sequence[ops.BatchCommit]]
+    ) -> Sequence[Outcome] | type[errors.DisklessError]:
+        async def answer() -> Sequence[Outcome] | type[errors.DisklessError]:
             try:
                 return outcomes_of(await work)
-            except DisklessError as error:
+            except errors.DisklessError as error:
                 return type(error)
 
         return self.run(answer())
@@ -207,7 +185,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """Sent once more by a broker that never got the answer; or other content under its key."""
         request = self.commits[number % len(self.commits)]
         if is_other:
-            request = CommitFile(
+            request = ops.CommitFile(
                 object_key=request.object_key,
                 file_size_bytes=request.file_size_bytes + 1,
                 uploader_broker_id=0,
@@ -243,7 +221,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 coordinator.commit_file(request) for request in requests
             ]
             if deletes:
-                work.insert(1, coordinator.delete_records_at_once([DeleteRecords(name, -1)]))
+                work.insert(1, coordinator.delete_records_at_once([ops.DeleteRecords(name, -1)]))
             return await asyncio.gather(*work, return_exceptions=True)
 
         if fails:
@@ -252,18 +230,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
         answers = self.run(together())
         self.heal()
         if fails and (requests[0].batches or not deletes):
-            assert isinstance(answers[0], CommitFailed)
+            assert isinstance(answers[0], errors.CommitFailed)
         if deletes:
             deleted = answers.pop(1)
         for position, (request, answer) in enumerate(zip(requests, answers, strict=True)):
-            if deletes and position == 1 and not isinstance(deleted, CommitFailed):
+            if deletes and position == 1 and not isinstance(deleted, errors.CommitFailed):
                 expected = self.model.delete_records(name, -1)
                 assert (deleted[0].log_start_offset, self.kind(deleted[0].error)) == expected
-            if isinstance(answer, CommitFailed):
+            if isinstance(answer, errors.CommitFailed):
                 assert fails
                 continue
             expected_answer = self.model.commit(request, now_ms=self.now_ms, wall_ms=self.now_ms)
-            if isinstance(answer, DisklessError):
+            if isinstance(answer, errors.DisklessError):
                 assert type(answer) is expected_answer
             else:
                 assert outcomes_of(answer) == expected_answer
@@ -275,7 +253,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         raise NotImplementedError
 
     @staticmethod
-    def kind(error: DisklessError | None) -> type[DisklessError] | None:
+    def kind(error: errors.DisklessError | None) -> type[errors.DisklessError] | None:
         return None if error is None else type(error)
 
     # -- topics ---------------------------------------------------------------------------------
@@ -289,11 +267,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
             name = f"topic-{next(self.names)}"
         (answer,) = self.run(
             self.world.coordinator.create_topics(
-                [CreateTopic(name=name, partition_count=count, configs={"a": str(number)})]
+                [ops.CreateTopic(name=name, partition_count=count, configs={"a": str(number)})]
             )
         )
         refused = self.model.refuses_topic(name)
-        if isinstance(answer, TopicDescription):
+        if isinstance(answer, ops.TopicDescription):
             assert refused is None
             assert (answer.name, answer.partition_count) == (name, count)
             self.model.create_topic(answer)
@@ -307,7 +285,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         name = topic.name if number % 7 else f"not {topic.name}"
         (error,) = self.run(
             self.world.coordinator.create_partitions(
-                [CreatePartitions(topic_id=topic_id, name=name, partition_count=count)]
+                [ops.CreatePartitions(topic_id=topic_id, name=name, partition_count=count)]
             )
         )
         assert self.kind(error) == self.model.grow_topic(topic_id, name, count)
@@ -320,8 +298,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for _ in range(2):
             (error,) = self.run(self.world.coordinator.delete_topics([topic_id]))
             assert self.kind(error) == self.model.delete_topic(topic_id)
-        (found,) = self.run(self.world.replica.find_batches([FindBatches(gone, 0, 1)], max_bytes=1))
-        assert isinstance(found.error, UnknownPartition)
+        (found,) = self.run(
+            self.world.replica.find_batches([ops.FindBatches(gone, 0, 1)], max_bytes=1)
+        )
+        assert isinstance(found.error, errors.UnknownPartition)
 
     @rule()
     def sweep(self) -> None:
@@ -337,7 +317,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         partition = self.model.partitions.get(name)
         end = 10 if partition is None else partition.end
         before = -1 if is_all else int(end * fraction) + (fraction > 1)
-        (answer,) = self.run(self.world.coordinator.delete_records([DeleteRecords(name, before)]))
+        (answer,) = self.run(
+            self.world.coordinator.delete_records([ops.DeleteRecords(name, before)])
+        )
         expected = self.model.delete_records(name, before)
         assert (answer.log_start_offset, self.kind(answer.error)) == expected
 
@@ -413,7 +395,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if not self.commits:
             return
         request = self.commits[-1 if is_new else number % len(self.commits)]
-        file = HandedFile(
+        file = ops.HandedFile(
             object_key=request.object_key,
             object_format=request.object_format,
             file_size_bytes=request.file_size_bytes,
@@ -421,11 +403,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
         )
         assert self.run(self.world.coordinator.hand_over_files([file])) == [None]
         self.model.hand_over(file)
-        strange = HandedFile(
+        strange = ops.HandedFile(
             object_key=request.object_key, object_format=1, file_size_bytes=1, owner_ids=(5,)
         )
         (error,) = self.run(self.world.coordinator.hand_over_files([strange]))
-        assert isinstance(error, InvalidRequest)
+        assert isinstance(error, errors.InvalidRequest)
 
     @rule()
     def seal(self) -> None:
@@ -453,7 +435,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 3), goes=st.booleans())
     def register_broker(self, number: int, goes: bool) -> None:
-        broker = RegisteredBroker(number, "" if goes else f"b{number}", 9092, "", self.world.life())
+        broker = ops.RegisteredBroker(
+            number, "" if goes else f"b{number}", 9092, "", self.world.life()
+        )
         self.run(self.world.coordinator.register_broker(broker))
         if goes:
             self.model.brokers.pop(number, None)
@@ -467,18 +451,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
         name = self.partition(number)
         wanted = [
             self.now_ms - timestamp_back_ms,
-            EARLIEST_TIMESTAMP,
-            LATEST_TIMESTAMP,
-            MAX_TIMESTAMP,
-            EARLIEST_LOCAL_TIMESTAMP,
-            LATEST_TIERED_TIMESTAMP,
+            ops.EARLIEST_TIMESTAMP,
+            ops.LATEST_TIMESTAMP,
+            ops.MAX_TIMESTAMP,
+            ops.EARLIEST_LOCAL_TIMESTAMP,
+            ops.LATEST_TIERED_TIMESTAMP,
         ]
         since, earliest, latest, greatest, local, tiered = self.run(
-            self.world.coordinator.list_offsets([ListOffsets(name, at) for at in wanted])
+            self.world.coordinator.list_offsets([ops.ListOffsets(name, at) for at in wanted])
         )
         partition = self.model.partitions.get(name)
         if partition is None:
-            assert isinstance(latest.error, UnknownPartition)
+            assert isinstance(latest.error, errors.UnknownPartition)
             return
         extents = self.run(self.model.read(self.world.replica))[name]
         timed = list(zip(rows_of(extents), extents, strict=True))
@@ -533,7 +517,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             answer = self.answer_of(self.world.coordinator.commit_file(request))
         finally:
             arm("")
-        assert answer is CommitOutcomeUnknown
+        assert answer is errors.CommitOutcomeUnknown
         self.run(self.world.restart(fate, is_crash=False))
         self.commit_now(request, [sent_ms])
         if self.model.files[request.object_key].spans:

@@ -18,37 +18,12 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from metadata import operations as ops
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    BatchCommit,
-    CommitFile,
-    Extent,
-    FindBatches,
-    FoundBatches,
-    HandedFile,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentExtent,
-    SegmentPlan,
-    TopicDescription,
-    WalExtent,
-)
 from metadata.replica.replica import Replica
 from metadata.state.file_queries import describe_files
+from wal import errors
 from wal.coordinates import LOG_APPEND_TIME, BatchExtent, ObjectKey, Offset, TopicIdPartition
-from wal.errors import (
-    DisklessError,
-    InvalidPartitions,
-    ObjectExpired,
-    OffsetOutOfRange,
-    OutOfOrderSequence,
-    Rejected,
-    StaleProducerEpoch,
-    TopicExists,
-    UnknownFile,
-    UnknownPartition,
-    UnknownTopicId,
-)
 from wal.ulid import minted_ms
 
 SEQUENCES: Final = 2**31
@@ -63,10 +38,10 @@ class Outcome(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     is_duplicate: bool = False
-    error: type[DisklessError] | None = None
+    error: type[errors.DisklessError] | None = None
 
 
-def outcomes_of(answer: Sequence[BatchCommit]) -> list[Outcome]:
+def outcomes_of(answer: Sequence[ops.BatchCommit]) -> list[Outcome]:
     return [
         Outcome(*commit[:4], None if commit.error is None else type(commit.error))
         for commit in answer
@@ -116,7 +91,7 @@ class ModelPartition:
     of_offset: list[int] = field(default_factory=list)
     """The place in `batches` of every offset from 0 on."""
     producers: dict[int, Window] = field(default_factory=dict)
-    segments: list[RolledSegment] = field(default_factory=list)
+    segments: list[ops.RolledSegment] = field(default_factory=list)
     planned_end: int = 0
 
     @property
@@ -131,7 +106,7 @@ class ModelPartition:
     def batches_of(self, first: int, last: int) -> list[StoredBatch]:
         return self.batches[self.of_offset[first] : self.of_offset[last] + 1]
 
-    def segment_of(self, offset: int) -> RolledSegment | None:
+    def segment_of(self, offset: int) -> ops.RolledSegment | None:
         for segment in self.segments:
             if segment.base_offset <= offset <= segment.last_offset:
                 return segment
@@ -172,8 +147,8 @@ class CoordinatorModel:
         self.topics: dict[UUID, ModelTopic] = {}
         self.partitions: dict[TopicIdPartition, ModelPartition] = {}
         self.files: dict[ObjectKey, ModelFile] = {}
-        self.plans: dict[ObjectKey, SegmentPlan] = {}
-        self.brokers: dict[int, RegisteredBroker] = {}
+        self.plans: dict[ObjectKey, ops.SegmentPlan] = {}
+        self.brokers: dict[int, ops.RegisteredBroker] = {}
         self.forgotten_until_ms = -1
         self.producer_ids: set[int] = set()
         self.half_swept: set[ObjectKey] = set()
@@ -181,31 +156,33 @@ class CoordinatorModel:
 
     # -- topics ---------------------------------------------------------------------------------
 
-    def refuses_topic(self, name: str) -> type[DisklessError] | None:
+    def refuses_topic(self, name: str) -> type[errors.DisklessError] | None:
         taken = any(topic.name == name for topic in self.topics.values())
-        return TopicExists if taken else None
+        return errors.TopicExists if taken else None
 
-    def create_topic(self, topic: TopicDescription) -> None:
+    def create_topic(self, topic: ops.TopicDescription) -> None:
         assert topic.topic_id not in self.topics
         self.topics[topic.topic_id] = ModelTopic(topic.name, topic.configs, 0)
         self.grow_topic(topic.topic_id, topic.name, topic.partition_count)
 
-    def grow_topic(self, topic_id: UUID, name: str, count: int) -> type[DisklessError] | None:
+    def grow_topic(
+        self, topic_id: UUID, name: str, count: int
+    ) -> type[errors.DisklessError] | None:
         """The topic has `count` partitions from now on; it is created if there is none."""
         named = {known for known, topic in self.topics.items() if topic.name == name}
         if named != self.topics.keys() & {topic_id}:
-            return TopicExists
+            return errors.TopicExists
         topic = self.topics.setdefault(topic_id, ModelTopic(name, {}, 0))
         if count < topic.partition_count:
-            return InvalidPartitions
+            return errors.InvalidPartitions
         for index in range(topic.partition_count, count):
             self.partitions[TopicIdPartition(topic_id, index)] = ModelPartition()
         topic.partition_count = count
         return None
 
-    def delete_topic(self, topic_id: UUID) -> type[DisklessError] | None:
+    def delete_topic(self, topic_id: UUID) -> type[errors.DisklessError] | None:
         if topic_id not in self.topics:
-            return UnknownTopicId
+            return errors.UnknownTopicId
         before = {key for key in self.files if self.is_live(key)}
         del self.topics[topic_id]
         for partition in [known for known in self.partitions if known.topic_id == topic_id]:
@@ -221,21 +198,23 @@ class CoordinatorModel:
 
     # -- commits --------------------------------------------------------------------------------
 
-    def refuses_file(self, request: CommitFile, *, wall_ms: int) -> type[DisklessError] | None:
+    def refuses_file(
+        self, request: ops.CommitFile, *, wall_ms: int
+    ) -> type[errors.DisklessError] | None:
         """Why the commit as a whole is refused, if it is."""
         key = request.object_key
         known = self.files.get(key)
         if known is not None and known.standing == COMMITTED:
-            return None if known.content == _content(request) else Rejected
+            return None if known.content == _content(request) else errors.Rejected
         if known is not None and known.standing != HANDED_OVER:
-            return ObjectExpired
+            return errors.ObjectExpired
         minted = minted_ms(key)
         is_old = wall_ms - minted > self.settings.max_commit_age_ms
-        return ObjectExpired if is_old or minted <= self.forgotten_until_ms else None
+        return errors.ObjectExpired if is_old or minted <= self.forgotten_until_ms else None
 
     def commit(
-        self, request: CommitFile, *, now_ms: int, wall_ms: int
-    ) -> Sequence[Outcome] | type[DisklessError]:
+        self, request: ops.CommitFile, *, now_ms: int, wall_ms: int
+    ) -> Sequence[Outcome] | type[errors.DisklessError]:
         refusal = self.refuses_file(request, wall_ms=wall_ms)
         if refusal is not None:
             return refusal
@@ -256,7 +235,7 @@ class CoordinatorModel:
     ) -> Outcome:
         partition = self.partitions.get(sent.partition)
         if partition is None:
-            return Outcome(error=UnknownPartition)
+            return Outcome(error=errors.UnknownPartition)
         last = (sent.base_sequence + sent.record_count - 1) % SEQUENCES
         if sent.producer_id >= 0:
             window = partition.producers.get(sent.producer_id)
@@ -281,7 +260,7 @@ class CoordinatorModel:
 
     def _check_sequence(
         self, window: Window | None, sent: BatchExtent, last: int, now_ms: int
-    ) -> tuple[int, int, int, int] | type[DisklessError] | None:
+    ) -> tuple[int, int, int, int] | type[errors.DisklessError] | None:
         if window is None:
             return None
         if sent.producer_epoch == window.epoch:
@@ -291,9 +270,9 @@ class CoordinatorModel:
         if now_ms - window.last_append_ms > self.settings.producer_expiration_ms:
             return None
         if sent.producer_epoch < window.epoch:
-            return StaleProducerEpoch
+            return errors.StaleProducerEpoch
         expected = 0 if sent.producer_epoch > window.epoch else window.next_sequence
-        return None if sent.base_sequence == expected else OutOfOrderSequence
+        return None if sent.base_sequence == expected else errors.OutOfOrderSequence
 
     def expire_producers(self, *, now_ms: int) -> None:
         before_ms = now_ms - self.settings.producer_expiration_ms
@@ -306,20 +285,20 @@ class CoordinatorModel:
 
     def delete_records(
         self, name: TopicIdPartition, before_offset: int
-    ) -> tuple[int, type[DisklessError] | None]:
+    ) -> tuple[int, type[errors.DisklessError] | None]:
         """(log start offset, error)."""
         partition = self.partitions.get(name)
         if partition is None:
-            return -1, UnknownPartition
+            return -1, errors.UnknownPartition
         target = partition.end if before_offset == -1 else before_offset
         if not 0 <= target <= partition.end:
-            return partition.log_start, OffsetOutOfRange
+            return partition.log_start, errors.OffsetOutOfRange
         partition.log_start = max(partition.log_start, target)
         return partition.log_start, None
 
     # -- segments -------------------------------------------------------------------------------
 
-    def plan(self, answered: Sequence[SegmentPlan], *, is_everything: bool) -> None:
+    def plan(self, answered: Sequence[ops.SegmentPlan], *, is_everything: bool) -> None:
         """Take over what was planned, which is to be what may be planned.
 
         `is_everything`: partial segments too, and there was room for as many plans as there were.
@@ -346,21 +325,23 @@ class CoordinatorModel:
             for partition in self.partitions.values():
                 assert partition.end == max(partition.planned_end, partition.log_start)
 
-    def commit_segment(self, segment: RolledSegment) -> tuple[bool, type[DisklessError] | None]:
+    def commit_segment(
+        self, segment: ops.RolledSegment
+    ) -> tuple[bool, type[errors.DisklessError] | None]:
         """(is a duplicate, error)."""
         known = self.files.get(segment.object_key)
         if known is not None:
-            return (True, None) if known.content == segment else (False, Rejected)
+            return (True, None) if known.content == segment else (False, errors.Rejected)
         partition = self.partitions.get(segment.partition)
         if partition is None:
-            return False, UnknownPartition
+            return False, errors.UnknownPartition
         plan = self.plans.get(segment.object_key)
         if plan is None or (plan.partition, plan.base_offset, plan.last_offset) != (
             segment.partition,
             segment.base_offset,
             segment.last_offset,
         ):
-            return False, Rejected
+            return False, errors.Rejected
         del self.plans[segment.object_key]
         partition.segments.append(segment)
         file = ModelFile(COMMITTED, segment)
@@ -378,7 +359,7 @@ class CoordinatorModel:
         partition = self.partitions.get(name)
         if partition is None:
             return False
-        if isinstance(self.files[key].content, RolledSegment):
+        if isinstance(self.files[key].content, ops.RolledSegment):
             return last >= partition.log_start
         return any(
             partition.segment_of(offset) is None
@@ -400,7 +381,7 @@ class CoordinatorModel:
             self.files[key] = ModelFile(TOMBSTONED)
         return known is not None and known.standing != TOMBSTONED
 
-    def hand_over(self, file: HandedFile) -> None:
+    def hand_over(self, file: ops.HandedFile) -> None:
         known = self.files.get(file.object_key)
         if known is None:
             self.files[file.object_key] = ModelFile(HANDED_OVER)
@@ -420,7 +401,7 @@ class CoordinatorModel:
             if known is None or (known.standing == TOMBSTONED) is not tombstones:
                 continue
             del self.files[key]
-            if not isinstance(known.content, RolledSegment):
+            if not isinstance(known.content, ops.RolledSegment):
                 self.forgotten_until_ms = max(self.forgotten_until_ms, minted_ms(key))
 
     def forgettable(self, *, tombstones: bool) -> list[ObjectKey]:
@@ -455,32 +436,32 @@ class CoordinatorModel:
 
     async def _check_bounds(self, replica: Replica) -> None:
         """Beyond its ends a partition has nothing, and says so."""
-        wanted: list[FindBatches] = []
+        wanted: list[ops.FindBatches] = []
         for name, partition in self.partitions.items():
-            wanted.append(FindBatches(name, partition.end + 1, WHOLE))
+            wanted.append(ops.FindBatches(name, partition.end + 1, WHOLE))
             if partition.log_start:
-                wanted.append(FindBatches(name, partition.log_start - 1, WHOLE))
+                wanted.append(ops.FindBatches(name, partition.log_start - 1, WHOLE))
         for answer in await replica.find_batches(wanted, max_bytes=WHOLE):
-            assert isinstance(answer.error, OffsetOutOfRange)
+            assert isinstance(answer.error, errors.OffsetOutOfRange)
 
     async def _check_files(self, replica: Replica) -> None:
         keys = [key for key in self.files if key not in self.half_swept]
         described = await replica.state.read(partial(describe_files, keys=keys))
         for key, answer in zip(keys, described, strict=True):
             if self.files[key].standing == TOMBSTONED:
-                assert isinstance(answer.error, UnknownFile), key
+                assert isinstance(answer.error, errors.UnknownFile), key
             else:
                 assert answer.error is None, key
                 assert answer.has_live_batches == self.is_live(key), key
 
-    async def read(self, replica: Replica) -> dict[TopicIdPartition, list[Extent]]:
+    async def read(self, replica: Replica) -> dict[TopicIdPartition, list[ops.Extent]]:
         """All extents of all partitions from their log starts on: exactly what was appended."""
-        extents: dict[TopicIdPartition, list[Extent]] = {name: [] for name in self.partitions}
+        extents: dict[TopicIdPartition, list[ops.Extent]] = {name: [] for name in self.partitions}
         wanted = {name: partition.log_start for name, partition in self.partitions.items()}
         while wanted:
             # One segment is an answer; so a partition is read in as many answers as it has.
             found = await replica.find_batches(
-                [FindBatches(name, offset, WHOLE) for name, offset in wanted.items()],
+                [ops.FindBatches(name, offset, WHOLE) for name, offset in wanted.items()],
                 max_bytes=WHOLE * len(wanted),
             )
             for (name, offset), answer in zip(list(wanted.items()), found, strict=True):
@@ -490,7 +471,7 @@ class CoordinatorModel:
                     del wanted[name]
         return extents
 
-    def _check_found(self, name: TopicIdPartition, offset: int, found: FoundBatches) -> int:
+    def _check_found(self, name: TopicIdPartition, offset: int, found: ops.FoundBatches) -> int:
         """How far an answer to FindBatches reaches."""
         partition = self.partitions[name]
         assert found.error is None
@@ -501,10 +482,10 @@ class CoordinatorModel:
         assert found.extents or offset == partition.end, f"{name}: nothing holds {offset}"
         for extent in found.extents:
             assert extent.base_offset <= offset <= extent.last_offset
-            if isinstance(extent, SegmentExtent):
+            if isinstance(extent, ops.SegmentExtent):
                 segment = partition.segment_of(offset)
                 assert segment is not None
-                assert extent == SegmentExtent(
+                assert extent == ops.SegmentExtent(
                     segment.object_key,
                     segment.object_bytes,
                     Offset(segment.base_offset),
@@ -519,11 +500,11 @@ class CoordinatorModel:
 
 
 def _check_wal_extents(
-    partition: ModelPartition, extents: Sequence[Extent], first: int, last: int
+    partition: ModelPartition, extents: Sequence[ops.Extent], first: int, last: int
 ) -> None:
     """The extents hold exactly the batches of these offsets, each at its place in its object."""
     for extent in extents:
-        assert isinstance(extent, WalExtent)
+        assert isinstance(extent, ops.WalExtent)
         assert extent.base_offset == first
         batches = partition.batches_of(first, extent.last_offset)
         assert batches[0].base_offset == first, "a row begins within a batch"
@@ -541,10 +522,10 @@ def _check_wal_extents(
     assert first == last + 1
 
 
-def rows_of(extents: Sequence[Extent]) -> Iterator[tuple[int, int, int]]:
+def rows_of(extents: Sequence[ops.Extent]) -> Iterator[tuple[int, int, int]]:
     """(last offset, bytes, timestamp) of each, as retention counts it."""
     for extent in extents:
-        if isinstance(extent, SegmentExtent):
+        if isinstance(extent, ops.SegmentExtent):
             yield extent.last_offset, extent.object_bytes, extent.max_timestamp_ms
         else:
             is_append_time = extent.timestamp_type == LOG_APPEND_TIME
@@ -555,6 +536,6 @@ def rows_of(extents: Sequence[Extent]) -> Iterator[tuple[int, int, int]]:
             )
 
 
-def _content(request: CommitFile) -> object:
+def _content(request: ops.CommitFile) -> object:
     """What makes two commits of a key the same; who uploaded it does not matter."""
     return request.file_size_bytes, tuple(request.batches)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from metadata import operations as ops
 from metadata.messages import brokers as own
 from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT, CommitFileMessage
@@ -26,35 +27,6 @@ from metadata.messages.coordinator import (
 from metadata.messages.errors import COORDINATOR_CODES, REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
 from metadata.messages.shapes import Addressed
-from metadata.operations import (
-    AlterClientQuotas,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    BatchCommit,
-    CommitFile,
-    CommittedFile,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    DescribedFile,
-    FindBatches,
-    FoundBatches,
-    HandedFile,
-    ListedOffset,
-    ListOffsets,
-    PlannedSegments,
-    PlanSegments,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentCommit,
-    SegmentExtent,
-    SegmentPlan,
-    Tombstone,
-    TopicDescription,
-    WalExtent,
-)
 from wal.coordinates import BatchExtent, TopicIdPartition
 from wal.errors import DisklessError
 
@@ -97,9 +69,9 @@ BATCHES = st.builds(
     request_id=INT32,
 )
 WAL_EXTENTS = st.builds(
-    WalExtent, TEXT, INT64, INT64, INT64, INT64, INT64, INT64, st.integers(0, 1), INT64
+    ops.WalExtent, TEXT, INT64, INT64, INT64, INT64, INT64, INT64, st.integers(0, 1), INT64
 )
-SEGMENT_EXTENTS = st.builds(SegmentExtent, TEXT, INT64, INT64, INT64, INT64)
+SEGMENT_EXTENTS = st.builds(ops.SegmentExtent, TEXT, INT64, INT64, INT64, INT64)
 CONFIGS = st.dictionaries(TEXT, TEXT, max_size=3)
 FLOAT64 = st.floats(allow_nan=False)
 QUOTA_ENTITIES = st.dictionaries(TEXT, st.none() | TEXT, max_size=3).map(
@@ -121,9 +93,9 @@ def _lists(entries: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(entries, max_size=5)
 
 
-def _files(batches: st.SearchStrategy[Any]) -> st.SearchStrategy[CommitFile]:
+def _files(batches: st.SearchStrategy[Any]) -> st.SearchStrategy[ops.CommitFile]:
     return st.builds(
-        CommitFile,
+        ops.CommitFile,
         object_key=TEXT,
         file_size_bytes=INT64,
         uploader_broker_id=INT32,
@@ -137,7 +109,7 @@ _SAMPLES: Final = [
     Samples(
         CREATE_PARTITIONS,
         _lists(
-            st.builds(CreatePartitions, topic_id=TOPIC_IDS, name=TEXT, partition_count=INT32),
+            st.builds(ops.CreatePartitions, topic_id=TOPIC_IDS, name=TEXT, partition_count=INT32),
         ),
         st.none() | ERRORS,
     ),
@@ -146,26 +118,26 @@ _SAMPLES: Final = [
         COMMIT_FILE,
         st.builds(CommitFileMessage, _files(_lists(BATCHES)), refused=st.just({})),
         _optional_error(
-            st.builds(BatchCommit, INT64, INT64, INT64, st.booleans(), st.none()),
-            lambda error: BatchCommit(error=error),
+            st.builds(ops.BatchCommit, INT64, INT64, INT64, st.booleans(), st.none()),
+            lambda error: ops.BatchCommit(error=error),
         ),
     ),
     Samples(
         COMMIT_FILES_AT,
         # Without batches, so that any answer fits; batches are the same bytes as in COMMIT_FILE.
         st.builds(Addressed, INT32, _lists(_files(st.just([])))),
-        _optional_error(st.just(CommittedFile([])), lambda error: CommittedFile([], error)),
+        _optional_error(st.just(ops.CommittedFile([])), lambda error: ops.CommittedFile([], error)),
     ),
     Samples(
         DELETE_RECORDS,
-        _lists(st.builds(DeleteRecords, PARTITIONS, INT64)),
-        st.builds(DeletedRecords, INT64, st.none() | ERRORS),
+        _lists(st.builds(ops.DeleteRecords, PARTITIONS, INT64)),
+        st.builds(ops.DeletedRecords, INT64, st.none() | ERRORS),
     ),
     Samples(
         LIST_OFFSETS,
-        _lists(st.builds(ListOffsets, PARTITIONS, INT64)),
+        _lists(st.builds(ops.ListOffsets, PARTITIONS, INT64)),
         st.builds(
-            ListedOffset,
+            ops.ListedOffset,
             INT64,
             INT64,
             extent=st.none(),
@@ -177,13 +149,13 @@ _SAMPLES: Final = [
         FIND_BATCHES,
         st.builds(
             FindBatchesMessage,
-            _lists(st.builds(FindBatches, PARTITIONS, INT64, INT32)),
+            _lists(st.builds(ops.FindBatches, PARTITIONS, INT64, INT32)),
             INT32,
             INT32,
             st.booleans(),
         ),
         st.builds(
-            FoundBatches,
+            ops.FoundBatches,
             INT64,
             INT64,
             st.lists(WAL_EXTENTS | SEGMENT_EXTENTS, max_size=3),
@@ -193,13 +165,13 @@ _SAMPLES: Final = [
     Samples(
         DESCRIBE_FILES,
         st.builds(DescribeFilesMessage, _lists(TEXT), st.none() | st.integers(0, 2**31 - 1)),
-        st.builds(DescribedFile, st.booleans(), st.none() | ERRORS),
+        st.builds(ops.DescribedFile, st.booleans(), st.none() | ERRORS),
     ),
     Samples(
         own.CREATE_TOPICS,
         _lists(
             st.builds(
-                CreateTopic,
+                ops.CreateTopic,
                 name=TEXT,
                 partition_count=INT32,
                 configs=CONFIGS,
@@ -208,7 +180,7 @@ _SAMPLES: Final = [
         ),
         ERRORS
         | st.builds(
-            TopicDescription,
+            ops.TopicDescription,
             topic_id=TOPIC_IDS,
             name=TEXT,
             partition_count=INT32,
@@ -229,7 +201,7 @@ _SAMPLES: Final = [
     Samples(
         own.TOMBSTONE_FILES,
         st.builds(Addressed, INT32, _lists(TEXT)),
-        st.builds(Tombstone, st.booleans(), st.none() | ERRORS),
+        st.builds(ops.Tombstone, st.booleans(), st.none() | ERRORS),
     ),
     Samples(
         own.HAND_OVER_FILES,
@@ -238,7 +210,7 @@ _SAMPLES: Final = [
             INT32,
             _lists(
                 st.builds(
-                    HandedFile,
+                    ops.HandedFile,
                     object_key=TEXT,
                     object_format=INT8,
                     file_size_bytes=INT64,
@@ -255,7 +227,7 @@ _SAMPLES: Final = [
             INT32,
             _lists(
                 st.builds(
-                    CreatePartitionsAt,
+                    ops.CreatePartitionsAt,
                     topic_id=TOPIC_IDS,
                     name=TEXT,
                     partitions=st.lists(INT32, max_size=3).map(tuple),
@@ -271,18 +243,18 @@ _SAMPLES: Final = [
     ),
     Samples(
         own.REGISTER_BROKER,
-        st.builds(RegisteredBroker, INT32, TEXT, INT32, TEXT, TOPIC_IDS),
+        st.builds(ops.RegisteredBroker, INT32, TEXT, INT32, TEXT, TOPIC_IDS),
         st.none() | ERRORS,
     ),
     Samples(
         own.PLAN_SEGMENTS_HERE,
-        st.builds(PlanSegments, st.booleans(), INT32),
+        st.builds(ops.PlanSegments, st.booleans(), INT32),
         ERRORS
         | st.builds(
-            PlannedSegments,
+            ops.PlannedSegments,
             st.lists(
                 st.builds(
-                    SegmentPlan,
+                    ops.SegmentPlan,
                     partition=PARTITIONS,
                     topic_name=TEXT,
                     object_key=TEXT,
@@ -299,7 +271,7 @@ _SAMPLES: Final = [
         own.COMMIT_SEGMENTS_HERE,
         _lists(
             st.builds(
-                RolledSegment,
+                ops.RolledSegment,
                 partition=PARTITIONS,
                 object_key=TEXT,
                 base_offset=INT64,
@@ -310,18 +282,20 @@ _SAMPLES: Final = [
                 max_timestamp_ms=INT64,
             )
         ),
-        st.builds(SegmentCommit, st.booleans(), st.none() | ERRORS),
+        st.builds(ops.SegmentCommit, st.booleans(), st.none() | ERRORS),
     ),
     Samples(
         own.ALTER_TOPIC_CONFIGS,
-        _lists(st.builds(AlterTopicConfigs, topic_id=TOPIC_IDS, before=CONFIGS, configs=CONFIGS)),
-        st.builds(AlteredTopicConfigs, st.booleans(), CONFIGS, st.none() | ERRORS),
+        _lists(
+            st.builds(ops.AlterTopicConfigs, topic_id=TOPIC_IDS, before=CONFIGS, configs=CONFIGS)
+        ),
+        st.builds(ops.AlteredTopicConfigs, st.booleans(), CONFIGS, st.none() | ERRORS),
     ),
     Samples(
         own.ALTER_CLIENT_QUOTAS,
         _lists(
             st.builds(
-                AlterClientQuotas,
+                ops.AlterClientQuotas,
                 entity=QUOTA_ENTITIES,
                 changes=st.dictionaries(TEXT, st.none() | FLOAT64, max_size=3),
             )

@@ -12,15 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from metadata import operations as ops
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    TOMBSTONE,
-    WRITE_AHEAD_MULTI_SEGMENT,
-    CommitFile,
-    DescribedFile,
-    HandedFile,
-    Tombstone,
-)
 from metadata.records.control import FileHandedOverRecord, FilesTombstonedRecord
 from metadata.records.records import FileCommittedRecord, FilesDeletedRecord, MetadataRecord
 from metadata.rules.commit import Decision, check_commit, decide_commit, owns_first
@@ -135,7 +128,7 @@ class LedgerCoordinator:
 
     def commit(self, key: ObjectKey, owner_ids: Sequence[int]) -> None:
         """Raises ObjectExpired."""
-        request = CommitFile(
+        request = ops.CommitFile(
             object_key=key,
             file_size_bytes=1,
             uploader_broker_id=0,
@@ -180,7 +173,7 @@ class LedgerCoordinator:
         is_given_up = standing in (FileStanding.SEALED, FileStanding.TOMBSTONED)
         return DeletableFile(
             object_key=key,
-            object_format=TOMBSTONE if is_given_up else WRITE_AHEAD_MULTI_SEGMENT,
+            object_format=ops.TOMBSTONE if is_given_up else ops.WRITE_AHEAD_MULTI_SEGMENT,
             deletable_since_ms=row.drained_ms,
             is_owner=row.known.is_owner,
             owner_ids=row.owner_ids,
@@ -188,11 +181,13 @@ class LedgerCoordinator:
             standing=standing,
         )
 
-    async def hand_over_files(self, files: Sequence[HandedFile]) -> Sequence[DisklessError | None]:
+    async def hand_over_files(
+        self, files: Sequence[ops.HandedFile]
+    ) -> Sequence[DisklessError | None]:
         keys = [file.object_key for file in files]
         return self._perform(keys, lambda view: decide_hand_over(view, files))
 
-    async def tombstone_files(self, keys: Sequence[ObjectKey]) -> Sequence[Tombstone]:
+    async def tombstone_files(self, keys: Sequence[ObjectKey]) -> Sequence[ops.Tombstone]:
         return self._perform(keys, lambda view: decide_tombstone(view, keys))
 
     async def seal_files(self, keys: Sequence[ObjectKey]) -> None:
@@ -201,11 +196,11 @@ class LedgerCoordinator:
     async def forget_files(self, keys: Sequence[ObjectKey], *, tombstones: bool = False) -> None:
         self._perform(keys, lambda view: decide_forget(view, keys, tombstones=tombstones))
 
-    def describe(self, key: ObjectKey) -> DescribedFile:
+    def describe(self, key: ObjectKey) -> ops.DescribedFile:
         row = self.rows.get(key)
         if row is None or row.known.standing is FileStanding.TOMBSTONED:
-            return DescribedFile(error=UnknownFile(key))
-        return DescribedFile(has_live_batches=row.is_live)
+            return ops.DescribedFile(error=UnknownFile(key))
+        return ops.DescribedFile(has_live_batches=row.is_live)
 
 
 class FileWorld:
@@ -349,7 +344,7 @@ class FileWorld:
 
     async def describe_files(
         self, keys: Sequence[ObjectKey], *, coordinator: int | None = None
-    ) -> Sequence[DescribedFile]:
+    ) -> Sequence[ops.DescribedFile]:
         assert coordinator is not None
         asked = await self._reach(coordinator)
         answer = [asked.describe(key) for key in keys]
@@ -358,13 +353,13 @@ class FileWorld:
 
     async def tombstone_files(
         self, coordinator: int, keys: Sequence[ObjectKey]
-    ) -> Sequence[Tombstone]:
+    ) -> Sequence[ops.Tombstone]:
         answer = await (await self._reach(coordinator)).tombstone_files(keys)
         await self.between()
         return answer
 
     async def hand_over_files(
-        self, coordinator: int, files: Sequence[HandedFile]
+        self, coordinator: int, files: Sequence[ops.HandedFile]
     ) -> Sequence[DisklessError | None]:
         answer = await (await self._reach(coordinator)).hand_over_files(files)
         await self.between()

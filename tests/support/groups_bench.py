@@ -7,18 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from diskless.groups import requests
 from diskless.groups.group_coordinator import PartitionGroups
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.offsets import TopicsWith
-from diskless.groups.requests import (
-    CommitOffset,
-    CommitOffsets,
-    FetchedOffsets,
-    FetchOffsets,
-    GroupHeartbeat,
-    JoinedGroup,
-    SyncedGroup,
-)
 from diskless.groups.settings import GroupSettings
 from diskless.replica.purgatory import Purgatory
 from metadata.operations import Leader, TopicDescription
@@ -158,13 +150,13 @@ class GroupsBench:
 
     async def join(
         self, member_id: str = "", group_id: str = "group", **fields: Any
-    ) -> JoinedGroup:
+    ) -> requests.JoinedGroup:
         fields.setdefault("needs_member_id", False)
         return await self.router.join(join_request(member_id, group_id=group_id, **fields), CLIENT)
 
     async def sync(
-        self, joined: JoinedGroup, group_id: str = "group", **assignments: bytes
-    ) -> SyncedGroup:
+        self, joined: requests.JoinedGroup, group_id: str = "group", **assignments: bytes
+    ) -> requests.SyncedGroup:
         """Of the member that was answered `joined`; it assigns itself what nobody else gets."""
         given = {joined.member_id: assignments.pop("own", b"")} | assignments
         return await self.router.sync(
@@ -173,7 +165,7 @@ class GroupsBench:
 
     async def member(
         self, group_id: str = "group", *, assignment: bytes = b"all", **fields: Any
-    ) -> JoinedGroup:
+    ) -> requests.JoinedGroup:
         """The only member of a group, with an assignment."""
         joined = await self.join(group_id=group_id, **fields)
         assert joined.error is None
@@ -181,9 +173,11 @@ class GroupsBench:
         assert (synced.error, synced.assignment) == (None, assignment)
         return joined
 
-    def heartbeat(self, joined: JoinedGroup, group_id: str = "group") -> DisklessError | None:
+    def heartbeat(
+        self, joined: requests.JoinedGroup, group_id: str = "group"
+    ) -> DisklessError | None:
         return self.router.heartbeat(
-            GroupHeartbeat(group_id, joined.generation_id, joined.member_id, None)
+            requests.GroupHeartbeat(group_id, joined.generation_id, joined.member_id, None)
         )
 
     # -- offsets
@@ -192,7 +186,7 @@ class GroupsBench:
         self,
         *offsets: tuple[str, int, int],
         group_id: str = "group",
-        joined: JoinedGroup | None = None,
+        joined: requests.JoinedGroup | None = None,
         metadata: str = "",
         leader_epoch: int = 0,
         retention_ms: int = -1,
@@ -201,21 +195,23 @@ class GroupsBench:
     ) -> Sequence[DisklessError | None]:
         """(topic, partition, offset) each, by the member that was answered `joined`, if any."""
         return await self.router.commit_offsets(
-            CommitOffsets(
+            requests.CommitOffsets(
                 group_id,
                 generation_id if joined is None else joined.generation_id,
                 "" if joined is None else joined.member_id,
                 None,
                 retention_ms,
                 knows_member_epochs,
-                [CommitOffset(*offset, leader_epoch, metadata) for offset in offsets],
+                [requests.CommitOffset(*offset, leader_epoch, metadata) for offset in offsets],
             )
         )
 
-    async def fetch(self, *partitions: tuple[str, int], group_id: str = "group") -> FetchedOffsets:
+    async def fetch(
+        self, *partitions: tuple[str, int], group_id: str = "group"
+    ) -> requests.FetchedOffsets:
         """Without partitions: all."""
         return await self.router.fetch_offsets(
-            FetchOffsets(group_id, None, -1, partitions or None, False)
+            requests.FetchOffsets(group_id, None, -1, partitions or None, False)
         )
 
     async def fetched(self, group_id: str = "group") -> dict[tuple[str, int], int]:

@@ -49,28 +49,12 @@ from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer, bind_listener
 from diskless.server.server_settings import ServerSettings
-from metadata.operations import (
-    AlterClientQuotas,
-    BatchCommit,
-    CreatePartitions,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    QuotaEntity,
-    TopicDescription,
-)
+from metadata import operations as ops
 from tests.support.kafka_raw_client import RawClient
+from wal import errors
 from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.clock import Clock, ManualClock, SystemClock
 from wal.coordinates import TopicIdPartition
-from wal.errors import (
-    DisklessError,
-    InvalidRecord,
-    OffsetOutOfRange,
-    TopicExists,
-    UnknownPartition,
-    UnknownTopicId,
-)
 from wal.records.record_batch import assign_offsets, parse_header
 
 HIGH_WATERMARK: Final = 7
@@ -83,23 +67,23 @@ class FakeTopics:
     auto_create_enabled: bool = True
     default_partition_count: int = 1
     max_partition_count: int = 1_000
-    known: dict[str, TopicDescription] = field(default_factory=dict)
+    known: dict[str, ops.TopicDescription] = field(default_factory=dict)
     randomness: random.Random = field(default_factory=lambda: random.Random(7))
-    failure: DisklessError | None = None
+    failure: errors.DisklessError | None = None
     next_producer_id: int = 1_000
-    deletions: list[DeleteRecords] = field(default_factory=list)
+    deletions: list[ops.DeleteRecords] = field(default_factory=list)
     """All that were asked for; each partition's high watermark counts as HIGH_WATERMARK."""
 
-    def topics(self) -> Mapping[str, TopicDescription]:
+    def topics(self) -> Mapping[str, ops.TopicDescription]:
         return self.known
 
-    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+    def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None:
         return next((t for t in self.known.values() if t.topic_id == topic_id), None)
 
     def add(
         self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
-    ) -> TopicDescription:
-        topic = TopicDescription(
+    ) -> ops.TopicDescription:
+        topic = ops.TopicDescription(
             topic_id=UUID(int=self.randomness.getrandbits(128)),
             name=name,
             partition_count=partitions,
@@ -109,31 +93,33 @@ class FakeTopics:
         return topic
 
     async def create_topics(
-        self, topics: Sequence[CreateTopic]
-    ) -> Sequence[TopicDescription | DisklessError]:
+        self, topics: Sequence[ops.CreateTopic]
+    ) -> Sequence[ops.TopicDescription | errors.DisklessError]:
         if self.failure is not None:
             raise self.failure
         return [
-            TopicExists(topic.name)
+            errors.TopicExists(topic.name)
             if topic.name in self.known
             else self.add(topic.name, topic.partition_count, dict(topic.configs))
             for topic in topics
         ]
 
-    async def delete_topics(self, topic_ids: Sequence[UUID]) -> Sequence[DisklessError | None]:
-        results: list[DisklessError | None] = []
+    async def delete_topics(
+        self, topic_ids: Sequence[UUID]
+    ) -> Sequence[errors.DisklessError | None]:
+        results: list[errors.DisklessError | None] = []
         for topic_id in topic_ids:
             topic = self.topic_by_id(topic_id)
             if topic is None:
-                results.append(UnknownTopicId(str(topic_id)))
+                results.append(errors.UnknownTopicId(str(topic_id)))
             else:
                 del self.known[topic.name]
                 results.append(None)
         return results
 
     async def create_partitions(
-        self, topics: Sequence[CreatePartitions]
-    ) -> Sequence[DisklessError | None]:
+        self, topics: Sequence[ops.CreatePartitions]
+    ) -> Sequence[errors.DisklessError | None]:
         if self.failure is not None:
             raise self.failure
         for topic in topics:
@@ -149,17 +135,19 @@ class FakeTopics:
             raise self.failure
         topic = self.topic_by_id(topic_id)
         if topic is None:
-            raise UnknownTopicId(str(topic_id))
+            raise errors.UnknownTopicId(str(topic_id))
         self.known[topic.name] = replace(topic, configs=dict(change(topic.configs)))
 
-    async def delete_records(self, requests: Sequence[DeleteRecords]) -> Sequence[DeletedRecords]:
+    async def delete_records(
+        self, requests: Sequence[ops.DeleteRecords]
+    ) -> Sequence[ops.DeletedRecords]:
         if self.failure is not None:
             raise self.failure
         self.deletions += requests
         return [
-            DeletedRecords(5, OffsetOutOfRange(str(offset)))
+            ops.DeletedRecords(5, errors.OffsetOutOfRange(str(offset)))
             if offset > HIGH_WATERMARK
-            else DeletedRecords(HIGH_WATERMARK if offset == -1 else offset)
+            else ops.DeletedRecords(HIGH_WATERMARK if offset == -1 else offset)
             for _, offset in requests
         ]
 
@@ -187,12 +175,12 @@ class FakeReplicaManager:
         self.logs: dict[tuple[str, int], FakeLog] = {}
         self.appended: list[bytes] = []
         self.hold = False
-        self.held: list[asyncio.Future[Sequence[BatchCommit]]] = []
+        self.held: list[asyncio.Future[Sequence[ops.BatchCommit]]] = []
         self.keeps_memory = False
         """Whether a held append also holds its records, as a full write queue does."""
         self.kept: deque[FragmentChain] = deque()
         self.raises: Exception | None = None
-        self.append_error: DisklessError | None = None
+        self.append_error: errors.DisklessError | None = None
         self.clients: list[ClientInfo] = []
         self.fetches_running = 0
         self.fetches_cancelled = 0
@@ -211,7 +199,7 @@ class FakeReplicaManager:
         timeout_ms: int,
         produce_version: int,
         client: ClientInfo,
-    ) -> Steps[asyncio.Future[Sequence[BatchCommit]]]:
+    ) -> Steps[asyncio.Future[Sequence[ops.BatchCommit]]]:
         yield
         self.clients.append(client)
         if self.raises is not None:
@@ -220,7 +208,9 @@ class FakeReplicaManager:
                     batch.records.release()
             raise self.raises
         results = [self._append_one(batch) for batch in batches]
-        future: asyncio.Future[Sequence[BatchCommit]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Sequence[ops.BatchCommit]] = (
+            asyncio.get_running_loop().create_future()
+        )
         if self.hold:
             self.held.append(future)
             future.results = results  # type: ignore[attr-defined]
@@ -235,14 +225,14 @@ class FakeReplicaManager:
             self.kept.popleft().release()
         future.set_result(future.results)  # type: ignore[attr-defined]
 
-    def _append_one(self, batch: AppendBatch) -> BatchCommit:
+    def _append_one(self, batch: AppendBatch) -> ops.BatchCommit:
         records = batch.records
         if self.append_error is not None:
             if records is not None:
                 records.release()
-            return BatchCommit(error=self.append_error)
+            return ops.BatchCommit(error=self.append_error)
         if records is None:
-            return BatchCommit(error=InvalidRecord("null"))
+            return ops.BatchCommit(error=errors.InvalidRecord("null"))
         data = b"".join(records.views())
         if self.hold and self.keeps_memory:
             self.kept.append(records)
@@ -252,11 +242,11 @@ class FakeReplicaManager:
         if batch.topic_id is not None:
             topic = self._topics.topic_by_id(batch.topic_id)
             if topic is None:
-                return BatchCommit(error=UnknownTopicId(f"no {batch.topic_id}"))
+                return ops.BatchCommit(error=errors.UnknownTopicId(f"no {batch.topic_id}"))
         else:
             topic = self._topics.known.get(batch.topic_name)
         if topic is None or not 0 <= batch.partition < topic.partition_count:
-            return BatchCommit(error=UnknownPartition(f"no {batch.topic_name}"))
+            return ops.BatchCommit(error=errors.UnknownPartition(f"no {batch.topic_name}"))
         log = self.logs.setdefault((topic.name, batch.partition), FakeLog())
         count = parse_header(data).record_count
         base = log.next_offset
@@ -264,7 +254,7 @@ class FakeReplicaManager:
         assign_offsets(stored, 0, base)
         log.next_offset += count
         log.batches.append((base, log.next_offset, bytes(stored)))
-        return BatchCommit(base, -1, 0)
+        return ops.BatchCommit(base, -1, 0)
 
     async def fetch(
         self,
@@ -326,13 +316,13 @@ class FakeReplicaManager:
         if request.topic_id is not None:
             topic = self._topics.topic_by_id(request.topic_id)
             if topic is None:
-                return FetchResult(error=UnknownTopicId("no such id"))
+                return FetchResult(error=errors.UnknownTopicId("no such id"))
             name = topic.name
         if name not in self._topics.known:
-            return FetchResult(error=UnknownPartition("no such topic"))
+            return FetchResult(error=errors.UnknownPartition("no such topic"))
         log = self.logs.get((name, request.partition), FakeLog())
         if not 0 <= request.offset <= log.next_offset:
-            return FetchResult(error=OffsetOutOfRange(str(request.offset)))
+            return FetchResult(error=errors.OffsetOutOfRange(str(request.offset)))
         records: list[bytes] = []
         for _, end, data in log.batches:
             if end <= request.offset:
@@ -345,13 +335,13 @@ class FakeReplicaManager:
     async def list_offsets(
         self, requests: Sequence[ListOffsetsPartition], *, isolation: int, client: ClientInfo
     ) -> Sequence[ListOffsetsResult]:
-        if isinstance(self.raises, DisklessError):
+        if isinstance(self.raises, errors.DisklessError):
             raise self.raises
         results = []
         for request in requests:
             log = self.logs.get((request.topic_name, request.partition), FakeLog())
             if request.topic_name not in self._topics.known:
-                results.append(ListOffsetsResult(error=UnknownPartition("no such topic")))
+                results.append(ListOffsetsResult(error=errors.UnknownPartition("no such topic")))
             elif request.timestamp == -1:
                 results.append(ListOffsetsResult(None, log.next_offset))
             elif request.timestamp == -2:
@@ -420,11 +410,11 @@ class FakeStored:
 class FakeGroups:
     """`GroupCoordinator` of a broker that coordinates no group and sends everybody elsewhere."""
 
-    def __init__(self, coordinator: BrokerEndpoint | DisklessError) -> None:
+    def __init__(self, coordinator: BrokerEndpoint | errors.DisklessError) -> None:
         self.coordinator = coordinator
         self.error = NotGroupCoordinator("another broker does")
 
-    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
+    def find(self, group_id: str) -> BrokerEndpoint | errors.DisklessError:
         return self.coordinator
 
     async def join(self, request: JoinGroup, client: ClientInfo) -> JoinedGroup:
@@ -433,15 +423,15 @@ class FakeGroups:
     async def sync(self, request: SyncGroup) -> SyncedGroup:
         return SyncedGroup(error=self.error)
 
-    def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None:
+    def heartbeat(self, request: GroupHeartbeat) -> errors.DisklessError | None:
         return self.error
 
     async def leave(
         self, group_id: str, members: Sequence[LeavingMember]
-    ) -> DisklessError | Sequence[DisklessError | None]:
+    ) -> errors.DisklessError | Sequence[errors.DisklessError | None]:
         return self.error
 
-    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
+    async def commit_offsets(self, request: CommitOffsets) -> Sequence[errors.DisklessError | None]:
         return [self.error] * len(request.offsets)
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
@@ -449,7 +439,7 @@ class FakeGroups:
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> DisklessError | Sequence[DisklessError | None]:
+    ) -> errors.DisklessError | Sequence[errors.DisklessError | None]:
         return self.error
 
     def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
@@ -469,11 +459,11 @@ class FakeGroups:
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
+    ) -> Steps[errors.DisklessError | Sequence[ListedGroup]]:
         yield
         return []
 
-    async def delete_group(self, group_id: str) -> DisklessError | None:
+    async def delete_group(self, group_id: str) -> errors.DisklessError | None:
         return self.error
 
 
@@ -540,20 +530,20 @@ class FakeQuotas:
     """Quotas in a dictionary."""
 
     def __init__(self) -> None:
-        self.known: Mapping[QuotaEntity, Mapping[str, float]] = {}
-        self.error: DisklessError | None = None
-        self.altered: list[AlterClientQuotas] = []
+        self.known: Mapping[ops.QuotaEntity, Mapping[str, float]] = {}
+        self.error: errors.DisklessError | None = None
+        self.altered: list[ops.AlterClientQuotas] = []
 
-    def set(self, entity: QuotaEntity, **quotas: float) -> None:
+    def set(self, entity: ops.QuotaEntity, **quotas: float) -> None:
         known = {**self.known, entity: quotas}
         self.known = {name: values for name, values in known.items() if values}
 
-    def client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+    def client_quotas(self) -> Mapping[ops.QuotaEntity, Mapping[str, float]]:
         return self.known
 
     async def alter_client_quotas(
-        self, requests: Sequence[AlterClientQuotas]
-    ) -> Sequence[DisklessError | None]:
+        self, requests: Sequence[ops.AlterClientQuotas]
+    ) -> Sequence[errors.DisklessError | None]:
         if self.error is not None:
             raise self.error
         self.altered += requests

@@ -20,15 +20,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support import stock_clients as clients
 from tests.support.group_members import Member
-from tests.support.stock_clients import (
-    TIMEOUT_S,
-    Headers,
-    Record,
-    Sending,
-    StockClient,
-    StoredRecord,
-)
 
 __all__ = ["KafkaJs", "KafkaJsError", "KafkaJsMember", "NodeProcess", "node_process"]
 
@@ -68,7 +61,7 @@ class NodeProcess:
         self._reader = threading.Thread(target=self._read, name="kafkajs")
         self._reader.start()
 
-    def call(self, command: str, *, timeout_s: float = TIMEOUT_S, **arguments: Any) -> Any:
+    def call(self, command: str, *, timeout_s: float = clients.TIMEOUT_S, **arguments: Any) -> Any:
         """The result of one command. Raises KafkaJsError."""
         answer: Future[Any] = Future()
         with self._lock:
@@ -84,7 +77,7 @@ class NodeProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(TIMEOUT_S)
+            self._process.wait(clients.TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -158,13 +151,13 @@ def _text(content: bytes | None) -> str | None:
     return None if content is None else base64.b64encode(content).decode()
 
 
-def grouped(headers: Headers) -> Headers:
+def grouped(headers: clients.Headers) -> clients.Headers:
     """Headers as kafkajs has them: by name, in the order in which each name comes first."""
     names = dict.fromkeys(name for name, _ in headers)
     return tuple((name, value) for wanted in names for name, value in headers if name == wanted)
 
 
-class KafkaJs(StockClient):
+class KafkaJs(clients.StockClient):
     """kafkajs as a stock client. It reads as a member of a group; there is no other way."""
 
     name = "kafkajs"
@@ -172,13 +165,13 @@ class KafkaJs(StockClient):
     def __init__(self, node: NodeProcess) -> None:
         self.node = node
 
-    def can_send(self, record: Record) -> bool:
+    def can_send(self, record: clients.Record) -> bool:
         return grouped(record.headers) == record.headers and all(
             value is not None for _, value in record.headers
         )
 
     def send(
-        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
+        self, bootstrap: str, topic: str, records: Sequence[clients.Record], how: clients.Sending
     ) -> list[int]:
         sent = [
             {
@@ -203,13 +196,13 @@ class KafkaJs(StockClient):
 
     def read(
         self, bootstrap: str, topic: str, count: int, *, partition: int = 0, offset: int = 0
-    ) -> list[StoredRecord]:
+    ) -> list[clients.StoredRecord]:
         counts = {topic: count}
         return self.read_all(bootstrap, counts, partition=partition, offset=offset)[topic]
 
     def read_all(
         self, bootstrap: str, counts: Mapping[str, int], *, partition: int = 0, offset: int = 0
-    ) -> dict[str, list[StoredRecord]]:
+    ) -> dict[str, list[clients.StoredRecord]]:
         """As many records of each topic, through one consumer."""
         found = self.node.call(
             "read",
@@ -221,9 +214,9 @@ class KafkaJs(StockClient):
         )
         return {
             topic: [
-                StoredRecord(
+                clients.StoredRecord(
                     one["offset"],
-                    Record(
+                    clients.Record(
                         _bytes(one["key"]),
                         _bytes(one["value"]),
                         tuple((name, _bytes(value)) for name, value in one["headers"]),

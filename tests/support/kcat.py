@@ -14,14 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.stock_clients import (
-    TIMEOUT_S,
-    Headers,
-    Record,
-    Sending,
-    StockClient,
-    StoredRecord,
-)
+from tests.support import stock_clients as clients
 
 __all__ = ["Kcat", "kcat_or_skip"]
 
@@ -39,7 +32,7 @@ def kcat_or_skip() -> "Kcat":
     return Kcat(command)
 
 
-class Kcat(StockClient):
+class Kcat(clients.StockClient):
     """librdkafka behind a command line, in the version that came with it."""
 
     name = "kcat"
@@ -54,12 +47,12 @@ class Kcat(StockClient):
             input=stdin,
             capture_output=True,
             check=False,
-            timeout=TIMEOUT_S,
+            timeout=clients.TIMEOUT_S,
         )
         assert finished.returncode == 0, finished.stderr.decode()
         return finished.stdout
 
-    def can_send(self, record: Record) -> bool:
+    def can_send(self, record: clients.Record) -> bool:
         content = (record.key or b"") + (record.value or b"")
         if FIELD in content or END in content:
             return False
@@ -68,7 +61,7 @@ class Kcat(StockClient):
         return record.key is not None or bool(record.value)
 
     def send(
-        self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
+        self, bootstrap: str, topic: str, records: Sequence[clients.Record], how: clients.Sending
     ) -> list[int]:
         """The times of records are not sent, and offsets not told: all -1."""
         # Headers, and whether what is empty is null, go for a whole run.
@@ -88,7 +81,7 @@ class Kcat(StockClient):
 
     def read(
         self, bootstrap: str, topic: str, count: int, *, partition: int = 0, offset: int = 0
-    ) -> list[StoredRecord]:
+    ) -> list[clients.StoredRecord]:
         printed = self.run(
             bootstrap,
             *("-C", "-q", "-f", FORMAT, "-X", "fetch.wait.max.ms=20"),
@@ -96,7 +89,9 @@ class Kcat(StockClient):
         )
         return [stored for _, stored in _records(printed)]
 
-    def read_all(self, bootstrap: str, counts: Mapping[str, int]) -> dict[str, list[StoredRecord]]:
+    def read_all(
+        self, bootstrap: str, counts: Mapping[str, int]
+    ) -> dict[str, list[clients.StoredRecord]]:
         """As many records of each topic, from processes of which a few run at once."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             found = pool.map(lambda topic: self.read(bootstrap, topic, counts[topic]), counts)
@@ -104,7 +99,7 @@ class Kcat(StockClient):
 
     def read_in_group(
         self, bootstrap: str, counts: Mapping[str, int], group: str
-    ) -> dict[str, list[StoredRecord]]:
+    ) -> dict[str, list[clients.StoredRecord]]:
         """The same from one process, which is the only member of a group."""
         printed = self.run(
             bootstrap,
@@ -112,24 +107,24 @@ class Kcat(StockClient):
             *("-X", "auto.offset.reset=earliest", "-X", "enable.partition.eof=false"),
             *("-c", str(sum(counts.values())), "-G", group, *counts),
         )
-        found: dict[str, list[StoredRecord]] = {topic: [] for topic in counts}
+        found: dict[str, list[clients.StoredRecord]] = {topic: [] for topic in counts}
         for topic, stored in _records(printed):
             found[topic].append(stored)
         return found
 
 
-def _header_options(headers: Headers) -> Iterator[str]:
+def _header_options(headers: clients.Headers) -> Iterator[str]:
     for name, value in headers:
         yield "-H"
         yield name if value is None else f"{name}={value.decode()}"
 
 
-def _line(record: Record) -> bytes:
+def _line(record: clients.Record) -> bytes:
     value = record.value or b""
     return value + END if record.key is None else record.key + FIELD + value + END
 
 
-def _records(printed: bytes) -> Iterator[tuple[str, StoredRecord]]:
+def _records(printed: bytes) -> Iterator[tuple[str, clients.StoredRecord]]:
     at = 0
     while at < len(printed):
         end = printed.index(b"\n", at)
@@ -140,12 +135,12 @@ def _records(printed: bytes) -> Iterator[tuple[str, StoredRecord]]:
             parts.append(None if length < 0 else printed[at : at + length])
             at += max(length, 0)
         end = printed.index(b"\n", at)
-        record = Record(parts[0], parts[1], _headers(printed[at:end]), int(time_ms))
+        record = clients.Record(parts[0], parts[1], _headers(printed[at:end]), int(time_ms))
         at = end + 1
-        yield topic.decode(), StoredRecord(int(offset), record)
+        yield topic.decode(), clients.StoredRecord(int(offset), record)
 
 
-def _headers(printed: bytes) -> Headers:
+def _headers(printed: bytes) -> clients.Headers:
     if not printed:
         return ()
     pairs = [one.partition(b"=") for one in printed.split(b",")]

@@ -20,19 +20,8 @@ from sqlalchemy import Connection, insert
 
 from metadata.log.log import MetadataRecordBatch
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
+from metadata.state import schema
 from metadata.state.image import CommittedImage
-from metadata.state.schema import (
-    APPLIED,
-    APPLIED_CHECKSUM,
-    BATCHES,
-    FILE_ANSWERS,
-    FILES,
-    NOT_DELETABLE,
-    PARTITIONS,
-    STATE_VERSION,
-    TOPICS,
-    StateTable,
-)
 from metadata.state.state import STATE_FILE, StateDatabase
 from metadata.state.state_hash import HASH_MODULUS, to_signed
 from tests.support.snapshot_bench import Following, PrunableLog, keeper_of, opened, snapshots_in
@@ -68,15 +57,15 @@ async def fill_state(
     One topic of PARTITION_COUNT partitions, `batches_per_file` batches in a file, each partition's
     in turn, nothing coalesced.
     """
-    total = await state.write(_inserting(TOPICS, _topics()))
+    total = await state.write(_inserting(schema.TOPICS, _topics()))
     file_count = -(-rows // batches_per_file)
     for first in range(0, rows, _ROWS_AT_A_TIME):
         numbers = range(first, min(rows, first + _ROWS_AT_A_TIME))
-        total += await state.write(_inserting(BATCHES, _batches(numbers, batches_per_file)))
+        total += await state.write(_inserting(schema.BATCHES, _batches(numbers, batches_per_file)))
     for table, made in (
-        (PARTITIONS, _partitions(rows)),
-        (FILES, _files(rows, file_count, batches_per_file)),
-        (FILE_ANSWERS, _answers(file_count, batches_per_file)),
+        (schema.PARTITIONS, _partitions(rows)),
+        (schema.FILES, _files(rows, file_count, batches_per_file)),
+        (schema.FILE_ANSWERS, _answers(file_count, batches_per_file)),
     ):
         total += await state.write(_inserting(table, made))
     next_offset = PARTITION_COUNT + file_count
@@ -89,7 +78,9 @@ async def fill_state(
     )
 
 
-def _inserting(table: StateTable, rows: Iterable[Sequence[Any]]) -> Callable[[Connection], int]:
+def _inserting(
+    table: schema.StateTable, rows: Iterable[Sequence[Any]]
+) -> Callable[[Connection], int]:
     def insert_rows(connection: Connection) -> int:
         made = [table.row(*row) for row in rows]
         driver = connection.connection.driver_connection
@@ -101,12 +92,12 @@ def _inserting(table: StateTable, rows: Iterable[Sequence[Any]]) -> Callable[[Co
 
 
 def _topics() -> Iterable[Sequence[Any]]:
-    assert TOPICS.columns[:-1] == ("id", "partition_count", "topic_id", "name")
+    assert schema.TOPICS.columns[:-1] == ("id", "partition_count", "topic_id", "name")
     yield 0, PARTITION_COUNT, UUID(int=1).bytes, "large"
 
 
 def _batches(numbers: range, batches_per_file: int) -> Iterable[Sequence[Any]]:
-    assert BATCHES.columns[:-1] == (
+    assert schema.BATCHES.columns[:-1] == (
         "partition", "last_offset", "base_offset", "file", "byte_offset", "byte_size",
         "batch_count", "timestamp_type", "append_time_ms", "max_timestamp_ms",
     )  # fmt: skip
@@ -127,7 +118,7 @@ def _partitions(rows: int) -> Iterable[Sequence[Any]]:
     for partition in range(PARTITION_COUNT):
         batches = len(range(partition, rows, PARTITION_COUNT))
         yield _ordered(
-            PARTITIONS,
+            schema.PARTITIONS,
             id=partition,
             partition=partition,
             high_watermark=batches * RECORDS_PER_BATCH,
@@ -142,14 +133,14 @@ def _files(rows: int, file_count: int, batches_per_file: int) -> Iterable[Sequen
         batches = min(rows - file * batches_per_file, batches_per_file)
         clock.advance(0.25)
         yield _ordered(
-            FILES,
+            schema.FILES,
             id=PARTITION_COUNT + file,
             object_format=WRITE_AHEAD_MULTI_SEGMENT,
             object_bytes=batches_per_file * (BATCH_BYTES + 1) + 64,
             committed_at_ms=START_MS + file * 250,
             live_rows=batches,
             live_bytes=batches * BATCH_BYTES,
-            deletable_since_ms=NOT_DELETABLE,
+            deletable_since_ms=schema.NOT_DELETABLE,
             is_owner=1,
             object_key=wal_object_key(mint_ulid(clock, rng)),
             owner_ids=b"",
@@ -161,14 +152,14 @@ def _answers(file_count: int, batches_per_file: int) -> Iterable[Sequence[Any]]:
     for file in range(file_count):
         answer = bytes(_ANSWER_BYTES * batches_per_file)
         yield _ordered(
-            FILE_ANSWERS,
+            schema.FILE_ANSWERS,
             file=PARTITION_COUNT + file,
             request_digest=rng.randbytes(16),
             answer=answer,
         )
 
 
-def _ordered(table: StateTable, **values: Any) -> Sequence[Any]:
+def _ordered(table: schema.StateTable, **values: Any) -> Sequence[Any]:
     """`values` in the order of the columns; what is not named is 0."""
     assert set(values) <= set(table.columns)
     return [values.get(column, 0) for column in table.columns[:-1]]
@@ -176,11 +167,13 @@ def _ordered(table: StateTable, **values: Any) -> Sequence[Any]:
 
 def _applied(connection: Connection, next_offset: int, state_hash: int) -> None:
     values: list[Any] = [
-        1, STATE_VERSION, next_offset, crc32c(_LAST_RECORD), START_MS, -1, START_MS,
+        1, schema.STATE_VERSION, next_offset, crc32c(_LAST_RECORD), START_MS, -1, START_MS,
         to_signed(state_hash),
     ]  # fmt: skip
-    row = [*values, APPLIED_CHECKSUM(values)]
-    connection.execute(insert(APPLIED).values(dict(zip(APPLIED.columns.keys(), row, strict=True))))
+    row = [*values, schema.APPLIED_CHECKSUM(values)]
+    connection.execute(
+        insert(schema.APPLIED).values(dict(zip(schema.APPLIED.columns.keys(), row, strict=True)))
+    )
 
 
 async def measure(rows: int, directory: Path) -> dict[str, float]:

@@ -12,13 +12,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from tests.support.stock_clients import (
-    TIMEOUT_S,
-    confluent_consumer,
-    confluent_producer,
-    place_of,
-    value_of,
-)
+from tests.support import stock_clients as clients
 
 PARTITIONS: Final = 3
 
@@ -28,7 +22,7 @@ class NumberedProducer:
 
     def __init__(self, bootstrap: str, topic: str = "t", **settings: object) -> None:
         self._topic = topic
-        self._producer = confluent_producer(
+        self._producer = clients.confluent_producer(
             bootstrap,
             **{
                 "enable_idempotence": True,
@@ -58,7 +52,9 @@ class NumberedProducer:
         self._producer.poll(0.005)
 
     def flush(self) -> None:
-        assert self._producer.flush(TIMEOUT_S) == 0, f"{len(self.acknowledged)} acknowledged"
+        assert self._producer.flush(clients.TIMEOUT_S) == 0, (
+            f"{len(self.acknowledged)} acknowledged"
+        )
         assert not self.errors, self.errors
         assert len(self.acknowledged) == self._next
 
@@ -66,23 +62,23 @@ class NumberedProducer:
         if error is not None:
             self.errors.append(error)
         else:
-            self.acknowledged[int(value_of(message))] = place_of(message)
+            self.acknowledged[int(clients.value_of(message))] = clients.place_of(message)
 
 
 def everything(bootstrap: str, topic: str = "t") -> dict[tuple[int, int], int]:
     """(partition, offset) -> number of all that is in the topic."""
     found: dict[tuple[int, int], int] = {}
-    with closing(confluent_consumer(bootstrap)) as consumer:
+    with closing(clients.confluent_consumer(bootstrap)) as consumer:
         places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
-        count = sum(consumer.get_watermark_offsets(p, timeout=TIMEOUT_S)[1] for p in places)
+        count = sum(consumer.get_watermark_offsets(p, timeout=clients.TIMEOUT_S)[1] for p in places)
         consumer.assign(places)
         while len(found) < count:
-            messages = consumer.consume(min(count - len(found), 1_000), timeout=TIMEOUT_S)
+            messages = consumer.consume(min(count - len(found), 1_000), timeout=clients.TIMEOUT_S)
             assert messages, f"{len(found)} of {count} records came"
             for message in messages:
-                place = place_of(message)
+                place = clients.place_of(message)
                 assert place not in found
-                found[place] = int(value_of(message))
+                found[place] = int(clients.value_of(message))
     return found
 
 

@@ -33,21 +33,9 @@ from metadata.workers.notes_sweep import NotesSweep
 from metadata.workers.orphan_scan import OrphanScan
 from tests.support.file_ledger import FileWorld
 from tests.support.rebuild_history import Placed, RebuiltLog, replayed, rolled
+from wal.chunks import object_notes
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
-from wal.chunks.object_notes import (
-    DUPLICATE,
-    GIVEN_UP,
-    REFUSED,
-    BatchOutcome,
-    CommitJournal,
-    CommitNote,
-    Floor,
-    ObjectNotes,
-    TopicFacts,
-    encode_notes,
-    note_commit,
-)
 from wal.chunks.wal_object import WalObjectPlan, plan_wal_object
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -88,7 +76,7 @@ class Chunk:
     is_uploaded: bool = False
     missing: list[int] = field(default_factory=list)
     """Coordinators that have not answered yet."""
-    outcomes: dict[int, BatchOutcome] = field(default_factory=dict)
+    outcomes: dict[int, object_notes.BatchOutcome] = field(default_factory=dict)
 
     @property
     def key(self) -> ObjectKey:
@@ -108,7 +96,7 @@ class Producer:
 @dataclass(slots=True)
 class Broker:
     clock: ManualClock
-    journal: CommitJournal = field(default_factory=CommitJournal)
+    journal: object_notes.CommitJournal = field(default_factory=object_notes.CommitJournal)
     open: list[Sent] = field(default_factory=list)
     sealed: list[Chunk] = field(default_factory=list)
     last_ulid: str | None = None
@@ -154,7 +142,7 @@ class Cluster:
         self.names: dict[UUID, str] = {}
         self.partitions: dict[TopicIdPartition, Partition] = {}
         self.segments: dict[ObjectKey, SegmentFacts] = {}
-        self.answers: dict[tuple[ObjectKey, int], dict[int, BatchOutcome]] = {}
+        self.answers: dict[tuple[ObjectKey, int], dict[int, object_notes.BatchOutcome]] = {}
         # Of its own, so that the same seed is the same history whatever is kept.
         self._keeper_rng = random.Random(seed)
         self._crc = 0
@@ -245,22 +233,22 @@ class Cluster:
         entries = [_entry(sent) for sent in arrived]
         partitions = sorted({sent.partition for sent in arrived})
         facts = {
-            partition.topic_id: TopicFacts(name, NAMES[name])
+            partition.topic_id: object_notes.TopicFacts(name, NAMES[name])
             for partition in partitions
             if self.topics.get(name := self.names[partition.topic_id]) == partition.topic_id
         }
         commits = broker.journal.take()
-        notes = ObjectNotes(
+        notes = object_notes.ObjectNotes(
             facts, commits, [self._floor(number, partition) for partition in partitions]
         )
         identity = ChunkIdentity(
             ulid=broker.last_ulid, salt=0, broker_id=number, opened_at_ms=self.clock.now_ms()
         )
-        plan = plan_wal_object(identity, entries, notes=encode_notes(notes))
+        plan = plan_wal_object(identity, entries, notes=object_notes.encode_notes(notes))
         batches = [arrived[position] for position in plan.positions]
         broker.sealed.append(Chunk(plan, broker.last_ulid, batches))
 
-    def _floor(self, number: int, partition: TopicIdPartition) -> Floor | None:
+    def _floor(self, number: int, partition: TopicIdPartition) -> object_notes.Floor | None:
         """What the broker's replica knows; it may be behind."""
         truth = self.partitions.get(partition)
         if truth is None:
@@ -271,8 +259,8 @@ class Cluster:
             seen = self.rng.randint(min(known.get(partition, 0), len(truth.log)), len(truth.log))
             known[partition] = seen
             behind = truth.log[seen - 1].next_offset if seen else 0
-            return Floor(behind, min(behind, truth.log_start))
-        return Floor(truth.high_watermark, truth.log_start)
+            return object_notes.Floor(behind, min(behind, truth.log_start))
+        return object_notes.Floor(truth.high_watermark, truth.log_start)
 
     async def upload(self, number: int) -> None:
         """One of a broker's sealed chunks is uploaded, in any order."""
@@ -302,13 +290,13 @@ class Cluster:
             return
         broker.sealed.pop(0)
         outcomes = [chunk.outcomes[position] for position in range(len(chunk.batches))]
-        note = note_commit(chunk.ulid, chunk.plan.extents, outcomes)
+        note = object_notes.note_commit(chunk.ulid, chunk.plan.extents, outcomes)
         assert note is not None
         broker.journal.add(note)
         for sent, outcome in zip(chunk.batches, outcomes, strict=True):
             self._answer(sent, outcome)
 
-    def _commit_at(self, coordinator: int, chunk: Chunk) -> dict[int, BatchOutcome]:
+    def _commit_at(self, coordinator: int, chunk: Chunk) -> dict[int, object_notes.BatchOutcome]:
         """The answers of one coordinator, by position; the same ones as the first time."""
         positions = [
             position
@@ -322,7 +310,9 @@ class Cluster:
         try:
             ledger.commit(chunk.key, owners)
         except ObjectExpired:
-            return dict.fromkeys(positions, BatchOutcome(exception=REFUSED))
+            return dict.fromkeys(
+                positions, object_notes.BatchOutcome(exception=object_notes.REFUSED)
+            )
         answer = self.answers.get((chunk.key, coordinator))
         if answer is None:
             answer = {position: self._append(chunk, position) for position in positions}
@@ -331,11 +321,11 @@ class Cluster:
                 self._drain()
         return answer
 
-    def _append(self, chunk: Chunk, position: int) -> BatchOutcome:
+    def _append(self, chunk: Chunk, position: int) -> object_notes.BatchOutcome:
         sent, extent = chunk.batches[position], chunk.plan.extents[position]
         truth = self.partitions.get(sent.partition)
         if truth is None:
-            return BatchOutcome(exception=REFUSED)
+            return object_notes.BatchOutcome(exception=object_notes.REFUSED)
         now_ms, base = self.clock.now_ms(), truth.high_watermark
         if sent.producer >= 0:
             verdict = check_sequence(
@@ -347,22 +337,22 @@ class Cluster:
                 expiration_ms=EXPIRATION_MS,
             )
             if isinstance(verdict, ProducerBatch):
-                return BatchOutcome(exception=DUPLICATE)
+                return object_notes.BatchOutcome(exception=object_notes.DUPLICATE)
             if verdict is not None:
-                return BatchOutcome(exception=REFUSED)
+                return object_notes.BatchOutcome(exception=object_notes.REFUSED)
             truth.producers[sent.producer] = with_batch(
                 truth.producers.get(sent.producer),
                 0,
                 ProducerBatch(extent.base_sequence, extent.last_sequence, base, now_ms),
             )
         truth.log.append(Placed(base, base + extent.record_count, (chunk.key, position), extent))
-        return BatchOutcome(base, now_ms, truth.log_start)
+        return object_notes.BatchOutcome(base, now_ms, truth.log_start)
 
-    def _answer(self, sent: Sent, outcome: BatchOutcome) -> None:
+    def _answer(self, sent: Sent, outcome: object_notes.BatchOutcome) -> None:
         for producer in list(self.producers):
             if producer.id != sent.producer or sent not in producer.in_flight:
                 continue
-            if outcome.exception == REFUSED:
+            if outcome.exception == object_notes.REFUSED:
                 # It gives up and begins anew, under another id.
                 self.producers.remove(producer)
                 self._new_producer()
@@ -372,7 +362,7 @@ class Cluster:
     def crash(self, number: int, *, keeps_disk: bool) -> None:
         """A broker dies. With its disk its chunks are recovered under the keys they had."""
         broker = self.brokers[number]
-        broker.journal = CommitJournal()
+        broker.journal = object_notes.CommitJournal()
         broker.open = []
         if keeps_disk:
             # Whether a chunk was uploaded, or committed somewhere, its broker does not know any
@@ -397,9 +387,9 @@ class Cluster:
         if not broker.sealed or any((broker.sealed[0].key, c) in self.answers for c in range(3)):
             return
         chunk = broker.sealed.pop(0)
-        broker.journal.add(CommitNote(chunk.ulid, outcome=GIVEN_UP))
+        broker.journal.add(object_notes.CommitNote(chunk.ulid, outcome=object_notes.GIVEN_UP))
         for sent in chunk.batches:
-            self._answer(sent, BatchOutcome(exception=REFUSED))
+            self._answer(sent, object_notes.BatchOutcome(exception=object_notes.REFUSED))
 
     # -- what ends records and objects ----------------------------------------------------------
 
@@ -473,13 +463,17 @@ class Cluster:
             topics=self._known_topic,
         )
 
-    def _known_floor(self, partition: TopicIdPartition) -> Floor | None:
+    def _known_floor(self, partition: TopicIdPartition) -> object_notes.Floor | None:
         truth = self.partitions.get(partition)
-        return None if truth is None else Floor(truth.high_watermark, truth.log_start)
+        return None if truth is None else object_notes.Floor(truth.high_watermark, truth.log_start)
 
-    def _known_topic(self, topic_id: UUID) -> TopicFacts | None:
+    def _known_topic(self, topic_id: UUID) -> object_notes.TopicFacts | None:
         name = self.names[topic_id]
-        return TopicFacts(name, NAMES[name]) if self.topics.get(name) == topic_id else None
+        return (
+            object_notes.TopicFacts(name, NAMES[name])
+            if self.topics.get(name) == topic_id
+            else None
+        )
 
     async def sweep(self) -> None:
         """Notes objects are merged."""

@@ -27,24 +27,15 @@ from metadata.records.records import (
 )
 from metadata.rules.segments import segment_key
 from metadata.state.producer_state import ProducerBatch, check_sequence, with_batch
-from wal.chunks.object_notes import (
-    COMMITTED,
-    DUPLICATE,
-    GIVEN_UP,
-    REFUSED,
-    BatchOutcome,
-    CommitJournal,
-    CommitNote,
-    Floor,
-    ObjectNotes,
-    TopicFacts,
-    note_commit,
-)
+from wal.chunks import object_notes
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
 from wal.ulid import mint_ulid, wal_object_key
 
-TOPICS: Final = {UUID(int=0xA): TopicFacts("flights", 2), UUID(int=0xB): TopicFacts("radar", 1)}
+TOPICS: Final = {
+    UUID(int=0xA): object_notes.TopicFacts("flights", 2),
+    UUID(int=0xB): object_notes.TopicFacts("radar", 1),
+}
 PARTITIONS: Final = [
     TopicIdPartition(topic_id, index)
     for topic_id, facts in TOPICS.items()
@@ -119,7 +110,7 @@ class PartitionTruth:
 
 @dataclass(slots=True)
 class BrokerTruth:
-    journal: CommitJournal = field(default_factory=CommitJournal)
+    journal: object_notes.CommitJournal = field(default_factory=object_notes.CommitJournal)
     waiting: deque[ObjectKey] = field(default_factory=deque)
     last_ulid: str | None = None
 
@@ -193,7 +184,7 @@ class History:
             for position, extent in enumerate(item.extents)
         ]
         self.uncommitted.discard(key)
-        note = note_commit(item.ulid, item.extents, outcomes)
+        note = object_notes.note_commit(item.ulid, item.extents, outcomes)
         assert note is not None
         who.journal.add(note)
 
@@ -202,11 +193,11 @@ class History:
         who = self.brokers[broker]
         if who.waiting:
             item = self.objects[who.waiting.popleft()]
-            who.journal.add(CommitNote(item.ulid, outcome=GIVEN_UP))
+            who.journal.add(object_notes.CommitNote(item.ulid, outcome=object_notes.GIVEN_UP))
 
     def restart(self, broker: int) -> None:
         """A broker forgets what it has not noted; what it had uploaded is committed later."""
-        self.brokers[broker].journal = CommitJournal()
+        self.brokers[broker].journal = object_notes.CommitJournal()
 
     def die(self, broker: int) -> None:
         """A broker and its disk are lost: what it had uploaded is never committed."""
@@ -317,15 +308,17 @@ class History:
 
     def _store(self, broker: int, key: ObjectKey, extents: Sequence[BatchExtent]) -> ObjectKey:
         who = self.brokers[broker]
-        notes = ObjectNotes()
+        notes = object_notes.ObjectNotes()
         if self.is_noting:
             commits = who.journal.take()
             partitions = sorted({extent.partition for extent in extents})
             topics = {p.topic_id: TOPICS[p.topic_id] for p in partitions}
             floors = [self._floor(partition) for partition in partitions]
-            notes = ObjectNotes(topics, commits, floors)
+            notes = object_notes.ObjectNotes(topics, commits, floors)
             self.noted |= {
-                wal_object_key(note.ulid) for note in commits if note.outcome == COMMITTED
+                wal_object_key(note.ulid)
+                for note in commits
+                if note.outcome == object_notes.COMMITTED
             }
         self.objects[key] = ObjectFacts(
             object_key=key,
@@ -340,15 +333,15 @@ class History:
         who.waiting.append(key)
         return key
 
-    def _floor(self, partition: TopicIdPartition) -> Floor | None:
+    def _floor(self, partition: TopicIdPartition) -> object_notes.Floor | None:
         """What a replica knows, which may be behind."""
         truth = self.partitions[partition]
         if self.is_lagging and self.rng.random() < 0.5:
             behind = self.rng.randrange(truth.high_watermark + 1)
-            return Floor(behind, min(behind, truth.log_start))
-        return Floor(truth.high_watermark, truth.log_start)
+            return object_notes.Floor(behind, min(behind, truth.log_start))
+        return object_notes.Floor(truth.high_watermark, truth.log_start)
 
-    def _decide(self, batch: Batch, extent: BatchExtent, now_ms: int) -> BatchOutcome:
+    def _decide(self, batch: Batch, extent: BatchExtent, now_ms: int) -> object_notes.BatchOutcome:
         truth = self.partitions[extent.partition]
         base = truth.high_watermark
         if extent.producer_id >= 0:
@@ -361,16 +354,16 @@ class History:
                 expiration_ms=EXPIRATION_MS,
             )
             if isinstance(verdict, ProducerBatch):
-                return BatchOutcome(exception=DUPLICATE)
+                return object_notes.BatchOutcome(exception=object_notes.DUPLICATE)
             if verdict is not None:
-                return BatchOutcome(exception=REFUSED)
+                return object_notes.BatchOutcome(exception=object_notes.REFUSED)
             truth.producers[extent.producer_id] = with_batch(
                 truth.producers.get(extent.producer_id),
                 extent.producer_epoch,
                 ProducerBatch(extent.base_sequence, extent.last_sequence, base, now_ms),
             )
         truth.log.append(Placed(base, base + extent.record_count, batch, extent))
-        return BatchOutcome(base, now_ms, truth.log_start)
+        return object_notes.BatchOutcome(base, now_ms, truth.log_start)
 
 
 def Batch_(key: ObjectKey, position: int) -> Batch:

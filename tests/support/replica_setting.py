@@ -15,17 +15,10 @@ from diskless.replica.batch_reader import BatchReader, ReadRequest, ReadResult
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.replica.replica_manager import ReplicaManager
 from diskless.replica.timestamp_search import TimestampSearch
+from metadata import operations as ops
 from metadata.clients.coordinator_client import Coordinator
 from metadata.log.log import MetadataLog
 from metadata.log.log_batch import encode_batch
-from metadata.operations import (
-    METADATA_TOPIC,
-    BatchCommit,
-    FindBatches,
-    FoundBatches,
-    TopicDescription,
-    WalExtent,
-)
 from tests.support.batch_builder import Row, build_batch
 from tests.support.coordinator_bench import MemoryMetadataLog
 from wal.chunks.buffer import BufferPool, chain_of
@@ -38,7 +31,7 @@ from wal.records.batch_preparation import BatchWork, NeededWork, PreparedBatch
 from wal.records.record_batch import BatchHeader
 
 NOW_MS = 1_704_067_200_000
-TOPIC = TopicDescription(topic_id=UUID(int=1), name="t", partition_count=3)
+TOPIC = ops.TopicDescription(topic_id=UUID(int=1), name="t", partition_count=3)
 P0, P1, P2 = (TopicIdPartition(TOPIC.topic_id, index) for index in range(3))
 CLIENT = ClientInfo(1, "test", "127.0.0.1")
 OTHER_CLIENT = ClientInfo(2, "test", "127.0.0.1")
@@ -94,7 +87,7 @@ class HeldWriteLoop:
     def batches(self) -> list[PendingBatch]:
         return [batch for call in self.calls for batch in call]
 
-    def settle(self, index: int, result: BatchCommit) -> None:
+    def settle(self, index: int, result: ops.BatchCommit) -> None:
         self.batches[index].token.batch_done(result)
 
 
@@ -103,20 +96,20 @@ class ScriptedCoordinator:
 
     def __init__(self) -> None:
         self.by_name = {"t": TOPIC}
-        self.extents: dict[TopicIdPartition, list[WalExtent]] = {}
+        self.extents: dict[TopicIdPartition, list[ops.WalExtent]] = {}
         self.looked = 0
         self.on_look: Callable[[], None] | None = None
         """Called once, within the next look, after its answer was made."""
 
-    def topics(self) -> dict[str, TopicDescription]:
+    def topics(self) -> dict[str, ops.TopicDescription]:
         return self.by_name
 
-    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
+    def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None:
         return next((t for t in self.by_name.values() if t.topic_id == topic_id), None)
 
     async def find_batches(
-        self, requests: Sequence[FindBatches], *, max_bytes: int, at_least_one: bool = True
-    ) -> list[FoundBatches]:
+        self, requests: Sequence[ops.FindBatches], *, max_bytes: int, at_least_one: bool = True
+    ) -> list[ops.FoundBatches]:
         self.looked += 1
         found = [self._find(request) for request in requests]
         on_look, self.on_look = self.on_look, None
@@ -125,12 +118,12 @@ class ScriptedCoordinator:
         await asyncio.sleep(0)
         return found
 
-    def _find(self, request: FindBatches) -> FoundBatches:
+    def _find(self, request: ops.FindBatches) -> ops.FoundBatches:
         extents = self.extents.get(request.partition, [])
         end = extents[-1].last_offset + 1 if extents else 0
         if not 0 <= request.offset <= end:
-            return FoundBatches(0, end, error=OffsetOutOfRange(str(request.offset)))
-        return FoundBatches(0, end, [e for e in extents if e.last_offset >= request.offset])
+            return ops.FoundBatches(0, end, error=OffsetOutOfRange(str(request.offset)))
+        return ops.FoundBatches(0, end, [e for e in extents if e.last_offset >= request.offset])
 
     def add(self, partition: TopicIdPartition, length_bytes: int = 100) -> None:
         """One more record of that size at the end of the partition."""
@@ -138,7 +131,7 @@ class ScriptedCoordinator:
         offset = Offset(len(extents))
         key = ObjectKey(f"wal/{partition.partition}/{offset}")
         extents.append(
-            WalExtent(key, ByteOffset(0), length_bytes, offset, offset, NOW_MS, NOW_MS, 0)
+            ops.WalExtent(key, ByteOffset(0), length_bytes, offset, offset, NOW_MS, NOW_MS, 0)
         )
 
 
@@ -246,7 +239,7 @@ class Setting:
         *batches: AppendBatch,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
-    ) -> "asyncio.Future[Sequence[BatchCommit]]":
+    ) -> "asyncio.Future[Sequence[ops.BatchCommit]]":
         return done_at_once(self.appending(*batches, timeout_ms=timeout_ms, client=client))
 
     def appending(
@@ -254,7 +247,7 @@ class Setting:
         *batches: AppendBatch,
         timeout_ms: int = 60_000,
         client: ClientInfo = CLIENT,
-    ) -> Steps["asyncio.Future[Sequence[BatchCommit]]"]:
+    ) -> Steps["asyncio.Future[Sequence[ops.BatchCommit]]"]:
         return self.manager.append(batches, timeout_ms=timeout_ms, produce_version=9, client=client)
 
     def fetch(
@@ -308,8 +301,8 @@ def at(partition: int, offset: int = 0, **values: Any) -> FetchPartition:
 
 
 def at_log(partition: int = 0, offset: int = 0, **values: Any) -> FetchPartition:
-    return at(partition, offset, topic_name=METADATA_TOPIC, **values)
+    return at(partition, offset, topic_name=ops.METADATA_TOPIC, **values)
 
 
-def done(offset: int) -> BatchCommit:
-    return BatchCommit(base_offset=offset, log_append_time_ms=5, log_start_offset=0)
+def done(offset: int) -> ops.BatchCommit:
+    return ops.BatchCommit(base_offset=offset, log_append_time_ms=5, log_start_offset=0)

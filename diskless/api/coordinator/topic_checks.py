@@ -11,27 +11,21 @@ from dataclasses import replace
 from diskless.cluster.cluster import MAX_PARTITIONS_PER_TOPIC
 from diskless.topics.topic_configs import check_topic_configs
 from diskless.topics.topic_names import check_topic_name
-from metadata.operations import (
-    METADATA_TOPIC,
-    AlterTopicConfigs,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-)
+from metadata import operations as ops
 from wal.errors import InvalidPartitions, TopicExists
 
 
-def checked_topic(topic: CreateTopic) -> CreateTopic:
+def checked_topic(topic: ops.CreateTopic) -> ops.CreateTopic:
     _check(topic.name, topic.partition_count)
     return replace(topic, configs=check_topic_configs(topic.configs))
 
 
-def checked_growth(topic: CreatePartitions) -> CreatePartitions:
+def checked_growth(topic: ops.CreatePartitions) -> ops.CreatePartitions:
     _check(topic.name, topic.partition_count)
     return topic
 
 
-def checked_share(topic: CreatePartitionsAt) -> CreatePartitionsAt:
+def checked_share(topic: ops.CreatePartitionsAt) -> ops.CreatePartitionsAt:
     indexes = sorted(topic.partitions)
     _check(topic.name, indexes[-1] + 1 if indexes else 1)
     if indexes and indexes[0] < 0:
@@ -39,13 +33,13 @@ def checked_share(topic: CreatePartitionsAt) -> CreatePartitionsAt:
     return topic
 
 
-def checked_configs(request: AlterTopicConfigs) -> AlterTopicConfigs:
+def checked_configs(request: ops.AlterTopicConfigs) -> ops.AlterTopicConfigs:
     return replace(request, configs=check_topic_configs(request.configs))
 
 
 def _check(name: str, partition_count: int) -> None:
     check_topic_name(name)
-    if name == METADATA_TOPIC:
+    if name == ops.METADATA_TOPIC:
         raise TopicExists(f"{name} is the coordinators' own")
     if not 1 <= partition_count <= MAX_PARTITIONS_PER_TOPIC:
         raise InvalidPartitions(

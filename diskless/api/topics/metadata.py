@@ -28,14 +28,7 @@ from diskless.protocol.messages import EXTRA_TAGS, Fields, decode_request, encod
 from diskless.server.registry import Api, Outcome, ReplySteps, Request
 from diskless.topics.topic_names import TakenNames, check_topic_name, is_internal
 from metadata.operations import CreateTopic, TopicDescription
-from wal.errors import (
-    DisklessError,
-    InvalidRequest,
-    InvalidTopic,
-    TopicExists,
-    UnknownPartition,
-    UnknownTopicId,
-)
+from wal import errors
 from wal.wire.fields import INT32, uvarint
 
 KEY: Final = 3
@@ -66,7 +59,7 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
         wanted: list[_Asked] | None,
         hidden: Refused,
         refused: Refused,
-        missing: tuple[list[CreateTopic], dict[Hashable, DisklessError]],
+        missing: tuple[list[CreateTopic], dict[Hashable, errors.DisklessError]],
     ) -> ReplySteps:
         refused = {**refused, **await _create(topics, *missing)}
         return _reply(cluster, topics, access, request, asked, wanted, hidden, refused)
@@ -134,16 +127,16 @@ def _to_create(
 
 def _creations(
     topics: TopicAdmin, names: Sequence[str]
-) -> Steps[tuple[list[CreateTopic], dict[Hashable, DisklessError]]]:
+) -> Steps[tuple[list[CreateTopic], dict[Hashable, errors.DisklessError]]]:
     """What to create with the defaults, and why the others of `names` cannot be."""
     creations: list[CreateTopic] = []
-    refused: dict[Hashable, DisklessError] = {}
+    refused: dict[Hashable, errors.DisklessError] = {}
     taken = TakenNames(topics.topics())
     for name in names:
         try:
             check_topic_name(name)
             taken.check_collision(name)
-        except InvalidTopic as error:
+        except errors.InvalidTopic as error:
             refused[name] = error
         else:
             creations.append(CreateTopic(name=name, partition_count=topics.default_partition_count))
@@ -152,20 +145,22 @@ def _creations(
 
 
 async def _create(
-    topics: TopicAdmin, creations: Sequence[CreateTopic], refused: dict[Hashable, DisklessError]
+    topics: TopicAdmin,
+    creations: Sequence[CreateTopic],
+    refused: dict[Hashable, errors.DisklessError],
 ) -> Refused:
     """Create topics; `refused`, and with them the ones that could not be, and why."""
     if not creations:
         return refused
     try:
-        results: Sequence[TopicDescription | DisklessError] = await in_portions(
+        results: Sequence[TopicDescription | errors.DisklessError] = await in_portions(
             topics.create_topics, creations, PORTION_TOPICS
         )
-    except DisklessError as error:
+    except errors.DisklessError as error:
         results = [error] * len(creations)
     for creation, result in zip(creations, results, strict=True):
         # Somebody else may have created it meanwhile; then it is there, which is all we want.
-        if isinstance(result, DisklessError) and not isinstance(result, TopicExists):
+        if isinstance(result, errors.DisklessError) and not isinstance(result, errors.TopicExists):
             refused[creation.name] = result
     return refused
 
@@ -232,7 +227,7 @@ def _wanted_topic(
     hidden: Refused,
     refused: Refused,
 ) -> Fields:
-    error: DisklessError
+    error: errors.DisklessError
     if asked.key in hidden:
         topic = None
         error = hidden[asked.key]
@@ -241,10 +236,10 @@ def _wanted_topic(
         error = refused.get(asked.name) or _absence(asked.name)
     elif asked.topic_id is not None:
         topic = topics.topic_by_id(asked.topic_id)
-        error = UnknownTopicId()
+        error = errors.UnknownTopicId()
     else:
         topic = None
-        error = InvalidRequest()
+        error = errors.InvalidRequest()
     if topic is not None:
         return _topic(cluster, request.client, topic)
     no_name = None if request.version >= _NO_NAME_FROM else ""
@@ -257,12 +252,12 @@ def _wanted_topic(
     }
 
 
-def _absence(name: str) -> DisklessError:
+def _absence(name: str) -> errors.DisklessError:
     try:
         check_topic_name(name)
-    except InvalidTopic as error:
+    except errors.InvalidTopic as error:
         return error
-    return UnknownPartition()
+    return errors.UnknownPartition()
 
 
 def _topic(cluster: Cluster, client: ClientInfo, topic: TopicDescription) -> Fields:

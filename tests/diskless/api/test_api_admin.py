@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from diskless.ports import ActiveProducer, BrokerConfigEntry
-from metadata.operations import (
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
-    CreatePartitions,
-    DeleteRecords,
-    TopicDescription,
-)
+from metadata import operations as ops
 from tests.support.kafka_fakes import HIGH_WATERMARK, Broker, FakeLog, running_broker
 from tests.support.kafka_raw_client import RawClient
 from wal.coordinates import TopicIdPartition
@@ -40,8 +34,8 @@ async def connected(
 
 
 def add_metadata_topic(broker: Broker) -> None:
-    broker.topics.known[METADATA_TOPIC] = TopicDescription(
-        topic_id=METADATA_TOPIC_ID, name=METADATA_TOPIC, partition_count=1
+    broker.topics.known[ops.METADATA_TOPIC] = ops.TopicDescription(
+        topic_id=ops.METADATA_TOPIC_ID, name=ops.METADATA_TOPIC, partition_count=1
     )
 
 
@@ -209,7 +203,7 @@ async def test_resources_are_altered_each_on_its_own(key):
             (resource("a b", one), 17, "'a b' has characters"),
             (resource("twice", one), 42, "Each resource must appear at most once."),
             (resource("twice", one), 42, "Each resource must appear at most once."),
-            (resource(METADATA_TOPIC, one), 17, "__diskless_metadata is the cluster's own"),
+            (resource(ops.METADATA_TOPIC, one), 17, "__diskless_metadata is the cluster's own"),
             (resource("0", change("num.partitions", "2"), kind=BROKER), 42, "Cannot update these"),
             (resource("", one, kind=BROKER), 42, "Cannot update these configs dynamically: seg"),
             (resource("0", one, kind=8), 42, "there are no configs of broker loggers here"),
@@ -427,7 +421,7 @@ async def test_topics_grow_and_each_bad_request_is_refused_for_its_own_reason(ve
             ("twice", 5, None, 42, "Duplicate topic name."),
             ("short", 6, two, 39, "Attempted to add 3 additional partition(s), but only 2"),
             ("unknown", 2, None, 3, "The topic 'unknown' does not exist."),
-            (METADATA_TOPIC, 2, None, 17, "__diskless_metadata is the cluster's own"),
+            (ops.METADATA_TOPIC, 2, None, 17, "__diskless_metadata is the cluster's own"),
         ]
         asked = [
             {"name": name, "count": count, "assignments": assignments}
@@ -459,7 +453,9 @@ async def test_a_topic_that_is_deleted_while_it_should_grow_is_unknown():
     async with connected() as (broker, client):
         broker.topics.add("t")
 
-        async def create_partitions(topics: Sequence[CreatePartitions]) -> Sequence[DisklessError]:
+        async def create_partitions(
+            topics: Sequence[ops.CreatePartitions],
+        ) -> Sequence[DisklessError]:
             return [UnknownTopicId("deleted")]
 
         broker.topics.create_partitions = create_partitions  # type: ignore[method-assign]
@@ -485,7 +481,7 @@ async def test_records_are_deleted_up_to_an_offset_partition_by_partition(versio
             "unknown": [(0, 0, -1, 3)],
             "compacted": [(0, 0, -1, 44)],
             "both": [(0, 1, 1, 0)],
-            METADATA_TOPIC: [(0, 0, -1, 17)],
+            ops.METADATA_TOPIC: [(0, 0, -1, 17)],
             "a b": [(0, 0, -1, 17)],
         }  # fmt: skip
         asked = [
@@ -508,8 +504,8 @@ async def test_records_are_deleted_up_to_an_offset_partition_by_partition(versio
             for name, rows in cases.items()
         }
         assert broker.topics.deletions[:2] == [
-            DeleteRecords(TopicIdPartition(topic.topic_id, 0), 3),
-            DeleteRecords(TopicIdPartition(topic.topic_id, 1), -1),
+            ops.DeleteRecords(TopicIdPartition(topic.topic_id, 0), 3),
+            ops.DeleteRecords(TopicIdPartition(topic.topic_id, 1), -1),
         ]
 
 
@@ -712,7 +708,7 @@ async def test_a_described_topic_is_as_in_metadata():
             TOPIC_PARTITIONS, 0, topics=[], response_partition_limit=10, cursor=None
         )
         internal, described = answer.topics
-        assert (internal.name, internal.is_internal) == (METADATA_TOPIC, True)
+        assert (internal.name, internal.is_internal) == (ops.METADATA_TOPIC, True)
         assert (described.topic_id, described.is_internal) == (topic.topic_id, False)
         assert described.topic_authorized_operations & (1 << 4)
         (partition,) = described.partitions

@@ -21,38 +21,12 @@ from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import PORTION_TOPICS, done_at_once
 from diskless.ports import ClientInfo, ListOffsetsResult
 from diskless.server.registry import ApiRegistry, Request
+from metadata import operations as ops
 from metadata.clients.coordinator_client import TIMEOUT_MS, CoordinatorClient
 from metadata.clients.wire_client import WireClient
 from metadata.messages.codec import Operation
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.shapes import Addressed
-from metadata.operations import (
-    AlterClientQuotas,
-    AlteredTopicConfigs,
-    AlterTopicConfigs,
-    BatchCommit,
-    CommitFile,
-    CommittedFile,
-    CreatePartitions,
-    CreatePartitionsAt,
-    CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
-    DescribedFile,
-    FindBatches,
-    FoundBatches,
-    HandedFile,
-    ListedOffset,
-    ListOffsets,
-    PlannedSegments,
-    RegisteredBroker,
-    RolledSegment,
-    SegmentCommit,
-    SegmentPlan,
-    Tombstone,
-    TopicDescription,
-    WalExtent,
-)
 from tests.support.coordinator_samples import SAMPLES, told
 from tests.support.kafka_fakes import DenyEverything, running_broker
 from tests.support.kafka_raw_client import RawClient
@@ -79,7 +53,7 @@ from wal.errors import (
 
 A, B = UUID(int=0xA), UUID(int=0xB)
 KEY = ObjectKey("wal/00/X")
-EXTENT = WalExtent(KEY, ByteOffset(0), 9, Offset(5), Offset(9), 1, 50, 0, 100)
+EXTENT = ops.WalExtent(KEY, ByteOffset(0), 9, Offset(5), Offset(9), 1, 50, 0, 100)
 
 
 class Coordinators(CoordinatorClient):
@@ -110,7 +84,7 @@ class Coordinators(CoordinatorClient):
 class Search:
     """Finds what is asked of it ten offsets into the extent."""
 
-    async def exact(self, timestamp: int, listed: ListedOffset) -> ListOffsetsResult:
+    async def exact(self, timestamp: int, listed: ops.ListedOffset) -> ListOffsetsResult:
         assert listed.extent is not None
         if timestamp == 666:
             return ListOffsetsResult(error=CorruptObject("damaged"))
@@ -168,10 +142,10 @@ async def ask(address: tuple[str, int], key: int, values: Mapping[str, Any]) -> 
 
 async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> None:
     extents = [EXTENT]
-    topic = TopicDescription(
+    topic = ops.TopicDescription(
         topic_id=A, name="t", partition_count=2, configs={"retention.ms": "5"}, assignments={1: 3}
     )
-    plan = SegmentPlan(
+    plan = ops.SegmentPlan(
         partition=TopicIdPartition(A, 0),
         topic_name="t",
         object_key=ObjectKey("segments/s"),
@@ -179,7 +153,7 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         last_offset=Offset(9),
         extents=(EXTENT,),
     )
-    rolled = RolledSegment(
+    rolled = ops.RolledSegment(
         partition=TopicIdPartition(A, 0),
         object_key=ObjectKey("segments/s"),
         base_offset=Offset(0),
@@ -189,61 +163,66 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         record_count=10,
         max_timestamp_ms=3,
     )
-    file = CommitFile(
+    file = ops.CommitFile(
         object_key=KEY,
         file_size_bytes=100,
         uploader_broker_id=4,
         batches=[a_batch(0), a_batch(1)],
         owner_ids=(2, 1),
     )
-    creation = CreateTopic(name="t", partition_count=2, configs={"retention.ms": "5"})
-    growth = CreatePartitions(topic_id=A, name="t", partition_count=2)
-    alter = AlterTopicConfigs(topic_id=A, before={}, configs={"segment.ms": "6"})
-    quotas = AlterClientQuotas(
+    creation = ops.CreateTopic(name="t", partition_count=2, configs={"retention.ms": "5"})
+    growth = ops.CreatePartitions(topic_id=A, name="t", partition_count=2)
+    alter = ops.AlterTopicConfigs(topic_id=A, before={}, configs={"segment.ms": "6"})
+    quotas = ops.AlterClientQuotas(
         entity=(("client-id", "c"), ("user", None)),
         changes={"producer_byte_rate": 5.0, "consumer_byte_rate": None},
     )
-    share = CreatePartitionsAt(topic_id=A, name="t", partitions=(1, 3))
-    handed = HandedFile(object_key=KEY, object_format=1, file_size_bytes=9, owner_ids=(0, 1))
-    broker = RegisteredBroker(1, "here", 9092, "rack", B)
-    find = FindBatches(TopicIdPartition(A, 0), 5, 100)
-    delete = DeleteRecords(TopicIdPartition(A, 0), -1)
-    listing = ListOffsets(TopicIdPartition(A, 0), -1)
+    share = ops.CreatePartitionsAt(topic_id=A, name="t", partitions=(1, 3))
+    handed = ops.HandedFile(object_key=KEY, object_format=1, file_size_bytes=9, owner_ids=(0, 1))
+    broker = ops.RegisteredBroker(1, "here", 9092, "rack", B)
+    find = ops.FindBatches(TopicIdPartition(A, 0), 5, 100)
+    delete = ops.DeleteRecords(TopicIdPartition(A, 0), -1)
+    listing = ops.ListOffsets(TopicIdPartition(A, 0), -1)
     unknown = UnknownTopicId("no such")
     limits = {"max_bytes": 9, "at_least_one": False, "batches_per_partition_max": 2}
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
         ("create_partitions", ([growth],), {}, [None]),
         ("delete_topics", ([A, B],), {}, [None, unknown]),
-        ("commit_file", (file,), {}, [BatchCommit(5, -1, 0), BatchCommit(6, -1, 0, True)]),
+        ("commit_file", (file,), {}, [ops.BatchCommit(5, -1, 0), ops.BatchCommit(6, -1, 0, True)]),
         (
             "commit_files_at",
             (3, [file, file]),
             {},
             [
-                CommittedFile([BatchCommit(5, -1, 0), BatchCommit(6, -1, 0, True)]),
-                CommittedFile([], ObjectExpired("too old")),
+                ops.CommittedFile([ops.BatchCommit(5, -1, 0), ops.BatchCommit(6, -1, 0, True)]),
+                ops.CommittedFile([], ObjectExpired("too old")),
             ],
         ),
-        ("delete_records", ([delete],), {}, [DeletedRecords(7)]),
-        ("list_offsets", ([listing],), {}, [ListedOffset(7)]),
-        ("find_batches", ([find],), limits, [FoundBatches(1, 9, extents)]),
-        ("describe_files", ([KEY],), {"coordinator": 3}, [DescribedFile(True)]),
+        ("delete_records", ([delete],), {}, [ops.DeletedRecords(7)]),
+        ("list_offsets", ([listing],), {}, [ops.ListedOffset(7)]),
+        ("find_batches", ([find],), limits, [ops.FoundBatches(1, 9, extents)]),
+        ("describe_files", ([KEY],), {"coordinator": 3}, [ops.DescribedFile(True)]),
         (
             "describe_files",
             ([KEY],),
             {"coordinator": None},
-            [DescribedFile(error=UnknownFile("k"))],
+            [ops.DescribedFile(error=UnknownFile("k"))],
         ),
         ("create_topics", ([creation],), {}, [topic]),
         ("allocate_producer_ids", (), {}, [range(1_000, 2_000)]),
-        ("tombstone_files", (3, [KEY]), {}, [Tombstone(True)]),
+        ("tombstone_files", (3, [KEY]), {}, [ops.Tombstone(True)]),
         ("hand_over_files", (3, [handed]), {}, [None]),
         ("create_partitions_at", (3, [share]), {}, [None]),
         ("delete_topics_at", (3, [A]), {}, [None]),
         ("register_broker", (broker,), {}, [None]),
-        ("plan_segments", (), {"include_partial": True}, [PlannedSegments((plan,))]),
-        ("commit_segments", ([rolled],), {}, [SegmentCommit(True)]),
-        ("alter_topic_configs", ([alter],), {}, [AlteredTopicConfigs(True, {"segment.ms": "6"})]),
+        ("plan_segments", (), {"include_partial": True}, [ops.PlannedSegments((plan,))]),
+        ("commit_segments", ([rolled],), {}, [ops.SegmentCommit(True)]),
+        (
+            "alter_topic_configs",
+            ([alter],),
+            {},
+            [ops.AlteredTopicConfigs(True, {"segment.ms": "6"})],
+        ),
         ("alter_client_quotas", ([quotas],), {}, [None]),
     ]
     async with serving() as s:
@@ -351,12 +330,12 @@ async def test_very_many_look_ups_share_their_limits() -> None:
 
     async def find_batches(
         operation: object, message: FindBatchesMessage, *, timeout_ms: int
-    ) -> Sequence[FoundBatches]:
+    ) -> Sequence[ops.FoundBatches]:
         count = len(message.requests)
         asked.append((count, message.max_bytes, message.at_least_one))
-        return [FoundBatches(0, 10, [EXTENT]), *[FoundBatches()] * (count - 1)]
+        return [ops.FoundBatches(0, 10, [EXTENT]), *[ops.FoundBatches()] * (count - 1)]
 
-    requests = [FindBatches(TopicIdPartition(A, number), 5, 100) for number in range(1_500)]
+    requests = [ops.FindBatches(TopicIdPartition(A, number), 5, 100) for number in range(1_500)]
     async with serving() as s:
         s.coordinators.call = find_batches  # type: ignore[assignment,method-assign]
         answers = await s.client.find_batches(requests, max_bytes=20)
@@ -408,14 +387,14 @@ def codes_of(values: Any) -> Any:
 async def test_errors_belong_to_entries_and_keep_the_order_of_the_request() -> None:
     async with serving() as s:
         s.coordinators.answers["delete_records"] = [
-            DeletedRecords(4),
-            DeletedRecords(error=NotCoordinator("elsewhere")),
-            DeletedRecords(5),
-            DeletedRecords(error=UnknownPartition("none")),
+            ops.DeletedRecords(4),
+            ops.DeletedRecords(error=NotCoordinator("elsewhere")),
+            ops.DeletedRecords(5),
+            ops.DeletedRecords(error=UnknownPartition("none")),
         ]
         asked = [(A, 0), (B, 0), (A, 0), (A, 1)]
         answers = await s.client.delete_records(
-            [DeleteRecords(TopicIdPartition(*place), 1) for place in asked]
+            [ops.DeleteRecords(TopicIdPartition(*place), 1) for place in asked]
         )
         assert [(a.log_start_offset, type(a.error)) for a in answers] == [
             (4, type(None)),
@@ -430,7 +409,7 @@ async def test_errors_belong_to_entries_and_keep_the_order_of_the_request() -> N
 
 async def test_a_batch_that_cannot_be_is_refused_and_the_others_are_committed() -> None:
     async with serving() as s:
-        s.coordinators.answers["commit_file"] = [BatchCommit(5, 1, 0), BatchCommit(6, 1, 0)]
+        s.coordinators.answers["commit_file"] = [ops.BatchCommit(5, 1, 0), ops.BatchCommit(6, 1, 0)]
         values = await ask(
             s.address,
             95,
@@ -462,14 +441,14 @@ async def test_a_batch_that_cannot_be_is_refused_and_the_others_are_committed() 
 async def test_offsets_for_timestamps_are_exact_to_the_record() -> None:
     async with serving() as s:
         s.coordinators.answers["list_offsets"] = [
-            ListedOffset(3),
-            ListedOffset(extent=EXTENT),
-            ListedOffset(),
-            ListedOffset(extent=EXTENT),
-            ListedOffset(error=UnknownPartition("none")),
+            ops.ListedOffset(3),
+            ops.ListedOffset(extent=EXTENT),
+            ops.ListedOffset(),
+            ops.ListedOffset(extent=EXTENT),
+            ops.ListedOffset(error=UnknownPartition("none")),
         ]
         requests = [
-            ListOffsets(TopicIdPartition(A, index), timestamp)
+            ops.ListOffsets(TopicIdPartition(A, index), timestamp)
             for index, timestamp in enumerate([-1, 40, 99, 666, -2])
         ]
         answers = await s.client.list_offsets(requests)
@@ -485,8 +464,8 @@ async def test_offsets_for_timestamps_are_exact_to_the_record() -> None:
 async def test_an_answer_holds_so_many_batches_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diskless_find_batches, "EXTENTS_MAX", 5)
     async with serving() as s:
-        s.coordinators.answers["find_batches"] = [FoundBatches(0, 99, [EXTENT] * 3)] * 3
-        requests = [FindBatches(TopicIdPartition(A, index), 5, 9) for index in range(3)]
+        s.coordinators.answers["find_batches"] = [ops.FoundBatches(0, 99, [EXTENT] * 3)] * 3
+        requests = [ops.FindBatches(TopicIdPartition(A, index), 5, 9) for index in range(3)]
         answers = await s.client.find_batches(requests, max_bytes=1_000)
         assert [len(answer.extents) for answer in answers] == [3, 2, 0]
         assert {answer.high_watermark for answer in answers} == {99}
@@ -496,30 +475,30 @@ async def test_bad_names_and_counts_refuse_their_topic_alone() -> None:
     async with serving() as s:
         s.coordinators.answers["create_partitions"] = [None]
         s.coordinators.answers["create_topics"] = [
-            TopicDescription(topic_id=A, name="good", partition_count=1)
+            ops.TopicDescription(topic_id=A, name="good", partition_count=1)
         ]
         s.coordinators.answers["create_partitions_at"] = [None]
         named = [("no/name", 1), ("good", 1), ("good2", 0), ("", 1), ("__diskless_metadata", 1)]
         errors = [InvalidTopic, type(None), InvalidPartitions, InvalidTopic, TopicExists]
         grown = await s.client.create_partitions(
             [
-                CreatePartitions(topic_id=A, name=name, partition_count=count)
+                ops.CreatePartitions(topic_id=A, name=name, partition_count=count)
                 for name, count in named
             ]
         )
         assert [type(error) for error in grown] == errors
         created = await s.client.create_topics(
-            [CreateTopic(name=name, partition_count=count) for name, count in named]
-            + [CreateTopic(name="x", partition_count=1, configs={"no.such": "1"})]
+            [ops.CreateTopic(name=name, partition_count=count) for name, count in named]
+            + [ops.CreateTopic(name="x", partition_count=1, configs={"no.such": "1"})]
         )
         assert [type(answer) for answer in created] == [
-            *(TopicDescription if kind is type(None) else kind for kind in errors),
+            *(ops.TopicDescription if kind is type(None) else kind for kind in errors),
             InvalidConfig,
         ]
         shares = await s.client.create_partitions_at(
             3,
             [
-                CreatePartitionsAt(topic_id=A, name=name, partitions=indexes)
+                ops.CreatePartitionsAt(topic_id=A, name=name, partitions=indexes)
                 for name, indexes in [
                     ("no/name", [0]),
                     ("good", [0, 7]),
@@ -542,7 +521,7 @@ async def test_bad_names_and_counts_refuse_their_topic_alone() -> None:
 async def test_when_nothing_is_good_nobody_is_asked() -> None:
     async with serving() as s:
         (error,) = await s.client.create_partitions(
-            [CreatePartitions(topic_id=A, name="/", partition_count=1)]
+            [ops.CreatePartitions(topic_id=A, name="/", partition_count=1)]
         )
         assert type(error) is InvalidTopic
         assert await s.client.create_partitions([]) == []
@@ -580,7 +559,9 @@ async def test_a_read_whose_time_is_up_may_be_repeated() -> None:
         values = await ask_for_listing(s, timeout_ms=1)
         assert list(codes_of(values)) == [15]
         with pytest.raises(CommitFailed):
-            await s.client.list_offsets([ListOffsets(TopicIdPartition(A, 0), -1)], timeout_ms=30)
+            await s.client.list_offsets(
+                [ops.ListOffsets(TopicIdPartition(A, 0), -1)], timeout_ms=30
+            )
 
 
 async def ask_for_listing(s: Serving, *, timeout_ms: int) -> Mapping[str, Any]:
@@ -629,7 +610,7 @@ async def test_a_time_out_of_the_operations_own_is_not_taken_for_the_requests() 
     async with serving() as s:
         s.coordinators.error = TimeoutError("inside")
         with capture_logs(), pytest.raises(CommitFailed, match="lost"):
-            await s.client.list_offsets([ListOffsets(TopicIdPartition(A, 0), -1)])
+            await s.client.list_offsets([ops.ListOffsets(TopicIdPartition(A, 0), -1)])
 
 
 # --- connections ----------------------------------------------------------------------------------
@@ -642,7 +623,7 @@ async def test_commits_of_one_connection_reach_the_coordinators_in_their_order()
         commits = [
             asyncio.create_task(
                 s.client.commit_file(
-                    CommitFile(
+                    ops.CommitFile(
                         object_key=ObjectKey(str(number)),
                         file_size_bytes=1,
                         uploader_broker_id=1,
@@ -669,8 +650,8 @@ async def test_bytes_that_are_no_request_end_their_connection_alone(key: int) ->
             assert await raw.is_closed_by_server()
             await raw.close()
         assert s.coordinators.calls == []
-        s.coordinators.answers["list_offsets"] = [ListedOffset(3)]
-        (answer,) = await s.client.list_offsets([ListOffsets(TopicIdPartition(A, 0), -1)])
+        s.coordinators.answers["list_offsets"] = [ops.ListedOffset(3)]
+        (answer,) = await s.client.list_offsets([ops.ListOffsets(TopicIdPartition(A, 0), -1)])
         assert answer.offset == 3
 
 

@@ -24,18 +24,9 @@ from metadata.operations import (
 )
 from tests.support.faulty_store import FaultyStore, StoreFaults
 from tests.support.live_broker import LiveBroker
+from wal import errors
 from wal.clock import SystemClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
-from wal.errors import (
-    NotCoordinator,
-    ObjectStoreUnavailable,
-    OffsetOutOfRange,
-    Rejected,
-    TopicExists,
-    UnknownFile,
-    UnknownPartition,
-    UnknownTopicId,
-)
 from wal.stores.object_store import ObjectStat, ObjectStore
 from wal.stores.store_url import open_store
 from wal.ulid import mint_ulid, wal_object_key
@@ -102,7 +93,7 @@ async def test_what_was_produced_is_found_over_the_wire(broker: LiveBroker) -> N
             keys = [extent.object_key for extent in found.extents]
             described = await client.describe_files([*keys, ObjectKey("wal/00/none")])
             assert [file.has_live_batches for file in described] == [True] * len(keys) + [False]
-            assert type(described[-1].error) is UnknownFile
+            assert type(described[-1].error) is errors.UnknownFile
 
 
 async def test_deleted_records_are_out_of_range_and_deleted_topics_unknown(
@@ -116,19 +107,19 @@ async def test_deleted_records_are_out_of_range_and_deleted_topics_unknown(
             [DeleteRecords(place, 10), DeleteRecords(place, 5), DeleteRecords(place, RECORDS + 1)]
         )
         assert [answer.log_start_offset for answer in deleted[:2]] == [10, 10]
-        assert type(deleted[2].error) is OffsetOutOfRange
+        assert type(deleted[2].error) is errors.OffsetOutOfRange
         below, above = await client.find_batches(
             [FindBatches(place, 9, 100), FindBatches(place, 10, 100)], max_bytes=1_000
         )
-        assert type(below.error) is OffsetOutOfRange
+        assert type(below.error) is errors.OffsetOutOfRange
         assert above.error is None
         (earliest,) = await client.list_offsets([ListOffsets(place, -2)])
         assert earliest.offset == 10
         assert await client.delete_topics([topic.topic_id]) == [None]
         (again,) = await client.delete_topics([topic.topic_id])
-        assert type(again) is UnknownTopicId
+        assert type(again) is errors.UnknownTopicId
         (gone,) = await client.list_offsets([ListOffsets(place, -1)])
-        assert type(gone.error) is UnknownPartition
+        assert type(gone.error) is errors.UnknownPartition
 
 
 async def test_a_commit_is_answered_once_and_for_all(broker: LiveBroker) -> None:
@@ -165,12 +156,12 @@ async def test_a_commit_is_answered_once_and_for_all(broker: LiveBroker) -> None
         assert await client.commit_file(file(400)) == first
         # Other content under this key; each coordinator refuses its share.
         for commit in await client.commit_file(file(500)):
-            assert type(commit.error) is Rejected
+            assert type(commit.error) is errors.Rejected
         # A partition that nobody has is refused alone.
         key = wal_object_key(mint_ulid(SystemClock(), random.Random()))
         *good, bad = await client.commit_file(file(600, 5))
         assert [commit.base_offset for commit in good] == [5] * 4
-        assert type(bad.error) is UnknownPartition
+        assert type(bad.error) is errors.UnknownPartition
         (found,) = await client.find_batches(
             [FindBatches(TopicIdPartition(topic.topic_id, 2), 0, 1_000)], max_bytes=1_000
         )
@@ -187,11 +178,11 @@ async def test_topics_grow_and_names_stay(broker: LiveBroker) -> None:
         assert await client.create_partitions([grown]) == [None]
         assert await client.create_partitions([grown]) == [None]
         (same_name,) = await client.create_topics([CreateTopic(name="flights", partition_count=1)])
-        assert type(same_name) is TopicExists
+        assert type(same_name) is errors.TopicExists
         places = [TopicIdPartition(topic.topic_id, index) for index in range(7)]
         answers = await client.list_offsets([ListOffsets(place, -1) for place in places])
         assert [answer.offset for answer in answers] == [0] * 6 + [-1]
-        assert type(answers[-1].error) is UnknownPartition
+        assert type(answers[-1].error) is errors.UnknownPartition
 
 
 async def test_producer_ids_are_given_out_once(broker: LiveBroker) -> None:
@@ -208,7 +199,7 @@ async def test_a_coordinator_that_is_not_led_here_is_named_as_such(broker: LiveB
             client.tombstone_files(9, [ObjectKey("k")]),
             client.delete_topics_at(9, []),
         ):
-            with pytest.raises(NotCoordinator):
+            with pytest.raises(errors.NotCoordinator):
                 await asking
 
 
@@ -231,7 +222,7 @@ class MeetingStore(FaultyStore):
                 async with asyncio.timeout(120):
                     await self._met.wait()
             except TimeoutError as error:
-                raise ObjectStoreUnavailable("they come one after the other") from error
+                raise errors.ObjectStoreUnavailable("they come one after the other") from error
         async for stat in super().list(prefix, start_after):
             yield stat
 

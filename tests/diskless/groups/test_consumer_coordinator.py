@@ -8,28 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from diskless.groups import errors as group_errors
+from diskless.groups import requests
 from diskless.groups.classic.subscription import read_assignment, write_assignment
-from diskless.groups.errors import (
-    GroupCoordinatorUnavailable,
-    GroupIdNotFound,
-    GroupMaxSizeReached,
-    GroupSubscribedToTopic,
-    InvalidRegularExpression,
-    MemberEpochNotSpoken,
-    NonEmptyGroup,
-    NotGroupCoordinator,
-    RebalanceInProgress,
-    StaleMemberEpoch,
-    UnknownMember,
-    UnsupportedAssignor,
-)
-from diskless.groups.requests import (
-    ConsumerHeartbeatAnswer,
-    FetchOffsets,
-    JoinedGroup,
-    LeavingMember,
-    ListedGroup,
-)
 from diskless.loop.long_work import SLICE_S, done_at_once
 from metadata.records.groups import GroupKind
 from tests.support.consumer_requests import SESSION_S, consumer_heartbeat, consumer_join
@@ -44,14 +25,16 @@ RETENTION_S = SETTINGS.offsets_retention_minutes * 60.0
 
 
 class ConsumerBench(GroupsBench):
-    async def enter(self, member_id: str, *topics: str, **more: Any) -> ConsumerHeartbeatAnswer:
+    async def enter(
+        self, member_id: str, *topics: str, **more: Any
+    ) -> requests.ConsumerHeartbeatAnswer:
         return await self.router.consumer_heartbeat(
             consumer_join(member_id, *topics, **more), CLIENT
         )
 
     async def beat(
         self, member_id: str, epoch: int, has: Sequence[int] | None = None, **more: Any
-    ) -> ConsumerHeartbeatAnswer:
+    ) -> requests.ConsumerHeartbeatAnswer:
         owned = None if has is None else ({TOPIC: frozenset(has)} if has else {})
         request = consumer_heartbeat(member_id, epoch, owned=owned, **more)
         return await self.router.consumer_heartbeat(request, CLIENT)
@@ -61,7 +44,7 @@ class ConsumerBench(GroupsBench):
         assert not isinstance(listed, Exception)
         return listed[0].group_type
 
-    async def classic_member(self, **more: Any) -> JoinedGroup:
+    async def classic_member(self, **more: Any) -> requests.JoinedGroup:
         """The leader of a classic group, who has everything."""
         return await self.member(assignment=write_assignment(0, {"topic": range(4)}), **more)
 
@@ -91,11 +74,11 @@ async def test_a_member_joins_and_leaves(bench: ConsumerBench) -> None:
     joined = await bench.enter("a")
     assert (joined.member_epoch, joined.assignment) == (1, {TOPIC: ALL})
     assert done_at_once(bench.router.list_groups()) == [
-        ListedGroup("group", "consumer", "Stable", "consumer")
+        requests.ListedGroup("group", "consumer", "Stable", "consumer")
     ]
     assert (await bench.beat("a", -1)).error is None
     assert done_at_once(bench.router.list_groups()) == [
-        ListedGroup("group", "consumer", "Empty", "consumer")
+        requests.ListedGroup("group", "consumer", "Empty", "consumer")
     ]
     assert bench.store.writes == ["store_group group"] * 2
 
@@ -136,7 +119,7 @@ async def test_who_waits_for_a_large_assignment_is_sent_elsewhere_when_another_b
     joining = asyncio.create_task(bench.enter("a", topic_pattern="t-.*"))
     await asyncio.sleep(0)
     await bench.stop()
-    assert isinstance((await joining).error, NotGroupCoordinator)
+    assert isinstance((await joining).error, group_errors.NotGroupCoordinator)
     assert not bench.store.writes
 
 
@@ -174,9 +157,9 @@ async def test_requests_that_make_no_sense_are_refused(bench: ConsumerBench) -> 
         refused = await bench.router.consumer_heartbeat(request, CLIENT)
         assert isinstance(refused.error, InvalidRequest), request
     refused = await bench.enter("a", assignor="best")
-    assert isinstance(refused.error, UnsupportedAssignor)
+    assert isinstance(refused.error, group_errors.UnsupportedAssignor)
     refused = await bench.enter("a", topic_pattern="(")
-    assert isinstance(refused.error, InvalidRegularExpression)
+    assert isinstance(refused.error, group_errors.InvalidRegularExpression)
     assert not bench.store.writes
 
 
@@ -191,28 +174,28 @@ async def test_a_member_of_the_first_version_is_given_an_id(bench: ConsumerBench
 async def test_whoever_comes_to_no_group_starts_over(bench: ConsumerBench) -> None:
     """Clients take "no such group" for final."""
     for epoch in (5, -1):
-        assert isinstance((await bench.beat("a", epoch)).error, UnknownMember)
+        assert isinstance((await bench.beat("a", epoch)).error, group_errors.UnknownMember)
     assert done_at_once(bench.router.list_groups()) == []
 
 
 async def test_a_store_that_fails_is_an_error_to_come_back_from(bench: ConsumerBench) -> None:
     bench.store.failures.append(CommitFailed("away"))
-    assert isinstance((await bench.enter("a")).error, GroupCoordinatorUnavailable)
+    assert isinstance((await bench.enter("a")).error, group_errors.GroupCoordinatorUnavailable)
     assert (await bench.enter("a")).assignment == {TOPIC: ALL}
     bench.store.failures.append(NotCoordinator("deposed"))
-    assert isinstance((await bench.enter("b")).error, NotGroupCoordinator)
+    assert isinstance((await bench.enter("b")).error, group_errors.NotGroupCoordinator)
 
 
 async def test_a_group_that_cannot_be_stored_is_not_there(bench: ConsumerBench) -> None:
     bench.store.failures.append(AppendTooLarge("4 MiB"))
-    assert isinstance((await bench.enter("a")).error, GroupCoordinatorUnavailable)
+    assert isinstance((await bench.enter("a")).error, group_errors.GroupCoordinatorUnavailable)
     assert done_at_once(bench.router.list_groups()) == []
 
 
 async def test_a_leader_that_may_have_been_replaced_confirms_nobody(bench: ConsumerBench) -> None:
     await bench.enter("a")
     bench.store.leads = False
-    assert isinstance((await bench.beat("a", 1)).error, GroupCoordinatorUnavailable)
+    assert isinstance((await bench.beat("a", 1)).error, group_errors.GroupCoordinatorUnavailable)
     bench.store.leads = True
     assert (await bench.beat("a", 1)).error is None
 
@@ -224,8 +207,8 @@ async def test_who_waits_is_sent_elsewhere_when_the_broker_leads_no_more(
     joining = asyncio.ensure_future(bench.enter("a"))
     await bench.settled()
     bench.router.close()
-    assert isinstance((await joining).error, NotGroupCoordinator)
-    assert isinstance((await bench.enter("a")).error, NotGroupCoordinator)
+    assert isinstance((await joining).error, group_errors.NotGroupCoordinator)
+    assert isinstance((await bench.enter("a")).error, group_errors.NotGroupCoordinator)
     bench.store.gate.set()
 
 
@@ -233,10 +216,10 @@ async def test_a_silent_member_is_forgotten_and_that_is_stored(bench: ConsumerBe
     await bench.enter("a")
     await bench.advance(SESSION_S + 1)
     assert done_at_once(bench.router.list_groups()) == [
-        ListedGroup("group", "consumer", "Empty", "consumer")
+        requests.ListedGroup("group", "consumer", "Empty", "consumer")
     ]
     heir = await restarted(bench)
-    assert isinstance((await heir.beat("a", 1)).error, UnknownMember)
+    assert isinstance((await heir.beat("a", 1)).error, group_errors.UnknownMember)
     await heir.stop()
 
 
@@ -278,7 +261,7 @@ async def test_a_stored_group_that_cannot_be_read_begins_anew(bench: ConsumerBen
     await bench.enter("a")
     await bench.store.store_group("group", GroupKind.CONSUMER, b"?")
     heir = await restarted(bench)
-    assert isinstance((await heir.beat("a", 1)).error, UnknownMember)
+    assert isinstance((await heir.beat("a", 1)).error, group_errors.UnknownMember)
     assert (await heir.enter("a")).error is None
     await heir.stop()
 
@@ -290,26 +273,26 @@ async def test_members_commit_and_fetch_in_their_epoch(bench: ConsumerBench) -> 
     await bench.enter("a")
 
     async def commit(epoch: int, member_id: str = "a", *, knows: bool = True) -> Any:
-        joined = JoinedGroup(generation_id=epoch, member_id=member_id)
+        joined = requests.JoinedGroup(generation_id=epoch, member_id=member_id)
         committed = await bench.commit(("topic", 0, 5), joined=joined, knows_member_epochs=knows)
         return committed[0]
 
     assert await commit(1) is None
-    assert isinstance(await commit(0), StaleMemberEpoch)
-    assert isinstance(await commit(1, "b"), UnknownMember)
-    assert isinstance(await commit(1, knows=False), MemberEpochNotSpoken)
-    assert isinstance(await commit(-1, ""), UnknownMember)
+    assert isinstance(await commit(0), group_errors.StaleMemberEpoch)
+    assert isinstance(await commit(1, "b"), group_errors.UnknownMember)
+    assert isinstance(await commit(1, knows=False), group_errors.MemberEpochNotSpoken)
+    assert isinstance(await commit(-1, ""), group_errors.UnknownMember)
 
     async def fetch(member_id: str | None, epoch: int, group_id: str = "group") -> Any:
         return await bench.router.fetch_offsets(
-            FetchOffsets(group_id, member_id, epoch, None, True)
+            requests.FetchOffsets(group_id, member_id, epoch, None, True)
         )
 
     assert [one.offset for one in (await fetch("a", 1)).offsets] == [5]
     assert [one.offset for one in (await fetch(None, -1)).offsets] == [5]
-    assert isinstance((await fetch("a", 0)).error, StaleMemberEpoch)
-    assert isinstance((await fetch("b", 1)).error, UnknownMember)
-    assert isinstance((await fetch("a", 1, "no group")).error, UnknownMember)
+    assert isinstance((await fetch("a", 0)).error, group_errors.StaleMemberEpoch)
+    assert isinstance((await fetch("b", 1)).error, group_errors.UnknownMember)
+    assert isinstance((await fetch("a", 1, "no group")).error, group_errors.UnknownMember)
 
 
 async def test_offsets_of_topics_that_are_read_stay(bench: ConsumerBench) -> None:
@@ -318,7 +301,7 @@ async def test_offsets_of_topics_that_are_read_stay(bench: ConsumerBench) -> Non
     await bench.enter("a")
     deleted = await bench.router.delete_offsets("group", [("topic", 0)])
     assert not isinstance(deleted, Exception)
-    assert isinstance(deleted[0], GroupSubscribedToTopic)
+    assert isinstance(deleted[0], group_errors.GroupSubscribedToTopic)
     waited = 0.0
     while waited < RETENTION_S + 1:
         # A member that is heard of now and then.
@@ -360,7 +343,7 @@ async def test_a_group_is_described_as_what_it_is_alone(bench: ConsumerBench) ->
     assert await is_missing() == (True, True)
     joined = await bench.classic_member()
     assert await is_missing() == (False, True)
-    await bench.router.leave("group", [LeavingMember(joined.member_id, None, "")])
+    await bench.router.leave("group", [requests.LeavingMember(joined.member_id, None, "")])
     await bench.settled()
     assert await is_missing() == (False, True)
     await bench.enter("a")
@@ -372,8 +355,8 @@ async def test_a_group_is_described_as_what_it_is_alone(bench: ConsumerBench) ->
 
 async def test_a_group_with_members_is_not_deleted_one_without_is(bench: ConsumerBench) -> None:
     await bench.enter("a")
-    await bench.commit(("topic", 0, 1), joined=JoinedGroup(generation_id=1, member_id="a"))
-    assert isinstance(await bench.router.delete_group("group"), NonEmptyGroup)
+    await bench.commit(("topic", 0, 1), joined=requests.JoinedGroup(generation_id=1, member_id="a"))
+    assert isinstance(await bench.router.delete_group("group"), group_errors.NonEmptyGroup)
     await bench.beat("a", -1)
     assert await bench.router.delete_group("group") is None
     assert done_at_once(bench.router.list_groups()) == []
@@ -391,7 +374,7 @@ async def test_a_state_that_is_still_encoded_is_not_written_after_its_deletion(
         deleted = asyncio.ensure_future(bench.router.delete_group("group"))
         await bench.settled()
         assert bench.store.writes == []
-    assert isinstance((await joined).error, UnknownMember)
+    assert isinstance((await joined).error, group_errors.UnknownMember)
     await left
     assert await deleted is None
     await bench.settled()
@@ -415,7 +398,7 @@ async def test_only_what_will_be_looked_at_is_matched(bench: ConsumerBench) -> N
         consumer_join("a", topic_pattern="top.*")._replace(group_id=""),
     ):
         assert [*bench.router.match_patterns(request)] == []
-    with pytest.raises(InvalidRegularExpression):
+    with pytest.raises(group_errors.InvalidRegularExpression):
         done_at_once(bench.router.match_patterns(consumer_join("a", topic_pattern="(")))
 
 
@@ -426,7 +409,7 @@ async def test_a_group_without_members_is_of_the_kind_of_its_next_member(
     bench: ConsumerBench,
 ) -> None:
     joined = await bench.classic_member()
-    await bench.router.leave("group", [LeavingMember(joined.member_id, None, "")])
+    await bench.router.leave("group", [requests.LeavingMember(joined.member_id, None, "")])
     await bench.settled()
     assert bench.kind() == "classic"
     entered = await bench.enter("a")
@@ -447,7 +430,7 @@ async def test_a_client_that_was_given_an_id_joins_anew_when_another_kind_was_fi
     required = await bench.join(needs_member_id=True)
     await bench.enter("a")
     assert bench.kind() == "consumer"
-    assert isinstance((await bench.join(required.member_id)).error, UnknownMember)
+    assert isinstance((await bench.join(required.member_id)).error, group_errors.UnknownMember)
 
 
 async def test_a_classic_group_becomes_one_with_members_of_both_kinds(
@@ -457,7 +440,7 @@ async def test_a_classic_group_becomes_one_with_members_of_both_kinds(
     entered = await bench.enter("a")
     assert (entered.member_epoch, entered.assignment) == (old.generation_id + 1, {})
     assert bench.kind() == "consumer"
-    assert isinstance(bench.heartbeat(old), RebalanceInProgress)
+    assert isinstance(bench.heartbeat(old), group_errors.RebalanceInProgress)
     joined = await bench.join(old.member_id)
     synced = await bench.sync(joined)
     kept = (read_assignment(synced.assignment) or {})["topic"]
@@ -476,7 +459,7 @@ async def test_what_a_classic_member_finds_out_with_its_heartbeat_is_stored_at_o
     await bench.sync(joined)
     stored = len(bench.store.writes)
     bench.topics.grow("topic", 6)
-    assert isinstance(bench.heartbeat(joined), RebalanceInProgress)
+    assert isinstance(bench.heartbeat(joined), group_errors.RebalanceInProgress)
     await bench.settled()
     assert bench.store.writes[stored:] == ["store_group group"]
 
@@ -502,14 +485,14 @@ async def test_members_who_wait_in_a_classic_group_are_told_to_come_again(
     await bench.settled()
     await bench.enter("a")
     answer = await waiting
-    assert isinstance(answer.error, RebalanceInProgress)
-    assert isinstance(bench.heartbeat(old), RebalanceInProgress)
+    assert isinstance(answer.error, group_errors.RebalanceInProgress)
+    assert isinstance(bench.heartbeat(old), group_errors.RebalanceInProgress)
 
 
 async def test_a_group_that_does_not_read_topics_stays_as_it_is(bench: ConsumerBench) -> None:
     request = join_request(protocol_type="connect", needs_member_id=False)
     await bench.router.join(request, CLIENT)
-    assert isinstance((await bench.enter("a")).error, GroupIdNotFound)
+    assert isinstance((await bench.enter("a")).error, group_errors.GroupIdNotFound)
     assert bench.kind() == "classic"
 
 
@@ -517,17 +500,19 @@ async def test_a_classic_group_whose_members_cannot_be_understood_stays_as_it_is
     bench: ConsumerBench,
 ) -> None:
     await bench.member(assignment=b"?")
-    assert isinstance((await bench.enter("a")).error, GroupIdNotFound)
+    assert isinstance((await bench.enter("a")).error, group_errors.GroupIdNotFound)
     assert bench.kind() == "classic"
 
 
 async def test_a_refused_member_changes_no_group(bench: ConsumerBench) -> None:
     old = await bench.classic_member()
-    assert isinstance((await bench.enter("a", topic_pattern="(")).error, InvalidRegularExpression)
-    assert isinstance((await bench.beat("a", 4)).error, UnknownMember)
+    assert isinstance(
+        (await bench.enter("a", topic_pattern="(")).error, group_errors.InvalidRegularExpression
+    )
+    assert isinstance((await bench.beat("a", 4)).error, group_errors.UnknownMember)
     assert bench.heartbeat(old) is None
     heir = await restarted(bench, consumer_max_size=1)
-    assert isinstance((await heir.enter("a")).error, GroupMaxSizeReached)
+    assert isinstance((await heir.enter("a")).error, group_errors.GroupMaxSizeReached)
     assert heir.heartbeat(old) is None
     await heir.stop()
 
@@ -538,7 +523,7 @@ async def test_a_classic_group_stays_one_if_the_policy_says_so(
 ) -> None:
     old = await bench.classic_member()
     heir = await restarted(bench, consumer_migration_policy=policy)
-    assert isinstance((await heir.enter("a")).error, GroupIdNotFound)
+    assert isinstance((await heir.enter("a")).error, group_errors.GroupIdNotFound)
     assert heir.heartbeat(old) is None
     await heir.stop()
 
@@ -597,7 +582,7 @@ async def test_classic_members_that_leave_are_gone_when_they_are_told(
 ) -> None:
     await bench.enter("a")
     joined = await bench.join()
-    left = await bench.router.leave("group", [LeavingMember(joined.member_id, None, "")])
+    left = await bench.router.leave("group", [requests.LeavingMember(joined.member_id, None, "")])
     assert left == [None]
     heir = await restarted(bench)
     described = await heir.router.describe_consumer("group")
@@ -609,5 +594,5 @@ async def test_a_departure_that_is_not_stored_is_not_confirmed(bench: ConsumerBe
     await bench.enter("a")
     joined = await bench.join()
     bench.store.failures.append(CommitFailed("away"))
-    left = await bench.router.leave("group", [LeavingMember(joined.member_id, None, "")])
-    assert isinstance(left, GroupCoordinatorUnavailable)
+    left = await bench.router.leave("group", [requests.LeavingMember(joined.member_id, None, "")])
+    assert isinstance(left, group_errors.GroupCoordinatorUnavailable)

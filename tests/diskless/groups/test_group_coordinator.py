@@ -7,22 +7,7 @@ from typing import Any
 
 import pytest
 
-from diskless.groups.errors import (
-    FencedInstanceId,
-    GroupCoordinatorUnavailable,
-    GroupIdNotFound,
-    GroupLoading,
-    GroupSubscribedToTopic,
-    IllegalGeneration,
-    InvalidCommitOffsetSize,
-    InvalidGroupId,
-    InvalidSessionTimeout,
-    NonEmptyGroup,
-    NotGroupCoordinator,
-    OffsetMetadataTooLarge,
-    RebalanceInProgress,
-    UnknownMember,
-)
+from diskless.groups import errors as group_errors
 from diskless.groups.requests import FetchedOffset, GroupProtocol, JoinedGroup, LeavingMember
 from diskless.loop.long_work import done_at_once
 from diskless.ports import BrokerEndpoint
@@ -61,7 +46,7 @@ async def test_clients_are_sent_to_who_leads_the_groups_metadata_partition() -> 
     index = group_coordinator("group", 3)
     assert bench.router.find("group") == BrokerEndpoint(7, "broker-7", 9092)
     bench.partitions[index].leader = None
-    assert isinstance(bench.router.find("group"), GroupCoordinatorUnavailable)
+    assert isinstance(bench.router.find("group"), group_errors.GroupCoordinatorUnavailable)
 
 
 async def test_a_broker_that_does_not_lead_says_so_to_every_request() -> None:
@@ -81,7 +66,7 @@ async def test_a_broker_that_does_not_lead_says_so_to_every_request() -> None:
         (await bench.router.describe("group")).error,
         await bench.router.delete_group("group"),
     ]
-    assert {type(error) for error in errors} == {NotGroupCoordinator}
+    assert {type(error) for error in errors} == {group_errors.NotGroupCoordinator}
     assert done_at_once(bench.router.list_groups()) == []
     assert not task.done()
     await bench.stop()
@@ -93,8 +78,8 @@ async def test_while_groups_are_being_read_clients_are_asked_to_try_again() -> N
     bench.lead()
     await bench.settled()
     assert bench.pauses == 1
-    assert isinstance((await bench.join()).error, GroupLoading)
-    assert isinstance(done_at_once(bench.router.list_groups()), GroupLoading)
+    assert isinstance((await bench.join()).error, group_errors.GroupLoading)
+    assert isinstance(done_at_once(bench.router.list_groups()), group_errors.GroupLoading)
     # A member of the group that is being read is not disturbed.
     assert bench.heartbeat(JoinedGroup(member_id="a member", generation_id=3)) is None
     bench.may_go_on.set()
@@ -111,8 +96,8 @@ async def test_whoever_waits_is_sent_elsewhere_when_the_broker_leads_no_more(
     await bench.settled()
     assert not waiting.done()
     await bench.stop()
-    assert isinstance((await waiting).error, NotGroupCoordinator)
-    assert isinstance((await bench.join()).error, NotGroupCoordinator)
+    assert isinstance((await waiting).error, group_errors.NotGroupCoordinator)
+    assert isinstance((await bench.join()).error, group_errors.NotGroupCoordinator)
 
 
 async def test_groups_stored_under_another_number_of_metadata_partitions_stop_the_broker() -> None:
@@ -130,10 +115,10 @@ async def test_a_group_needs_an_id_to_be_joined_but_not_to_be_committed_to(
     bench: GroupsBench,
 ) -> None:
     joined = await bench.join(group_id="")
-    assert isinstance(joined.error, InvalidGroupId)
-    assert isinstance((await bench.sync(joined, "")).error, InvalidGroupId)
-    assert isinstance(bench.heartbeat(joined, ""), InvalidGroupId)
-    assert isinstance(await bench.router.leave("", []), InvalidGroupId)
+    assert isinstance(joined.error, group_errors.InvalidGroupId)
+    assert isinstance((await bench.sync(joined, "")).error, group_errors.InvalidGroupId)
+    assert isinstance(bench.heartbeat(joined, ""), group_errors.InvalidGroupId)
+    assert isinstance(await bench.router.leave("", []), group_errors.InvalidGroupId)
     assert await bench.commit(("topic", 0, 1), group_id="") == [None]
     assert await bench.fetched("") == {("topic", 0): 1}
 
@@ -149,18 +134,18 @@ async def test_names_that_no_old_version_can_carry_are_refused(bench: GroupsBenc
 @pytest.mark.parametrize("session_timeout_ms", [5_999, 1_800_001])
 async def test_session_timeouts_are_bounded(bench: GroupsBench, session_timeout_ms: int) -> None:
     joined = await bench.join(session_timeout_ms=session_timeout_ms)
-    assert isinstance(joined.error, InvalidSessionTimeout)
+    assert isinstance(joined.error, group_errors.InvalidSessionTimeout)
 
 
 async def test_a_member_of_a_group_that_nobody_knows_is_told_to_join_anew(
     bench: GroupsBench,
 ) -> None:
     joined = await bench.join("m-1")
-    assert isinstance(joined.error, UnknownMember)
-    assert isinstance((await bench.sync(joined)).error, UnknownMember)
-    assert isinstance(bench.heartbeat(joined), UnknownMember)
+    assert isinstance(joined.error, group_errors.UnknownMember)
+    assert isinstance((await bench.sync(joined)).error, group_errors.UnknownMember)
+    assert isinstance(bench.heartbeat(joined), group_errors.UnknownMember)
     (error,) = await bench.router.leave("group", [LeavingMember("m-1", None, "")])
-    assert isinstance(error, UnknownMember)
+    assert isinstance(error, group_errors.UnknownMember)
     assert done_at_once(bench.router.list_groups()) == []
 
 
@@ -179,7 +164,7 @@ async def test_a_silent_member_is_thrown_out_by_the_purgatory(bench: GroupsBench
     await bench.advance(9.0)
     assert bench.heartbeat(joined) is None
     await bench.advance(10.0)
-    assert isinstance(bench.heartbeat(joined), UnknownMember)
+    assert isinstance(bench.heartbeat(joined), group_errors.UnknownMember)
     assert (await bench.router.describe("group")).state == "Empty"
     assert bench.router.purgatory.statistics().watched == 0
 
@@ -210,7 +195,7 @@ async def test_members_go_on_after_the_coordinator_was_replaced(bench: GroupsBen
     assert (await after.sync(joined)).assignment == b"all"
     assert await after.commit(("topic", 1, 5), joined=joined) == [None]
     await after.advance(10.0)
-    assert isinstance(after.heartbeat(joined), UnknownMember)
+    assert isinstance(after.heartbeat(joined), group_errors.UnknownMember)
     await after.stop()
 
 
@@ -218,8 +203,8 @@ async def test_a_generation_that_was_not_durable_never_was(bench: GroupsBench) -
     joined = await bench.join()
     bench.store.failures.append(CommitFailed("away"))
     synced = await bench.sync(joined, own=b"all")
-    assert isinstance(synced.error, GroupCoordinatorUnavailable)
-    assert isinstance(bench.heartbeat(joined), RebalanceInProgress)
+    assert isinstance(synced.error, group_errors.GroupCoordinatorUnavailable)
+    assert isinstance(bench.heartbeat(joined), group_errors.RebalanceInProgress)
     again = await bench.join(joined.member_id)
     assert again.generation_id == 2
     assert (await bench.sync(again, own=b"all")).assignment == b"all"
@@ -228,7 +213,7 @@ async def test_a_generation_that_was_not_durable_never_was(bench: GroupsBench) -
 async def test_a_leader_that_was_deposed_confirms_no_assignment(bench: GroupsBench) -> None:
     joined = await bench.join()
     bench.store.failures.append(NotCoordinator("deposed"))
-    assert isinstance((await bench.sync(joined)).error, NotGroupCoordinator)
+    assert isinstance((await bench.sync(joined)).error, group_errors.NotGroupCoordinator)
 
 
 async def test_heartbeats_are_heard_but_not_confirmed_while_the_lease_is_over(
@@ -238,7 +223,7 @@ async def test_heartbeats_are_heard_but_not_confirmed_while_the_lease_is_over(
     bench.store.leads = False
     for _ in range(3):
         await bench.advance(9.0)
-        assert isinstance(bench.heartbeat(joined), GroupCoordinatorUnavailable)
+        assert isinstance(bench.heartbeat(joined), group_errors.GroupCoordinatorUnavailable)
     bench.store.leads = True
     assert bench.heartbeat(joined) is None
 
@@ -251,7 +236,7 @@ async def test_a_group_is_stored_in_the_order_in_which_it_changed(bench: GroupsB
     await bench.router.leave("group", [LeavingMember(joined.member_id, None, "")])
     await bench.settled()
     bench.store.gate.set()
-    assert isinstance((await synced).error, UnknownMember)
+    assert isinstance((await synced).error, group_errors.UnknownMember)
     after = await bench.restarted()
     assert (await after.router.describe("group")).state == "Empty"
     assert (await after.join()).generation_id == 3
@@ -273,7 +258,7 @@ async def test_static_members_are_fenced_after_a_restart_too(bench: GroupsBench)
     assert (new.skip_assignment, new.generation_id) == (True, 1)
     after = await bench.restarted()
     request = sync_request(old.member_id, 1, instance_id="i-1")
-    assert isinstance((await after.router.sync(request)).error, FencedInstanceId)
+    assert isinstance((await after.router.sync(request)).error, group_errors.FencedInstanceId)
     request = sync_request(new.member_id, 1, instance_id="i-1")
     assert (await after.router.sync(request)).assignment == b"all"
     await after.stop()
@@ -321,7 +306,7 @@ async def test_one_bad_offset_does_not_hinder_the_others(bench: GroupsBench) -> 
 async def test_metadata_is_bounded_in_bytes(bench: GroupsBench) -> None:
     assert await bench.commit(("topic", 0, 1), metadata="ü" * 2_048) == [None]
     (error,) = await bench.commit(("topic", 0, 2), metadata="ü" * 2_048 + "x")
-    assert isinstance(error, OffsetMetadataTooLarge)
+    assert isinstance(error, group_errors.OffsetMetadataTooLarge)
     assert await bench.fetched() == {("topic", 0): 1}
 
 
@@ -339,10 +324,10 @@ async def test_an_offset_is_answered_when_it_is_durable(bench: GroupsBench) -> N
 @pytest.mark.parametrize(
     ("failure", "error"),
     [
-        (CommitFailed("away"), GroupCoordinatorUnavailable),
-        (CommitOutcomeUnknown("away"), GroupCoordinatorUnavailable),
-        (NotCoordinator("deposed"), NotGroupCoordinator),
-        (AppendTooLarge("5 MiB"), InvalidCommitOffsetSize),
+        (CommitFailed("away"), group_errors.GroupCoordinatorUnavailable),
+        (CommitOutcomeUnknown("away"), group_errors.GroupCoordinatorUnavailable),
+        (NotCoordinator("deposed"), group_errors.NotGroupCoordinator),
+        (AppendTooLarge("5 MiB"), group_errors.InvalidCommitOffsetSize),
     ],
 )
 async def test_an_offset_that_could_not_be_stored_is_an_error_that_says_what_to_do(
@@ -358,7 +343,7 @@ async def test_a_deposed_leader_gives_out_no_offsets(bench: GroupsBench) -> None
     await bench.commit(("topic", 0, 1))
     bench.store.failures.append(NotCoordinator("deposed"))
     found = await bench.fetch()
-    assert isinstance(found.error, NotGroupCoordinator)
+    assert isinstance(found.error, group_errors.NotGroupCoordinator)
     assert found.offsets == ()
 
 
@@ -366,14 +351,15 @@ async def test_only_members_commit_to_a_group_that_has_any(bench: GroupsBench) -
     joined = await bench.member()
     assert await bench.commit(("topic", 0, 1), joined=joined) == [None]
     (error,) = await bench.commit(("topic", 0, 2))
-    assert isinstance(error, UnknownMember)
+    assert isinstance(error, group_errors.UnknownMember)
     (error,) = await bench.commit(("topic", 0, 2), joined=joined._replace(generation_id=7))
-    assert isinstance(error, IllegalGeneration)
+    assert isinstance(error, group_errors.IllegalGeneration)
     assert await bench.fetched() == {("topic", 0): 1}
 
 
 @pytest.mark.parametrize(
-    ("knows_member_epochs", "error"), [(False, IllegalGeneration), (True, GroupIdNotFound)]
+    ("knows_member_epochs", "error"),
+    [(False, group_errors.IllegalGeneration), (True, group_errors.GroupIdNotFound)],
 )
 async def test_a_member_cannot_commit_to_a_group_that_is_not_there(
     bench: GroupsBench, knows_member_epochs: bool, error: type[Exception]
@@ -386,7 +372,7 @@ async def test_a_member_cannot_commit_to_a_group_that_is_not_there(
     (refused,) = await bench.commit(
         ("topic", 0, 1), generation_id=1, knows_member_epochs=knows_member_epochs
     )
-    assert isinstance(refused, UnknownMember)
+    assert isinstance(refused, group_errors.UnknownMember)
 
 
 async def test_a_topic_created_again_under_its_name_has_no_offsets(bench: GroupsBench) -> None:
@@ -411,7 +397,7 @@ async def test_offsets_are_deleted_except_of_what_is_being_read(bench: GroupsBen
         "group", [("topic", 0), ("other", 0), ("gone", 0), ("other", 3)]
     )
     assert [type(error) for error in errors] == [
-        GroupSubscribedToTopic,
+        group_errors.GroupSubscribedToTopic,
         type(None),
         UnknownPartition,
         type(None),
@@ -422,9 +408,9 @@ async def test_offsets_are_deleted_except_of_what_is_being_read(bench: GroupsBen
 async def test_offsets_of_a_group_of_workers_are_not_deleted(bench: GroupsBench) -> None:
     await bench.member(protocol_type="connect", protocols=[GroupProtocol("default", b"")])
     error = await bench.router.delete_offsets("group", [("topic", 0)])
-    assert isinstance(error, NonEmptyGroup)
+    assert isinstance(error, group_errors.NonEmptyGroup)
     error = await bench.router.delete_offsets("unheard of", [("topic", 0)])
-    assert isinstance(error, GroupIdNotFound)
+    assert isinstance(error, group_errors.GroupIdNotFound)
 
 
 async def test_a_group_is_gone_with_its_last_offset_if_it_has_nothing_else(
@@ -486,18 +472,18 @@ async def test_a_group_is_described_with_its_members(bench: GroupsBench) -> None
     )
     assert (member.metadata, member.assignment) == (subscription("topic"), b"all")
     missing = await bench.router.describe("unheard of")
-    assert (missing.state, type(missing.error)) == ("Dead", GroupIdNotFound)
+    assert (missing.state, type(missing.error)) == ("Dead", group_errors.GroupIdNotFound)
 
 
 async def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(bench: GroupsBench) -> None:
     joined = await bench.member()
     await bench.commit(("topic", 0, 1), joined=joined)
-    assert isinstance(await bench.router.delete_group("group"), NonEmptyGroup)
+    assert isinstance(await bench.router.delete_group("group"), group_errors.NonEmptyGroup)
     await bench.router.leave("group", [LeavingMember(joined.member_id, None, "")])
     assert await bench.router.delete_group("group") is None
     assert await bench.fetched() == {}
     assert done_at_once(bench.router.list_groups()) == []
-    assert isinstance(await bench.router.delete_group("group"), GroupIdNotFound)
+    assert isinstance(await bench.router.delete_group("group"), group_errors.GroupIdNotFound)
     after = await bench.restarted()
     assert done_at_once(after.router.list_groups()) == []
     await after.stop()
@@ -506,7 +492,9 @@ async def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(bench: Group
 async def test_a_deletion_that_failed_leaves_the_group(bench: GroupsBench) -> None:
     await bench.commit(("topic", 0, 1))
     bench.store.failures.append(CommitFailed("away"))
-    assert isinstance(await bench.router.delete_group("group"), GroupCoordinatorUnavailable)
+    assert isinstance(
+        await bench.router.delete_group("group"), group_errors.GroupCoordinatorUnavailable
+    )
     assert len(done_at_once(bench.router.list_groups())) == 1
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from metadata import operations as ops
 from metadata.clients.coordinator_client import RemoteClient
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import ROUTING_TIMEOUT_S, RoutedClient
@@ -17,17 +18,6 @@ from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILES_AT
 from metadata.messages.coordinator import LIST_OFFSETS
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
-from metadata.operations import (
-    BatchCommit,
-    CommitFile,
-    CommittedFile,
-    FindBatches,
-    FoundBatches,
-    Leader,
-    ListedOffset,
-    ListOffsets,
-    PlannedSegments,
-)
 from tests.support.coordinator_bench import batch
 from wal.clock import ManualClock
 from wal.coordinates import ByteOffset, ObjectKey, TopicIdPartition
@@ -49,7 +39,7 @@ class Broker:
     script: list[DisklessError | None] = field(default_factory=list)
     """What each of the next calls ends with; None and beyond: it works."""
     asked: list[Sequence[TopicIdPartition]] = field(default_factory=list)
-    found: FoundBatches = field(default_factory=lambda: FoundBatches(0, 100))
+    found: ops.FoundBatches = field(default_factory=lambda: ops.FoundBatches(0, 100))
     on_call: Callable[[], None] = lambda: None
 
     async def __aenter__(self) -> Self:
@@ -77,24 +67,24 @@ class Broker:
                 return [operation.failed(error)] * len(entries)
             raise error
         if operation is LIST_OFFSETS:
-            return [ListedOffset(7)] * len(entries)
+            return [ops.ListedOffset(7)] * len(entries)
         if operation is FIND_BATCHES:
             return [self.found] * len(entries)
-        return [PlannedSegments([self.host])]  # type: ignore[list-item]
+        return [ops.PlannedSegments([self.host])]  # type: ignore[list-item]
 
-    def _commit(self, files: Sequence[CommitFile]) -> Sequence[CommittedFile]:
+    def _commit(self, files: Sequence[ops.CommitFile]) -> Sequence[ops.CommittedFile]:
         self.owners = files[0].owner_ids
         error = self._next([batch.partition for file in files for batch in file.batches])
         if isinstance(error, Rejected):
-            return [CommittedFile(error=error), *map(self._committed, files[1:])]
+            return [ops.CommittedFile(error=error), *map(self._committed, files[1:])]
         if error is not None:
             raise error
         return [*map(self._committed, files)]
 
     @staticmethod
-    def _committed(file: CommitFile) -> CommittedFile:
-        return CommittedFile(
-            [BatchCommit(batch.partition.partition * 10) for batch in file.batches]
+    def _committed(file: ops.CommitFile) -> ops.CommittedFile:
+        return ops.CommittedFile(
+            [ops.BatchCommit(batch.partition.partition * 10) for batch in file.batches]
         )
 
 
@@ -111,24 +101,24 @@ class Followed:
             )
             for index, host in enumerate(leaders)
         ]
-        self.found: list[FoundBatches] = []
+        self.found: list[ops.FoundBatches] = []
 
     @staticmethod
-    def leader(host: str) -> Leader:
-        return Leader(1, 1, host, 9092, UUID(int=5))
+    def leader(host: str) -> ops.Leader:
+        return ops.Leader(1, 1, host, 9092, UUID(int=5))
 
     def coordinator_of(self, asked: TopicIdPartition) -> int:
         return asked.partition
 
     async def call(
         self, operation: object, message: FindBatchesMessage, *, timeout_ms: int
-    ) -> Sequence[FoundBatches]:
+    ) -> Sequence[ops.FoundBatches]:
         return self.found
 
 
-def file_of(*indexes: int, key: str = "wal/00/K") -> CommitFile:
+def file_of(*indexes: int, key: str = "wal/00/K") -> ops.CommitFile:
     """A file with one batch for each of these partitions."""
-    return CommitFile(
+    return ops.CommitFile(
         object_key=ObjectKey(key),
         file_size_bytes=1_000,
         uploader_broker_id=1,
@@ -160,7 +150,7 @@ class Cluster:
     def elect(self, index: int, host: str) -> None:
         self.followed.partitions[index].leader = Followed.leader(host)
 
-    async def commit(self, *indexes: int) -> Sequence[BatchCommit]:
+    async def commit(self, *indexes: int) -> Sequence[ops.BatchCommit]:
         return await self.client.commit_file(file_of(*indexes))
 
 
@@ -208,7 +198,7 @@ async def test_when_nobody_leads_anything_the_whole_commit_may_be_tried_again() 
 async def test_a_coordinator_without_leader_does_not_take_the_others_along() -> None:
     cluster = Cluster("a", None)
     results = await cluster.commit(0, 1)
-    assert results[0] == BatchCommit(0)
+    assert results[0] == ops.BatchCommit(0)
     assert isinstance(results[1].error, NotCoordinator)
     assert len(cluster.brokers["a"].asked) == 1
 
@@ -253,43 +243,43 @@ async def test_a_file_that_one_coordinator_refuses_leaves_the_others() -> None:
             assert isinstance(refused.error, Rejected)
         else:
             assert refused.error is None
-            assert refused.batches[0] == BatchCommit(10)
+            assert refused.batches[0] == ops.BatchCommit(10)
             assert isinstance(refused.batches[1].error, Rejected)
-        assert done == CommittedFile([BatchCommit(0)])
+        assert done == ops.CommittedFile([ops.BatchCommit(0)])
 
 
 async def test_files_of_a_coordinator_without_leader_do_not_take_the_others_along() -> None:
     cluster = Cluster("a", None)
     done, left = await cluster.client.commit_files([file_of(0), file_of(1, key="wal/01/L")])
-    assert done == CommittedFile([BatchCommit(0)])
+    assert done == ops.CommittedFile([ops.BatchCommit(0)])
     assert left.error is None
     assert isinstance(left.batches[0].error, NotCoordinator)
 
 
 async def test_a_strict_read_asks_the_leader() -> None:
     cluster = Cluster("a", "b")
-    (listed,) = await cluster.client.list_offsets([ListOffsets(partition(1), -1)])
+    (listed,) = await cluster.client.list_offsets([ops.ListOffsets(partition(1), -1)])
     assert listed.offset == 7
     assert cluster.brokers["b"].asked == [[partition(1)]]
 
 
 async def test_a_follower_answers_what_it_knows_without_asking() -> None:
     cluster = Cluster("a")
-    cluster.followed.found = [FoundBatches(0, 50)]
-    assert await find(cluster, 50) == FoundBatches(0, 50)
+    cluster.followed.found = [ops.FoundBatches(0, 50)]
+    assert await find(cluster, 50) == ops.FoundBatches(0, 50)
     assert cluster.brokers["a"].asked == []
 
 
-async def find(cluster: Cluster, offset: int) -> FoundBatches:
+async def find(cluster: Cluster, offset: int) -> ops.FoundBatches:
     (found,) = await cluster.client.find_batches(
-        [FindBatches(partition(0), offset, 1_000)], max_bytes=1_000
+        [ops.FindBatches(partition(0), offset, 1_000)], max_bytes=1_000
     )
     return found
 
 
 async def test_an_offset_that_a_follower_has_not_heard_of_is_asked_of_the_leader() -> None:
     cluster = Cluster("a")
-    cluster.followed.found = [FoundBatches(0, 50)]
+    cluster.followed.found = [ops.FoundBatches(0, 50)]
     assert await find(cluster, 60) == cluster.brokers["a"].found
 
 
@@ -298,15 +288,15 @@ async def test_without_a_leader_a_follower_is_behind_but_never_out_of_range(
     error: DisklessError,
 ) -> None:
     cluster = Cluster("a")
-    cluster.followed.found = [FoundBatches(0, 50)]
+    cluster.followed.found = [ops.FoundBatches(0, 50)]
     cluster.brokers["a"].script = [error]
-    assert await find(cluster, 60) == FoundBatches(0, 50)
+    assert await find(cluster, 60) == ops.FoundBatches(0, 50)
     assert len(cluster.brokers["a"].asked) == 1, "a read does not wait for an election"
 
 
 async def test_a_partition_that_a_follower_does_not_know_is_asked_of_the_leader() -> None:
     cluster = Cluster("a")
-    cluster.followed.found = [FoundBatches(error=NotCoordinator("not known here"))]
+    cluster.followed.found = [ops.FoundBatches(error=NotCoordinator("not known here"))]
     assert await find(cluster, 0) == cluster.brokers["a"].found
 
 

@@ -13,19 +13,12 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metadata import operations as ops
 from metadata.clients import wire_client
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.wire_client import WireClient, connect_tcp
 from metadata.messages.brokers import PLAN_SEGMENTS_HERE
 from metadata.messages.commit_file import COMMIT_FILE
-from metadata.operations import (
-    CommitFile,
-    DeletedRecords,
-    DeleteRecords,
-    ListedOffset,
-    ListOffsets,
-    RegisteredBroker,
-)
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
 from tests.support.profiles import examples
 from tests.support.wire_server import Received, WireServer
@@ -43,8 +36,8 @@ from wal.errors import (
 )
 
 PARTITION = TopicIdPartition(UUID(int=1), 0)
-READ = [ListOffsets(PARTITION, -1)]
-FILE = CommitFile(
+READ = [ops.ListOffsets(PARTITION, -1)]
+FILE = ops.CommitFile(
     object_key=ObjectKey("wal/00/X"), file_size_bytes=1, uploader_broker_id=1, batches=[]
 )
 SOON_MS = 50
@@ -61,9 +54,9 @@ async def at_once(received: Received) -> None:
     """Answers with success, and with the timestamp that was asked about as the offset."""
     answers: Sequence[Any] = []
     if received.operation.name == "DisklessListOffsets":
-        answers = [ListedOffset(request.timestamp) for request in received.asked]
+        answers = [ops.ListedOffset(request.timestamp) for request in received.asked]
     elif received.operation.name == "DisklessDeleteRecords":
-        answers = [DeletedRecords(request.before_offset) for request in received.asked]
+        answers = [ops.DeletedRecords(request.before_offset) for request in received.asked]
     received.writer.write(received.response(answers))
 
 
@@ -83,7 +76,9 @@ async def connected(
 
 async def offset_of(client: WireClient, number: int = 7, timeout_ms: int = 60_000) -> int:
     """Ask a question whose right answer is `number`."""
-    (answer,) = await client.list_offsets([ListOffsets(PARTITION, number)], timeout_ms=timeout_ms)
+    (answer,) = await client.list_offsets(
+        [ops.ListOffsets(PARTITION, number)], timeout_ms=timeout_ms
+    )
     return answer.offset
 
 
@@ -180,7 +175,7 @@ async def test_what_concerns_the_whole_call_is_raised(error: DisklessError) -> N
         received.writer.write(received.failure(error))
 
     async with connected(script) as (client, _):
-        broker = RegisteredBroker(1, "h", 2, "r", UUID(int=3))
+        broker = ops.RegisteredBroker(1, "h", 2, "r", UUID(int=3))
         for asking in (
             client.commit_file(FILE),
             client.list_offsets(READ),
@@ -196,7 +191,7 @@ async def test_what_concerns_the_whole_call_is_raised(error: DisklessError) -> N
 async def test_values_that_fit_no_request_are_refused_before_anything_is_sent() -> None:
     async with connected(at_once, request_bytes_max=500) as (client, server):
         with pytest.raises(InvalidRequest):
-            await client.list_offsets([ListOffsets(PARTITION, 2**63)])
+            await client.list_offsets([ops.ListOffsets(PARTITION, 2**63)])
         with pytest.raises(InvalidRequest, match="takes 500"):
             await client.list_offsets(READ * 100)
         assert server.connections == 0
@@ -324,7 +319,7 @@ async def _half(received: Received) -> None:
 
 
 def _answers(received: Received) -> Sequence[Any]:
-    return [ListedOffset(1)] if received.operation is not COMMIT_FILE else []
+    return [ops.ListedOffset(1)] if received.operation is not COMMIT_FILE else []
 
 
 async def _other_number(received: Received) -> None:
@@ -398,7 +393,7 @@ async def test_all_who_wait_are_told_when_the_connection_is_lost() -> None:
 
 async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
     async def twice(received: Received) -> None:
-        frame = received.response([ListedOffset(7)])
+        frame = received.response([ops.ListedOffset(7)])
         received.writer.write(frame + frame)
 
     async with connected(twice) as (client, server):
@@ -412,7 +407,7 @@ async def test_an_answer_may_come_in_pieces_and_several_in_one() -> None:
     frames = []
 
     async def at_the_fifth(received: Received) -> None:
-        frames.append(received.response([ListedOffset(received.asked[0].timestamp)]))
+        frames.append(received.response([ops.ListedOffset(received.asked[0].timestamp)]))
         if len(frames) < 5:
             return
         data = b"".join(frames)
@@ -528,7 +523,7 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_amount(
     async def stuck(received: Received) -> None:
         await reading.wait()
 
-    many = [DeleteRecords(PARTITION, 5)] * 20_000
+    many = [ops.DeleteRecords(PARTITION, 5)] * 20_000
     async with connected(stuck) as (client, _):
         waiting = []
         overloaded = 0
@@ -592,7 +587,7 @@ def test_whatever_happens_an_answer_is_the_answer_to_its_question(
         if mood < 0.05:
             received.hang_up()
             return
-        offsets = [ListedOffset(request.timestamp) for request in received.asked]
+        offsets = [ops.ListedOffset(request.timestamp) for request in received.asked]
         frame = received.response(offsets)
         cut = rng.randrange(len(frame))
         if mood < 0.1:

@@ -2,16 +2,7 @@
 
 import pytest
 
-from metadata.operations import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    ListOffsets,
-    RolledSegment,
-    SegmentExtent,
-)
+from metadata import operations as ops
 from tests.support.conformance_bench import ConformanceBench
 from tests.support.coordinator_bench import UNKNOWN_PARTITION, batch
 from tests.support.log_media import LEASE_MS
@@ -33,7 +24,9 @@ async def _more(bench: ConformanceBench, partition: TopicIdPartition, count: int
         await bench.commit_good(batch(partition, 10, timestamp_ms=bench.now_ms))
 
 
-async def _segments(bench: ConformanceBench, partition: TopicIdPartition) -> list[RolledSegment]:
+async def _segments(
+    bench: ConformanceBench, partition: TopicIdPartition
+) -> list[ops.RolledSegment]:
     """What is due, rolled."""
     plans = [plan for plan in await bench.client.plan_segments() if plan.partition == partition]
     return [bench.rolled(plan) for plan in sorted(plans, key=lambda plan: plan.base_offset)]
@@ -43,11 +36,11 @@ async def _starts(bench: ConformanceBench, partition: TopicIdPartition) -> tuple
     """EARLIEST, EARLIEST_LOCAL, LATEST_TIERED."""
     answers = await bench.client.list_offsets(
         [
-            ListOffsets(partition, timestamp)
+            ops.ListOffsets(partition, timestamp)
             for timestamp in (
-                EARLIEST_TIMESTAMP,
-                EARLIEST_LOCAL_TIMESTAMP,
-                LATEST_TIERED_TIMESTAMP,
+                ops.EARLIEST_TIMESTAMP,
+                ops.EARLIEST_LOCAL_TIMESTAMP,
+                ops.LATEST_TIERED_TIMESTAMP,
             )
         ]
     )
@@ -61,11 +54,11 @@ class ListOffsetsCases:
     @pytest.mark.parametrize(
         ("timestamp", "offset"),
         [
-            (LATEST_TIMESTAMP, 0),
-            (EARLIEST_TIMESTAMP, 0),
-            (MAX_TIMESTAMP, -1),
-            (EARLIEST_LOCAL_TIMESTAMP, 0),
-            (LATEST_TIERED_TIMESTAMP, -1),
+            (ops.LATEST_TIMESTAMP, 0),
+            (ops.EARLIEST_TIMESTAMP, 0),
+            (ops.MAX_TIMESTAMP, -1),
+            (ops.EARLIEST_LOCAL_TIMESTAMP, 0),
+            (ops.LATEST_TIERED_TIMESTAMP, -1),
             (0, -1),
             (1_000, -1),
         ],
@@ -99,11 +92,11 @@ class ListOffsetsCases:
         await bench.write(partition, [100, 900], [300])
         await bench.write(partition, [900, 250])
         expected = {
-            LATEST_TIMESTAMP: (5, -1),
-            EARLIEST_TIMESTAMP: (0, -1),
-            MAX_TIMESTAMP: (1, 900),  # the first of several
-            EARLIEST_LOCAL_TIMESTAMP: (0, -1),
-            LATEST_TIERED_TIMESTAMP: NONE,
+            ops.LATEST_TIMESTAMP: (5, -1),
+            ops.EARLIEST_TIMESTAMP: (0, -1),
+            ops.MAX_TIMESTAMP: (1, 900),  # the first of several
+            ops.EARLIEST_LOCAL_TIMESTAMP: (0, -1),
+            ops.LATEST_TIERED_TIMESTAMP: NONE,
         }
         for timestamp, record in expected.items():
             assert await bench.offset(partition, timestamp) == record, timestamp
@@ -121,7 +114,7 @@ class ListOffsetsCases:
             first_ms: (0, first_ms),
             first_ms + 1: (2, first_ms + 1_000),
             first_ms + 1_001: NONE,
-            MAX_TIMESTAMP: (2, first_ms + 1_000),
+            ops.MAX_TIMESTAMP: (2, first_ms + 1_000),
         }
         for timestamp, record in expected.items():
             assert await bench.offset(partition, timestamp) == record, timestamp
@@ -131,12 +124,12 @@ class ListOffsetsCases:
         await bench.write(partition, [900, 910])
         await bench.write(partition, [300, 310, 320])
         await bench.delete_records(partition, 3)
-        assert await bench.offset(partition, EARLIEST_TIMESTAMP) == (3, -1)
-        assert await bench.offset(partition, EARLIEST_LOCAL_TIMESTAMP) == (3, -1)
+        assert await bench.offset(partition, ops.EARLIEST_TIMESTAMP) == (3, -1)
+        assert await bench.offset(partition, ops.EARLIEST_LOCAL_TIMESTAMP) == (3, -1)
         # The row of the record at 300 is still there, in part.
         assert (await bench.offset(partition, 0))[0] == 3
         assert await bench.offset(partition, 315) == (4, 320)
-        assert await bench.offset(partition, MAX_TIMESTAMP) == (4, 320)
+        assert await bench.offset(partition, ops.MAX_TIMESTAMP) == (4, 320)
         assert await bench.offset(partition, 321) == NONE
 
     @pytest.mark.about_routing
@@ -147,7 +140,7 @@ class ListOffsetsCases:
         await bench.commit_good(batch(first, 3), batch(second, 4))
         answers = await bench.client.list_offsets(
             [
-                ListOffsets(each, LATEST_TIMESTAMP)
+                ops.ListOffsets(each, ops.LATEST_TIMESTAMP)
                 for each in (second, UNKNOWN_PARTITION, first, first._replace(partition=2), second)
             ]
         )
@@ -168,7 +161,7 @@ class ListOffsetsCases:
             await bench.commit_good(*[batch(each) for each in partitions])
             assert [await bench.high_watermark(each) for each in partitions] == [count] * 3
         await bench.delete_records(partitions[0], 5)
-        assert await bench.offset(partitions[0], EARLIEST_TIMESTAMP) == (5, -1)
+        assert await bench.offset(partitions[0], ops.EARLIEST_TIMESTAMP) == (5, -1)
 
     @pytest.mark.about_log
     async def test_a_leader_whose_lease_ran_out_answers_as_well(
@@ -235,7 +228,7 @@ class TierCases:
             for extent in found.extents:
                 assert extent.base_offset == offset
                 offset = extent.last_offset + 1
-                seen.append(isinstance(extent, SegmentExtent))
+                seen.append(isinstance(extent, ops.SegmentExtent))
         assert seen == [True, False, False]
 
     async def test_segments_take_whole_rows_and_free_their_files(
@@ -298,7 +291,7 @@ class TierCases:
         first, second = await _segments(bench, kept)
         of_gone = (await _segments(bench, gone))[0]
         await bench.client.delete_topics([gone.topic_id])
-        broken = RolledSegment(
+        broken = ops.RolledSegment(
             partition=second.partition,
             object_key=second.object_key,
             base_offset=second.base_offset,
@@ -340,9 +333,9 @@ class TierCases:
             150: (1, 900),
             901: (4, 950),
             951: NONE,
-            MAX_TIMESTAMP: (4, 950),
-            LATEST_TIERED_TIMESTAMP: (2, 900),
-            EARLIEST_LOCAL_TIMESTAMP: (3, -1),
+            ops.MAX_TIMESTAMP: (4, 950),
+            ops.LATEST_TIERED_TIMESTAMP: (2, 900),
+            ops.EARLIEST_LOCAL_TIMESTAMP: (3, -1),
         }
         for timestamp, record in expected.items():
             assert await bench.offset(partition, timestamp) == record, timestamp

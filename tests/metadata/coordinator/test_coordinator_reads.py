@@ -5,14 +5,7 @@ What clients are promised is in the suite beside (coordinator_conformance.py).
 
 import asyncio
 
-from metadata.operations import (
-    EARLIEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    CreateTopic,
-    DeleteRecords,
-    ListedOffset,
-    ListOffsets,
-)
+from metadata import operations as ops
 from tests.support.coordinator_bench import CoordinatorBench, batch
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
 
@@ -36,8 +29,8 @@ class TestFinding:
 class TestListingOffsets:
     async def listed(
         self, bench: CoordinatorBench, partition: TopicIdPartition, timestamp: int
-    ) -> ListedOffset:
-        (answer,) = await bench.coordinator.list_offsets([ListOffsets(partition, timestamp)])
+    ) -> ops.ListedOffset:
+        (answer,) = await bench.coordinator.list_offsets([ops.ListOffsets(partition, timestamp)])
         return answer
 
     async def test_a_timestamp_gives_the_first_extent_that_may_hold_it(
@@ -51,7 +44,7 @@ class TestListingOffsets:
             (100, (0, 9)),
             (101, (10, 19)),
             (300, (10, 19)),
-            (MAX_TIMESTAMP, (10, 19)),
+            (ops.MAX_TIMESTAMP, (10, 19)),
         ):
             answer = await self.listed(bench, partition, timestamp)
             assert spans([answer.extent]) == [span]
@@ -61,10 +54,12 @@ class TestListingOffsets:
         partition = await bench.partition()
         for timestamp_ms in (900, 300):
             await bench.commit(batch(partition, 10, timestamp_ms=timestamp_ms))
-        await bench.coordinator.delete_records([DeleteRecords(partition, 10)])
+        await bench.coordinator.delete_records([ops.DeleteRecords(partition, 10)])
         assert spans([(await self.listed(bench, partition, 0)).extent]) == [(10, 19)]
-        assert spans([(await self.listed(bench, partition, MAX_TIMESTAMP)).extent]) == [(10, 19)]
-        assert (await self.listed(bench, partition, EARLIEST_TIMESTAMP)).offset == 10
+        assert spans([(await self.listed(bench, partition, ops.MAX_TIMESTAMP)).extent]) == [
+            (10, 19)
+        ]
+        assert (await self.listed(bench, partition, ops.EARLIEST_TIMESTAMP)).offset == 10
 
     async def test_append_time_counts_where_the_topic_says_so(
         self, bench: CoordinatorBench
@@ -92,7 +87,7 @@ class TestTopics:
     ) -> None:
         old = await bench.topic("a", 2)
         deleted = bench.coordinator.delete_topics([old.topic_id])
-        created = bench.coordinator.create_topics([CreateTopic(name="a", partition_count=1)])
+        created = bench.coordinator.create_topics([ops.CreateTopic(name="a", partition_count=1)])
         answers = await asyncio.gather(deleted, created)
         assert answers[0] == [None]
         assert bench.coordinator.replica.topics()["a"] == answers[1][0]

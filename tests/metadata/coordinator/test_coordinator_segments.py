@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from metadata import operations as ops
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    MAX_TIMESTAMP,
-    DeleteRecords,
-    ListOffsets,
-    SegmentExtent,
-    SegmentPlan,
-)
 from tests.support.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
@@ -34,7 +26,7 @@ async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[Coordin
         yield running
 
 
-def spans(plans: Sequence[SegmentPlan | SegmentExtent]) -> list[tuple[int, int]]:
+def spans(plans: Sequence[ops.SegmentPlan | ops.SegmentExtent]) -> list[tuple[int, int]]:
     return [(plan.base_offset, plan.last_offset) for plan in plans]
 
 
@@ -132,7 +124,7 @@ async def test_a_committed_segment_replaces_its_batches_and_frees_their_files(
     assert answer == (False, None)
     assert await deletable(bench) == [extent.object_key for extent in plan.extents]
     found = await bench.find(partition, 5)
-    assert found.extents[0] == SegmentExtent(
+    assert found.extents[0] == ops.SegmentExtent(
         plan.object_key, 500, plan.base_offset, plan.last_offset, 1_000
     )
     assert [extent.base_offset for extent in (await bench.find(partition, 30)).extents] == [30]
@@ -154,7 +146,7 @@ async def test_reading_walks_through_segments_committed_in_any_order(
         for extent in found.extents:
             assert extent.base_offset == offset
             offset = extent.last_offset + 1
-            seen.append(isinstance(extent, SegmentExtent))
+            seen.append(isinstance(extent, ops.SegmentExtent))
     assert seen == [False] * 3 + [True] + [False] * 4
 
 
@@ -218,7 +210,7 @@ async def test_records_deleted_inside_a_planned_segment_stay_deleted(
     partition = await bench.partition()
     await fill(bench, partition, 4)
     (plan,) = await bench.coordinator.plan_segments()
-    await bench.coordinator.delete_records([DeleteRecords(partition, 15)])
+    await bench.coordinator.delete_records([ops.DeleteRecords(partition, 15)])
     assert await bench.coordinator.plan_segments() == [plan]
     (answer,) = await bench.coordinator.commit_segments([rolled(plan)])
     assert answer.error is None
@@ -233,7 +225,7 @@ async def test_a_segment_wholly_below_the_log_start_is_committed_and_deletable(
     partition = await bench.partition()
     await fill(bench, partition, 5)
     (plan,) = await bench.coordinator.plan_segments()
-    await bench.coordinator.delete_records([DeleteRecords(partition, 45)])
+    await bench.coordinator.delete_records([ops.DeleteRecords(partition, 45)])
     assert await bench.coordinator.plan_segments() == [plan]
     (answer,) = await bench.coordinator.commit_segments([rolled(plan)])
     assert answer.error is None
@@ -248,7 +240,7 @@ async def test_segments_below_the_log_start_go(bench: CoordinatorBench) -> None:
     await fill(bench, partition, 6)
     plans = await bench.coordinator.plan_segments()
     await bench.coordinator.commit_segments([rolled(plan) for plan in plans])
-    await bench.coordinator.delete_records([DeleteRecords(partition, 30)])
+    await bench.coordinator.delete_records([ops.DeleteRecords(partition, 30)])
     assert plans[0].object_key in await deletable(bench)
     assert plans[1].object_key not in await deletable(bench)
     await bench.coordinator.delete_topics([partition.topic_id])
@@ -261,12 +253,12 @@ async def test_list_offsets_sees_both_tiers(bench: CoordinatorBench) -> None:
         await bench.commit(batch(partition, 10, size=400, timestamp_ms=timestamp_ms))
     (plan,) = await bench.coordinator.plan_segments()
     await bench.coordinator.commit_segments([rolled(plan, max_timestamp_ms=900)])
-    asked = [LATEST_TIERED_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, MAX_TIMESTAMP, 150, 901]
+    asked = [ops.LATEST_TIERED_TIMESTAMP, ops.EARLIEST_LOCAL_TIMESTAMP, ops.MAX_TIMESTAMP, 150, 901]
     tiered, local, greatest, at_150, after = await bench.coordinator.list_offsets(
-        [ListOffsets(partition, timestamp) for timestamp in asked]
+        [ops.ListOffsets(partition, timestamp) for timestamp in asked]
     )
     assert (tiered.offset, tiered.timestamp_ms) == (29, 900)
     assert local.offset == 30
-    assert isinstance(greatest.extent, SegmentExtent)
-    assert isinstance(at_150.extent, SegmentExtent)
+    assert isinstance(greatest.extent, ops.SegmentExtent)
+    assert isinstance(at_150.extent, ops.SegmentExtent)
     assert after.extent is None

@@ -15,17 +15,8 @@ from support.failing_disk import FailingDisk
 
 from metadata.log.local_log import APPENDS_UNDER_WAY_MAX, LocalLogSettings, LocalMetadataLog
 from tests.support.log_contract import NOW_MS, MetadataLogContract, read_records
+from wal import errors
 from wal.disk import SYSTEM_DISK, Disk, SystemDisk
-from wal.errors import (
-    CommitFailed,
-    CommitOutcomeUnknown,
-    CorruptLog,
-    DisklessError,
-    InvalidSettings,
-    NotCoordinator,
-    Overloaded,
-    StorageFailed,
-)
 from wal.settings import section_from
 
 SETTINGS = LocalLogSettings(segment_bytes=64 << 10)
@@ -81,7 +72,7 @@ class TestLocalLogContract(MetadataLogContract):
 
 async def test_a_directory_has_one_log_open_at_a_time(tmp_path: Path) -> None:
     log = await open_log(tmp_path)
-    with pytest.raises(NotCoordinator, match="open elsewhere"):
+    with pytest.raises(errors.NotCoordinator, match="open elsewhere"):
         await open_log(tmp_path)
     await log.append([[b"the first still writes"]], NOW_MS)
     await log.close()
@@ -102,7 +93,7 @@ async def test_a_cancelled_opening_lets_go_of_the_directory(tmp_path: Path) -> N
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    with pytest.raises(NotCoordinator):
+    with pytest.raises(errors.NotCoordinator):
         await open_log(tmp_path)
     proceed.set()
     async with asyncio.timeout(120):
@@ -110,7 +101,7 @@ async def test_a_cancelled_opening_lets_go_of_the_directory(tmp_path: Path) -> N
             try:
                 log = await open_log(tmp_path)
                 break
-            except NotCoordinator:
+            except errors.NotCoordinator:
                 continue
     await log.close()
 
@@ -132,7 +123,7 @@ async def test_too_many_appends_under_way_are_refused(tmp_path: Path) -> None:
     ]
     outcomes = await asyncio.gather(*appends, return_exceptions=True)
     assert outcomes[:-1] == list(range(APPENDS_UNDER_WAY_MAX))
-    assert isinstance(outcomes[-1], Overloaded)
+    assert isinstance(outcomes[-1], errors.Overloaded)
     assert await log.append([[b"again"]], NOW_MS) == APPENDS_UNDER_WAY_MAX
     await log.close()
 
@@ -140,7 +131,7 @@ async def test_too_many_appends_under_way_are_refused(tmp_path: Path) -> None:
 def test_the_segment_size_is_a_setting_with_bounds() -> None:
     key = "metadata.log.segment.bytes"
     assert section_from(LocalLogSettings, {key: "33554432"}).segment_bytes == 32 << 20
-    with pytest.raises(InvalidSettings, match=key):
+    with pytest.raises(errors.InvalidSettings, match=key):
         section_from(LocalLogSettings, {key: "10"})
 
 
@@ -155,7 +146,7 @@ async def test_a_full_disk_fails_the_commit_and_the_log_goes_on_when_there_is_sp
     await log.append([[b"before"]], NOW_MS)
     for free in (0, 1, 60, 100, 150):
         disk.bytes_free = free
-        with pytest.raises(CommitFailed, match="No space left"):
+        with pytest.raises(errors.CommitFailed, match="No space left"):
             await log.append([[b"lost"], [b"lost with it"]], NOW_MS)
         assert log.end_offset == 1
         assert await read_records(log) == [[b"before"]]
@@ -173,13 +164,13 @@ async def test_nothing_after_the_last_good_sync_is_acknowledged(tmp_path: Path) 
     appends = [asyncio.ensure_future(log.append([[b"%d" % number]], NOW_MS)) for number in range(3)]
     outcomes = await asyncio.gather(*appends, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [
-        CommitOutcomeUnknown,
-        NotCoordinator,
-        NotCoordinator,
+        errors.CommitOutcomeUnknown,
+        errors.NotCoordinator,
+        errors.NotCoordinator,
     ]
     # The disk is well again, as it would say after an fsync error; that does not count.
     disk.failing = set()
-    with pytest.raises(NotCoordinator, match="opened again"):
+    with pytest.raises(errors.NotCoordinator, match="opened again"):
         await log.append([[b"later"]], NOW_MS)
     assert log.end_offset == 1
     assert await read_records(log) == [[b"durable"]]
@@ -199,7 +190,7 @@ async def test_whichever_call_fails_what_was_acknowledged_is_there_and_what_fail
                 batches = [[b"%d" % number, bytes(9000)], [b"second of %d" % number]]
                 try:
                     await log.append(batches, NOW_MS)
-                except CommitOutcomeUnknown:
+                except errors.CommitOutcomeUnknown:
                     unknown += batches
                     raise
                 acked += batches
@@ -218,7 +209,7 @@ async def test_whichever_call_fails_what_was_acknowledged_is_there_and_what_fail
         disk = FailingDisk(fail_number=number, error_number=errno.EIO)
         acked: list[list[bytes]] = []
         unknown: list[list[bytes]] = []
-        with pytest.raises(DisklessError, match="injected"):
+        with pytest.raises(errors.DisklessError, match="injected"):
             await exercise(path, disk, acked, unknown)
         failed.update(disk.failed_calls)
         got = await recovered(path)
@@ -233,10 +224,10 @@ async def test_whichever_call_fails_what_was_acknowledged_is_there_and_what_fail
 
 
 async def test_an_unreadable_disk_fails_the_opening(tmp_path: Path) -> None:
-    with pytest.raises(StorageFailed, match="create"):
+    with pytest.raises(errors.StorageFailed, match="create"):
         await open_log(tmp_path, FailingDisk(fail_number=1, calls=("create",)))
     (tmp_path / "a file").write_bytes(b"")
-    with pytest.raises(StorageFailed):
+    with pytest.raises(errors.StorageFailed):
         await open_log(tmp_path / "a file" / "below it")
 
 
@@ -248,7 +239,7 @@ async def test_pruning_keeps_the_last_batch_even_when_a_new_segment_is_still_emp
     for number in range(3):
         await log.append([[b"%d" % number, bytes(30_000)]], NOW_MS)
     disk.bytes_free = 60  # the headers of a new segment fit, its first record does not
-    with pytest.raises(CommitFailed):
+    with pytest.raises(errors.CommitFailed):
         await log.append([[bytes(100)]], NOW_MS)
     disk.bytes_free = None
     assert oldest_store(tmp_path) != newest_store(tmp_path)
@@ -285,7 +276,7 @@ async def test_damage_in_the_middle_refuses_to_open_and_names_the_place(tmp_path
     damaged = bytearray(store.read_bytes())
     damaged[damaged.index(b"second")] ^= 1
     store.write_bytes(damaged)
-    with pytest.raises(CorruptLog, match=rf"{store.name}: record 1 at byte \d+"):
+    with pytest.raises(errors.CorruptLog, match=rf"{store.name}: record 1 at byte \d+"):
         await open_log(tmp_path)
     # The refusal left no lock behind.
     damaged[damaged.index(b"recond")] ^= 1
@@ -303,9 +294,9 @@ async def test_damage_that_appears_in_an_old_segment_is_an_error_when_it_is_read
     content = bytearray(store.read_bytes())
     content[len(content) // 2] ^= 1
     store.write_bytes(content)
-    with pytest.raises(CorruptLog, match=store.name):
+    with pytest.raises(errors.CorruptLog, match=store.name):
         await read_records(log)
-    with pytest.raises(CorruptLog, match=store.name):
+    with pytest.raises(errors.CorruptLog, match=store.name):
         await log.verify()
     await log.close()
 

@@ -14,17 +14,9 @@ from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.log_bucket import LEASE_S, PREFIX, SETTINGS, Bucket, key_at, settle
 from tests.support.log_contract import FIRST, NOW_MS, MetadataLogContract, lead, read_records
 from tests.support.stepped_store import Fate
+from wal import errors
 from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ObjectKey
-from wal.errors import (
-    CommitFailed,
-    CommitOutcomeUnknown,
-    InvalidSettings,
-    NotCoordinator,
-    ObjectExists,
-    Overloaded,
-    StorageFailed,
-)
 from wal.records.record_batch import iterate_headers, verify_crc
 from wal.settings import explain, section_from
 from wal.stores.file_store import FileStore
@@ -133,9 +125,9 @@ async def test_too_much_under_way_is_refused(
     ]
     outcomes = await asyncio.gather(*appends, return_exceptions=True)
     assert outcomes[:-1] == list(range(1, APPENDS_UNDER_WAY_MAX + 1))
-    assert isinstance(outcomes[-1], Overloaded)
+    assert isinstance(outcomes[-1], errors.Overloaded)
     monkeypatch.setattr("metadata.log.object_log.APPEND_BYTES_MAX", 100)
-    with pytest.raises(Overloaded):
+    with pytest.raises(errors.Overloaded):
         await log.append([[bytes(60)], [bytes(60)]], NOW_MS)
     assert await log.append([[b"again"]], NOW_MS) == APPENDS_UNDER_WAY_MAX + 1
 
@@ -152,7 +144,7 @@ async def test_an_append_of_nothing_is_a_mistake_and_changes_nothing(bucket: Buc
 def test_the_limits_are_settings_with_bounds() -> None:
     key = "diskless.coordinator.lease.ms"
     assert section_from(ObjectLogSettings, {key: "2000"}).lease_ms == 2000
-    with pytest.raises(InvalidSettings, match=key):
+    with pytest.raises(errors.InvalidSettings, match=key):
         section_from(ObjectLogSettings, {key: "1"})
     assert all(why for _, _, why in explain(ObjectLogSettings))
 
@@ -164,9 +156,9 @@ async def test_a_log_that_has_not_led_appends_and_prunes_nothing(bucket: Bucket)
     await bucket.leader()
     log, steps = await bucket.log()
     assert log.lease_expires_at is None
-    with pytest.raises(NotCoordinator, match="has not led"):
+    with pytest.raises(errors.NotCoordinator, match="has not led"):
         await log.append([[b"a"]], NOW_MS)
-    with pytest.raises(NotCoordinator, match="has not led"):
+    with pytest.raises(errors.NotCoordinator, match="has not led"):
         await log.prune(1)
     assert steps.count("put") == steps.count("delete") == 0
 
@@ -191,7 +183,7 @@ async def test_an_object_that_the_store_calls_foreign_is_compared(bucket: Bucket
     class Suspicious(MemoryStore):
         async def put(self, key: ObjectKey, body: ObjectBody) -> None:
             await super().put(key, body)
-            raise ObjectExists(key)
+            raise errors.ObjectExists(key)
 
     suspicious = Suspicious(clock=bucket.clock)
     log = await ObjectMetadataLog.open(suspicious, 3, clock=bucket.clock, rng=random.Random(1))
@@ -205,7 +197,7 @@ async def test_a_put_that_did_not_happen_fails_and_the_leader_goes_on(bucket: Bu
     log, steps = await bucket.leader()
     steps.puts.extend([Fate.AWAY, Fate.AWAY])
     for _ in range(2):
-        with pytest.raises(CommitFailed):
+        with pytest.raises(errors.CommitFailed):
             await log.append([[b"lost"]], NOW_MS)
     assert log.is_leading
     assert await log.append([[b"other"]], NOW_MS) == 1
@@ -218,19 +210,19 @@ async def test_an_append_of_unknown_outcome_ends_the_term_and_the_next_leader_de
 ) -> None:
     log, steps = await bucket.leader()
     steps.puts.extend([Fate.LATE] * SETTINGS.attempts_max)
-    with pytest.raises(CommitOutcomeUnknown, match="attempts"):
+    with pytest.raises(errors.CommitOutcomeUnknown, match="attempts"):
         await log.append([[b"a"]], NOW_MS)
     assert len(bucket.slept) == SETTINGS.attempts_max - 1
     assert log.lease_expires_at is None
-    with pytest.raises(NotCoordinator, match="CommitOutcomeUnknown"):
+    with pytest.raises(errors.NotCoordinator, match="CommitOutcomeUnknown"):
         await log.append([[b"b"]], NOW_MS)
-    with pytest.raises(NotCoordinator):
+    with pytest.raises(errors.NotCoordinator):
         await log.prune(1)
 
     zombie = steps.zombies[0]
     if lands == "before the next leader":
         assert await zombie.land()
-        with pytest.raises(NotCoordinator):
+        with pytest.raises(errors.NotCoordinator):
             await log.lead([b"again"], NOW_MS, at_offset=1)
         assert await log.peek()
         assert await log.refresh() == 2
@@ -249,9 +241,9 @@ async def test_an_append_of_unknown_outcome_ends_the_term_and_the_next_leader_de
 async def test_leading_may_have_an_unknown_outcome_too(bucket: Bucket) -> None:
     log, steps = await bucket.log()
     steps.puts.extend([Fate.LATE] * SETTINGS.attempts_max)
-    with pytest.raises(CommitOutcomeUnknown):
+    with pytest.raises(errors.CommitOutcomeUnknown):
         await lead(log)
-    with pytest.raises(NotCoordinator):
+    with pytest.raises(errors.NotCoordinator):
         await log.append([[b"a"]], NOW_MS)
     assert await steps.zombies[0].land()
     assert await lead(log, b"second attempt") == 1
@@ -259,9 +251,9 @@ async def test_leading_may_have_an_unknown_outcome_too(bucket: Bucket) -> None:
     assert await bucket.records() == [FIRST, [b"second attempt"], [b"a"]]
 
     steps.puts.append(Fate.AWAY)
-    with pytest.raises(CommitFailed):
+    with pytest.raises(errors.CommitFailed):
         await lead(log)
-    with pytest.raises(NotCoordinator):
+    with pytest.raises(errors.NotCoordinator):
         await log.append([[b"b"]], NOW_MS)
 
 
@@ -318,17 +310,17 @@ async def test_a_deposed_leader_acknowledges_nothing_and_can_come_back(bucket: B
     await old.append([[b"a"]], NOW_MS)
     new, _ = await bucket.leader(b"new")
     bucket.clock.advance(2 * LEASE_S)
-    with pytest.raises(NotCoordinator, match="another writer"):
+    with pytest.raises(errors.NotCoordinator, match="another writer"):
         await old.append([[b"lost"]], NOW_MS)
     assert old.lease_expires_at is None
     for call in (old.append([[b"lost"]], NOW_MS), old.prune(1), lead_at(old, 2)):
-        with pytest.raises(NotCoordinator):
+        with pytest.raises(errors.NotCoordinator):
             await call
     await new.append([[b"b"]], NOW_MS)
     assert await old.refresh() == 4
     assert await old.lead([b"old again"], NOW_MS, at_offset=4) == 4
     assert await old.append([[b"c"]], NOW_MS) == 5
-    with pytest.raises(NotCoordinator):
+    with pytest.raises(errors.NotCoordinator):
         await new.append([[b"lost"]], NOW_MS)
     expected = [[b"old"], [b"a"], [b"new"], [b"b"], [b"old again"], [b"c"]]
     assert await bucket.records() == expected
@@ -348,7 +340,7 @@ async def test_a_leader_that_sees_another_in_the_log_knows_that_it_was_deposed(
     puts = steps.count("put")
     assert await old.refresh() == 2
     assert old.lease_expires_at is None
-    with pytest.raises(NotCoordinator, match="another writer"):
+    with pytest.raises(errors.NotCoordinator, match="another writer"):
         await old.append([[b"lost"]], NOW_MS)
     assert steps.count("put") == puts
 
@@ -359,7 +351,7 @@ async def test_of_candidates_that_lead_at_once_one_does(bucket: Bucket) -> None:
         *(log.lead([b"%d" % number], NOW_MS, at_offset=0) for number, log in enumerate(logs)),
         return_exceptions=True,
     )
-    assert [type(outcome) for outcome in outcomes].count(NotCoordinator) == 4
+    assert [type(outcome) for outcome in outcomes].count(errors.NotCoordinator) == 4
     (winner,) = [number for number, outcome in enumerate(outcomes) if outcome == 0]
     assert [log.is_leading for log in logs].count(True) == 1
     assert await bucket.records() == [[b"%d" % winner]]
@@ -381,7 +373,7 @@ async def test_the_lease_runs_from_the_start_of_the_last_successful_append(bucke
     assert bucket.clock.monotonic() == 4
     assert log.lease_expires_at == 3 + LEASE_S
     steps.puts.append(Fate.AWAY)
-    with pytest.raises(CommitFailed):
+    with pytest.raises(errors.CommitFailed):
         await log.append([[b"b"]], NOW_MS)
     assert log.lease_expires_at == 3 + LEASE_S
 
@@ -406,7 +398,7 @@ async def test_a_leader_whose_late_put_cannot_be_checked_stops_leading(bucket: B
     assert await log.append([[b"a"]], NOW_MS) == 1
     bucket.clock.advance(2 * LEASE_S)
     steps.others.extend([Fate.AWAY] * SETTINGS.attempts_max)
-    with pytest.raises(CommitOutcomeUnknown):
+    with pytest.raises(errors.CommitOutcomeUnknown):
         await log.append([[b"b"]], NOW_MS)
     assert log.lease_expires_at is None
     await log.refresh()
@@ -425,9 +417,9 @@ async def test_an_append_that_was_in_the_log_before_another_led_is_of_unknown_ou
             await bucket.leader(b"new")
 
     steps.before_answer = depose_meanwhile
-    with pytest.raises(CommitOutcomeUnknown, match="deposed"):
+    with pytest.raises(errors.CommitOutcomeUnknown, match="deposed"):
         await old.append([[b"a"]], NOW_MS)
-    with pytest.raises(NotCoordinator):
+    with pytest.raises(errors.NotCoordinator):
         await old.append([[b"b"]], NOW_MS)
     assert await bucket.records() == [[b"old"], [b"a"], [b"new"]]
 
@@ -499,7 +491,7 @@ async def test_s3_refuses_appends_for_a_while(
     faulty_s3.add(
         Fault("status", method="PUT", key_prefix=PREFIX, count=None, status=status, code=code)
     )
-    with pytest.raises((CommitFailed, CommitOutcomeUnknown)):
+    with pytest.raises((errors.CommitFailed, errors.CommitOutcomeUnknown)):
         await log.append([[b"b"]], NOW_MS)
     faulty_s3.clear()
     if not log.is_leading:
@@ -546,7 +538,7 @@ async def test_s3_answers_a_deposed_leader_with_412(
     await lead(new)
     await new.append([[b"b"]], NOW_MS)
     faulty_s3.add(Fault("lose_response", method="PUT", key_prefix=PREFIX))
-    with pytest.raises(NotCoordinator):
+    with pytest.raises(errors.NotCoordinator):
         await old.append([[b"lost"]], NOW_MS)
     assert await old.refresh() == 3
     assert await read_records(old) == [FIRST, FIRST, [b"b"]]
@@ -559,12 +551,12 @@ async def test_s3_is_away_for_so_long_that_nobody_knows(
     await lead(log)
     faulty_s3.add(Fault("lose_response", method="PUT", key_prefix=PREFIX, count=1))
     faulty_s3.add(Fault("drop", count=None))
-    with pytest.raises(CommitOutcomeUnknown):
+    with pytest.raises(errors.CommitOutcomeUnknown):
         await log.append([[b"a"]], NOW_MS)
-    with pytest.raises(StorageFailed):
+    with pytest.raises(errors.StorageFailed):
         await log.refresh()
     faulty_s3.clear()
-    with pytest.raises(NotCoordinator):
+    with pytest.raises(errors.NotCoordinator):
         await log.append([[b"b"]], NOW_MS)
     assert await lead(log) == 2
     await follower.refresh()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metadata import operations as ops
 from metadata.messages.codec import ENTRIES_MAX, Operation
 from metadata.messages.commit_file import COMMIT_FILE, CommitFileMessage
 from metadata.messages.coordinator import (
@@ -18,30 +19,11 @@ from metadata.messages.coordinator import (
     DescribeFilesMessage,
 )
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
-from metadata.operations import (
-    BatchCommit,
-    CommitFile,
-    CreatePartitions,
-    FindBatches,
-    FoundBatches,
-    ListedOffset,
-    ListOffsets,
-    SegmentExtent,
-    WalExtent,
-)
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
 from tests.support.kip_1164_schemas import SCHEMAS, Field, decode, encode
 from tests.support.profiles import examples
+from wal import errors
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
-from wal.errors import (
-    CommitFailed,
-    CommitOutcomeUnknown,
-    InvalidRecord,
-    InvalidRequest,
-    NotCoordinator,
-    UnknownFile,
-    UnknownPartition,
-)
 
 OPERATIONS = pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)
 OF_THE_KIP = pytest.mark.parametrize(
@@ -98,13 +80,13 @@ def test_what_concerns_the_whole_call_is_in_every_entry_and_beside_them(
     samples: Samples, data: st.DataObject
 ) -> None:
     request = data.draw(samples.requests)
-    body = samples.operation.encode_failure(request, NotCoordinator("moved"))
+    body = samples.operation.encode_failure(request, errors.NotCoordinator("moved"))
     answers, call_error = samples.operation.decode_response(request, body)
     assert len(answers) == samples.operation.count(request)
     for answer in answers:
-        error = answer if isinstance(answer, NotCoordinator) else answer.error
-        assert type(error) is NotCoordinator
-    assert told(call_error) == (NotCoordinator, "moved")
+        error = answer if isinstance(answer, errors.NotCoordinator) else answer.error
+        assert type(error) is errors.NotCoordinator
+    assert told(call_error) == (errors.NotCoordinator, "moved")
 
 
 # -- an implementation that knows only the schemas -------------------------------------------------
@@ -182,7 +164,7 @@ def with_our_tags(operation: Operation[Any, Any]) -> list[Field]:
 
 def test_every_field_of_a_commit_is_where_the_kip_has_it() -> None:
     batch = BatchExtent(TopicIdPartition(A, 3), ByteOffset(64), 90, 5, 77, 1_000, 1, 9, 2, 7, 4)
-    file = CommitFile(
+    file = ops.CommitFile(
         object_key=ObjectKey("wal/00/X"),
         file_size_bytes=200,
         uploader_broker_id=6,
@@ -218,7 +200,7 @@ def test_every_field_of_a_commit_is_where_the_kip_has_it() -> None:
         "UploaderBrokerId": 6,
         "BatchCrcs": [77],
     }
-    answers = [BatchCommit(40, 2_000, 10, True)]
+    answers = [ops.BatchCommit(40, 2_000, 10, True)]
     body = COMMIT_FILE.encode_response(CommitFileMessage(file), answers)
     assert decode(schema(COMMIT_FILE, "response"), body) == {
         "ThrottleTimeMs": 0,
@@ -237,10 +219,12 @@ def test_every_field_of_a_commit_is_where_the_kip_has_it() -> None:
 
 def test_every_field_of_found_batches_is_where_the_kip_has_it() -> None:
     extents = [
-        SegmentExtent(ObjectKey("segments/s"), 900, Offset(5), Offset(9), 50),
-        WalExtent(ObjectKey("wal/00/X"), ByteOffset(64), 90, Offset(10), Offset(19), 8, 7, 1, 200),
+        ops.SegmentExtent(ObjectKey("segments/s"), 900, Offset(5), Offset(9), 50),
+        ops.WalExtent(
+            ObjectKey("wal/00/X"), ByteOffset(64), 90, Offset(10), Offset(19), 8, 7, 1, 200
+        ),
     ]
-    message = FindBatchesMessage([FindBatches(TopicIdPartition(A, 3), 5, 100)], 1_000, 2, False)
+    message = FindBatchesMessage([ops.FindBatches(TopicIdPartition(A, 3), 5, 100)], 1_000, 2, False)
     request = decode(
         [*schema(FIND_BATCHES, "request"), *OUR_TAGS[FIND_BATCHES.name]["request"]],
         FIND_BATCHES.encode_request(message, 9),
@@ -257,7 +241,7 @@ def test_every_field_of_found_batches_is_where_the_kip_has_it() -> None:
         "TimeoutMs": 9,
         "AtLeastOne": 0,
     }
-    body = FIND_BATCHES.encode_response(message, [FoundBatches(2, 20, extents)])
+    body = FIND_BATCHES.encode_response(message, [ops.FoundBatches(2, 20, extents)])
     assert decode(with_our_tags(FIND_BATCHES), body)["Topics"] == [
         {
             "TopicId": A,
@@ -322,7 +306,7 @@ def test_what_we_add_may_be_left_out() -> None:
 
 def test_a_group_is_a_run_of_one_topic_and_entries_of_a_partition_keep_their_order() -> None:
     requests = [
-        ListOffsets(TopicIdPartition(topic, index), timestamp)
+        ops.ListOffsets(TopicIdPartition(topic, index), timestamp)
         for topic, index, timestamp in [(A, 0, 1), (A, 0, 2), (B, 0, 3), (A, 0, 4)]
     ]
     body = LIST_OFFSETS.encode_request(requests, 5)
@@ -341,7 +325,7 @@ def test_answers_in_another_order_find_their_places(order: list[int]) -> None:
         TopicIdPartition(topic, index)
         for topic, index in [(A, 0), (B, 0), (A, 1), (A, 0), (B, 0), (A, 0)]
     ]
-    requests = [ListOffsets(partition, -1) for partition in partitions]
+    requests = [ops.ListOffsets(partition, -1) for partition in partitions]
     rows = [
         {
             "TopicId": partitions[number].topic_id,
@@ -366,10 +350,10 @@ def test_answers_in_another_order_find_their_places(order: list[int]) -> None:
 
 
 def test_an_answer_about_something_else_is_no_answer() -> None:
-    asked = [ListOffsets(TopicIdPartition(A, 0), -1)]
-    for others in ([], [ListOffsets(TopicIdPartition(A, 1), -1)], asked * 2):
-        body = LIST_OFFSETS.encode_response(others, [ListedOffset(1)] * len(others))
-        with pytest.raises(InvalidRequest):
+    asked = [ops.ListOffsets(TopicIdPartition(A, 0), -1)]
+    for others in ([], [ops.ListOffsets(TopicIdPartition(A, 1), -1)], asked * 2):
+        body = LIST_OFFSETS.encode_response(others, [ops.ListedOffset(1)] * len(others))
+        with pytest.raises(errors.InvalidRequest):
             LIST_OFFSETS.decode_response(asked, body)
 
 
@@ -419,10 +403,12 @@ def test_a_batch_that_contradicts_itself_is_refused_alone(wrong: dict[str, Any])
     message = received({"ByteOffset": 0}, wrong, {"ByteOffset": 200}, wrong)
     assert [batch.byte_offset for batch in message.file.batches] == [0, 200]
     assert {position: type(error) for position, error in message.refused.items()} == {
-        1: InvalidRecord,
-        3: InvalidRecord,
+        1: errors.InvalidRecord,
+        3: errors.InvalidRecord,
     }
-    body = COMMIT_FILE.encode_response(message, [BatchCommit(7, 1, 0), BatchCommit(8, 1, 0)])
+    body = COMMIT_FILE.encode_response(
+        message, [ops.BatchCommit(7, 1, 0), ops.BatchCommit(8, 1, 0)]
+    )
     rows = decode(schema(COMMIT_FILE, "response"), body)["Batches"]
     assert [(row["ErrorCode"], row["AssignedBaseOffset"]) for row in rows] == [
         (0, 7),
@@ -442,16 +428,18 @@ def test_sequences_of_a_batch_may_wrap() -> None:
 
 def test_the_append_time_is_told_where_it_applies() -> None:
     message = received({"TimestampType": 0}, {"TimestampType": 1})
-    body = COMMIT_FILE.encode_response(message, [BatchCommit(0, 99, 0)] * 2)
+    body = COMMIT_FILE.encode_response(message, [ops.BatchCommit(0, 99, 0)] * 2)
     rows = decode(schema(COMMIT_FILE, "response"), body)["Batches"]
     assert [row["LogAppendTime"] for row in rows] == [-1, 99]
 
 
 def test_a_refused_commit_keeps_the_reasons_of_its_bad_batches() -> None:
     message = received({}, {"Magic": 1})
-    body = COMMIT_FILE.encode_failure(message, CommitFailed("disk"))
+    body = COMMIT_FILE.encode_failure(message, errors.CommitFailed("disk"))
     # The tagged field that says so again is two varints, a code and a text behind the last entry.
-    plain = COMMIT_FILE.encode_response(message, [BatchCommit(error=CommitFailed("disk"))])
+    plain = COMMIT_FILE.encode_response(
+        message, [ops.BatchCommit(error=errors.CommitFailed("disk"))]
+    )
     assert body.startswith(plain[:-1])
     rows = decode(schema(COMMIT_FILE, "response"), plain)["Batches"]
     assert [row["ErrorCode"] for row in rows] == [15, 87]
@@ -464,7 +452,7 @@ def test_crcs_must_be_as_many_as_batches() -> None:
         if len(crcs) == 1:
             assert COMMIT_FILE.decode_request(body)[0].file.batches[0].crc == 1
         else:
-            with pytest.raises(InvalidRequest, match="CRCs"):
+            with pytest.raises(errors.InvalidRequest, match="CRCs"):
                 COMMIT_FILE.decode_request(body)
 
 
@@ -472,16 +460,16 @@ def test_crcs_must_be_as_many_as_batches() -> None:
 
 
 def test_a_value_without_a_place_in_its_field_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(InvalidRequest):
-        LIST_OFFSETS.encode_request([ListOffsets(TopicIdPartition(A, 2**31), -1)], 5)
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(errors.InvalidRequest):
+        LIST_OFFSETS.encode_request([ops.ListOffsets(TopicIdPartition(A, 2**31), -1)], 5)
+    with pytest.raises(errors.InvalidRequest):
         CREATE_PARTITIONS.encode_request(
-            [CreatePartitions(topic_id=A, name="\ud800", partition_count=1)], 5
+            [ops.CreatePartitions(topic_id=A, name="\ud800", partition_count=1)], 5
         )
 
 
 def test_limits_beyond_the_field_are_the_fields_own() -> None:
-    message = FindBatchesMessage([FindBatches(TopicIdPartition(A, 0), 0, 2**40)], 2**40, 2**40)
+    message = FindBatchesMessage([ops.FindBatches(TopicIdPartition(A, 0), 0, 2**40)], 2**40, 2**40)
     decoded, _ = FIND_BATCHES.decode_request(FIND_BATCHES.encode_request(message, 5))
     assert decoded.max_bytes == decoded.batches_per_partition_max == 2**31 - 1
     assert decoded.requests[0].max_bytes == 2**31 - 1
@@ -490,10 +478,10 @@ def test_limits_beyond_the_field_are_the_fields_own() -> None:
 def test_an_error_with_text_that_is_no_unicode_can_be_told() -> None:
     body = DESCRIBE_FILES.encode_failure(
         DESCRIBE_FILES.decode_request(DESCRIBE_FILES.encode_request(_files("k"), 5))[0],
-        UnknownFile("\ud800" + "x" * 5_000),
+        errors.UnknownFile("\ud800" + "x" * 5_000),
     )
     (answer,), _ = DESCRIBE_FILES.decode_response(_files("k"), body)
-    assert type(answer.error) is UnknownFile
+    assert type(answer.error) is errors.UnknownFile
     assert str(answer.error) == "?" + "x" * 999
 
 
@@ -505,7 +493,7 @@ def _files(*keys: str) -> Any:
 @given(data=st.binary(max_size=300))
 @examples(0.3)
 def test_garbage_is_refused_and_nothing_else_happens(samples: Samples, data: bytes) -> None:
-    with contextlib.suppress(InvalidRequest):
+    with contextlib.suppress(errors.InvalidRequest):
         samples.operation.decode_request(data)
 
 
@@ -525,31 +513,31 @@ def test_damaged_bytes_are_refused_or_read_and_nothing_else_happens(
         ),
     ]:
         cut = data.draw(st.integers(0, len(body) - 1))
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(errors.InvalidRequest):
             read(body[:cut])
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(errors.InvalidRequest):
             read(body + b"\x00")
         flipped = bytearray(body)
         flipped[cut] ^= data.draw(st.integers(1, 255))
-        with contextlib.suppress(InvalidRequest):
+        with contextlib.suppress(errors.InvalidRequest):
             read(bytes(flipped))
 
 
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_anything_is_read() -> None:
-    with pytest.raises(InvalidRequest, match="an array of 4294967294 elements"):
+    with pytest.raises(errors.InvalidRequest, match="an array of 4294967294 elements"):
         LIST_OFFSETS.decode_request(b"\xff\xff\xff\xff\x0f" + bytes(100))
 
 
 def test_a_request_of_too_many_entries_is_refused() -> None:
-    requests = [ListOffsets(TopicIdPartition(A, 0), -1)] * ENTRIES_MAX
+    requests = [ops.ListOffsets(TopicIdPartition(A, 0), -1)] * ENTRIES_MAX
     body = LIST_OFFSETS.encode_request(requests, 5)
-    with pytest.raises(InvalidRequest, match=f"more than {ENTRIES_MAX} entries"):
+    with pytest.raises(errors.InvalidRequest, match=f"more than {ENTRIES_MAX} entries"):
         LIST_OFFSETS.decode_request(body)
 
 
 @pytest.mark.parametrize(("magic", "object_format"), [(1, 1), (2, 3)])
 def test_batches_that_we_cannot_read_are_no_answer(magic: int, object_format: int) -> None:
-    message = FindBatchesMessage([FindBatches(TopicIdPartition(A, 0), 0, 9)], 9, 9)
+    message = FindBatchesMessage([ops.FindBatches(TopicIdPartition(A, 0), 0, 9)], 9, 9)
     batch = {
         "BatchId": 1, "ObjectKey": "k", "Magic": magic, "ByteOffset": 0, "ByteSize": 1,
         "BaseOffset": 0, "LastOffset": 0, "LogAppendTimestamp": 0, "BatchMaxTimestamp": 0,
@@ -560,19 +548,19 @@ def test_batches_that_we_cannot_read_are_no_answer(magic: int, object_format: in
         "Batches": [batch],
     }  # fmt: skip
     values = {"ThrottleTimeMs": 0, "Topics": [{"TopicId": A, "Partitions": [row]}]}
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(errors.InvalidRequest):
         FIND_BATCHES.decode_response(message, encode(with_our_tags(FIND_BATCHES), values))
 
 
 def test_codes_that_nobody_knows_mean_what_the_operation_allows() -> None:
-    asked = [ListOffsets(TopicIdPartition(A, 0), -1)]
+    asked = [ops.ListOffsets(TopicIdPartition(A, 0), -1)]
     row = {
         "PartitionIndex": 0, "ErrorCode": 119, "ErrorMessage": None, "Timestamp": -1, "Offset": -1,
     }  # fmt: skip
     values = {"ThrottleTimeMs": 0, "Topics": [{"TopicId": A, "Partitions": [row]}]}
     body = encode(schema(LIST_OFFSETS, "response"), values)
     (answer,), _ = LIST_OFFSETS.decode_response(asked, body)
-    assert told(answer.error) == (CommitFailed, "the coordinator answered with code 119")
+    assert told(answer.error) == (errors.CommitFailed, "the coordinator answered with code 119")
     message = received({})
     refusal = {
         "ErrorCode": 119, "ErrorMessage": "what", "AssignedBaseOffset": -1, "LogAppendTime": -1,
@@ -582,26 +570,28 @@ def test_codes_that_nobody_knows_mean_what_the_operation_allows() -> None:
     (commit,), _ = COMMIT_FILE.decode_response(
         message, encode(schema(COMMIT_FILE, "response"), values)
     )
-    assert told(commit.error) == (CommitOutcomeUnknown, "what")
+    assert told(commit.error) == (errors.CommitOutcomeUnknown, "what")
 
 
 def test_found_batches_name_the_error_that_came_as_a_number() -> None:
-    message = FindBatchesMessage([FindBatches(TopicIdPartition(A, 0), 0, 9)], 9, 9)
-    body = FIND_BATCHES.encode_response(message, [FoundBatches(error=UnknownPartition("no such"))])
+    message = FindBatchesMessage([ops.FindBatches(TopicIdPartition(A, 0), 0, 9)], 9, 9)
+    body = FIND_BATCHES.encode_response(
+        message, [ops.FoundBatches(error=errors.UnknownPartition("no such"))]
+    )
     (answer,), _ = FIND_BATCHES.decode_response(message, body)
     assert told(answer.error) == (
-        UnknownPartition,
+        errors.UnknownPartition,
         "the coordinator answered with UNKNOWN_TOPIC_OR_PARTITION",
     )
 
 
 def test_many_entries_are_read_and_written_in_steps() -> None:
-    requests = [ListOffsets(TopicIdPartition(A, number), -1) for number in range(3_000)]
+    requests = [ops.ListOffsets(TopicIdPartition(A, number), -1) for number in range(3_000)]
     body = LIST_OFFSETS.encode_request(requests, 1_000)
     assert len([*LIST_OFFSETS.decode_in_steps(body)]) >= len(requests)
-    answers = [ListedOffset(number, number) for number in range(len(requests))]
+    answers = [ops.ListedOffset(number, number) for number in range(len(requests))]
     assert len([*LIST_OFFSETS.encode_in_steps(requests, answers)]) >= len(requests)
-    failed = NotCoordinator("moved")
+    failed = errors.NotCoordinator("moved")
     assert len([*LIST_OFFSETS.encode_failure_in_steps(requests, failed)]) >= len(requests)
     answered = LIST_OFFSETS.encode_response(requests, answers)
     assert LIST_OFFSETS.decode_response(requests, answered) == (answers, None)

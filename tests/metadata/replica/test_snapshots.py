@@ -40,15 +40,9 @@ from tests.support.snapshot_bench import (
     recorded_batches,
     snapshots_in,
 )
+from wal import errors
 from wal.clock import ManualClock
 from wal.crc import crc32c
-from wal.errors import (
-    CorruptObject,
-    CorruptState,
-    DirectoryLost,
-    ObjectStoreUnavailable,
-    UploadOutcomeUnknown,
-)
 from wal.failpoint import FailpointError, arm
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody, ObjectStore
@@ -120,25 +114,25 @@ class TestFormat:
         encoded = bytearray(encode_manifest(manifest))
         position = data.draw(st.integers(0, len(encoded) - 1))
         encoded[position] ^= 1 << data.draw(st.integers(0, 7))
-        with pytest.raises(CorruptObject):
+        with pytest.raises(errors.CorruptObject):
             decode_manifest(bytes(encoded), manifest.name)
-        with pytest.raises(CorruptObject):
+        with pytest.raises(errors.CorruptObject):
             decode_manifest(encode_manifest(manifest)[:position], manifest.name)
 
     @given(st.binary(max_size=200))
     def test_garbage_is_no_manifest(self, data: bytes) -> None:
-        with pytest.raises(CorruptObject):
+        with pytest.raises(errors.CorruptObject):
             decode_manifest(data, snapshot_name(1, "0" * 26))
 
     @given(_manifests)
     def test_a_manifest_under_another_name_is_refused(self, manifest: SnapshotManifest) -> None:
-        with pytest.raises(CorruptObject):
+        with pytest.raises(errors.CorruptObject):
             decode_manifest(encode_manifest(manifest), snapshot_name(5, "1" * 26))
 
     def test_a_manifest_of_a_later_format_is_refused(self) -> None:
         name = snapshot_name(1, "0" * 26)
         line = b'{"format":2}'
-        with pytest.raises(CorruptObject, match="format 2"):
+        with pytest.raises(errors.CorruptObject, match="format 2"):
             decode_manifest(b"%s\n%08x\n" % (line, crc32c(line)), name)
 
     @pytest.mark.parametrize(
@@ -220,7 +214,7 @@ class TestTaking:
             faults.outage()
             await followed.follow()
             failing = keeper_of(followed, snapshots_in(FaultyStore(store, faults)))
-            with pytest.raises(ObjectStoreUnavailable):
+            with pytest.raises(errors.ObjectStoreUnavailable):
                 await failing.take_once()
         assert {path.name for path in (tmp_path / "s").iterdir()} == {
             STATE_FILE,
@@ -235,7 +229,7 @@ class TestTaking:
         async with following(tmp_path, PrunableLog(batches), 10) as followed:
             keeper = keeper_of(followed, snapshots)
             faults.flip_bits = True
-            with pytest.raises(CorruptObject):
+            with pytest.raises(errors.CorruptObject):
                 await keeper.take_once()
             faults.heal()
             assert await names(snapshots) == [(10, SnapshotStatus.UNFINISHED)]
@@ -277,7 +271,7 @@ class TestTaking:
         async with following(tmp_path, PrunableLog(batches), 10) as followed:
             keeper = keeper_of(followed, snapshots)
             faults.lost_responses = 1
-            with pytest.raises(UploadOutcomeUnknown):
+            with pytest.raises(errors.UploadOutcomeUnknown):
                 await keeper.take_once()
             assert await keeper.take_once() is not None
 
@@ -379,7 +373,7 @@ class TestKeeping:
             others = snapshots_in(store, cluster_id="c")
             async with opened(tmp_path / "b", PrunableLog(batches), others) as other:
                 assert other.image.next_offset == log.end_offset
-            with pytest.raises(CorruptState, match="of another cluster"):
+            with pytest.raises(errors.CorruptState, match="of another cluster"):
                 async with opened(tmp_path / "c", log, others):
                     pass
 
@@ -411,7 +405,7 @@ class TestKeeping:
             await keeper.maintain_once()
             assert log.end_offset == followed.image.next_offset
             del log.batches[-2:]
-            with pytest.raises(CorruptState, match="lost records that were acknowledged"):
+            with pytest.raises(errors.CorruptState, match="lost records that were acknowledged"):
                 await keeper.maintain_once()
 
 
@@ -591,7 +585,7 @@ class TestRunning:
             await followed.follow()
             pauses = Pauses(ManualClock(), limit=8)
             keeper = self.keeper(followed, snapshots_in(store), pauses, log_records=1)
-            prune, refused = log.prune, [ObjectStoreUnavailable("away")] * 3
+            prune, refused = log.prune, [errors.ObjectStoreUnavailable("away")] * 3
 
             async def failing_prune(before_offset: int) -> int:
                 if refused:
@@ -627,7 +621,7 @@ class TestRunning:
             database.close()
             pauses = Pauses(ManualClock(), limit=20)
             keeper = self.keeper(followed, snapshots_in(store), pauses, log_records=1)
-            with pytest.raises(CorruptState):
+            with pytest.raises(errors.CorruptState):
                 await keeper.run()
             assert keeper.failures == 1
             assert len(pauses.delays) == 1
@@ -647,7 +641,7 @@ class TestRunning:
                 (tmp_path / (STATE_FILE + suffix)).unlink(missing_ok=True)
             pauses = Pauses(ManualClock(), limit=20)
             keeper = self.keeper(followed, snapshots_in(store), pauses, log_records=1)
-            with pytest.raises(DirectoryLost, match=STATE_FILE):
+            with pytest.raises(errors.DirectoryLost, match=STATE_FILE):
                 await keeper.run()
             assert not followed.state.path.exists()
         assert await keys(store) == set()

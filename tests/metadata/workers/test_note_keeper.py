@@ -9,6 +9,7 @@ import pytest
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.notes_sweep import MERGED_AT, NotesSweep
+from wal.chunks import object_notes
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
 from wal.chunks.kept_notes import (
@@ -17,14 +18,6 @@ from wal.chunks.kept_notes import (
     decode_kept_notes,
     encode_kept_notes,
     merged,
-)
-from wal.chunks.object_notes import (
-    CommitNote,
-    Floor,
-    NotedRun,
-    ObjectNotes,
-    TopicFacts,
-    encode_notes,
 )
 from wal.chunks.wal_object import plan_wal_object
 from wal.clock import ManualClock
@@ -37,7 +30,7 @@ from wal.ulid import mint_ulid, wal_object_key
 
 TOPIC = UUID(int=0xA)
 PLACE = TopicIdPartition(TOPIC, 0)
-FACTS = TopicFacts("flights", 1)
+FACTS = object_notes.TopicFacts("flights", 1)
 
 
 class WatchedStore(MemoryStore):
@@ -63,7 +56,7 @@ class Scene:
         self.clock = ManualClock()
         self.rng = random.Random(1)
         self.store = WatchedStore(self.clock)
-        self.floors: dict[TopicIdPartition, Floor] = {}
+        self.floors: dict[TopicIdPartition, object_notes.Floor] = {}
         self.topics = {TOPIC: FACTS}
         self.log_began_ms: int | None = 0
         self.keeper = self.new_keeper()
@@ -90,11 +83,13 @@ class Scene:
         before = self._last
         self._last = mint_ulid(self.clock, self.rng, before)
         commits = [] if before is None else [note_of(before, self._count - 1)]
-        notes = ObjectNotes({TOPIC: FACTS}, commits, [Floor(self._count, 0)])
+        notes = object_notes.ObjectNotes(
+            {TOPIC: FACTS}, commits, [object_notes.Floor(self._count, 0)]
+        )
         self._count += 1
         entry = ChunkEntry(PLACE, 0, 100, 1, 1, 0, 0, -1, -1, -1, 0)
         identity = ChunkIdentity(ulid=self._last, salt=0, broker_id=0, opened_at_ms=0)
-        plan = plan_wal_object(identity, [entry], notes=encode_notes(notes))
+        plan = plan_wal_object(identity, [entry], notes=object_notes.encode_notes(notes))
         await self.store.put(plan.object_key, BytesBody(plan.header, bytes(100), plan.footer))
         return plan.object_key
 
@@ -123,8 +118,8 @@ class Scene:
         return [wal_object_key(note.ulid) for note in (await self.kept()).commits]
 
 
-def note_of(ulid: str, offset: int) -> CommitNote:
-    return CommitNote(ulid, (NotedRun(offset, 5, 0),))
+def note_of(ulid: str, offset: int) -> object_notes.CommitNote:
+    return object_notes.CommitNote(ulid, (object_notes.NotedRun(offset, 5, 0),))
 
 
 @pytest.fixture
@@ -212,12 +207,12 @@ async def test_of_what_is_gone_already_nothing_is_kept(scene: Scene) -> None:
 
 async def test_where_a_partition_was_is_kept_when_its_last_records_go(scene: Scene) -> None:
     keys = [await scene.write() for _ in range(3)]
-    scene.floors[PLACE] = Floor(3, 1)
+    scene.floors[PLACE] = object_notes.Floor(3, 1)
     await scene.delete(keys[0])
     assert not await scene.notes_objects()
-    scene.floors[PLACE] = Floor(3, 3)
+    scene.floors[PLACE] = object_notes.Floor(3, 3)
     await scene.delete(keys[1])
-    assert await scene.kept() == KeptNotes({TOPIC: FACTS}, (), {PLACE: Floor(3, 3)})
+    assert await scene.kept() == KeptNotes({TOPIC: FACTS}, (), {PLACE: object_notes.Floor(3, 3)})
     await scene.delete(keys[2])
     assert len(await scene.notes_objects()) == 1
 
@@ -289,13 +284,13 @@ async def test_a_crash_between_writing_and_deleting_loses_no_note(scene: Scene) 
 async def test_floors_go_with_their_topic_unless_the_log_is_younger_than_they(
     scene: Scene,
 ) -> None:
-    scene.floors[PLACE] = Floor(1, 1)
+    scene.floors[PLACE] = object_notes.Floor(1, 1)
     await scene.delete(await scene.write())
     del scene.topics[TOPIC]
     for began_ms in (None, scene.clock.now_ms() + 1):
         scene.log_began_ms = began_ms
         await scene.sweep.sweep_once(everything=True)
-        assert (await scene.kept()).floors == {PLACE: Floor(1, 1)}
+        assert (await scene.kept()).floors == {PLACE: object_notes.Floor(1, 1)}
     scene.log_began_ms = 0
     await scene.sweep.sweep_once(everything=True)
     assert not await scene.notes_objects()

@@ -6,15 +6,8 @@ from pathlib import Path
 import pytest
 
 from metadata.apply.apply_topics import SWEPT_WITH_TOPIC_MAX
+from metadata.records import records
 from metadata.records.control import RowsSweptRecord
-from metadata.records.records import (
-    RecordsDeletedRecord,
-    SegmentCommittedRecord,
-    SegmentPlannedRecord,
-    TopicDeletedRecord,
-    decode_record,
-    encode_record,
-)
 from tests.support.applied_state import START_MS, AppliedState, applied_state
 from wal.coordinates import ObjectKey, TopicIdPartition
 
@@ -38,7 +31,7 @@ async def fill(
 async def test_a_small_topic_leaves_nothing_behind(state: AppliedState) -> None:
     first, second = await state.topic(partitions=2)
     await state.apply(state.file((first, 1, 10, START_MS), (second, 1, 10, START_MS), producer=5))
-    await state.apply(TopicDeletedRecord(topic_id=first.topic_id))
+    await state.apply(records.TopicDeletedRecord(topic_id=first.topic_id))
     for table in ("batches", "partitions", "topics", "producer_states", "swept"):
         assert await state.count(table) == 0
     assert await state.violations() == []
@@ -51,7 +44,7 @@ async def test_a_large_topic_is_gone_at_once_and_its_rows_go_step_by_step(
     (other,) = await state.topic()
     await fill(state, doomed, MANY)
     await fill(state, other, 10)
-    await state.apply(TopicDeletedRecord(topic_id=doomed.topic_id))
+    await state.apply(records.TopicDeletedRecord(topic_id=doomed.topic_id))
     assert doomed not in state.image.partitions
     assert await state.count("partitions") == 1
     left = MANY - SWEPT_WITH_TOPIC_MAX + 10
@@ -76,7 +69,7 @@ async def test_objects_of_a_deleted_topic_are_released_with_their_rows(state: Ap
     shared = state.file((doomed, 1, 10, START_MS), (other, 1, 10, START_MS))
     await state.apply(shared)
     await fill(state, doomed, MANY)
-    await state.apply(TopicDeletedRecord(topic_id=doomed.topic_id))
+    await state.apply(records.TopicDeletedRecord(topic_id=doomed.topic_id))
     while await state.count("swept"):
         await state.apply(RowsSweptRecord(limit=700))
     live = await state.state.read(
@@ -91,7 +84,7 @@ async def test_segments_and_producers_of_a_deleted_topic_go_as_well(state: Appli
     (doomed,) = await state.topic()
     await state.apply(state.file((doomed, 5, 10, START_MS), producer=1))
     await state.apply(
-        SegmentPlannedRecord(
+        records.SegmentPlannedRecord(
             partition=doomed,
             base_offset=0,
             last_offset=4,
@@ -100,7 +93,7 @@ async def test_segments_and_producers_of_a_deleted_topic_go_as_well(state: Appli
         )
     )
     await state.apply(
-        SegmentCommittedRecord(
+        records.SegmentCommittedRecord(
             partition=doomed,
             base_offset=0,
             last_offset=4,
@@ -114,7 +107,7 @@ async def test_segments_and_producers_of_a_deleted_topic_go_as_well(state: Appli
     for producer in range(2, 30):
         await state.apply(state.file((doomed, 1, 10, START_MS), producer=producer))
     await state.apply(
-        SegmentPlannedRecord(
+        records.SegmentPlannedRecord(
             partition=doomed,
             base_offset=5,
             last_offset=9,
@@ -123,7 +116,7 @@ async def test_segments_and_producers_of_a_deleted_topic_go_as_well(state: Appli
         )
     )
     await fill(state, doomed, SWEPT_WITH_TOPIC_MAX)
-    await state.apply(TopicDeletedRecord(topic_id=doomed.topic_id))
+    await state.apply(records.TopicDeletedRecord(topic_id=doomed.topic_id))
     assert await state.count("segment_plans") == 0
     assert (await state.count("segments"), await state.count("producer_states")) == (1, 29)
     assert state.image.plans == {}
@@ -140,9 +133,9 @@ async def test_topics_are_swept_in_the_order_of_their_partitions(state: AppliedS
     (second,) = await state.topic()
     await fill(state, first, MANY)
     await fill(state, second, 40)
-    await state.apply(TopicDeletedRecord(topic_id=first.topic_id))
+    await state.apply(records.TopicDeletedRecord(topic_id=first.topic_id))
     # The room that this record has goes to what waits already.
-    await state.apply(TopicDeletedRecord(topic_id=second.topic_id))
+    await state.apply(records.TopicDeletedRecord(topic_id=second.topic_id))
     assert await state.count("swept") == 2
     assert await state.count("batches") == MANY - 2 * SWEPT_WITH_TOPIC_MAX + 40
     await state.apply(RowsSweptRecord(limit=400))
@@ -155,7 +148,7 @@ async def test_many_small_partitions_are_swept_a_bounded_number_at_a_time(
 ) -> None:
     partitions = await state.topic(partitions=100)
     await state.apply(state.file(*[(partition, 1, 10, START_MS) for partition in partitions]))
-    await state.apply(TopicDeletedRecord(topic_id=partitions[0].topic_id))
+    await state.apply(records.TopicDeletedRecord(topic_id=partitions[0].topic_id))
     # Eighty-four partitions of one row count as more than the five hundred rows that go at once.
     assert await state.count("swept") == 16
     await state.apply(RowsSweptRecord(limit=6))
@@ -171,13 +164,13 @@ async def test_a_replica_that_replays_ends_up_with_the_same_rows(
     for _ in range(12):
         await fill(state, doomed, 100)
         await fill(state, other, 10)
-    await state.apply(TopicDeletedRecord(topic_id=doomed.topic_id))
+    await state.apply(records.TopicDeletedRecord(topic_id=doomed.topic_id))
     await state.apply(RowsSweptRecord(limit=90))
-    await state.apply(RecordsDeletedRecord(partition=other, new_log_start_offset=30))
+    await state.apply(records.RecordsDeletedRecord(partition=other, new_log_start_offset=30))
     await state.apply(RowsSweptRecord(limit=90))
     async with applied_state(tmp_path / "again") as again:
         for batch in state.batches:
-            await again.apply(*[decode_record(data) for data in batch.records])
+            await again.apply(*[records.decode_record(data) for data in batch.records])
         assert again.image.state_hash == state.image.state_hash
         assert await again.rows() == await state.rows()
 
@@ -192,4 +185,4 @@ async def test_rows_that_belong_to_nobody_are_a_violation(state: AppliedState) -
 
 def test_the_record_keeps_its_limit() -> None:
     record = RowsSweptRecord(limit=77)
-    assert decode_record(encode_record(record)) == record
+    assert records.decode_record(records.encode_record(record)) == record

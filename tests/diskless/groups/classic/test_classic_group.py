@@ -6,20 +6,10 @@ from typing import Any
 
 import pytest
 
+from diskless.groups import errors as group_errors
 from diskless.groups.classic.classic_group import ClassicGroup
 from diskless.groups.classic.rebalance import NEW_MEMBER_TIMEOUT_S, GroupState
 from diskless.groups.classic_state import StoredClassicGroup
-from diskless.groups.errors import (
-    FencedInstanceId,
-    GroupCoordinatorUnavailable,
-    GroupMaxSizeReached,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    MemberIdRequired,
-    NotGroupCoordinator,
-    RebalanceInProgress,
-    UnknownMember,
-)
 from diskless.groups.group_machine import Store
 from diskless.groups.requests import GroupProtocol, JoinedGroup, SyncedGroup
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
@@ -142,7 +132,7 @@ def bench() -> Bench:
 
 def test_a_member_without_an_id_is_given_one_to_come_back_with(bench: Bench) -> None:
     asked = bench.joined(bench.ask_join(needs_member_id=True))
-    assert isinstance(asked.error, MemberIdRequired)
+    assert isinstance(asked.error, group_errors.MemberIdRequired)
     assert asked.member_id == "m-1"
     assert bench.group.state is GroupState.EMPTY
     joined = bench.joined(bench.ask_join("m-1", needs_member_id=True))
@@ -158,7 +148,7 @@ def test_an_id_that_nobody_comes_back_with_is_forgotten_after_a_session(bench: B
     bench.advance(0.1)
     assert bench.group.is_unused
     late = bench.joined(bench.ask_join("m-1"))
-    assert isinstance(late.error, UnknownMember)
+    assert isinstance(late.error, group_errors.UnknownMember)
 
 
 def test_a_stable_group_hears_nothing_of_an_id_that_nobody_comes_back_with(bench: Bench) -> None:
@@ -234,11 +224,11 @@ def test_members_that_do_not_rejoin_in_time_are_out(bench: Bench) -> None:
     bench.stable_pair(rebalance_timeout_ms=5_000)
     third = bench.ask_join(rebalance_timeout_ms=5_000)
     bench.advance(4.9)
-    assert isinstance(bench.heartbeat("m-1"), RebalanceInProgress)
+    assert isinstance(bench.heartbeat("m-1"), group_errors.RebalanceInProgress)
     assert bench.is_parked(third)
     bench.advance(0.1)
     assert [member.member_id for member in bench.joined(third).members] == ["m-3"]
-    assert isinstance(bench.heartbeat("m-1"), UnknownMember)
+    assert isinstance(bench.heartbeat("m-1"), group_errors.UnknownMember)
 
 
 def test_the_longest_rebalance_timeout_of_a_member_counts(bench: Bench) -> None:
@@ -259,14 +249,14 @@ def test_a_new_member_that_cannot_send_heartbeats_may_wait_for_long_but_not_for_
     bench.advance(NEW_MEMBER_TIMEOUT_S - 1)
     assert bench.is_parked(third)
     bench.advance(1)
-    assert isinstance(bench.joined(third).error, UnknownMember)
+    assert isinstance(bench.joined(third).error, group_errors.UnknownMember)
 
 
 def test_who_joins_twice_gets_both_answered(bench: Bench) -> None:
     bench.stable_pair()
     first = bench.ask_join("m-1")
     again = bench.ask_join("m-1")
-    assert isinstance(bench.joined(first).error, RebalanceInProgress)
+    assert isinstance(bench.joined(first).error, group_errors.RebalanceInProgress)
     assert bench.is_parked(again)
     bench.ask_join("m-2")
     assert bench.joined(again).error is None
@@ -297,7 +287,7 @@ def test_a_follower_with_another_subscription_starts_a_rebalance(bench: Bench) -
     bench.stable_pair()
     ticket = bench.ask_join("m-2", protocols=[GroupProtocol("range", subscription("other"))])
     assert bench.is_parked(ticket)
-    assert isinstance(bench.heartbeat("m-1"), RebalanceInProgress)
+    assert isinstance(bench.heartbeat("m-1"), group_errors.RebalanceInProgress)
 
 
 def protocols(*names: str) -> Sequence[GroupProtocol]:
@@ -325,7 +315,7 @@ def test_the_protocol_that_all_have_and_most_want_wins(bench: Bench) -> None:
 def test_a_member_without_a_common_protocol_is_refused(bench: Bench, fields: Any) -> None:
     bench.stable_pair()
     refused = bench.joined(bench.ask_join(**fields))
-    assert isinstance(refused.error, InconsistentGroupProtocol)
+    assert isinstance(refused.error, group_errors.InconsistentGroupProtocol)
     assert bench.group.state is GroupState.STABLE
 
 
@@ -339,9 +329,9 @@ def test_a_full_group_refuses_new_members_and_keeps_those_it_has() -> None:
     bench = Bench(size_max=2)
     bench.stable_pair()
     refused = bench.joined(bench.ask_join())
-    assert isinstance(refused.error, GroupMaxSizeReached)
+    assert isinstance(refused.error, group_errors.GroupMaxSizeReached)
     refused = bench.joined(bench.ask_join(needs_member_id=True))
-    assert isinstance(refused.error, GroupMaxSizeReached)
+    assert isinstance(refused.error, group_errors.GroupMaxSizeReached)
     assert bench.heartbeat("m-1") is None
     assert bench.joined(bench.ask_join("m-2")).error is None
 
@@ -353,7 +343,7 @@ def test_a_group_that_is_too_large_now_keeps_who_rejoins_first() -> None:
     bench.group._size_max = 2
     bench.ask_join("m-2")
     refused = bench.joined(bench.ask_join("m-1"))
-    assert isinstance(refused.error, GroupMaxSizeReached)
+    assert isinstance(refused.error, group_errors.GroupMaxSizeReached)
     assert bench.group.member_ids == ["m-2", "m-3"]
     assert bench.group.state is GroupState.COMPLETING
 
@@ -384,7 +374,7 @@ def test_an_assignment_that_could_not_be_stored_is_told_to_nobody(bench: Bench) 
     bench.ask_join()
     bench.held = []
     leader = bench.ask_sync("m-1", {"m-1": A})
-    failure = GroupCoordinatorUnavailable("away")
+    failure = group_errors.GroupCoordinatorUnavailable("away")
     bench.group.stored(bench.held.pop().serial, failure, bench.now)
     bench.settle()
     assert bench.synced(leader).error is failure
@@ -401,7 +391,7 @@ def test_an_assignment_of_a_generation_that_ended_while_it_was_stored_counts_no_
     bench.held = []
     leader = bench.ask_sync("m-1", {"m-1": A})
     bench.ask_join()
-    assert isinstance(bench.synced(leader).error, RebalanceInProgress)
+    assert isinstance(bench.synced(leader).error, group_errors.RebalanceInProgress)
     bench.group.stored(bench.held.pop().serial, None, bench.now)
     bench.settle()
     assert bench.group.state is GroupState.PREPARING
@@ -424,7 +414,7 @@ def test_who_does_not_sync_in_time_is_out_and_the_others_begin_again(bench: Benc
     bench.advance(4.9)
     assert bench.is_parked(follower)
     bench.advance(0.1)
-    assert isinstance(bench.synced(follower).error, RebalanceInProgress)
+    assert isinstance(bench.synced(follower).error, group_errors.RebalanceInProgress)
     assert bench.group.member_ids == ["m-2"]
     assert bench.joined(bench.ask_join("m-2")).leader == "m-2"
 
@@ -443,18 +433,18 @@ def test_who_never_fetches_its_assignment_is_out_of_a_stable_group_too(bench: Be
 def test_a_sync_of_another_generation_or_protocol_is_refused(bench: Bench) -> None:
     bench.stable_pair()
     wrong = bench.synced(bench.ask_sync("m-1", generation_id=1))
-    assert isinstance(wrong.error, IllegalGeneration)
+    assert isinstance(wrong.error, group_errors.IllegalGeneration)
     wrong = bench.synced(bench.ask_sync("m-1", protocol_type="connect"))
-    assert isinstance(wrong.error, InconsistentGroupProtocol)
+    assert isinstance(wrong.error, group_errors.InconsistentGroupProtocol)
     wrong = bench.synced(bench.ask_sync("m-1", protocol_name="sticky"))
-    assert isinstance(wrong.error, InconsistentGroupProtocol)
+    assert isinstance(wrong.error, group_errors.InconsistentGroupProtocol)
     right = bench.synced(bench.ask_sync("m-1", protocol_type="consumer", protocol_name="range"))
     assert right.assignment == A
     wrong = bench.synced(bench.ask_sync("m-9"))
-    assert isinstance(wrong.error, UnknownMember)
+    assert isinstance(wrong.error, group_errors.UnknownMember)
     bench.ask_join()
     wrong = bench.synced(bench.ask_sync("m-1"))
-    assert isinstance(wrong.error, RebalanceInProgress)
+    assert isinstance(wrong.error, group_errors.RebalanceInProgress)
 
 
 # -- living
@@ -471,7 +461,7 @@ def test_a_silent_member_is_out_after_its_session_and_heartbeats_keep_it(bench: 
     assert bench.heartbeat("m-1") is None
     bench.advance(1.0)
     assert bench.group.member_ids == ["m-1"]
-    assert isinstance(bench.heartbeat("m-1"), RebalanceInProgress)
+    assert isinstance(bench.heartbeat("m-1"), group_errors.RebalanceInProgress)
 
 
 def test_commits_and_syncs_are_signs_of_life_too(bench: Bench) -> None:
@@ -485,9 +475,9 @@ def test_commits_and_syncs_are_signs_of_life_too(bench: Bench) -> None:
 
 def test_a_heartbeat_is_refused_to_strangers_and_in_other_generations(bench: Bench) -> None:
     bench.stable_pair()
-    assert isinstance(bench.heartbeat("m-9"), UnknownMember)
-    assert isinstance(bench.heartbeat("m-1", generation_id=1), IllegalGeneration)
-    assert isinstance(bench.heartbeat("m-1", "i-9"), UnknownMember)
+    assert isinstance(bench.heartbeat("m-9"), group_errors.UnknownMember)
+    assert isinstance(bench.heartbeat("m-1", generation_id=1), group_errors.IllegalGeneration)
+    assert isinstance(bench.heartbeat("m-1", "i-9"), group_errors.UnknownMember)
 
 
 def test_a_heartbeat_in_the_sync_phase_is_one_like_any_other(bench: Bench) -> None:
@@ -499,7 +489,7 @@ def test_a_heartbeat_in_the_sync_phase_is_one_like_any_other(bench: Bench) -> No
 def test_when_one_leaves_the_others_rebalance_at_once(bench: Bench) -> None:
     bench.stable_pair()
     assert bench.leave("m-2") is None
-    assert isinstance(bench.heartbeat("m-1"), RebalanceInProgress)
+    assert isinstance(bench.heartbeat("m-1"), group_errors.RebalanceInProgress)
     assert bench.joined(bench.ask_join("m-1")).generation_id == 3
 
 
@@ -525,14 +515,14 @@ def test_who_leaves_with_a_request_parked_gets_it_answered(bench: Bench) -> None
     bench.stable_pair()
     waiting = bench.ask_join("m-1")
     bench.leave("m-1")
-    assert isinstance(bench.joined(waiting).error, UnknownMember)
+    assert isinstance(bench.joined(waiting).error, group_errors.UnknownMember)
 
 
 def test_a_client_gives_back_the_id_that_it_was_to_join_with(bench: Bench) -> None:
     bench.ask_join(needs_member_id=True)
     assert bench.leave("m-1") is None
     assert bench.group.is_unused
-    assert isinstance(bench.leave("m-1"), UnknownMember)
+    assert isinstance(bench.leave("m-1"), group_errors.UnknownMember)
 
 
 # -- committing
@@ -541,18 +531,18 @@ def test_a_client_gives_back_the_id_that_it_was_to_join_with(bench: Bench) -> No
 def test_who_may_commit(bench: Bench) -> None:
     assert bench.commit(-1) is None
     bench.ask_join()
-    assert isinstance(bench.commit(1, "m-1"), RebalanceInProgress)
+    assert isinstance(bench.commit(1, "m-1"), group_errors.RebalanceInProgress)
     bench.ask_sync("m-1", {"m-1": A})
     assert bench.commit(1, "m-1") is None
-    assert isinstance(bench.commit(-1), UnknownMember)
-    assert isinstance(bench.commit(0, "m-1"), IllegalGeneration)
-    assert isinstance(bench.commit(1, "m-2"), UnknownMember)
+    assert isinstance(bench.commit(-1), group_errors.UnknownMember)
+    assert isinstance(bench.commit(0, "m-1"), group_errors.IllegalGeneration)
+    assert isinstance(bench.commit(1, "m-2"), group_errors.UnknownMember)
     bench.ask_join()
     assert bench.commit(1, "m-1") is None  # what it read before it rejoins
     bench.leave("m-1")
     bench.leave("m-2")
     assert bench.commit(-1) is None
-    assert isinstance(bench.commit(1, "m-1"), UnknownMember)
+    assert isinstance(bench.commit(1, "m-1"), group_errors.UnknownMember)
 
 
 # -- static members
@@ -565,8 +555,8 @@ def test_a_static_member_comes_back_to_what_it_had_without_a_rebalance(bench: Be
     assert (back.error, back.generation_id, back.member_id) == (None, generation_id, "m-3")
     assert bench.synced(bench.ask_sync("m-3", instance_id="i-2")).assignment == B
     assert bench.group.state is GroupState.STABLE
-    assert isinstance(bench.heartbeat("m-2", "i-2"), FencedInstanceId)
-    assert isinstance(bench.commit(generation_id, "m-2", "i-2"), FencedInstanceId)
+    assert isinstance(bench.heartbeat("m-2", "i-2"), group_errors.FencedInstanceId)
+    assert isinstance(bench.commit(generation_id, "m-2", "i-2"), group_errors.FencedInstanceId)
     assert {one.member_id for one in bench.stored[-1].members} == {"m-1", "m-3"}
     assert bench.heartbeat("m-3", "i-2") is None
 
@@ -589,7 +579,7 @@ def test_a_returned_member_is_answered_when_its_new_id_is_durable(bench: Bench) 
     bench.held = []
     ticket = bench.ask_join(instance_id="i-2")
     assert bench.is_parked(ticket)
-    failure = GroupCoordinatorUnavailable("away")
+    failure = group_errors.GroupCoordinatorUnavailable("away")
     bench.group.stored(bench.held.pop().serial, failure, bench.now)
     bench.settle()
     assert bench.joined(ticket).error is failure
@@ -608,7 +598,7 @@ def test_who_waits_under_an_instance_id_that_is_taken_over_is_fenced(bench: Benc
     bench.stable_statics()
     waiting = bench.ask_join("m-1", instance_id="i-1")
     bench.ask_join(instance_id="i-1")
-    assert isinstance(bench.joined(waiting).error, FencedInstanceId)
+    assert isinstance(bench.joined(waiting).error, group_errors.FencedInstanceId)
 
 
 def test_a_takeover_in_the_sync_phase_starts_a_new_rebalance(bench: Bench) -> None:
@@ -617,7 +607,7 @@ def test_a_takeover_in_the_sync_phase_starts_a_new_rebalance(bench: Bench) -> No
     bench.ask_join("m-1", instance_id="i-1")
     syncing = bench.ask_sync("m-2", instance_id="i-2")
     back = bench.ask_join(instance_id="i-2")
-    assert isinstance(bench.synced(syncing).error, FencedInstanceId)
+    assert isinstance(bench.synced(syncing).error, group_errors.FencedInstanceId)
     assert bench.is_parked(back)
     assert bench.group.state is GroupState.PREPARING
 
@@ -644,8 +634,8 @@ def test_a_static_member_that_is_away_stays_in_the_generation_until_its_session_
 
 def test_administrators_remove_a_static_member_by_its_instance_id(bench: Bench) -> None:
     bench.stable_statics()
-    assert isinstance(bench.leave("", "i-9"), UnknownMember)
-    assert isinstance(bench.leave("m-1", "i-2"), FencedInstanceId)
+    assert isinstance(bench.leave("", "i-9"), group_errors.UnknownMember)
+    assert isinstance(bench.leave("m-1", "i-2"), group_errors.FencedInstanceId)
     assert bench.leave("", "i-2") is None
     assert bench.group.member_ids == ["m-1"]
 
@@ -674,9 +664,9 @@ def test_a_restored_group_goes_on_without_a_rebalance(bench: Bench) -> None:
 def test_a_restored_group_fences_and_elects_as_before(bench: Bench) -> None:
     bench.stable_statics()
     other = restored(bench)
-    assert isinstance(other.heartbeat("m-9", "i-1"), FencedInstanceId)
+    assert isinstance(other.heartbeat("m-9", "i-1"), group_errors.FencedInstanceId)
     refused = other.joined(other.ask_join(protocols=protocols("other")))
-    assert isinstance(refused.error, InconsistentGroupProtocol)
+    assert isinstance(refused.error, group_errors.InconsistentGroupProtocol)
     assert other.group.leader == "m-1"
     assert other.group.reads("topic")
 
@@ -695,10 +685,10 @@ def test_closing_answers_everybody_who_waits(bench: Bench) -> None:
     bench.held = []
     returning = bench.ask_join(instance_id="i-1")
     newcomer = bench.ask_join()
-    bench.group.close(NotGroupCoordinator("moved"))
+    bench.group.close(group_errors.NotGroupCoordinator("moved"))
     bench.settle()
     for ticket in (returning, newcomer):
-        assert isinstance(bench.joined(ticket).error, NotGroupCoordinator)
+        assert isinstance(bench.joined(ticket).error, group_errors.NotGroupCoordinator)
     assert bench.group.state is GroupState.DEAD
 
 

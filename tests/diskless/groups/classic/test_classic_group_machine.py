@@ -17,18 +17,13 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from diskless.groups import errors as group_errors
 from diskless.groups.classic.classic_group import ClassicGroup
 from diskless.groups.classic.rebalance import NEW_MEMBER_TIMEOUT_S, GroupState
 from diskless.groups.classic_state import (
     StoredClassicGroup,
     decode_classic_group,
     encode_classic_group,
-)
-from diskless.groups.errors import (
-    GroupCoordinatorUnavailable,
-    MemberIdRequired,
-    NotGroupCoordinator,
-    UnknownMember,
 )
 from diskless.groups.group_machine import Store
 from diskless.groups.requests import GroupProtocol, JoinedGroup, JoinGroup, SyncedGroup
@@ -181,7 +176,7 @@ class ClassicGroupLife(RuleBasedStateMachine):
             client.generation_id, client.member_id, client.instance_id, self.now
         )
         self._settle()
-        if isinstance(error, UnknownMember):
+        if isinstance(error, group_errors.UnknownMember):
             client.member_id = ""
         if error is not None:
             client.generation_id = -1
@@ -214,7 +209,7 @@ class ClassicGroupLife(RuleBasedStateMachine):
         effect = self.stores.pop(0)
         if works:
             self.durable = effect.group
-        error = None if works else GroupCoordinatorUnavailable("the store is away")
+        error = None if works else group_errors.GroupCoordinatorUnavailable("the store is away")
         self.group.stored(effect.serial, error, self.now)
         self._settle()
 
@@ -229,7 +224,7 @@ class ClassicGroupLife(RuleBasedStateMachine):
         for effect in self.stores[:were_stored]:
             self.durable = effect.group
         self.stores.clear()
-        self.group.close(NotGroupCoordinator("moved"))
+        self.group.close(group_errors.NotGroupCoordinator("moved"))
         self._settle()
         assert not self.parked
         if self.durable is None:
@@ -280,9 +275,9 @@ class ClassicGroupLife(RuleBasedStateMachine):
     def _joined(self, parked: Parked, answer: JoinedGroup) -> None:
         assert parked.is_join
         client = parked.client
-        if isinstance(answer.error, MemberIdRequired):
+        if isinstance(answer.error, group_errors.MemberIdRequired):
             client.member_id = answer.member_id
-        elif isinstance(answer.error, UnknownMember):
+        elif isinstance(answer.error, group_errors.UnknownMember):
             client.member_id = ""
             client.generation_id = -1
         elif answer.error is None:

@@ -5,21 +5,9 @@ from typing import Any
 
 import pytest
 
+from diskless.groups import errors as group_errors
 from diskless.groups.classic.subscription import read_assignment
 from diskless.groups.consumer.consumer_group import ConsumerGroupState
-from diskless.groups.errors import (
-    FencedInstanceId,
-    FencedMemberEpoch,
-    GroupMaxSizeReached,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    InvalidRegularExpression,
-    MemberEpochNotSpoken,
-    RebalanceInProgress,
-    StaleMemberEpoch,
-    UnknownMember,
-    UnreleasedInstanceId,
-)
 from diskless.groups.requests import ConsumerHeartbeatAnswer, GroupProtocol
 from tests.support.consumer_group_driver import ALL, TOPIC, Driver, refused
 from tests.support.consumer_requests import SESSION_S, SETTINGS
@@ -83,8 +71,8 @@ def test_a_heartbeat_that_says_everything_is_answered_with_the_assignment(driver
 def test_a_full_group_takes_nobody_in() -> None:
     driver = Driver(consumer_max_size=1)
     driver.join("a")
-    assert refused(driver.join("b"), GroupMaxSizeReached)
-    assert isinstance(driver.join_classic().error, GroupMaxSizeReached)
+    assert refused(driver.join("b"), group_errors.GroupMaxSizeReached)
+    assert isinstance(driver.join_classic().error, group_errors.GroupMaxSizeReached)
     assert driver.join("a").error is None
 
 
@@ -119,7 +107,7 @@ def test_most_members_choose_the_assignor(driver: Driver) -> None:
 
 def test_an_epoch_that_was_not_given_is_fenced(driver: Driver) -> None:
     driver.join("a")
-    assert refused(driver.beat("a", 2), FencedMemberEpoch)
+    assert refused(driver.beat("a", 2), group_errors.FencedMemberEpoch)
     assert driver.beat("a", 1).error is None
 
 
@@ -140,8 +128,8 @@ def test_a_member_one_epoch_behind_that_has_what_it_should_not_is_fenced(driver:
     told = driver.beat("a", 1)
     kept = sorted((told.assignment or {})[TOPIC])
     driver.beat("a", 1, kept)
-    assert refused(driver.beat("a", 1, sorted(ALL)), FencedMemberEpoch)
-    assert refused(driver.beat("a", 1), FencedMemberEpoch)
+    assert refused(driver.beat("a", 1, sorted(ALL)), group_errors.FencedMemberEpoch)
+    assert refused(driver.beat("a", 1), group_errors.FencedMemberEpoch)
 
 
 def test_a_member_goes_on_however_many_answers_were_lost(driver: Driver) -> None:
@@ -162,10 +150,10 @@ def test_a_fenced_member_starts_over_under_its_id(driver: Driver) -> None:
 
 
 def test_a_stranger_is_unknown(driver: Driver) -> None:
-    assert refused(driver.beat("a", 1), UnknownMember)
-    assert refused(driver.beat("a", -1), UnknownMember)
+    assert refused(driver.beat("a", 1), group_errors.UnknownMember)
+    assert refused(driver.beat("a", -1), group_errors.UnknownMember)
     driver.join("a")
-    assert refused(driver.beat("b", 1), UnknownMember)
+    assert refused(driver.beat("b", 1), group_errors.UnknownMember)
 
 
 # -- leaving and being left
@@ -196,7 +184,7 @@ def test_a_member_that_falls_silent_is_removed_after_its_session(driver: Driver)
     driver.beat("b", b)
     driver.pass_time(2)
     assert driver.member_ids == ["b"]
-    assert refused(driver.beat("a", 3), UnknownMember)
+    assert refused(driver.beat("a", 3), group_errors.UnknownMember)
 
 
 def test_a_member_that_does_not_give_up_in_time_is_removed(driver: Driver) -> None:
@@ -239,7 +227,7 @@ def test_a_static_member_comes_back_to_what_it_had_and_the_others_hear_nothing(
     assert (back.member_epoch, back.assignment) == (a.member_epoch, {TOPIC: frozenset(had)})
     assert driver.group.generation_id == epoch
     assert driver.member_ids == ["b", "a-2"]
-    assert refused(driver.beat("a", 2), UnknownMember)
+    assert refused(driver.beat("a", 2), group_errors.UnknownMember)
 
 
 def test_a_static_member_that_does_not_come_back_is_removed(driver: Driver) -> None:
@@ -251,7 +239,7 @@ def test_a_static_member_that_does_not_come_back_is_removed(driver: Driver) -> N
 
 def test_an_instance_id_in_use_is_not_given_away(driver: Driver) -> None:
     driver.join("a", instance_id="i")
-    assert refused(driver.join("b", instance_id="i"), UnreleasedInstanceId)
+    assert refused(driver.join("b", instance_id="i"), group_errors.UnreleasedInstanceId)
     assert driver.join("a", instance_id="i").error is None
 
 
@@ -260,8 +248,8 @@ def test_who_was_replaced_is_fenced(driver: Driver) -> None:
     driver.beat("a", -2, instance_id="i")
     driver.join("b", instance_id="i")
     for epoch in (1, -1, -2):
-        assert refused(driver.beat("a", epoch, instance_id="i"), FencedInstanceId)
-    assert refused(driver.beat("b", 1, instance_id="j"), UnknownMember)
+        assert refused(driver.beat("a", epoch, instance_id="i"), group_errors.FencedInstanceId)
+    assert refused(driver.beat("b", 1, instance_id="j"), group_errors.UnknownMember)
 
 
 def test_a_static_member_that_leaves_while_it_gives_up_has_given_up(driver: Driver) -> None:
@@ -335,10 +323,10 @@ def test_a_pattern_can_be_taken_back(driver: Driver) -> None:
 
 
 def test_a_pattern_that_makes_no_sense_changes_nothing(driver: Driver) -> None:
-    assert refused(driver.join("a", topic_pattern="("), InvalidRegularExpression)
+    assert refused(driver.join("a", topic_pattern="("), group_errors.InvalidRegularExpression)
     assert driver.group.is_empty
     driver.join("a")
-    assert refused(driver.beat("a", 1, topic_pattern="["), InvalidRegularExpression)
+    assert refused(driver.beat("a", 1, topic_pattern="["), group_errors.InvalidRegularExpression)
     assert driver.group.generation_id == 1
 
 
@@ -349,12 +337,12 @@ def test_members_commit_in_their_epoch(driver: Driver) -> None:
     driver.join("a")
     check = driver.group.check_commit
     assert check(1, "a", None, driver.now) is None
-    assert isinstance(check(0, "a", None, driver.now), StaleMemberEpoch)
-    assert isinstance(check(2, "a", None, driver.now), StaleMemberEpoch)
-    assert isinstance(check(1, "b", None, driver.now), UnknownMember)
-    assert isinstance(check(-1, "", None, driver.now), UnknownMember)
+    assert isinstance(check(0, "a", None, driver.now), group_errors.StaleMemberEpoch)
+    assert isinstance(check(2, "a", None, driver.now), group_errors.StaleMemberEpoch)
+    assert isinstance(check(1, "b", None, driver.now), group_errors.UnknownMember)
+    assert isinstance(check(-1, "", None, driver.now), group_errors.UnknownMember)
     old = check(1, "a", None, driver.now, knows_member_epochs=False)
-    assert isinstance(old, MemberEpochNotSpoken)
+    assert isinstance(old, group_errors.MemberEpochNotSpoken)
     driver.beat("a", -1)
     assert check(-1, "", None, driver.now) is None
 
@@ -362,8 +350,8 @@ def test_members_commit_in_their_epoch(driver: Driver) -> None:
 def test_members_fetch_offsets_in_their_epoch(driver: Driver) -> None:
     driver.join("a")
     assert driver.group.check_fetch("a", 1) is None
-    assert isinstance(driver.group.check_fetch("a", 0), StaleMemberEpoch)
-    assert isinstance(driver.group.check_fetch("b", 1), UnknownMember)
+    assert isinstance(driver.group.check_fetch("a", 0), group_errors.StaleMemberEpoch)
+    assert isinstance(driver.group.check_fetch("b", 1), group_errors.UnknownMember)
 
 
 # -- members that speak the classic protocol
@@ -386,7 +374,7 @@ def test_a_classic_member_is_assigned_by_the_coordinator(driver: Driver) -> None
     driver.beat("a", 1, sorted(kept))
     # What it waits for is free: it has to come for it.
     error = driver.group.heartbeat(generation, classic, None, driver.now)
-    assert isinstance(error, RebalanceInProgress)
+    assert isinstance(error, group_errors.RebalanceInProgress)
     joined = driver.join_classic(classic)
     synced = driver.sync(classic, joined.generation_id)
     assert read_assignment(synced.assignment) == {"topic": ALL - kept}
@@ -404,7 +392,7 @@ def test_a_cooperative_classic_member_gives_up_what_it_says_that_it_has(driver: 
     assert read_assignment(driver.sync(classic, 1).assignment) == {"topic": ALL}
     driver.join("a")
     error = driver.group.heartbeat(1, classic, None, driver.now)
-    assert isinstance(error, RebalanceInProgress)
+    assert isinstance(error, group_errors.RebalanceInProgress)
     joined = driver.join_classic(classic, **cooperative(topic=sorted(ALL)))
     kept = read_assignment(driver.sync(classic, joined.generation_id).assignment)
     assert kept is not None
@@ -446,32 +434,34 @@ def test_a_classic_member_that_falls_silent_is_removed_after_its_own_session(
 def test_what_classic_members_get_wrong_is_refused(driver: Driver) -> None:
     classic, generation = with_both(driver)
     heartbeat = driver.group.heartbeat
-    assert isinstance(heartbeat(9, classic, None, driver.now), IllegalGeneration)
-    assert isinstance(heartbeat(1, "a", None, driver.now), UnknownMember)
-    assert isinstance(heartbeat(1, "nobody", None, driver.now), UnknownMember)
-    assert isinstance(heartbeat(1, classic, "i", driver.now), UnknownMember)
-    assert isinstance(driver.sync(classic, 9).error, IllegalGeneration)
+    assert isinstance(heartbeat(9, classic, None, driver.now), group_errors.IllegalGeneration)
+    assert isinstance(heartbeat(1, "a", None, driver.now), group_errors.UnknownMember)
+    assert isinstance(heartbeat(1, "nobody", None, driver.now), group_errors.UnknownMember)
+    assert isinstance(heartbeat(1, classic, "i", driver.now), group_errors.UnknownMember)
+    assert isinstance(driver.sync(classic, 9).error, group_errors.IllegalGeneration)
     wrong = driver.sync(classic, generation, protocol_name="other")
-    assert isinstance(wrong.error, InconsistentGroupProtocol)
-    assert isinstance(driver.join_classic("nobody").error, UnknownMember)
+    assert isinstance(wrong.error, group_errors.InconsistentGroupProtocol)
+    assert isinstance(driver.join_classic("nobody").error, group_errors.UnknownMember)
     for protocols in (
         {"protocol_type": "connect"},
         {"protocols": []},
         {"protocols": [GroupProtocol("range", b"?")]},
         {"protocols": [GroupProtocol("other", subscription("topic"))]},
     ):
-        assert isinstance(driver.join_classic(**protocols).error, InconsistentGroupProtocol)
-    assert refused(driver.beat(classic, generation), UnknownMember)
+        assert isinstance(
+            driver.join_classic(**protocols).error, group_errors.InconsistentGroupProtocol
+        )
+    assert refused(driver.beat(classic, generation), group_errors.UnknownMember)
 
 
 def test_classic_members_leave_and_administrators_remove_static_ones(driver: Driver) -> None:
     classic, _ = with_both(driver)
     leave = driver.group.leave
-    assert isinstance(leave("a", None, driver.now), UnknownMember)
+    assert isinstance(leave("a", None, driver.now), group_errors.UnknownMember)
     assert leave(classic, None, driver.now) is None
     driver.join("s", instance_id="i")
-    assert isinstance(leave("x", "i", driver.now), FencedInstanceId)
-    assert isinstance(leave("", "j", driver.now), UnknownMember)
+    assert isinstance(leave("x", "i", driver.now), group_errors.FencedInstanceId)
+    assert isinstance(leave("", "j", driver.now), group_errors.UnknownMember)
     assert leave("", "i", driver.now) is None
     assert driver.member_ids == ["a"]
 
@@ -487,9 +477,11 @@ def test_a_static_member_goes_from_the_classic_protocol_to_the_other_one_and_bac
     new = driver.join("new", instance_id="i")
     assert new.assignment == {TOPIC: ALL}
     error = driver.group.heartbeat(old.generation_id, old.member_id, "i", driver.now)
-    assert isinstance(error, FencedInstanceId)
+    assert isinstance(error, group_errors.FencedInstanceId)
     back = driver.join_classic(instance_id="i")
-    assert refused(driver.beat("new", new.member_epoch, instance_id="i"), FencedInstanceId)
+    assert refused(
+        driver.beat("new", new.member_epoch, instance_id="i"), group_errors.FencedInstanceId
+    )
     assert read_assignment(
         driver.sync(back.member_id, back.generation_id, instance_id="i").assignment
     ) == {"topic": ALL}
@@ -499,7 +491,9 @@ def test_classic_members_commit_in_their_generation(driver: Driver) -> None:
     classic, generation = with_both(driver)
     check = driver.group.check_commit
     assert check(generation, classic, None, driver.now, knows_member_epochs=False) is None
-    assert isinstance(check(generation + 1, classic, None, driver.now), IllegalGeneration)
+    assert isinstance(
+        check(generation + 1, classic, None, driver.now), group_errors.IllegalGeneration
+    )
 
 
 def test_a_group_of_classic_members_alone_says_so_when_that_is_stored(driver: Driver) -> None:
