@@ -59,7 +59,14 @@ class Assign(NamedTuple):
     steps: Steps[Targets]
 
 
-Effect = Reply | Store | Assign
+class Removed(NamedTuple):
+    """Effect: operators hear that the group has put a member out that did not leave by itself."""
+
+    member_id: str
+    reason: str
+
+
+Effect = Reply | Store | Assign | Removed
 
 
 class GroupMachine(Protocol):

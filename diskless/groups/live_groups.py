@@ -27,8 +27,9 @@ from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic_state import StoredClassicGroup, encode_classic_group
 from diskless.groups.consumer_state import encode_in_steps
 from diskless.groups.errors import GroupCoordinatorUnavailable, NotGroupCoordinator
-from diskless.groups.group_machine import Assign, GroupMachine, Reply, Store
+from diskless.groups.group_machine import Assign, GroupMachine, Removed, Reply, Store
 from diskless.groups.group_store import GroupStore
+from diskless.logs import Pace
 from diskless.loop.long_work import LongWork, Unfinished
 from diskless.replica.purgatory import DelayedOperation, Purgatory
 from metadata.records.groups import GroupKind
@@ -124,6 +125,7 @@ class LiveGroups:
         self._live: dict[str, LiveGroup] = {}
         self._long_work = LongWork(clock.monotonic)
         self._encoding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._removals = Pace()
         self.dormant: dict[str, Dormant] = {}
         self.tasks: asyncio.TaskGroup | None = None
         """Where stores run; None: nothing may change."""
@@ -212,8 +214,24 @@ class LiveGroups:
                     self._begin_store(group, machine, effect)
                 elif isinstance(effect, Assign):
                     self._begin_assign(group, machine, effect)
+                elif isinstance(effect, Removed):
+                    self._tell_removed(machine, effect)
                 else:
                     _complete(effect)
+
+    def _tell_removed(self, machine: GroupMachine, effect: Removed) -> None:
+        # Clients can cause as many of these as they like.
+        suppressed = self._removals.take_turn(self._clock.monotonic())
+        if suppressed is not None:
+            log.info(
+                "member removed",
+                group=machine.group_id,
+                member_id=effect.member_id,
+                reason=effect.reason,
+                state=machine.state_name,
+                generation=machine.generation_id,
+                suppressed=suppressed,
+            )
 
     def encoding(self, group_id: str) -> asyncio.Lock:
         """Held while a state of the group is encoded, so that what is written stays in order."""

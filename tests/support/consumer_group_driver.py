@@ -10,7 +10,7 @@ from diskless.groups import requests
 from diskless.groups.assignors.assignors import ASSIGNORS
 from diskless.groups.consumer.consumer_group import ConsumerGroup
 from diskless.groups.consumer_state import StoredConsumerGroup
-from diskless.groups.group_machine import Assign, Store
+from diskless.groups.group_machine import Assign, Removed, Store
 from diskless.loop.long_work import done_at_once
 from tests.support.consumer_requests import (
     SETTINGS,
@@ -41,6 +41,7 @@ class Driver:
         self.pending: list[Store] = []
         self.assignments: list[Assign] = []
         self.answers: dict[object, Any] = {}
+        self.removed: list[Removed] = []
         self.tickets = itertools.count()
 
     # -- events
@@ -106,6 +107,8 @@ class Driver:
             elif isinstance(effect, Assign):
                 assert not self.assignments, "one at a time"
                 self.assignments.append(effect)
+            elif isinstance(effect, Removed):
+                self.removed.append(effect)
             else:
                 assert effect.ticket not in self.answers
                 self.answers[effect.ticket] = effect.answer

@@ -183,7 +183,7 @@ class ClassicGroup:
         refusal = self._refusal(request)
         if refusal is not None:
             if isinstance(refusal, GroupMaxSizeReached) and member_id in self._roster.members:
-                phases.remove([member_id], refusal, now)
+                phases.remove(member_id, refusal, now)
             self._refuse_join(ticket, request, refusal)
         elif not member_id and request.instance_id is not None:
             self._join_static(ticket, request, client, now, new_id)
@@ -314,7 +314,7 @@ class ClassicGroup:
             return None
         error = self._roster.check(member_id, instance_id)
         if error is None:
-            self._phases.remove([member_id], UnknownMember("the member has left"), now)
+            self._phases.remove(member_id, UnknownMember("the member has left"), now)
         return error
 
     def confirm(self, ticket: Ticket) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 from diskless.groups.classic.classic_roster import ClassicRoster
 from diskless.groups.classic_state import StoredMember
 from diskless.groups.errors import RebalanceInProgress, UnknownMember
-from diskless.groups.group_machine import Effect, Reply, Store, Ticket
+from diskless.groups.group_machine import Effect, Removed, Reply, Store, Ticket
 from diskless.groups.requests import JoinedGroup, JoinedMember, SyncedGroup
 from wal.errors import DisklessError
 
@@ -176,7 +176,7 @@ class Rebalance:
         roster = self._roster
         for member in [*roster.members.values()]:
             if member.member_id not in self.joining and member.instance_id is None:
-                self._remove(member.member_id, UnknownMember("did not join in time"))
+                self._put_out(member.member_id, "did not join in time")
         if roster.members and not self.joining:
             # Only static members that are away: their sessions say how long to wait for them.
             self._set_join_deadline(now + max(roster.rebalance_timeout_s, 1.0))
@@ -236,7 +236,7 @@ class Rebalance:
         """Throw out who did not ask for its assignment, and begin again."""
         self._sync_deadline = math.inf
         for member_id in sorted(self._unsynced):
-            self._remove(member_id, UnknownMember("did not sync in time"))
+            self._put_out(member_id, "did not sync in time")
         self.prepare(now)
 
     # -- store ----------------------------------------------------------------------------------
@@ -277,14 +277,21 @@ class Rebalance:
             self._unsynced.remove(old_id)
             self._unsynced.add(new_id)
 
-    def remove(self, member_ids: Sequence[str], error: DisklessError, now: float) -> None:
-        """Members are no more: go on without them."""
-        for member_id in member_ids:
-            self._remove(member_id, error)
+    def remove(self, member_id: str, error: DisklessError, now: float) -> None:
+        """The member is no more: go on without it."""
+        self._remove(member_id, error)
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        """Members are gone."""
         if self.state is GroupState.PREPARING:
             self._complete_join_if_all_are_there(now)
         elif self.state in (GroupState.STABLE, GroupState.COMPLETING):
             self.prepare(now)
+
+    def _put_out(self, member_id: str, reason: str) -> None:
+        self.effects.append(Removed(member_id, reason))
+        self._remove(member_id, UnknownMember(reason))
 
     def _remove(self, member_id: str, error: DisklessError) -> None:
         """Take a member out, answering what it has parked; the caller sees to what follows."""
@@ -310,7 +317,9 @@ class Rebalance:
         for member_id in forgotten:
             del self.pending[member_id]
         if expired:
-            self.remove(expired, UnknownMember("the session has expired"), now)
+            for member_id in expired:
+                self._put_out(member_id, "the session has expired")
+            self._go_on(now)
         elif forgotten:
             self.forget_pending((), now)
         if self._join_deadline <= now:

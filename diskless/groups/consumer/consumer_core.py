@@ -51,7 +51,7 @@ from diskless.groups.consumer.roster import Roster
 from diskless.groups.consumer.subscribed_topics import SubscribedTopics
 from diskless.groups.consumer_state import ConsumerMember, MemberState, StoredConsumerGroup
 from diskless.groups.errors import GroupCoordinatorUnavailable, UnknownMember
-from diskless.groups.group_machine import Assign, Effect, Reply, Store
+from diskless.groups.group_machine import Assign, Effect, Removed, Reply, Store
 from diskless.groups.settings import GroupSettings
 from wal.errors import AppendTooLarge, DisklessError, Rejected
 
@@ -296,12 +296,16 @@ class ConsumerCore:
     def tick(self, now: float) -> None:
         """Remove who was not heard of in time, or has not done in time what it was told to."""
         late = {
-            member_id
-            for times in (self._sessions, self._deadlines)
+            member_id: reason
+            for times, reason in (
+                (self._deadlines, "did not give up its partitions in time"),
+                (self._sessions, "the session has expired"),
+            )
             for member_id, until in times.items()
             if until <= now
         }
         for member_id in sorted(late):
+            self.effects.append(Removed(member_id, late[member_id]))
             self.remove(member_id)
         if self._looks_again_at <= now:
             self._looks_again_at = math.inf

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from diskless.groups import errors as group_errors
 from diskless.groups.requests import FetchedOffset, GroupProtocol, JoinedGroup, LeavingMember
@@ -163,7 +164,11 @@ async def test_a_silent_member_is_thrown_out_by_the_purgatory(bench: GroupsBench
     assert bench.heartbeat(joined) is None
     await bench.advance(9.0)
     assert bench.heartbeat(joined) is None
-    await bench.advance(10.0)
+    with capture_logs() as lines:
+        await bench.advance(10.0)
+    assert [(line["member_id"], line["reason"]) for line in lines] == [
+        (joined.member_id, "the session has expired")
+    ]
     assert isinstance(bench.heartbeat(joined), group_errors.UnknownMember)
     assert (await bench.router.describe("group")).state == "Empty"
     assert bench.router.purgatory.statistics().watched == 0

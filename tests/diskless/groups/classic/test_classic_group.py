@@ -10,7 +10,7 @@ from diskless.groups import errors as group_errors
 from diskless.groups.classic.classic_group import ClassicGroup
 from diskless.groups.classic.rebalance import NEW_MEMBER_TIMEOUT_S, GroupState
 from diskless.groups.classic_state import StoredClassicGroup
-from diskless.groups.group_machine import Store
+from diskless.groups.group_machine import Removed, Store
 from diskless.groups.requests import GroupProtocol, JoinedGroup, SyncedGroup
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
 
@@ -29,6 +29,7 @@ class Bench:
         """By ticket; asked for once."""
         self.stored: list[StoredClassicGroup] = []
         self.held: list[Store] | None = None
+        self.removed: list[Removed] = []
         self._ids = itertools.count(1)
         self._tickets = itertools.count()
 
@@ -36,7 +37,9 @@ class Bench:
         effects = [*self.group.effects]
         self.group.effects.clear()
         for effect in effects:
-            if not isinstance(effect, Store):
+            if isinstance(effect, Removed):
+                self.removed.append(effect)
+            elif not isinstance(effect, Store):
                 assert effect.ticket not in self.answers
                 self.answers[str(effect.ticket)] = effect.answer
             elif self.held is not None:
@@ -229,6 +232,7 @@ def test_members_that_do_not_rejoin_in_time_are_out(bench: Bench) -> None:
     bench.advance(0.1)
     assert [member.member_id for member in bench.joined(third).members] == ["m-3"]
     assert isinstance(bench.heartbeat("m-1"), group_errors.UnknownMember)
+    assert bench.removed == [Removed(one, "did not join in time") for one in ("m-1", "m-2")]
 
 
 def test_the_longest_rebalance_timeout_of_a_member_counts(bench: Bench) -> None:
@@ -416,6 +420,7 @@ def test_who_does_not_sync_in_time_is_out_and_the_others_begin_again(bench: Benc
     bench.advance(0.1)
     assert isinstance(bench.synced(follower).error, group_errors.RebalanceInProgress)
     assert bench.group.member_ids == ["m-2"]
+    assert bench.removed == [Removed("m-1", "did not sync in time")]
     assert bench.joined(bench.ask_join("m-2")).leader == "m-2"
 
 
@@ -461,6 +466,7 @@ def test_a_silent_member_is_out_after_its_session_and_heartbeats_keep_it(bench: 
     assert bench.heartbeat("m-1") is None
     bench.advance(1.0)
     assert bench.group.member_ids == ["m-1"]
+    assert bench.removed == [Removed("m-2", "the session has expired")]
     assert isinstance(bench.heartbeat("m-1"), group_errors.RebalanceInProgress)
 
 

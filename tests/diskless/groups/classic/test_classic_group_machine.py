@@ -25,7 +25,7 @@ from diskless.groups.classic_state import (
     decode_classic_group,
     encode_classic_group,
 )
-from diskless.groups.group_machine import Store
+from diskless.groups.group_machine import Removed, Store
 from diskless.groups.requests import GroupProtocol, JoinedGroup, JoinGroup, SyncedGroup
 from tests.support.group_requests import CLIENT, join_request, subscription, sync_request
 from tests.support.profiles import examples
@@ -263,6 +263,8 @@ class ClassicGroupLife(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, Store):
                 self.stores.append(effect)
+                continue
+            if isinstance(effect, Removed):
                 continue
             parked = self.parked.pop(effect.ticket)  # a second answer would be a KeyError
             if isinstance(effect.answer, JoinedGroup):

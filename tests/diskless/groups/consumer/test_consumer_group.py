@@ -8,6 +8,7 @@ import pytest
 from diskless.groups import errors as group_errors
 from diskless.groups.classic.subscription import read_assignment
 from diskless.groups.consumer.consumer_group import ConsumerGroupState
+from diskless.groups.group_machine import Removed
 from diskless.groups.requests import ConsumerHeartbeatAnswer, GroupProtocol
 from tests.support.consumer_group_driver import ALL, TOPIC, Driver, refused
 from tests.support.consumer_requests import SESSION_S, SETTINGS
@@ -184,6 +185,7 @@ def test_a_member_that_falls_silent_is_removed_after_its_session(driver: Driver)
     driver.beat("b", b)
     driver.pass_time(2)
     assert driver.member_ids == ["b"]
+    assert driver.removed == [Removed("a", "the session has expired")]
     assert refused(driver.beat("a", 3), group_errors.UnknownMember)
 
 
@@ -196,6 +198,7 @@ def test_a_member_that_does_not_give_up_in_time_is_removed(driver: Driver) -> No
     driver.beat("b", 2)
     driver.pass_time(5)
     assert driver.member_ids == ["b"]
+    assert driver.removed == [Removed("a", "did not give up its partitions in time")]
     assert driver.beat("b", 2).assignment == {TOPIC: ALL}
 
 

@@ -40,7 +40,7 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnreleasedInstanceId,
 )
-from diskless.groups.group_machine import Assign, Store
+from diskless.groups.group_machine import Assign, Removed, Store
 from diskless.groups.requests import (
     ConsumerHeartbeatAnswer,
     GroupProtocol,
@@ -445,6 +445,8 @@ class ConsumerGroupLife(RuleBasedStateMachine):
             if isinstance(effect, Assign):
                 assert not self.assignments, "one at a time"
                 self.assignments.append(effect)
+                continue
+            if isinstance(effect, Removed):
                 continue
             client, said = self.parked.pop(effect.ticket)  # a second answer would be a KeyError
             if client.waits != effect.ticket:
