@@ -120,7 +120,7 @@ class BrokerProcess:
         ended_or_ready = self._settled.wait(START_TIMEOUT_S)
         if not self._is_ready:
             status = self._end(None if ended_or_ready else signal.SIGKILL)
-            raise BrokerError(f"the broker was not ready (status {status}); {_tail(self._log)}")
+            raise BrokerError(f"the broker was not ready (status {status}); {self.log_tail()}")
 
     def kill(self) -> None:
         """SIGKILL: what a crash does. The counters since the last refresh are lost with it."""
@@ -135,7 +135,7 @@ class BrokerProcess:
         self.refresh_counters()
         status = self._end(signal.SIGTERM)
         if status != 0:
-            raise BrokerError(f"the broker stopped with status {status}; {_tail(self._log)}")
+            raise BrokerError(f"the broker stopped with status {status}; {self.log_tail()}")
 
     def refresh_counters(self) -> None:
         """Read the metrics page of the running broker. Raises BrokerError."""
@@ -144,8 +144,12 @@ class BrokerProcess:
             with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
                 page = answer.read().decode()
         except OSError as error:
-            raise BrokerError(f"{url}: {error}; {_tail(self._log)}") from error
+            raise BrokerError(f"{url}: {error}; {self.log_tail()}") from error
         self._counters_of_this_life = Counter(parse_counters(page))
+
+    def log_tail(self) -> str:
+        """The last lines that the broker wrote, in all its lives."""
+        return _tail(self._log)
 
     def _end(self, how: signal.Signals | None) -> int:
         """Signal the process, wait for its end and for the last of its output; its status."""
@@ -157,7 +161,7 @@ class BrokerProcess:
             status = self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise BrokerError(
-                f"the broker did not stop within {STOP_TIMEOUT_S:.0f} s; {_tail(self._log)}"
+                f"the broker did not stop within {STOP_TIMEOUT_S:.0f} s; {self.log_tail()}"
             ) from None
         self._output.join()
         self._process = None

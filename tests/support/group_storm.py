@@ -495,8 +495,10 @@ class AioStormMember(StormMember):
                 if has_left:
                     return
                 await commit()
-                mine.clear()
-                ledger.ended(name, [place.partition for place in revoked])
+                # It may have left meanwhile, and given up what it had.
+                if not has_left:
+                    mine.clear()
+                    ledger.ended(name, [place.partition for place in revoked])
 
             async def on_partitions_assigned(self, assigned: set[AioTopicPartition]) -> None:
                 if has_left:
