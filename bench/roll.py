@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from bench.broker import fresh_directory
 from bench.report import Report
 from metadata.operations import SegmentPlan, WalExtent
-from metadata.rules.segments import segment_key
+from metadata.records.segment_identity import segment_key
 from tiering.roll import RollSettings, roll, row_groups
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.records.record_columns import RECORD_SCHEMA

@@ -65,7 +65,7 @@ class Files(NamedTuple):
 
     def segments_of(self, topic: str) -> list[Path]:
         """The directories of this topic's segments; there should be one."""
-        return sorted(self.segments.glob(f"{topic}-*"))
+        return sorted(self.segments.glob(f"topic={topic}/id=*"))
 
     def log(self, name: str) -> Path:
         return self.directory / f"{name}.log"

@@ -23,7 +23,10 @@ def add_topic(commands: Commands) -> None:
     add_pairs(create, "--config", "topic configuration")
     listing = command(topics, "list", _topic_list, help="list all topics")
     describe = command(
-        topics, "describe", _topic_describe, help="partitions, offsets and configuration"
+        topics,
+        "describe",
+        _topic_describe,
+        help="id, segments, partitions and configuration",
     )
     describe.add_argument("name")
     alter = command(
@@ -80,15 +83,25 @@ def _topic_describe(options: argparse.Namespace) -> int:
 
     with TopicClient(options.bootstrap) as client:
         description = client.describe(options.name)
-    partitions = table("partition", "leader", "log start offset", "log end offset")
+    topic = table("topic", options.name)
+    topic.add_row("id", str(description.topic_id))
+    topic.add_row("segments", description.segments)
+    partitions = table(
+        "partition",
+        "leader",
+        "log start offset",
+        "log end offset",
+        "last rolled offset",
+        "not rolled",
+    )
     for row in description.partitions:
-        partitions.add_row(
-            str(row.partition), str(row.leader), str(row.log_start), str(row.log_end)
-        )
+        rolled = "-" if row.last_rolled < 0 else str(row.last_rolled)
+        offsets = (str(row.log_start), str(row.log_end), rolled, f"{row.not_rolled:,}")
+        partitions.add_row(str(row.partition), str(row.leader), *offsets)
     configs = table("configuration", "value", "set by")
     for name, value, source in description.configs:
         configs.add_row(name, value, source)
-    print_tables(partitions, configs)
+    print_tables(topic, partitions, configs)
     return 0
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from kafka import TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, OffsetSpec
 
 from diskless.cli.admin_connection import AdminConnection, check_results, translated_errors
+from metadata.records.segment_identity import segment_directory
 from wal.errors import Rejected
 
 
@@ -23,11 +25,21 @@ class PartitionRow(NamedTuple):
     leader: int
     log_start: int
     log_end: int
+    last_rolled: int
+    """The last offset that is in a Parquet segment; -1 when none is."""
+
+    @property
+    def not_rolled(self) -> int:
+        """Records behind the last rolled one."""
+        return self.log_end - max(self.log_start, self.last_rolled + 1)
 
 
 class TopicDetails(NamedTuple):
     """`configs`: (name, value, who set it) in name order."""
 
+    topic_id: UUID
+    segments: str
+    """Where its segments are, below the object store's URL."""
     partitions: Sequence[PartitionRow]
     configs: Sequence[tuple[str, str, str]]
 
@@ -92,22 +104,25 @@ class TopicClient(AdminConnection):
                 (key, str(entry.get("value")), str(entry.get("config_source", "")))
                 for key, entry in sorted(resources[name].items())
             ]
-            return TopicDetails(self._bounds(name, topic["partitions"]), configs)
+            topic_id = UUID(str(topic["topic_id"]))
+            bounds = self._bounds(name, topic["partitions"])
+            return TopicDetails(topic_id, segment_directory(name, topic_id), bounds, configs)
 
     def _bounds(self, name: str, partitions: Sequence[Mapping[str, int]]) -> Sequence[PartitionRow]:
-        ends: dict[str, Mapping[TopicPartition, int]] = {}
-        for bound, spec in (("start", OffsetSpec.EARLIEST), ("end", OffsetSpec.LATEST)):
+        ends: dict[OffsetSpec, Mapping[TopicPartition, int]] = {}
+        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST_TIERED, OffsetSpec.LATEST):
             wanted = {
                 TopicPartition(name, partition["partition_index"]): spec for partition in partitions
             }
             listed = self._admin.list_partition_offsets(wanted)
-            ends[bound] = {key: value.offset for key, value in listed.items()}
+            ends[spec] = {key: value.offset for key, value in listed.items()}
         return [
             PartitionRow(
                 index,
                 leader,
-                ends["start"][TopicPartition(name, index)],
-                ends["end"][TopicPartition(name, index)],
+                ends[OffsetSpec.EARLIEST][TopicPartition(name, index)],
+                ends[OffsetSpec.LATEST][TopicPartition(name, index)],
+                ends[OffsetSpec.LATEST_TIERED][TopicPartition(name, index)],
             )
             for index, leader in sorted(
                 (partition["partition_index"], partition["leader_id"]) for partition in partitions

@@ -37,8 +37,8 @@ from metadata.rebuild.layout import (
 from metadata.rebuild.topics import RebuiltTopic
 from metadata.records import records
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
+from metadata.records.segment_identity import segment_key
 from metadata.rules.commit_request import check_commit
-from metadata.rules.segments import segment_key
 from metadata.rules.topics import PRODUCER_ID_BLOCK
 from metadata.state.producer_state import WINDOW
 from wal.chunks.object_notes import DUPLICATE, REFUSED, BatchOutcome, CommitNote, note_commit

@@ -1,11 +1,12 @@
-"""Identifies a committed segment by one digest of its place and its bytes.
+"""Names segments, and identifies a committed one by a digest of its place and its bytes.
 
-Kept beside the segment's file like the digest of a commit request, so that committing it again is
-recognised, and committing other bytes under its key is refused.
+The digest is kept beside the segment's file like the digest of a commit request, so that committing
+it again is recognised, and committing other bytes under its key is refused.
 """
 
 from hashlib import blake2b
 from typing import Protocol
+from uuid import UUID
 
 from metadata.records.records import REQUEST_DIGEST_BYTES
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -39,3 +40,27 @@ def segment_digest(segment: SegmentIdentity) -> bytes:
         f"{segment.crc32c}:{segment.record_count}:{segment.max_timestamp_ms}:{segment.object_key}"
     )
     return blake2b(content.encode(), digest_size=REQUEST_DIGEST_BYTES).digest()
+
+
+def segment_key(
+    topic_name: str, partition: TopicIdPartition, base_offset: int, last_offset: int
+) -> ObjectKey:
+    """`<segment_directory>/partition=<n>/<base>-<last>.parquet`, offsets of 20 digits.
+
+    Twenty digits sort by offset in a listing.
+    """
+    return ObjectKey(
+        f"{segment_directory(topic_name, partition.topic_id)}"
+        f"/partition={partition.partition}/{base_offset:020d}-{last_offset:020d}.parquet"
+    )
+
+
+def segment_directory(topic_name: str, topic_id: UUID) -> str:
+    """`segments/topic=<name>/id=<topic id>`: where all segments of a topic are.
+
+    Spark and others turn `topic=`, `id=` and `partition=` into columns, so one read of `segments/`
+    takes all topics. The id keeps a deleted topic apart from the next one of its name. Names need
+    no escaping: Kafka allows letters, digits, `.`, `_` and `-`. The longest name, of 249
+    characters, makes a directory of 255, which is what file systems allow.
+    """
+    return f"segments/topic={topic_name}/id={topic_id}"

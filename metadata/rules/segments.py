@@ -23,20 +23,16 @@ from sqlalchemy import Connection
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import RolledSegment, SegmentCommit
 from metadata.records.records import MetadataRecord, SegmentCommittedRecord, SegmentPlannedRecord
-from metadata.records.segment_identity import segment_digest
+from metadata.records.segment_identity import segment_digest, segment_key
 from metadata.rules.commit import Decision
 from metadata.state.image import CommittedImage, PartitionState, PlannedSegment
 from metadata.state.queries import batch_rows
 from metadata.state.speculative import KnownFile, SpeculativeView
-from wal.coordinates import ObjectKey, Offset, TopicIdPartition
+from wal.coordinates import Offset, TopicIdPartition
 from wal.errors import DisklessError, Rejected, UnknownPartition
 
 SEGMENT_BYTES_CONFIG: Final = "segment.bytes"
 SEGMENT_MS_CONFIG: Final = "segment.ms"
-
-KEY_TOPIC_NAME_MAX: Final = 200
-"""Kafka allows names of 249 characters; with a topic id behind them they would exceed the 255 bytes
-that file systems, and so `file://` stores, allow a name."""
 
 SEGMENT_ROWS_MAX: Final = 5_000
 """Rows of one segment: its commit deletes them in one transaction, which holds up other commits."""
@@ -59,20 +55,6 @@ class Proposal(NamedTuple):
     partition: TopicIdPartition
     base_offset: int
     last_offset: int
-
-
-def segment_key(
-    topic_name: str, partition: TopicIdPartition, base_offset: int, last_offset: int
-) -> ObjectKey:
-    """`segments/<topic>-<topic id>/partition=<n>/<base>-<last>.parquet`, offsets of 20 digits.
-
-    Twenty digits sort by offset in a listing; `partition=` is what Spark turns into a column. The
-    topic's name is there for people and is cut to KEY_TOPIC_NAME_MAX; its id makes the key unique.
-    """
-    return ObjectKey(
-        f"segments/{topic_name[:KEY_TOPIC_NAME_MAX]}-{partition.topic_id}"
-        f"/partition={partition.partition}/{base_offset:020d}-{last_offset:020d}.parquet"
-    )
 
 
 def candidates(

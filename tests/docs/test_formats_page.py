@@ -16,7 +16,7 @@ from metadata.log.local_log import LOG_DIRECTORY
 from metadata.log.log_object import log_key
 from metadata.records import control, records
 from metadata.records import groups as group_records
-from metadata.rules.segments import segment_key
+from metadata.records.segment_identity import segment_key
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
 from metadata.state.state import STATE_FILE
 from wal.chunks import object_notes

@@ -163,8 +163,8 @@ def test_rolled_segments_serve_kafka_and_spark_alike(
     # Spark and pyarrow, on files that nothing of ours has touched since.
     copy = tmp_path / "copy"
     bucket.download("segments/", copy)
-    (flights_segments,) = (copy / "segments").glob("flights-*")
-    (weather_segments,) = (copy / "segments").glob("weather-*")
+    (flights_segments,) = (copy / "segments").glob("topic=flights/id=*")
+    (weather_segments,) = (copy / "segments").glob("topic=weather/id=*")
     offsets = pyarrow.parquet.read_table(flights_segments, columns=["partition", "offset"])
     assert offsets.num_rows == len(flights.events)
     read = subprocess.run(

@@ -25,7 +25,7 @@ from metadata.records.records import (
     SegmentPlannedRecord,
     TopicConfigsRecord,
 )
-from metadata.rules.segments import segment_key
+from metadata.records.segment_identity import segment_key
 from metadata.state.producer_state import ProducerBatch, check_sequence, with_batch
 from wal.chunks import object_notes
 from wal.clock import ManualClock

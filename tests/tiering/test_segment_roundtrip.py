@@ -23,7 +23,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import RolledSegment
-from metadata.rules.segments import segment_key
+from metadata.records.segment_identity import segment_key
 from tests.support.profiles import examples
 from tiering.roll import RollSettings, roll
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
@@ -148,7 +148,7 @@ def test_the_footer_names_the_records_and_holds_no_time(tmp_path: Path) -> None:
         segment = roll(plan_of(placed), store).segment
     assert segment.object_key == segment_key("flights", PARTITION, 100, 104)
     assert segment.object_key.endswith(
-        f"flights-{PARTITION.topic_id}/partition=3/"
+        f"topic=flights/id={PARTITION.topic_id}/partition=3/"
         "00000000000000000100-00000000000000000104.parquet"
     )
     metadata = pq.read_metadata(tmp_path / segment.object_key).metadata

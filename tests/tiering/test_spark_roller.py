@@ -183,8 +183,7 @@ def test_stock_spark_reads_segments_with_their_types(
 ) -> None:
     plans = plans_for(tmp_path, 2)
     spark_roller.roll(plans, tmp_path.as_uri(), ignore)
-    place = tmp_path / "segments" / f"flights-{PARTITION.topic_id}"
-    frame = spark_roller.session.read.parquet(str(place))
+    frame = spark_roller.session.read.parquet(str(tmp_path / "segments"))
     assert frame.dtypes == [
         ("offset", "bigint"),
         ("timestamp", "timestamp"),
@@ -200,6 +199,8 @@ def test_stock_spark_reads_segments_with_their_types(
         ("leader_epoch", "int"),
         ("attributes", "smallint"),
         ("raw_batch", "binary"),
+        ("topic", "string"),
+        ("id", "string"),
         ("partition", "int"),
     ]
     rows = frame.orderBy("offset").collect()
@@ -211,6 +212,7 @@ def test_stock_spark_reads_segments_with_their_types(
     assert rows[2].timestamp.year == datetime.MINYEAR
     assert (rows[3].timestamp, rows[3].timestamp_raw) == (None, 2**63 - 1)
     assert {(row.partition, row.producer_id, row.base_sequence) for row in rows} == {(3, 7, 9)}
+    assert {(row.topic, row.id) for row in rows} == {("flights", str(PARTITION.topic_id))}
     assert frame.where("offset >= 6").count() == 2
 
 

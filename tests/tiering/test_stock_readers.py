@@ -39,7 +39,7 @@ def topic(tmp_path_factory: pytest.TempPathFactory) -> Path:
             batches = [SampleBatch(RECORDS, codec=ZSTD)] * 4
             extents = put_wal_object(store, f"wal/00/{at}", [batches], base_offset=16 * at)
             roll(plan_of(extents), store, settings=RollSettings(row_group_bytes=2000))
-    return directory / "segments" / f"flights-{PARTITION.topic_id}"
+    return directory / "segments" / "topic=flights" / f"id={PARTITION.topic_id}"
 
 
 def test_pyarrow_reads_a_topic_as_one_dataset(topic: Path) -> None:

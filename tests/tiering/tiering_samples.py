@@ -12,7 +12,7 @@ from uuid import UUID
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from metadata.operations import RolledSegment, SegmentExtent, SegmentPlan, WalExtent
-from metadata.rules.segments import segment_key
+from metadata.records.segment_identity import segment_key
 from tiering.job import RollResult, describe
 from tiering.roll import roll
 from wal.clock import SystemClock

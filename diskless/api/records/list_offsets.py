@@ -1,8 +1,8 @@
 """ListOffsets, key 2, versions 1-9.
 
 - Linearisable over all brokers, and exact to the record for timestamps.
-- The special timestamps of later versions are answered as far as they mean something here: the
-  earliest local offset (-4) is the earliest one, the latest tiered one (-5) is unknown (-1).
+- A segment is what Kafka calls tiered: the latest tiered offset (-5) is the last one that is in a
+  segment, -1 when there is none; the earliest local offset (-4) is the first one that is not.
 - The metadata topic is answered from what this broker has applied, which may be behind its leader.
 - Asks for DESCRIBE on each topic.
 - The leader epoch is always 0.
@@ -26,7 +26,7 @@ from diskless.ports import (
 )
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
-from metadata.operations import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
+from metadata.operations import LATEST_TIERED_TIMESTAMP
 from wal.errors import DisklessError
 
 KEY: Final = 2
@@ -87,27 +87,25 @@ async def _answer(
     isolation: int,
     request: Request,
 ) -> Sequence[ListOffsetsResult]:
-    """Ask the replica manager for everything but what is decided by the timestamp alone."""
+    """Ask the replica manager for every timestamp that there is."""
 
     async def answered(some: Sequence[ListOffsetsPartition]) -> Sequence[ListOffsetsResult]:
-        wanted = [item for item in some if item.timestamp >= EARLIEST_LOCAL_TIMESTAMP]
+        wanted = [item for item in some if item.timestamp >= LATEST_TIERED_TIMESTAMP]
         if not wanted:
-            return [_decided(item.timestamp) for item in some]
+            return [_refused(item.timestamp) for item in some]
         found = await manager.list_offsets(wanted, isolation=isolation, client=request.client)
         if len(wanted) == len(some):
             return found
         left = iter(found)
         return [
-            _decided(item.timestamp) if item.timestamp < EARLIEST_LOCAL_TIMESTAMP else next(left)
+            _refused(item.timestamp) if item.timestamp < LATEST_TIERED_TIMESTAMP else next(left)
             for item in some
         ]
 
     return await in_portions(answered, partitions)
 
 
-def _decided(timestamp: int) -> ListOffsetsResult:
-    if timestamp == LATEST_TIERED_TIMESTAMP:
-        return ListOffsetsResult()
+def _refused(timestamp: int) -> ListOffsetsResult:
     return ListOffsetsResult(error=UnsupportedVersion(f"special timestamp {timestamp}"))
 
 

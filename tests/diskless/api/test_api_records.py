@@ -293,11 +293,11 @@ async def test_special_timestamps_are_answered_or_refused_and_the_rest_reaches_t
         broker.manager.list_offsets = list_offsets  # type: ignore[method-assign,assignment]
         await client.send(frame(2, 7, 3, _offsets_body(7, 1_000, -5, -3, -6, -4, -(2**63))))
         found = _read(2, 7, (await client.receive())[1]).topics[0].partitions
-        assert asked == [1_000, -3, -4]
+        assert asked == [1_000, -5, -3, -4]
         assert [(p.error_code, p.offset, p.timestamp) for p in found] == [
-            (0, 10, 99), (0, -1, -1), (0, 11, 99), (35, -1, -1), (0, 12, 99), (35, -1, -1),
+            (0, 10, 99), (0, 11, 99), (0, 12, 99), (35, -1, -1), (0, 13, 99), (35, -1, -1),
         ]  # fmt: skip
-        assert [p.leader_epoch for p in found] == [0, -1, 0, -1, 0, -1]
+        assert [p.leader_epoch for p in found] == [0, 0, 0, -1, 0, -1]
 
 
 async def test_listoffsets_that_fail_as_a_whole_fail_for_every_partition():

@@ -15,6 +15,7 @@ import pytest
 from demo.broker_process import DISKLESS, BrokerError, BrokerProcess
 from diskless.cli.cli import main
 from tests.support.live_broker import LiveBroker
+from tests.support.rolled import roll_everything
 from tests.support.stock_clients import ConfluentKafka, Record
 
 TIMEOUT_S = 120
@@ -135,8 +136,18 @@ def test_topics_are_created_listed_described_and_deleted(
     assert re.search(r"^flights +3 +1,234", capsys.readouterr().out, re.MULTILINE)
     assert main(["topic", "describe", "flights", *bootstrap]) == 0
     described = capsys.readouterr().out
-    assert re.search(r"^1 +0 +0 +1234", described, re.MULTILINE)
+    assert re.search(r"^1 +0 +0 +1234 +- +1,234", described, re.MULTILINE)
     assert re.search(r"^segment.bytes +1000", described, re.MULTILINE)
+
+    (segment,) = roll_everything(broker)
+    ConfluentKafka().produce(broker.bootstrap, "flights", [Record()] * 6, partition=1)
+    assert main(["topic", "describe", "flights", *bootstrap]) == 0
+    described = capsys.readouterr().out
+    assert re.search(r"^0 +0 +0 +0 +- +0 *$", described, re.MULTILINE)
+    assert re.search(r"^1 +0 +0 +1240 +1233 +6 *$", described, re.MULTILINE)
+    told = dict(re.findall(r"^(id|segments) +(\S+) *$", described, re.MULTILINE))
+    assert told["id"] == str(segment.partition.topic_id)
+    assert segment.object_key.startswith(f"{told['segments']}/partition=1/")
 
     assert main(["topic", "delete", "flights", *bootstrap]) == 0
     assert capsys.readouterr().out == "deleted flights\n"

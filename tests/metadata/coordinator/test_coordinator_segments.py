@@ -51,7 +51,7 @@ async def test_whole_rows_are_planned_until_segment_bytes_is_reached(
     plans = await bench.coordinator.plan_segments()
     assert spans(plans) == [(0, 29), (30, 59)]
     assert [len(plan.extents) for plan in plans] == [3, 3]
-    name = f"segments/flights-{partition.topic_id}/partition=0"
+    name = f"segments/topic=flights/id={partition.topic_id}/partition=0"
     assert plans[0].object_key == f"{name}/{0:020d}-{29:020d}.parquet"
     assert plans[0].topic_name == "flights"
 

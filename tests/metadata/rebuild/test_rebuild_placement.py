@@ -7,7 +7,7 @@ from uuid import UUID
 from metadata.rebuild.facts import BucketFacts, ObjectFacts, RebuildOptions, SegmentFacts
 from metadata.rebuild.layout import Placing
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
-from metadata.rules.segments import segment_key
+from metadata.records.segment_identity import segment_key
 from tests.support.rebuild_history import RebuiltState, replayed
 from wal.chunks.kept_notes import KeptNotes
 from wal.chunks.object_notes import CommitNote, Floor, NotedRun, ObjectNotes, TopicFacts
