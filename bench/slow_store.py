@@ -10,23 +10,21 @@ record also waits for its partition's turn. The plain producer's wait is the bro
 have the same bound.
 """
 
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
-
-import boto3
 
 from bench import load
 from bench.broker import BenchBroker, fresh_directory
 from bench.fixed_interval import fixed_interval
 from bench.latency import paced_produce
 from bench.report import Report
-from bench.slow_s3 import BUCKET, CREDENTIALS, slow_s3
+from bench.s3_bed import BUCKET, S3Bed, s3_bed
+from bench.slow_s3 import Delays
 
 PUT_MS: Final = 50
+SLOW_PUTS: Final = Delays(put_ms=PUT_MS, first_byte_ms=0, bytes_per_s=0)
 INTERVAL_MS: Final = 250
 PARTITIONS: Final = 12
 RAW_PUTS: Final = 40
@@ -65,16 +63,16 @@ def run_slow_store(report: Report) -> None:
     """Both logs, early and at the fixed interval."""
     report.step(f"slow store: PUTs of {PUT_MS} ms, idempotent, 12 partitions")
     steps = 2 * len(LOGS) + 1
-    with report.progress("slow store") as progress, _credentials(), slow_s3(PUT_MS) as endpoint:
+    with report.progress("slow store") as progress, s3_bed(SLOW_PUTS) as bed:
         done = _counter(progress, steps)
-        raw_ms = raw_put_ms(endpoint)
+        raw_ms = raw_put_ms(bed)
         done()
         figures: dict[str, tuple[SlowFigures, SlowFigures]] = {}
         for log in LOGS:
-            early = measure(endpoint, log.name, f"{log.name}-early", {}, EARLY_BYTES)
+            early = measure(bed, log.name, f"{log.name}-early", {}, EARLY_BYTES)
             done()
             interval = fixed_interval(INTERVAL_MS)
-            fixed = measure(endpoint, log.name, f"{log.name}-fixed", interval, FIXED_BYTES)
+            fixed = measure(bed, log.name, f"{log.name}-fixed", interval, FIXED_BYTES)
             done()
             figures[log.name] = early, fixed
     report.add("slow_raw_put_ms", raw_ms, "ms", note="median, by boto3")
@@ -108,10 +106,9 @@ def run_slow_store(report: Report) -> None:
         )
 
 
-def raw_put_ms(endpoint: str, *, puts: int = RAW_PUTS) -> float:
-    """Creates the bucket. The median of PUTs one after the other."""
-    client = boto3.client("s3", endpoint_url=endpoint)
-    client.create_bucket(Bucket=BUCKET)
+def raw_put_ms(bed: S3Bed, *, puts: int = RAW_PUTS) -> float:
+    """The median of PUTs one after the other."""
+    client = bed.client()
     body = load.payload(RAW_BYTES)
     waits = []
     for number in range(puts):
@@ -123,7 +120,7 @@ def raw_put_ms(endpoint: str, *, puts: int = RAW_PUTS) -> float:
 
 
 def measure(
-    endpoint: str,
+    bed: S3Bed,
     log: str,
     prefix: str,
     settings: Mapping[str, object],
@@ -132,15 +129,9 @@ def measure(
     paced_s: float = PACED_S,
 ) -> SlowFigures:
     """One broker, with all its objects below `prefix`."""
-    url = f"s3://{BUCKET}/{prefix}?endpoint_url={endpoint}&region=us-east-1"
-    values = {
-        "num.partitions": PARTITIONS,
-        "object.store.url": url,
-        "diskless.metadata.log": log,
-        **settings,
-    }
+    values = {"num.partitions": PARTITIONS, "diskless.metadata.log": log, **settings}
     name = "diskless_wal_objects_committed_total"
-    with fresh_directory() as directory, BenchBroker(directory / "data", values) as broker:
+    with fresh_directory() as directory, bed.broker(directory / "data", prefix, values) as broker:
         load.create_topic(broker.bootstrap, load.TOPIC, PARTITIONS)
         plain = _settled_waits(broker, paced_s / 2, idempotent=False)
         waits = _settled_waits(broker, paced_s, idempotent=True)
@@ -173,21 +164,6 @@ def _settled_waits(broker: BenchBroker, seconds: float, *, idempotent: bool) -> 
         settings={"enable.idempotence": idempotent},
     )
     return waits[len(waits) // 4 :]
-
-
-@contextmanager
-def _credentials() -> Iterator[None]:
-    """Those of the slow server, in the environment that the broker gets."""
-    before = {name: os.environ.get(name) for name in CREDENTIALS}
-    os.environ.update(CREDENTIALS)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _counter(progress: Callable[[int, int], None], steps: int) -> Callable[[], None]:

@@ -1,33 +1,51 @@
-"""The group of the slow store measures what it says, on little."""
+"""The groups on an S3 store measure what they say, on little."""
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.slow_s3 import CREDENTIALS, delayed, slow_s3
+from bench.s3_bed import BUCKET, S3Bed, s3_bed
+from bench.slow_s3 import Delays
 from bench.slow_store import LOGS, measure, raw_put_ms
 
 ROOT = Path(__file__).parents[2]
+DELAYS = Delays(put_ms=5, first_byte_ms=5, bytes_per_s=40e6)
 
 
-def test_a_broker_on_a_bucket_with_either_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    with slow_s3(1) as endpoint:
-        assert raw_put_ms(endpoint, puts=2) > 1
-        for log in LOGS:
-            figures = measure(endpoint, log.name, log.name, {}, 4 << 20, paced_s=0.3)
-            assert min(figures) > 0
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Bed]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.chdir(tmp_path_factory.mktemp("bench"))
+        with s3_bed(DELAYS) as bed:
+            yield bed
 
 
-def test_only_puts_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("bench.slow_s3.time.sleep", slept.append)
-    application = delayed(lambda environment, start: [b"answer"], 50)
-    for method in ("GET", "PUT", "DELETE"):
-        assert application({"REQUEST_METHOD": method}, print) == [b"answer"]
-    assert slept == [0.05]
+def test_the_proxy_delays_answers_and_bodies_and_counts_them(bed: S3Bed) -> None:
+    client = bed.client()
+    before = bed.proxy.passed()
+    body = bytes(range(256)) * 4096
+    started = time.monotonic()
+    client.put_object(Bucket=BUCKET, Key="object", Body=body)
+    put = time.monotonic()
+    answer = client.get_object(Bucket=BUCKET, Key="object", Range="bytes=1-")
+    assert answer["Body"].read() == body[1:]
+    read = time.monotonic()
+    transfer_s = len(body) / DELAYS.bytes_per_s
+    assert put - started > DELAYS.put_ms / 1_000 + transfer_s
+    assert read - put > DELAYS.first_byte_ms / 1_000 + transfer_s
+    client.close()
+    after = bed.proxy.passed()
+    assert after.requests["PUT"] - before.requests.get("PUT", 0) == 1
+    assert after.requests["GET"] - before.requests.get("GET", 0) == 1
+    assert after.sent_bytes - before.sent_bytes >= len(body)
+    assert after.received_bytes - before.received_bytes == len(body) - 1
+
+
+def test_a_broker_on_a_bucket_with_either_log(bed: S3Bed) -> None:
+    assert raw_put_ms(bed, puts=2) > DELAYS.put_ms
+    for log in LOGS:
+        figures = measure(bed, log.name, log.name, {}, 4 << 20, paced_s=0.3)
+        assert min(figures) > 0
