@@ -121,6 +121,15 @@ def check_object_key(key: str) -> None:
         raise Rejected(f"object key longer than {OBJECT_KEY_BYTES_MAX} bytes: {key!r}")
 
 
+def may_start_object_keys(prefix: str) -> bool:
+    """Whether objects are looked for below `prefix`: not where a name in it is none of a key.
+
+    A last name of `.` or `..` counts as whole, although `..x` starts with it: MinIO lists neither.
+    """
+    *whole, last = prefix.split("/")
+    return last not in (".", "..") and not any(name in ("", ".", "..") for name in whole)
+
+
 class ObjectStore(Protocol):
     """An S3-like bucket below one prefix. Async context manager: its user enters and closes it."""
 

@@ -38,7 +38,12 @@ from wal.errors import (
     ObjectStoreUnavailable,
     UploadOutcomeUnknown,
 )
-from wal.stores.object_store import ObjectBody, ObjectStat, check_object_key
+from wal.stores.object_store import (
+    ObjectBody,
+    ObjectStat,
+    check_object_key,
+    may_start_object_keys,
+)
 from wal.stores.retry import Retries
 from wal.stores.s3_protocol import (
     COMPARE_BYTES,
@@ -277,6 +282,8 @@ class S3Operations:
         empty page and says that more follows, as some do behind many delete markers, there is no
         key to go on from, and its token is followed.
         """
+        if not may_start_object_keys(prefix):
+            return ListPage((), is_last=True)  # MinIO would refuse the request
         location = self._location
         retries = self._retries()
         start: dict[str, str] = {"StartAfter": location.name_of(start_after)} if start_after else {}
@@ -365,8 +372,11 @@ class S3Operations:
 
         Wrong bytes (`result` raises CorruptObject) are asked for once more; then they are what the
         store has. `key` is None for a request that is not about one object.
-        Raises: ObjectNotFound, CorruptObject, ObjectStoreUnavailable, ObjectStoreRefused.
+        Raises: ObjectNotFound, CorruptObject, ObjectStoreUnavailable, ObjectStoreRefused; Rejected
+        for what is no key: some servers say that there is none, MinIO refuses the request.
         """
+        if key is not None:
+            check_object_key(key)
         what = key or method
         refetched = False
         while True:
