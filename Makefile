@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
-.PHONY: help run demo check test test-all lint format bench bench-page conformance storms localstack-start localstack-stop clean
+.PHONY: help run demo check test test-all lint format bench bench-page conformance storms localstack-start localstack-stop minio minio-start minio-stop clean
 .PHONY: check-format check-code check-types check-layers bytecode
 
 VENV := .venv
@@ -57,6 +57,8 @@ help:
 	@echo '  make lint             the checks of make check without the tests'
 	@echo '  make format           format the code and apply the safe lint fixes'
 	@echo '  make localstack-start a real S3 server on loopback, no container; localstack-stop ends it'
+	@echo '  make minio            build MinIO, once for all checkouts (4 min; needs Go, or MINIO=/path of its binary):'
+	@echo '                        its tests are skipped without. minio-start and minio-stop as above; it keeps its data'
 	@echo '  make clean            remove .venv, .venv-localstack, caches and build/ (with its data)'
 	@echo
 	@echo 'Variables: DATA=$(DATA) LISTEN=$(LISTEN) BENCH=$(BENCH) PYTEST_ARGS="tests/wal -k chunk"'
@@ -140,6 +142,15 @@ localstack-start:
 localstack-stop:
 	@localstack/stop
 
+minio: $(BIN)/python
+	@$(BIN)/python -m localstack.minio install
+
+minio-start:
+	@localstack/start-minio
+
+minio-stop:
+	@localstack/stop-minio
+
 clean:
 	rm -rf $(VENV) .venv-localstack build *.egg-info spark-warehouse
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -160,4 +171,4 @@ $(DEV_INSTALLED): pyproject.toml | $(BIN)/python
 	@touch $(BROKER_INSTALLED) $@
 
 $(LOCALSTACK_INSTALLED): localstack/requirements.txt | $(BIN)/python
-	@$(BIN)/python localstack/local_s3.py install
+	@$(BIN)/python -m localstack.local_s3 install

@@ -1,4 +1,4 @@
-"""The whole path on a real S3 server: produce, commit, fetch, roll, read by Spark.
+"""The whole path on real S3 servers: produce, commit, fetch, roll, read by Spark.
 
 Uses the broker, the stock clients and the record-by-record comparison of the demo, with the bucket
 in place of a directory.
@@ -10,61 +10,40 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow.parquet
 import pytest
-from botocore.client import BaseClient
 
 from demo import clients, events, spark_numbers
 from demo.broker_process import BrokerProcess, run_diskless
 from demo.ledger import Ledger
+from tests.support.s3_servers import S3Server, on_every_server, on_one_server
 
-pytestmark = [pytest.mark.localstack, pytest.mark.clients]
+pytestmark = pytest.mark.clients
 
 PREFIX = "cluster-a"
 PARTITIONS = 3
 LOG = logging.getLogger("tests.localstack")
 
 
-class Bucket(NamedTuple):
-    """The bucket as a test looks at it, past the broker."""
-
-    s3: BaseClient
-    name: str
-    url: str
-
-    def keys(self, prefix: str) -> list[str]:
-        """Keys below the cluster's prefix, without it."""
-        pages = self.s3.get_paginator("list_objects_v2").paginate(
-            Bucket=self.name, Prefix=f"{PREFIX}/{prefix}"
-        )
-        found = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
-        return [key.removeprefix(f"{PREFIX}/") for key in found]
-
-    def download(self, prefix: str, directory: Path) -> None:
-        """Copy the objects below `prefix` as files, paths kept."""
-        for key in self.keys(prefix):
-            target = directory / key
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self.s3.download_file(self.name, f"{PREFIX}/{key}", str(target))
+def download(server: S3Server, prefix: str, directory: Path) -> None:
+    """Copy the objects below `prefix` of the cluster's as files, paths kept."""
+    for key in server.keys(f"{PREFIX}/{prefix}"):
+        target = directory / key.removeprefix(f"{PREFIX}/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        server.s3.download_file(server.bucket, key, str(target))
 
 
 @pytest.fixture
-def bucket(localstack_endpoint: str, localstack_s3: BaseClient, localstack_bucket: str) -> Bucket:
-    url = f"s3://{localstack_bucket}/{PREFIX}?endpoint_url={localstack_endpoint}"
-    return Bucket(localstack_s3, localstack_bucket, url)
-
-
-@pytest.fixture
-def broker(bucket: Bucket, tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(s3_server: S3Server, tmp_path: Path) -> Iterator[BrokerProcess]:
     """A running broker on the bucket; its data directory is `tmp_path / "data"`."""
     settings = {"wal.commit.interval.ms": "50"}
-    with BrokerProcess(tmp_path / "data", tmp_path, settings, object_store=bucket.url) as process:
+    url = s3_server.url(PREFIX)
+    with BrokerProcess(tmp_path / "data", tmp_path, settings, object_store=url) as process:
         process.start()
         yield process
     log = tmp_path / "verify.log"
-    verify: list[str | Path] = ["verify", "--data", tmp_path / "data", "--object-store", bucket.url]
+    verify: list[str | Path] = ["verify", "--data", tmp_path / "data", "--object-store", url]
     assert run_diskless(verify, log, timeout_s=300) == 0, log.read_text()
 
 
@@ -87,15 +66,16 @@ def assert_reads_back(broker: BrokerProcess, ledger: Ledger) -> None:
     assert comparison.records == len(ledger.events)
 
 
+@on_every_server
 def test_acknowledged_records_are_in_the_bucket_when_the_local_chunks_are_lost(
-    broker: BrokerProcess, bucket: Bucket, tmp_path: Path
+    broker: BrokerProcess, s3_server: S3Server, tmp_path: Path
 ) -> None:
     flights = produced(broker, "flights", events.flight_events(events.read_flights(20_000)))
     assert_reads_back(broker, flights)
     # Killed, so that nothing can be uploaded on the way out: what is acknowledged is there already.
     broker.refresh_counters()
     broker.kill()
-    assert bucket.keys("wal/")
+    assert s3_server.keys(f"{PREFIX}/wal/")
     shutil.rmtree(tmp_path / "data" / "wal")
     broker.start()
     assert_reads_back(broker, flights)
@@ -104,6 +84,7 @@ def test_acknowledged_records_are_in_the_bucket_when_the_local_chunks_are_lost(
     broker.stop()
 
 
+@on_one_server
 def test_a_producer_goes_on_after_the_broker_was_killed_in_the_middle(
     broker: BrokerProcess,
 ) -> None:
@@ -131,9 +112,10 @@ def test_a_producer_goes_on_after_the_broker_was_killed_in_the_middle(
     broker.stop()
 
 
+@on_one_server
 @pytest.mark.spark
 def test_rolled_segments_serve_kafka_and_spark_alike(
-    broker: BrokerProcess, bucket: Bucket, tmp_path: Path
+    broker: BrokerProcess, s3_server: S3Server, tmp_path: Path
 ) -> None:
     flights_frame, weather_frame = events.read_flights(10_000), events.read_weather(2_000)
     flights = produced(broker, "flights", events.flight_events(flights_frame))
@@ -162,7 +144,7 @@ def test_rolled_segments_serve_kafka_and_spark_alike(
 
     # Spark and pyarrow, on files that nothing of ours has touched since.
     copy = tmp_path / "copy"
-    bucket.download("segments/", copy)
+    download(s3_server, "segments/", copy)
     (flights_segments,) = (copy / "segments").glob("topic=flights/id=*")
     (weather_segments,) = (copy / "segments").glob("topic=weather/id=*")
     offsets = pyarrow.parquet.read_table(flights_segments, columns=["partition", "offset"])

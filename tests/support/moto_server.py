@@ -1,9 +1,9 @@
 """moto's S3 server on a free port of 127.0.0.1, for tests that talk to S3.
 
 Registered as a pytest plugin in `tests/conftest.py`. `moto_endpoint` is one server for the whole
-session, in threads of the test process; `moto_bucket` is a new empty bucket for one test. The
-credentials that moto takes (any) are in the environment while the server runs, where boto3, the
-broker and Spark's tasks look for them.
+session, in threads of the test process; `moto_bucket` is a new empty bucket for one test.
+Credentials are in the environment while the server runs, where boto3, the broker and Spark's tasks
+look for them: moto takes any, and these are those of the real servers (`tests.support.s3_servers`).
 """
 
 import itertools
@@ -24,7 +24,7 @@ def moto_endpoint() -> Iterator[str]:
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AWS_ACCESS_KEY_ID", "test")
-        environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
         environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()

@@ -14,9 +14,9 @@ _DIRECTORIES: Final = frozenset(
     {"wal", "metadata", "tiering", "diskless", "docs", "conformance_tools", "scripts"}
 )
 _OTHER_KINDS: Final = frozenset(
-    {"exhaustive", "clients", "crash", "jvm", "localstack", "measures", "moto", "spark"}
+    {"exhaustive", "clients", "crash", "jvm", "localstack", "measures", "minio", "moto", "spark"}
 )
-_SERVERS: Final = frozenset({"moto_endpoint", "localstack_endpoint"})
+_SERVERS: Final = frozenset({"moto_endpoint", "localstack_endpoint", "minio_endpoint"})
 
 LONG: Final = frozenset(
     {

@@ -3,8 +3,9 @@
 `make test` runs two workers of pytest-xdist with `--dist loadgroup`: a group is run by one worker,
 in order. The tests of a file are a group, so that what a module sets up is set up once. Tests of a
 kind are one group across files: those that start JVMs (`jvm`), those that need a server of a
-session (Spark's session, LocalStack, moto), those that measure a broker (`measures`). So no two
-tests of a kind run at the same time, and no server is started twice.
+session (Spark's session, LocalStack, MinIO, moto), those that measure a broker (`measures`). So no
+two tests of a kind run at the same time, and no server is started twice, but MinIO, which takes a
+second, also for a test that needs Spark.
 
 Groups are handed out in the order in which tests are collected. The longest come first here: else
 the run ends with one worker that has begun a long one late, and another with nothing to do.
@@ -22,6 +23,7 @@ _KINDS: Final = {
     "jvm": "jvm",
     "spark": "spark and s3",
     "localstack": "spark and s3",
+    "minio": "minio",
     "moto": "moto",
     "measures": "measures",
 }
@@ -33,6 +35,7 @@ _SERVERS: Final = {"moto_endpoint": "moto"}
 LONGEST_FIRST: Final = (
     "spark and s3",
     "jvm",
+    "minio",
     "moto",
     "test_rebuild.py",
     "test_crash_points.py",

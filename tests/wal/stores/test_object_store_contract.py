@@ -69,6 +69,16 @@ def open_blocking_s3_on_localstack(request: pytest.FixtureRequest) -> Iterator[O
     yield blocking_s3_opener(endpoint, request.getfixturevalue("localstack_bucket"))
 
 
+def open_s3_on_minio(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
+    endpoint = request.getfixturevalue("minio_endpoint")
+    yield s3_opener(endpoint, request.getfixturevalue("minio_bucket"))
+
+
+def open_blocking_s3_on_minio(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
+    endpoint = request.getfixturevalue("minio_endpoint")
+    yield blocking_s3_opener(endpoint, request.getfixturevalue("minio_bucket"))
+
+
 def s3_opener(endpoint: str, bucket: str) -> Callable[[], S3Store]:
     # Small pages, so that listing a few hundred keys crosses several of them.
     settings = S3Settings(list_page=100)
@@ -106,6 +116,12 @@ STORES: Final = [
         open_blocking_s3_on_localstack,
         id="blocking-s3-on-localstack",
         marks=[pytest.mark.localstack, pytest.mark.exhaustive],
+    ),
+    pytest.param(open_s3_on_minio, id="s3-on-minio", marks=pytest.mark.minio),
+    pytest.param(
+        open_blocking_s3_on_minio,
+        id="blocking-s3-on-minio",
+        marks=[pytest.mark.minio, pytest.mark.exhaustive],
     ),
 ]
 

@@ -15,6 +15,7 @@ from botocore.exceptions import SSLError
 
 from tests.support.blocking_in_threads import BlockingInThreads
 from tests.support.faulty_s3 import Fault, FaultyS3
+from tests.support.s3_servers import S3Server, on_every_server
 from wal.clock import ManualClock, SystemClock
 from wal.coordinates import ObjectKey
 from wal.errors import (
@@ -327,14 +328,14 @@ async def test_an_object_stored_shorter_than_it_was_sent_is_noticed(
         await store.put(KEY, BytesBody(CONTENT))
 
 
-@pytest.mark.localstack
+@on_every_server
 async def test_a_body_damaged_on_its_way_is_not_stored(
-    localstack_endpoint: str, localstack_bucket: str, open_s3: OpenS3
+    s3_server: S3Server, open_s3: OpenS3
 ) -> None:
     # moto believes every checksum it is told; LocalStack refuses, though with a 500.
     async with (
-        FaultyS3(localstack_endpoint) as proxy,
-        open_s3(localstack_bucket, proxy.url) as store,
+        FaultyS3(s3_server.endpoint) as proxy,
+        open_s3(s3_server.bucket, proxy.url) as store,
     ):
         proxy.alter_body = lambda body: body[:-1] + b"?"
         with pytest.raises((ObjectStoreUnavailable, UploadOutcomeUnknown)):
