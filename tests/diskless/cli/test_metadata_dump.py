@@ -38,8 +38,6 @@ from metadata.records.records import (
     encode_record,
 )
 from metadata.replica.snapshot_format import part_key
-from tests.metadata.records.test_control_records import GOLDEN as CONTROL_GOLDEN
-from tests.metadata.records.test_group_records import GOLDEN as GROUP_GOLDEN
 from tests.metadata.records.test_records import GOLDEN
 from tests.support.live_broker import LiveBroker
 from tests.support.snapshot_bench import (
@@ -62,7 +60,7 @@ TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
 LEADER = LeaderChangeRecord(
     leader_epoch=3, broker_id=2, host="broker-2", port=9092, incarnation=UUID(int=7)
 )
-RECORDS = [record for record, _ in (*GOLDEN, *CONTROL_GOLDEN, *GROUP_GOLDEN)]
+RECORDS = [record for record, _ in GOLDEN]
 """At least one of each type."""
 
 

@@ -13,30 +13,10 @@ from diskless.groups.classic_state import (
     encode_classic_group,
 )
 from diskless.groups.requests import GroupProtocol
+from tests.support.typed_samples import values_of
 from wal.errors import CorruptState
 
-names = st.text(max_size=20)
-present = st.text(min_size=1, max_size=20)
-times = st.integers(0, 2**31 - 1)
-members = st.builds(
-    StoredMember,
-    member_id=present,
-    instance_id=st.none() | present,
-    client_id=names,
-    client_host=names,
-    session_timeout_ms=times,
-    rebalance_timeout_ms=times,
-    protocols=st.lists(st.builds(GroupProtocol, names, st.binary()), max_size=3).map(tuple),
-    assignment=st.binary(),
-)
-groups = st.builds(
-    StoredClassicGroup,
-    protocol_type=names,
-    generation_id=times,
-    protocol_name=st.none() | present,
-    leader=st.none() | present,
-    members=st.lists(members, max_size=3).map(tuple),
-)
+groups = values_of(StoredClassicGroup)
 
 
 @given(groups)

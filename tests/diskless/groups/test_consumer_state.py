@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskless.groups.assignors.assignment import TopicPartitions
 from diskless.groups.consumer_state import (
     ClassicMember,
     ConsumerMember,
@@ -16,46 +17,22 @@ from diskless.groups.consumer_state import (
     encode_consumer_group,
 )
 from diskless.groups.requests import GroupProtocol
+from tests.support.typed_samples import TEXT, values_of
 from wal.errors import CorruptState
 
-names = st.text(max_size=20)
-present = st.text(min_size=1, max_size=20)
-times = st.integers(0, 2**31 - 1)
-epochs = st.integers(-2, 2**31 - 1)
-topic_ids = st.integers(1, 6).map(lambda number: UUID(int=number))
 partitions = st.dictionaries(
-    topic_ids, st.frozensets(st.integers(0, 40), min_size=1, max_size=12), max_size=3
+    st.integers(1, 6).map(lambda number: UUID(int=number)),
+    st.frozensets(st.integers(0, 40), min_size=1, max_size=12),
+    max_size=3,
 )
-classic_members = st.builds(
-    ClassicMember,
-    session_timeout_ms=times,
-    protocols=st.lists(st.builds(GroupProtocol, names, st.binary()), max_size=2).map(tuple),
-)
-members = st.builds(
-    ConsumerMember,
-    member_id=present,
-    instance_id=st.none() | present,
-    rack_id=st.none() | present,
-    client_id=names,
-    client_host=names,
-    rebalance_timeout_ms=times,
-    topic_names=st.lists(names, max_size=3).map(tuple),
-    topic_pattern=st.none() | present,
-    assignor=st.none() | present,
-    member_epoch=epochs,
-    previous_epoch=epochs,
-    state=st.sampled_from(MemberState),
-    target=partitions,
-    assigned=partitions,
-    revoking=partitions,
-    classic=st.none() | classic_members,
-)
-groups = st.builds(
+groups = values_of(
     StoredConsumerGroup,
-    group_epoch=times,
-    assignment_epoch=times,
-    partition_counts=st.dictionaries(topic_ids, st.integers(0, 100), max_size=4),
-    members=st.lists(members, max_size=4).map(tuple),
+    {
+        int: st.integers(-2, 2**31 - 1),
+        str | None: st.none() | TEXT.filter(bool),
+        MemberState: st.sampled_from(MemberState),
+        TopicPartitions: partitions,
+    },
 )
 
 

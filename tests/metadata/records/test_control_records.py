@@ -1,11 +1,12 @@
-"""Control records: bytes written out by hand, round trips, and what they do to the state."""
+"""Control records: what they do to the state, and entities that no encoder writes.
+
+Their bytes are in test_records.py.
+"""
 
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import select
 
 from metadata.apply.apply_control import TOMBSTONES_PER_RECORD_MAX
@@ -15,14 +16,10 @@ from metadata.records.control import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
     ClientQuotasRecord,
-    ControlRecord,
     FileHandedOverRecord,
     FilesTombstonedRecord,
     LeaderChangeRecord,
-    NoOpRecord,
     PartitionsAssignedRecord,
-    ProducersExpiredRecord,
-    RowsSweptRecord,
 )
 from metadata.records.records import (
     MetadataRecord,
@@ -36,119 +33,12 @@ from metadata.state.image import CommittedImage
 from metadata.state.schema import FILES
 from metadata.state.state import StateDatabase, load_image
 from metadata.state.state_check import scan_state_hash
-from tests.support.coordinator_samples import QUOTA_ENTITIES
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog, CorruptState
 
 TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
-TOPIC_HEX = "00112233445566778899aabbccddeeff"
 LIFE = UUID(int=7)
-LIFE_HEX = "00000000000000000000000000000007"
 KEY = ObjectKey("wal/00/K")
-KEY_HEX = "09" + b"wal/00/K".hex()
-
-GOLDEN: list[tuple[ControlRecord, str]] = [
-    (
-        LeaderChangeRecord(leader_epoch=3, broker_id=2, host="h", port=9092, incarnation=LIFE),
-        "01 ed07 00 00000003 00000002 0268 00002384" + LIFE_HEX + "00",
-    ),
-    (
-        PartitionsAssignedRecord(topic_id=TOPIC, name="t", first_partition=1, coordinators=(1, 2)),
-        "01 ee07 00" + TOPIC_HEX + "0274 00000001 03 00000001 00000002 00",
-    ),
-    (
-        FileHandedOverRecord(object_key=KEY, object_format=1, file_size=500, owner_ids=(1, 0)),
-        "01 ef07 00" + KEY_HEX + "01 00000000000001f4 03 00000001 00000000 00",
-    ),
-    (FilesTombstonedRecord(object_keys=(KEY,)), "01 f007 00 02" + KEY_HEX + "00"),
-    (ProducersExpiredRecord(before_ms=9, limit=5), "01 f107 00 0000000000000009 00000005 00"),
-    (NoOpRecord(leader_epoch=4), "01 f207 00 00000004 00"),
-    (
-        BrokerRegisteredRecord(broker_id=2, host="h", port=9092, rack="r", incarnation=LIFE),
-        "01 f307 00 00000002 0268 00002384 0272" + LIFE_HEX + "00",
-    ),
-    (BrokerUnregisteredRecord(broker_id=2), "01 f407 00 00000002 00"),
-    (RowsSweptRecord(limit=500), "01 f507 00 000001f4 00"),
-    (
-        ClientQuotasRecord(entity=(("ip", "a"), ("user", None)), quotas={"r": 2.5, "k": 1.0}),
-        "01 f607 00 03 03 6970 00 02 61 00  05 75736572 01 01 00"
-        "03 02 6b 3ff0000000000000 00  02 72 4004000000000000 00  00",
-    ),
-]
-
-
-@pytest.mark.parametrize(("record", "data"), GOLDEN, ids=lambda value: type(value).__name__)
-def test_a_control_record_is_these_bytes(record: ControlRecord, data: str) -> None:
-    assert encode_record(record).hex() == data.replace(" ", "")
-    assert decode_record(bytes.fromhex(data)) == record
-
-
-def test_every_control_record_has_golden_bytes() -> None:
-    assert {type(record) for record, _ in GOLDEN} == set(ControlRecord.__args__)
-
-
-int32 = st.integers(-(1 << 31), (1 << 31) - 1)
-int64 = st.integers(-(1 << 63), (1 << 63) - 1)
-names = st.text(st.characters(codec="utf-8"), max_size=20)
-ids = st.lists(int32, max_size=4).map(tuple)
-records = st.one_of(
-    st.builds(
-        LeaderChangeRecord,
-        leader_epoch=int32,
-        broker_id=int32,
-        host=names,
-        port=int32,
-        incarnation=st.uuids(),
-    ),
-    st.builds(
-        PartitionsAssignedRecord,
-        topic_id=st.uuids(),
-        name=names,
-        first_partition=int32,
-        coordinators=ids,
-    ),
-    st.builds(
-        FileHandedOverRecord,
-        object_key=names,
-        object_format=st.integers(-128, 127),
-        file_size=int64,
-        owner_ids=ids,
-    ),
-    st.builds(FilesTombstonedRecord, object_keys=st.lists(names, max_size=4).map(tuple)),
-    st.builds(ProducersExpiredRecord, before_ms=int64, limit=int32),
-    st.builds(NoOpRecord, leader_epoch=int32),
-    st.builds(
-        BrokerRegisteredRecord,
-        broker_id=int32,
-        host=names,
-        port=int32,
-        rack=names,
-        incarnation=st.uuids(),
-    ),
-    st.builds(BrokerUnregisteredRecord, broker_id=int32),
-    st.builds(RowsSweptRecord, limit=int32),
-    st.builds(
-        ClientQuotasRecord,
-        entity=QUOTA_ENTITIES,
-        quotas=st.dictionaries(names, st.floats(allow_nan=False), max_size=3),
-    ),
-)
-
-
-@given(records)
-def test_every_control_record_comes_back_as_it_was(record: ControlRecord) -> None:
-    assert decode_record(encode_record(record)) == record
-
-
-@given(records, st.data())
-def test_a_cut_control_record_is_corrupt(record: ControlRecord, data: st.DataObject) -> None:
-    encoded = encode_record(record)
-    cut = data.draw(st.integers(0, len(encoded) - 1))
-    with pytest.raises(CorruptLog):
-        decode_record(encoded[:cut])
-
-
-# --- what they do to the state -------------------------------------------------------------------
 
 
 class Replayed:

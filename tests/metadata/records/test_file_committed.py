@@ -18,6 +18,7 @@ from metadata.records.file_committed import (
     RefusedBatch,
 )
 from metadata.records.records import decode_record, encode_record
+from tests.support.typed_samples import INT8, INT16, INT32, INT64, TEXT, values_of
 from wal.columns import FEW_MAX, column
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog
@@ -119,13 +120,8 @@ def test_a_record_is_exactly_these_bytes() -> None:
 
 # --- columns -------------------------------------------------------------------------------------
 
-int8 = st.integers(-(1 << 7), (1 << 7) - 1)
-int16 = st.integers(-(1 << 15), (1 << 15) - 1)
-int32 = st.integers(-(1 << 31), (1 << 31) - 1)
-int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
-
-@given(st.lists(int64, max_size=50) | st.lists(int8, max_size=50), st.booleans())
+@given(st.lists(INT64, max_size=50) | st.lists(INT8, max_size=50), st.booleans())
 def test_a_column_comes_back_as_it_was(numbers: list[int], is_leading: bool) -> None:
     assert pack_numbers(numbers, is_leading=is_leading) == pack_column(
         column(numbers), is_leading=is_leading
@@ -137,7 +133,7 @@ def test_a_column_comes_back_as_it_was(numbers: list[int], is_leading: bool) -> 
     assert found.tolist() == numbers
 
 
-@given(st.lists(st.tuples(int64, int64), min_size=1, max_size=20))
+@given(st.lists(st.tuples(INT64, INT64), min_size=1, max_size=20))
 def test_differences_of_any_numbers_can_be_undone(pairs: list[tuple[int, int]]) -> None:
     ones, others = (column(numbers) for numbers in zip(*pairs, strict=True))
     assert total(difference(ones, others), others).tolist() == ones.tolist()
@@ -185,36 +181,31 @@ def test_a_number_beyond_64_bits_is_no_column() -> None:
 
 # --- batches -------------------------------------------------------------------------------------
 
-committed_batches = st.builds(
+committed_batches = values_of(
     CommittedBatch,
-    partition=st.builds(
-        TopicIdPartition,
-        st.sampled_from([UUID(int=number) for number in range(3)]),
-        st.integers(0, 3) | int32,
-    ),
-    position=int32,
-    magic=int8,
-    byte_offset=int32,
-    byte_size=int32,
-    base_offset=int64,
-    last_offset=int64,
-    log_append_time_ms=int64,
-    max_timestamp_ms=int64,
-    timestamp_type=int8,
-    producer_id=int64,
-    producer_epoch=int16,
-    base_sequence=int32,
-    last_sequence=int32,
+    {
+        (CommittedBatch, "partition"): st.builds(
+            TopicIdPartition,
+            st.sampled_from([UUID(int=number) for number in range(3)]),
+            st.integers(0, 3) | INT32,
+        ),
+        **{(CommittedBatch, name): INT8 for name in ("magic", "timestamp_type")},
+        **{
+            (CommittedBatch, name): INT32
+            for name in ("position", "byte_offset", "byte_size", "base_sequence", "last_sequence")
+        },
+        (CommittedBatch, "producer_epoch"): INT16,
+    },
 )
-refused_batches = st.builds(RefusedBatch, int32, int16, int64, int64, int64)
+refused_batches = st.builds(RefusedBatch, INT32, INT16, INT64, INT64, INT64)
 files = st.builds(
     FileCommittedRecord,
-    object_key=st.text(st.characters(codec="utf-8"), max_size=30),
-    object_format=int8,
-    file_size=int64,
-    uploader_broker_id=int32,
-    owner_ids=st.lists(int32, max_size=3).map(tuple),
-    committed_at_ms=int64,
+    object_key=TEXT,
+    object_format=INT8,
+    file_size=INT64,
+    uploader_broker_id=INT32,
+    owner_ids=st.lists(INT32, max_size=3).map(tuple),
+    committed_at_ms=INT64,
     batches=st.lists(committed_batches, max_size=8).map(tuple),
     refused=st.lists(refused_batches, max_size=3).map(tuple),
     request_digest=st.binary(min_size=16, max_size=16),
