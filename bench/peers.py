@@ -17,14 +17,14 @@ from bench.broker import ResidentMemory, fresh_directory
 from bench.latency import paced_produce
 from bench.peer_systems import SYSTEMS, NotThere, System
 from bench.report import Report
-from bench.throughput import GIB, PARTITIONS, Row, topic_of
+from bench.throughput import GIB, IDEMPOTENT, MANY, PARTITIONS, Row, topic_of
 
 ROUNDS: Final = 3
 ROWS: Final = (
-    Row("idempotent", True, 448),
+    IDEMPOTENT,
     Row("plain", False, 512),
     Row("single_partition", True, 160, partitions=1),
-    Row("1000_partitions", True, 64, partitions=1_000, batch_bytes=50_000),
+    MANY,
     Row("100b", False, 64, record_bytes=100),
 )
 READ: Final = Row("read", True, 384)

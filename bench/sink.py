@@ -4,7 +4,7 @@ The limit that `produce` is compared with: librdkafka, the loopback device and a
 does nothing but receive and acknowledge. Every Produce request is read to its end and answered with
 base offset 0; nothing of it is looked at beyond the header, the topic name and the partition.
 
-    python -m bench.sink PARTITIONS      prints its port, then serves until it is killed
+    python -m bench.sink TOPIC PARTITIONS      prints its port, then serves until it is killed
 """
 
 import asyncio
@@ -18,14 +18,14 @@ RECEIVE_BYTES = 128 << 10
 HEAD_BYTES = 256
 """As much of a frame as is kept: enough for header, topic name and partition."""
 
-TOPIC = b"bench"
 _API_VERSIONS = ((0, 0, 7), (1, 4, 11), (3, 0, 4), (18, 0, 3), (22, 0, 1))
 
 
 class Sink(asyncio.BufferedProtocol):
     """One connection; every byte goes into one reused buffer."""
 
-    def __init__(self, partitions: int, port: int) -> None:
+    def __init__(self, topic: bytes, partitions: int, port: int) -> None:
+        self._topic = topic
         self._partitions = partitions
         self._port = port
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -87,8 +87,8 @@ class Sink(asyncio.BufferedProtocol):
             for index in range(self._partitions)
         )
         topic = (
-            struct.pack(">ihh", 1, 0, len(TOPIC))
-            + TOPIC
+            struct.pack(">ihh", 1, 0, len(self._topic))
+            + self._topic
             + struct.pack(">bi", 0, self._partitions)
             + partitions
         )
@@ -105,12 +105,12 @@ def _produce_answer(body: bytes) -> bytes:
     return struct.pack(">i", 1) + name + struct.pack(">iihqqqi", 1, partition, 0, 0, -1, 0, 0)
 
 
-async def serve(partitions: int) -> None:
+async def serve(topic: str, partitions: int) -> None:
     loop = asyncio.get_running_loop()
     port = 0
 
     def connection() -> Sink:
-        return Sink(partitions, port)
+        return Sink(topic.encode(), partitions, port)
 
     server = await loop.create_server(connection, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -119,4 +119,4 @@ async def serve(partitions: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2])))

@@ -3,7 +3,8 @@
 Each round has a broker and a directory of its own. It measures all rows twice: once with the disk
 idle, after all that was written has reached it, and once right after a gigabyte was produced. A key
 without a suffix is the busy disk's, which is what a broker under load has; `_idle` is the other.
-The sink is measured in every round too, so that a slow minute of the machine hits both.
+The sink is measured in every round too, so that a slow minute of the machine hits both; it is what
+the client can do, whoever the broker is.
 
 A ratio is made within each round, and its median is reported.
 """
@@ -43,6 +44,7 @@ class Row(NamedTuple):
     partitions: int = PARTITIONS
     record_bytes: int = 1024
     batch_bytes: int = 1_000_000
+    call_records: int = load.CHUNK_RECORDS
 
     def run(self, bootstrap: str, total_bytes: int) -> load.Measured:
         return load.produce(
@@ -52,22 +54,38 @@ class Row(NamedTuple):
             partitions=self.partitions,
             topic=topic_of(self.partitions),
             settings={"enable.idempotence": self.idempotent, "batch.size": self.batch_bytes},
+            call_records=self.call_records,
         )
 
 
 PLAIN: Final = Row("plain", False, 640)
+IDEMPOTENT: Final = Row("idempotent", True, 448)
+MANY: Final = Row(
+    "1000_partitions",
+    True,
+    64,
+    MANY_PARTITIONS,
+    batch_bytes=MANY_BATCH_BYTES,
+    call_records=MANY_BATCH_BYTES // 1024,
+)
+"""A batch for each partition in turn, so that all of them are written."""
 ROWS: Final = (
     PLAIN,
-    Row("idempotent", True, 448),
+    IDEMPOTENT,
     Row("single_partition_plain", False, 192, partitions=1),
     Row("single_partition", True, 160, partitions=1),
-    Row("1000_partitions_plain", False, 128, MANY_PARTITIONS, batch_bytes=MANY_BATCH_BYTES),
-    Row("1000_partitions", True, 64, MANY_PARTITIONS, batch_bytes=MANY_BATCH_BYTES),
+    MANY._replace(name="1000_partitions_plain", idempotent=False, mib=128),
+    MANY,
     Row("100b_plain", False, 64, record_bytes=SMALL_RECORD_BYTES),
     Row("100b", True, 64, record_bytes=SMALL_RECORD_BYTES),
 )
 """Idempotent where the name does not say. librdkafka then has five requests of a batch each in
 flight, and no more than one for each partition."""
+SINK_ROWS: Final = {
+    "sink_mb_per_s": PLAIN,
+    "sink_idempotent_mb_per_s": IDEMPOTENT,
+    "sink_1000_partitions_mb_per_s": MANY,
+}
 
 
 def run_produce(report: Report) -> None:
@@ -75,7 +93,8 @@ def run_produce(report: Report) -> None:
     report.step("produce: 1 KiB records unless said, acks=all, on a busy disk and an idle one")
     with report.progress("produce") as progress:
         runs, resident_mib = measure_produce(progress=progress)
-    report.add_runs("sink_mb_per_s", runs["sink_mb_per_s"], "MB/s")
+    for key in SINK_ROWS:
+        report.add_runs(key, runs[key], "MB/s", note="no broker behind it")
     for disk in (BUSY, IDLE):
         for row in ROWS:
             report.add_runs(
@@ -119,14 +138,14 @@ def measure_produce(
 ) -> tuple[Runs, Sequence[float]]:
     """The figures of each round by key, and the largest resident set of each round's broker.
 
-    Keys are `<row><disk>_mb_per_s` and `<row><disk>_core_s_per_gib`, and `sink_mb_per_s`.
+    Keys are `<row><disk>_mb_per_s` and `<row><disk>_core_s_per_gib`, and those of `SINK_ROWS`.
     `scale` multiplies what the rows write.
     """
     runs: dict[str, list[float]] = defaultdict(list)
     resident_mib: list[float] = []
-    steps = rounds * (2 * len(rows) + 1)
+    steps = rounds * (2 * len(rows) + len(SINK_ROWS))
     done = 0
-    with sink(PARTITIONS) as sink_address:
+    with sink(PARTITIONS) as few, sink(MANY_PARTITIONS) as many:
         for _ in range(rounds):
             with fresh_directory() as directory, _broker(directory) as broker:
                 with ResidentMemory(broker.pid) as memory:
@@ -145,24 +164,25 @@ def measure_produce(
                             done += 1
                             progress(done, steps)
                 resident_mib.append(memory.peak_mib)
-            size = int((PLAIN.mib << 20) * scale)
-            runs["sink_mb_per_s"].append(PLAIN.run(sink_address, size).mb_per_s)
-            done += 1
-            progress(done, steps)
+            for key, row in SINK_ROWS.items():
+                size = int((row.mib << 20) * scale)
+                address = few if row.partitions == PARTITIONS else many
+                runs[key].append(row.run(address, size).mb_per_s)
+                done += 1
+                progress(done, steps)
     return runs, resident_mib
 
 
 def topic_of(partitions: int) -> str:
-    """Topics of different numbers of partitions are different ones; the sink knows one alone."""
+    """Topics of different numbers of partitions are different ones."""
     return load.TOPIC if partitions == PARTITIONS else f"{load.TOPIC}-{partitions}"
 
 
 @contextmanager
 def sink(partitions: int) -> Iterator[str]:
     """The address of a sink that runs while this is entered."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.sink", str(partitions)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-m", "bench.sink", topic_of(partitions), str(partitions)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield f"127.0.0.1:{int(process.stdout.readline())}"
