@@ -11,6 +11,7 @@ docs/architecture.md, "Tiering").
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -281,10 +282,23 @@ class SegmentPlan:
 class PlanSegments(NamedTuple):
     """What a tiering job asks for, and a broker of another for its sake."""
 
-    include_partial: bool
+    include_partial: bool = False
     """Plan the rest of every partition too, however small."""
     max_plans: Int32 = 2**31 - 1
     """The answer holds no more; the broker may give fewer still, but one if there is one."""
+    topics: Sequence[str] = ()
+    """Names, or patterns with `*`, `?` and `[…]`, of the topics that are meant; none: all."""
+    excluded_topics: Sequence[str] = ()
+    """Likewise, of topics that are not meant."""
+
+    def wants(self, topic_name: str) -> bool:
+        """Whether segments of the topic are asked for."""
+        return (
+            not self.topics or any(fnmatchcase(topic_name, name) for name in self.topics)
+        ) and not any(fnmatchcase(topic_name, name) for name in self.excluded_topics)
+
+
+WHATEVER_IS_DUE: Final = PlanSegments()
 
 
 class PlannedSegments(NamedTuple):

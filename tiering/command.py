@@ -7,7 +7,7 @@ made, and consumers get them as before.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from metadata.operations import RolledSegment, SegmentPlan
+from metadata.operations import WHATEVER_IS_DUE, PlanSegments, RolledSegment, SegmentPlan
 from tiering.job import Progress as JobProgress
 from tiering.job import Roller, RollFailure, RollReport, run_once
 from wal import failpoint
@@ -26,9 +26,10 @@ from wal.errors import InvalidSettings, OutcomeUnknown, Retriable
 def tier(
     *,
     bootstrap: str,
-    master: str = "local[*]",
+    master: str | None = None,
+    spark_settings: Mapping[str, str] | None = None,
     once: bool = True,
-    include_partial: bool = False,
+    asked: PlanSegments = WHATEVER_IS_DUE,
     interval_s: float = 60.0,
     object_store_url: str | None = None,
     clock: Clock | None = None,
@@ -36,6 +37,7 @@ def tier(
 ) -> int:
     """Roll what is due; without `once`, again every `interval_s` seconds until interrupted.
 
+    `master` and `spark_settings` win over what Spark is told otherwise, which wins over ours.
     Returns the exit status. Raises InvalidSettings and Rejected, and with `once` what
     `tiering.job.run_once` raises when no broker answers; without it the next pass tries again.
     """
@@ -49,7 +51,7 @@ def tier(
             report = run_once(
                 bootstrap,
                 roller=roller,
-                include_partial=include_partial,
+                asked=asked,
                 object_store_url=object_store_url,
                 progress=progress,
                 sleep=sleep,
@@ -57,7 +59,7 @@ def tier(
         print_report(console, report, clock.monotonic() - started)
         return not report.failures
 
-    with _spark_roller_class()(master) as roller:
+    with _spark_roller_class()(master, spark_settings=spark_settings) as roller:
         if once:
             return 0 if one_pass(roller) else 1
         while True:
@@ -126,7 +128,7 @@ def print_report(console: Console, report: RollReport, elapsed_s: float) -> None
     console.print(table)
 
 
-def _spark_roller_class() -> Callable[[str], AbstractContextManager[Roller]]:
+def _spark_roller_class() -> Callable[..., AbstractContextManager[Roller]]:
     """Raises InvalidSettings when PySpark is not installed; it is an extra of this package."""
     try:
         from tiering.spark_roller import SparkRoller

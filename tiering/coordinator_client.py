@@ -35,9 +35,9 @@ class CoordinatorClient:
     def __init__(self, bootstrap: str) -> None:
         self._addresses = parse_bootstrap(bootstrap)
 
-    def plan_segments(self, *, include_partial: bool, max_plans: int) -> PlannedSegments:
-        """Up to `max_plans` plans that are not committed yet, after planning what is due."""
-        (planned,) = self._call(PLAN_SEGMENTS, PlanSegments(include_partial, max_plans))
+    def plan_segments(self, asked: PlanSegments) -> PlannedSegments:
+        """Plans that are not committed yet, after planning what is due."""
+        (planned,) = self._call(PLAN_SEGMENTS, asked)
         if isinstance(planned, DisklessError):
             raise planned
         return planned

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from metadata.operations import RolledSegment, SegmentPlan
+from metadata.operations import WHATEVER_IS_DUE, PlanSegments, RolledSegment, SegmentPlan
 from tiering.coordinator_client import CoordinatorClient
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
@@ -114,12 +114,12 @@ def run_once(
     bootstrap: str,
     *,
     roller: Roller,
-    include_partial: bool = False,
+    asked: PlanSegments = WHATEVER_IS_DUE,
     object_store_url: str | None = None,
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RollReport:
-    """Roll and commit everything that is due, and with `include_partial` the rests as well.
+    """Roll and commit all that is due of what is `asked` for, however many plans that takes.
 
     `object_store_url` replaces the one the broker gives, for tasks that reach the bucket by another
     name. Blocks. Raises CommitFailed and CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts,
@@ -128,7 +128,7 @@ def run_once(
     run = _Run(bootstrap, roller, object_store_url, progress or Progress(), sleep)
     seen: set[TopicIdPartition] = set()
     for _ in range(ROUNDS_MAX):
-        plans = run.round(include_partial=include_partial)
+        plans = run.round(asked)
         if not plans:
             break
         # The coordinator gives some plans at a time, so the rests of all partitions may take
@@ -136,7 +136,7 @@ def run_once(
         # round had their turn before, and none of them has a backlog, what comes is new.
         partitions = {plan.partition for plan in plans}
         if partitions <= seen and len(plans) == len(partitions):
-            include_partial = False
+            asked = asked._replace(include_partial=False)
         seen |= partitions
     return run.report()
 
@@ -166,13 +166,11 @@ class _Run:
         self._wal_bytes = 0
         self._raw_batch_count = 0
 
-    def round(self, *, include_partial: bool) -> Sequence[SegmentPlan]:
+    def round(self, asked: PlanSegments) -> Sequence[SegmentPlan]:
         """One plan, one parallel roll, one commit; returns what was planned, rolled or not."""
         # Those that failed are planned still, and must not crowd out the others.
-        max_plans = PLANS_PER_ROUND + len(self._failed)
-        planned = self._repeated(
-            lambda: self._client.plan_segments(include_partial=include_partial, max_plans=max_plans)
-        )
+        asked = asked._replace(max_plans=PLANS_PER_ROUND + len(self._failed))
+        planned = self._repeated(lambda: self._client.plan_segments(asked))
         plans = [plan for plan in planned.plans if plan.object_key not in self._failed]
         if not plans:
             return ()

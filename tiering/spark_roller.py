@@ -33,7 +33,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import SparkContext, TaskContext
+from pyspark import SparkConf, SparkContext, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -57,8 +57,22 @@ _COLUMNS: Final = "number int, data binary"
 _RESULT_SCHEMA: Final = pa.schema([("number", pa.int32()), ("data", pa.binary())])
 
 # The JVM moves plans and results and is gone soon: the optimising compiler and a parallel collector
-# would take the cores from the Python workers, and twice the time to start.
-_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# would take the cores from the Python workers, and twice the time to start. No collector is named,
+# because a JVM that is told another one behind it (spark.driver.extraJavaOptions) does not start.
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:ParallelGCThreads=1"
+
+_DEFAULTS: Final = {
+    "spark.app.name": "diskless tier",
+    "spark.master": "local[*]",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.task.maxFailures": str(TASK_ATTEMPTS_MAX),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL_DEFAULTS: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
 
 _SHIPPED_PACKAGES: Final = ("wal", "metadata", "tiering")
 
@@ -81,12 +95,14 @@ appender.stderr.layout.pattern = spark: %p %c{{1}}: %m%n
 class SparkRoller:
     """A context manager that starts Spark with the first roll and stops it at the end.
 
-    `spark_settings` come last and win. Raises InvalidSettings when Java is missing or too old.
+    `master` and `spark_settings` win over what Spark is told by spark-submit or
+    spark-defaults.conf, which wins over the defaults of this class.
+    Raises InvalidSettings when Java is missing or too old.
     """
 
     def __init__(
         self,
-        master: str = "local[*]",
+        master: str | None = None,
         *,
         spark_settings: Mapping[str, str] | None = None,
         log_level: str = "FATAL",
@@ -151,33 +167,37 @@ class SparkRoller:
         directory = Path(self._cleanup.enter_context(_temporary_directory()))
         log4j = directory / "log4j2.properties"
         log4j.write_text(_LOG4J.format(level=self._log_level.lower()))
-        settings = {
-            "spark.app.name": "diskless tier",
-            "spark.master": _with_retries(self._master),
-            "spark.driver.extraJavaOptions": (
-                f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}"
-            ),
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-            "spark.task.maxFailures": str(TASK_ATTEMPTS_MAX),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-        }
-        if _is_local(self._master):
-            settings |= {
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.driver.host": "127.0.0.1",
-            }
-        builder = SparkSession.builder
-        for key, value in (settings | self._spark_settings).items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
+        asked = dict(self._spark_settings)
+        if self._master is not None:
+            asked["spark.master"] = self._master
+        # The JVM reads spark-defaults.conf, and behind spark-submit it runs already. So what it
+        # was told is known when it is there; only its own options have to come before.
+        java_options = f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}"
+        first = {"spark.driver.defaultJavaOptions": java_options} | asked
+        SparkContext._ensure_initialized(conf=_conf(first))
+        settings = _DEFAULTS | dict(SparkConf().getAll()) | asked
+        settings["spark.master"] = master = _with_retries(settings["spark.master"])
+        if _is_local(master):
+            settings = _LOCAL_DEFAULTS | settings
+        session = SparkSession.builder.config(conf=_conf(settings)).getOrCreate()
         self._cleanup.callback(session.stop)
-        if _is_local(self._master):
+        context = session.sparkContext
+        python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+        if python:
+            context.pythonExec = python
+        elif _is_local(master):
             # By default tasks run whatever `python3` is on the PATH, without our dependencies.
-            session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
-        else:
-            session.sparkContext.addPyFile(str(package_zip(directory)))
+            context.pythonExec = sys.executable
+        if not _is_local(master):
+            context.addPyFile(str(package_zip(directory)))
         return session
+
+
+def _conf(settings: Mapping[str, str]) -> SparkConf:
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    return conf
 
 
 def require_java() -> None:

@@ -229,7 +229,25 @@ def add_tier(commands: Commands) -> None:
         action="store_true",
         help="roll partial segments too, without waiting for segment.bytes or segment.ms",
     )
-    tier.add_argument("--master", default="local[*]", help="Spark master; default: %(default)s")
+    tier.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="roll this topic alone; a name, or a pattern such as 'flights.*'; may come again",
+    )
+    tier.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="roll all but these",
+    )
+    tier.add_argument(
+        "--master",
+        help="Spark master; default: what spark-submit or spark-defaults.conf say, else local[*]",
+    )
+    add_pairs(tier, "--conf", "one of Spark's settings")
     tier.add_argument(
         "--interval", type=float, default=60.0, metavar="SECONDS", help="between passes"
     )
@@ -239,13 +257,17 @@ def add_tier(commands: Commands) -> None:
 
 
 def _tier(options: argparse.Namespace) -> int:
+    from metadata.operations import PlanSegments
     from tiering.command import tier
 
     return tier(
         bootstrap=options.bootstrap,
         master=options.master,
+        spark_settings=key_values(options.conf),
         once=options.once,
-        include_partial=options.all,
+        asked=PlanSegments(
+            include_partial=options.all, topics=options.topic, excluded_topics=options.exclude
+        ),
         interval_s=options.interval,
         object_store_url=options.object_store,
     )

@@ -327,6 +327,12 @@ _TABLE: Final = (
         low=1,
     ),
     _bool(
+        "tiering.enable",
+        True,
+        "Whether `diskless tier` rolls the topic into Parquet segments. Not one of Kafka's keys. "
+        "Without segments each run of batches stays a row of the metadata until it is deleted.",
+    ),
+    _bool(
         "unclean.leader.election.enable",
         False,
         "Any broker can serve any partition; none is ever unclean." + _NO_EFFECT,

@@ -190,13 +190,9 @@ class CoordinatorClient(Protocol):
         return await self.call(between.HAND_OVER_FILES, asked, timeout_ms=timeout_ms)
 
     async def plan_segments(
-        self, *, include_partial: bool = False, timeout_ms: int = TIMEOUT_MS
+        self, asked: ops.PlanSegments = ops.WHATEVER_IS_DUE, *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.SegmentPlan]:
-        """Plans not yet committed, after planning what segment.bytes / segment.ms make due.
-
-        `include_partial` plans the rest of every partition too, however small.
-        """
-        asked = ops.PlanSegments(include_partial)
+        """Plans not yet committed, after planning what segment.bytes / segment.ms make due."""
         (planned,) = await self.call(between.PLAN_SEGMENTS_HERE, asked, timeout_ms=timeout_ms)
         return _or_raise(planned).plans
 

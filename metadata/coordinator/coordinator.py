@@ -263,14 +263,16 @@ class PartitionCoordinator:
 
     # -- segments and files -----------------------------------------------------------------------
 
-    async def plan_segments(self, *, include_partial: bool = False) -> Sequence[ops.SegmentPlan]:
+    async def plan_segments(
+        self, asked: ops.PlanSegments = ops.WHATEVER_IS_DUE
+    ) -> Sequence[ops.SegmentPlan]:
         """At most `plans_per_call_max` plans are outstanding at any time."""
         return await plan_segments(
             self.pipeline,
             self.replica,
             clock=self._clock,
             settings=self._settings,
-            include_partial=include_partial,
+            asked=asked,
         )
 
     async def commit_segments(

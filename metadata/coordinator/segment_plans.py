@@ -10,7 +10,7 @@ from metadata import operations as ops
 from metadata.coordinator.pipeline import Pipeline
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
-from metadata.rules.segments import candidates, decide_plans, survey
+from metadata.rules.segments import Candidate, candidates, decide_plans, survey
 from metadata.state.queries import segment_plan
 from wal.clock import Clock
 
@@ -21,19 +21,25 @@ async def plan_segments(
     *,
     clock: Clock,
     settings: CoordinatorSettings,
-    include_partial: bool,
+    asked: ops.PlanSegments,
 ) -> Sequence[ops.SegmentPlan]:
-    """At most `plans_per_call_max` plans are outstanding at any time."""
+    """At most `plans_per_call_max` plans are outstanding at any time.
+
+    Those of topics that are not asked for stay as they are. What was planned before its topic was
+    set to `tiering.enable=false` is still answered: plans follow each other without gap.
+    """
     limit = settings.plans_per_call_max
     room = limit - len(replica.image.plans)
-    found = candidates(replica.image, settings, replica.topic_configs) if room > 0 else ()
+    found: Sequence[Candidate] = ()
+    if room > 0:
+        found = candidates(replica.image, settings, replica.topic_configs, asked.wants)
     if found:
         proposals = await replica.state.read(
             partial(
                 survey,
                 partitions=found,
                 now_ms=clock.now_ms(),
-                include_partial=include_partial,
+                include_partial=asked.include_partial,
                 proposals_max=room,
             )
         )
@@ -45,7 +51,7 @@ async def plan_segments(
     for plan in sorted(replica.image.plans.values(), key=lambda plan: plan.object_key):
         partition_id = replica.partition_id(plan.partition)
         topic = replica.topic_by_id(plan.partition.topic_id)
-        if partition_id is not None and topic is not None:
+        if partition_id is not None and topic is not None and asked.wants(topic.name):
             outstanding.append((plan, partition_id, topic.name))
     plans = await replica.state.read(
         lambda connection: [

@@ -246,8 +246,7 @@ def _read_planned(reader: MessageReader) -> ops.PlannedSegments:
 async def _plan_segments(
     coordinator: Any, asked: ops.PlanSegments
 ) -> Sequence[ops.PlannedSegments]:
-    plans = await coordinator.plan_segments(include_partial=asked.include_partial)
-    return [ops.PlannedSegments(plans)]
+    return [ops.PlannedSegments(await coordinator.plan_segments(asked))]
 
 
 def _all_planned(

@@ -33,6 +33,7 @@ from wal.errors import DisklessError, Rejected, UnknownPartition
 
 SEGMENT_BYTES_CONFIG: Final = "segment.bytes"
 SEGMENT_MS_CONFIG: Final = "segment.ms"
+TIERING_ENABLE_CONFIG: Final = "tiering.enable"
 
 SEGMENT_ROWS_MAX: Final = 5_000
 """Rows of one segment: its commit deletes them in one transaction, which holds up other commits."""
@@ -61,10 +62,12 @@ def candidates(
     image: CommittedImage,
     settings: CoordinatorSettings,
     configs_of: Callable[[UUID], Mapping[str, str] | None],
+    wanted: Callable[[str], bool] = lambda topic_name: True,
 ) -> Sequence[Candidate]:
     """Partitions with unplanned batches, from the committed image.
 
-    A topic that `configs_of` does not know (the catalogue has not heard of it) is left out.
+    Left out are topics that are not tiered, those that `configs_of` does not know (the catalogue
+    has not heard of them), and those that are not `wanted`, by their name.
     """
     found = []
     limits: dict[UUID, tuple[int, int] | None] = {}
@@ -77,6 +80,8 @@ def candidates(
             limits[topic_id] = (
                 None
                 if configs is None
+                or not is_tiered(configs)
+                or not wanted(image.topics[topic_id].description.name)
                 else (
                     _config(configs, SEGMENT_BYTES_CONFIG, settings.segment_bytes),
                     _config(configs, SEGMENT_MS_CONFIG, settings.segment_ms),
@@ -86,6 +91,11 @@ def candidates(
         if limit is not None:
             found.append(Candidate(partition, state, *limit))
     return found
+
+
+def is_tiered(configs: Mapping[str, str]) -> bool:
+    """Whether batches of a topic that set `configs` are planned into segments."""
+    return configs.get(TIERING_ENABLE_CONFIG) != "false"
 
 
 def _config(configs: Mapping[str, str], name: str, default: int) -> int:

@@ -295,7 +295,7 @@ class Life:
         return [bounds, [[repr(answer.error), *map(repr, answer.extents)] for answer in found]]
 
     async def roll(self) -> Answer:
-        plans = await self.client.plan_segments(include_partial=True)
+        plans = await self.client.plan_segments(ops.PlanSegments(include_partial=True))
         segments = [rolled(plan) for plan in plans]
         for segment in segments:
             await self.put(segment.object_key, segment.object_bytes)

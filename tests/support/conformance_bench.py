@@ -579,7 +579,7 @@ class ConformanceBench:
 
     async def plan(self, partition: TopicIdPartition) -> list[ops.SegmentPlan]:
         """Plans for everything in `partition` that is not in a segment yet."""
-        plans = await self.client.plan_segments(include_partial=True)
+        plans = await self.client.plan_segments(ops.PlanSegments(include_partial=True))
         return [plan for plan in plans if plan.partition == partition]
 
     def rolled(self, plan: ops.SegmentPlan) -> ops.RolledSegment:

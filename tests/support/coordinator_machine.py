@@ -362,7 +362,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(include_partial=st.booleans(), keep=st.integers(0, 4), damage=st.booleans())
     def roll(self, include_partial: bool, keep: int, damage: bool) -> None:
         coordinator = self.world.coordinator
-        plans = self.run(coordinator.plan_segments(include_partial=include_partial))
+        asked = ops.PlanSegments(include_partial=include_partial)
+        plans = self.run(coordinator.plan_segments(asked))
         self.model.plan(plans, is_everything=include_partial)
         segments = [rolled(plan) for plan in plans[keep:]]
         if damage and segments:

@@ -224,8 +224,8 @@ def _encode_value(field: Field, value: Any, strange: bytes) -> bytes:
         elements = [encode(field.children, element, strange=strange) for element in value]
         return _varint(len(elements) + 1) + b"".join(elements)
     if field.type.startswith("[]"):
-        element_format = _FORMATS[field.type.removeprefix("[]")]
-        return _varint(len(value) + 1) + b"".join(struct.pack(element_format, x) for x in value)
+        scalar = field._replace(type=field.type.removeprefix("[]"))
+        return _varint(len(value) + 1) + b"".join(_encode_value(scalar, x, strange) for x in value)
     if field.type == "uuid":
         return bytes(value.bytes)
     if field.type == "string":

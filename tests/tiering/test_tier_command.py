@@ -51,7 +51,9 @@ class ManagedRoller(PlainRoller):
 @pytest.fixture
 def roller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedRoller:
     roller = ManagedRoller(file_store(tmp_path))
-    monkeypatch.setattr(command, "_spark_roller_class", lambda: lambda master: roller)
+    monkeypatch.setattr(
+        command, "_spark_roller_class", lambda: lambda master, spark_settings: roller
+    )
     return roller
 
 

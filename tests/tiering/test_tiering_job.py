@@ -21,7 +21,7 @@ from tiering_samples import (
     put_wal_object,
 )
 
-from metadata.operations import SegmentPlan
+from metadata.operations import PlanSegments, SegmentPlan
 from tiering.coordinator_client import parse_bootstrap
 from tiering.job import ATTEMPTS_MAX, RollResult, run_once
 from wal import failpoint
@@ -30,6 +30,7 @@ from wal.errors import CommitFailed, InvalidSettings, NotCoordinator, Rejected, 
 from wal.stores.file_store import BlockingFileStore
 from wal.stores.object_store import BytesBody
 
+EVERYTHING = PlanSegments(include_partial=True)
 BATCH = SampleBatch([SampleRecord()] * 10)
 
 
@@ -65,7 +66,7 @@ def test_partial_segments_are_asked_for_once(store: BlockingFileStore) -> None:
     coordinator = FakeCoordinator(plans[:1], partial=plans[1:])
     with FakeBroker(coordinator, "file:///place") as broker:
         assert len(run_once(broker.bootstrap, roller=PlainRoller(store)).segments) == 1
-        report = run_once(broker.bootstrap, roller=PlainRoller(store), include_partial=True)
+        report = run_once(broker.bootstrap, roller=PlainRoller(store), asked=EVERYTHING)
         assert len(report.segments) == 2
         # Plan, commit, plan that finds nothing more; twice.
         assert coordinator.asked == [PLAN, COMMIT, PLAN] * 2
@@ -84,7 +85,7 @@ def test_the_rests_of_more_partitions_than_are_planned_at_a_time_are_all_rolled(
     rests.insert(4, partition_plan(store, 3, base=10))
     coordinator = FakeCoordinator([], partial=rests, outstanding_max=3)
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=PlainRoller(store), include_partial=True)
+        report = run_once(broker.bootstrap, roller=PlainRoller(store), asked=EVERYTHING)
     assert len(report.segments) == 8
 
 
@@ -96,7 +97,7 @@ def test_producers_that_go_on_do_not_keep_the_job_going(store: BlockingFileStore
     )
     coordinator = FakeCoordinator([], partial=endless, outstanding_max=2)
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=PlainRoller(store), include_partial=True)
+        report = run_once(broker.bootstrap, roller=PlainRoller(store), asked=EVERYTHING)
     assert len(report.segments) == 4
 
 

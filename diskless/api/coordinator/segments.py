@@ -59,9 +59,7 @@ def planning(
     async def call(asked: PlanSegments, timeout_ms: int) -> Sequence[PlannedSegments]:
         if asked.max_plans < 1:
             raise InvalidRequest(f"at most {asked.max_plans} plans were asked for")
-        plans = await client.plan_segments(
-            include_partial=asked.include_partial, timeout_ms=timeout_ms
-        )
+        plans = await client.plan_segments(asked, timeout_ms=timeout_ms)
         return [PlannedSegments(_within_limit(plans[: asked.max_plans]), object_store_url)]
 
     return call

@@ -355,10 +355,12 @@ KAFKA_TOPIC_CONFIGS = """
 """
 
 
-async def test_every_topic_config_of_kafka_is_shown():
+async def test_every_topic_config_of_kafka_and_our_own_is_shown():
     async with connected() as (broker, client):
         broker.topics.add("t")
-        assert sorted(await described(client, "t")) == KAFKA_TOPIC_CONFIGS.split()
+        assert sorted(await described(client, "t")) == sorted(
+            [*KAFKA_TOPIC_CONFIGS.split(), "tiering.enable"]
+        )
 
 
 # --- resources with configs -----------------------------------------------------------------------

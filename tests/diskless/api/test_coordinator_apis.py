@@ -215,7 +215,7 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         ("create_partitions_at", (3, [share]), {}, [None]),
         ("delete_topics_at", (3, [A]), {}, [None]),
         ("register_broker", (broker,), {}, [None]),
-        ("plan_segments", (), {"include_partial": True}, [ops.PlannedSegments((plan,))]),
+        ("plan_segments", (ops.PlanSegments(True),), {}, [ops.PlannedSegments((plan,))]),
         ("commit_segments", ([rolled],), {}, [ops.SegmentCommit(True)]),
         (
             "alter_topic_configs",

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from metadata.operations import CommitFile
+from metadata.operations import CommitFile, PlanSegments
 from metadata.replica.replica import Replica
 from metadata.replica.verify import check_state
 from tests.support.conformance_bench import ConformanceBench, Rows, rows_of
@@ -45,7 +45,7 @@ async def _history(bench: ConformanceBench, seed: int) -> None:
     await bench.client.commit_file(bench.file())
     await bench.client.allocate_producer_ids()
     await bench.tier(first)
-    await bench.client.plan_segments(include_partial=True)
+    await bench.client.plan_segments(PlanSegments(include_partial=True))
     await bench.delete_records(third, 3)
     await bench.retain()
     await bench.client.delete_topics([doomed.topic_id])

@@ -18,6 +18,8 @@ from tests.support.coordinator_bench import (
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import Rejected, UnknownPartition
 
+EVERYTHING = ops.PlanSegments(include_partial=True)
+
 
 @pytest.fixture
 async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
@@ -73,7 +75,10 @@ async def test_little_data_is_planned_when_it_is_old_or_asked_for(bench: Coordin
     await fill(bench, partition, 1)
     assert spans(await bench.coordinator.plan_segments()) == [(0, 19)]
     await fill(bench, partition, 1)
-    assert spans(await bench.coordinator.plan_segments(include_partial=True)) == [(0, 19), (20, 29)]
+    assert spans(await bench.coordinator.plan_segments(EVERYTHING)) == [
+        (0, 19),
+        (20, 29),
+    ]
 
 
 async def test_topic_configs_override_the_limits(bench: CoordinatorBench) -> None:
@@ -86,13 +91,44 @@ async def test_topic_configs_override_the_limits(bench: CoordinatorBench) -> Non
     assert len(await bench.coordinator.plan_segments()) == 3
 
 
+async def test_a_topic_that_is_not_tiered_is_not_planned(bench: CoordinatorBench) -> None:
+    topic = await bench.topic(tiering_enable="false", segment_bytes="400")
+    partition = TopicIdPartition(topic.topic_id, 0)
+    await fill(bench, partition, 2)
+    assert await bench.coordinator.plan_segments(EVERYTHING) == []
+    tiered, not_tiered = {"segment.bytes": "400"}, topic.configs
+    for before, after in ((not_tiered, tiered), (tiered, not_tiered)):
+        change = ops.AlterTopicConfigs(topic_id=topic.topic_id, before=before, configs=after)
+        await bench.coordinator.alter_topic_configs([change])
+        # What was planned while it was tiered is rolled: plans follow each other without gap.
+        assert spans(await bench.coordinator.plan_segments(EVERYTHING)) == [(0, 9), (10, 19)]
+        await fill(bench, partition, 2)
+    assert len(await bench.coordinator.plan_segments(EVERYTHING)) == 2
+
+
+async def test_topics_are_chosen_and_left_out_by_name_and_pattern(bench: CoordinatorBench) -> None:
+    for name in ("flights", "flights.eu", "weather"):
+        await fill(bench, await bench.partition(name), 3)
+
+    async def topics(wanted: Sequence[str] = (), excluded: Sequence[str] = ()) -> list[str]:
+        asked = ops.PlanSegments(topics=wanted, excluded_topics=excluded)
+        plans = await bench.coordinator.plan_segments(asked)
+        return sorted(plan.topic_name for plan in plans)
+
+    assert await topics(["weather", "gates"]) == ["weather"]
+    assert len(bench.coordinator.replica.image.plans) == 1, "others are not planned either"
+    assert await topics(["fl*"], ["*.eu"]) == ["flights"]
+    assert await topics(excluded=["flights"]) == ["flights.eu", "weather"]
+    assert await topics() == ["flights", "flights.eu", "weather"]
+
+
 async def test_a_plan_is_the_same_until_it_is_committed_also_after_a_rebuild(
     tmp_path: Path, log: MemoryMetadataLog
 ) -> None:
     async with running_coordinator(tmp_path, log) as bench:
         partition = await bench.partition()
         await fill(bench, partition, 3)
-        plans = await bench.coordinator.plan_segments(include_partial=True)
+        plans = await bench.coordinator.plan_segments(EVERYTHING)
         await fill(bench, partition, 3)
         assert await bench.coordinator.plan_segments() == plans
     for _ in range(2):
@@ -156,7 +192,7 @@ async def test_committing_a_segment_again_changes_nothing(
     async with running_coordinator(tmp_path, log) as bench:
         partition = await bench.partition()
         await fill(bench, partition, 2)
-        (plan,) = await bench.coordinator.plan_segments(include_partial=True)
+        (plan,) = await bench.coordinator.plan_segments(EVERYTHING)
         segment = rolled(plan)
         answers = await bench.coordinator.commit_segments([segment, segment])
         assert [answer.is_duplicate for answer in answers] == [False, True]
@@ -186,7 +222,7 @@ async def test_a_segment_that_is_not_as_planned_is_rejected_alone(
     first, second = await bench.partition("a"), await bench.partition("b")
     await fill(bench, first, 2)
     await fill(bench, second, 2)
-    plans = await bench.coordinator.plan_segments(include_partial=True)
+    plans = await bench.coordinator.plan_segments(EVERYTHING)
     broken = replace(rolled(plans[0]), **change)  # type: ignore[arg-type]
     answers = await bench.coordinator.commit_segments([broken, rolled(plans[1])])
     assert isinstance(answers[0].error, Rejected)
@@ -232,7 +268,7 @@ async def test_a_segment_wholly_below_the_log_start_is_committed_and_deletable(
     assert plan.object_key in await deletable(bench)
     found = await bench.find(partition, 45)
     assert [extent.base_offset for extent in found.extents] == [40]
-    assert spans(await bench.coordinator.plan_segments(include_partial=True)) == [(40, 49)]
+    assert spans(await bench.coordinator.plan_segments(EVERYTHING)) == [(40, 49)]
 
 
 async def test_segments_below_the_log_start_go(bench: CoordinatorBench) -> None:

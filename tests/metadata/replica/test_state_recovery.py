@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metadata.log.log import MetadataRecordBatch
-from metadata.operations import AlterClientQuotas, FindBatches, ListOffsets
+from metadata.operations import AlterClientQuotas, FindBatches, ListOffsets, PlanSegments
 from metadata.replica.verify import verify_metadata
 from metadata.state.schema import (
     ASSIGNMENTS,
@@ -41,11 +41,11 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
         await bench.commit(
             batch(partition, 10, producer=4, sequence=10 * number), batch(partition, 5)
         )
-    plans = await bench.coordinator.plan_segments(include_partial=True)
+    plans = await bench.coordinator.plan_segments(PlanSegments(include_partial=True))
     await bench.coordinator.commit_segments([rolled(plans[0])])
     for number in range(6, 9):
         await bench.commit(batch(partition, 10, producer=4, sequence=10 * number))
-    await bench.coordinator.plan_segments(include_partial=True)
+    await bench.coordinator.plan_segments(PlanSegments(include_partial=True))
     await bench.commit(batch(partition, 1, producer=4, sequence=90))
     await bench.coordinator.allocate_producer_ids()
     quotas = AlterClientQuotas(entity=(("user", "ann"),), changes={"producer_byte_rate": 5.5})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.operations import CommitFile, DescribedFile, HandedFile, Tombstone
+from metadata.operations import CommitFile, DescribedFile, HandedFile, PlanSegments, Tombstone
 from metadata.rules.files import permuted_owners
 from metadata.state.speculative import FileStanding
 from metadata.workers.file_workers import FileWorkers
@@ -117,7 +117,7 @@ async def test_a_segment_is_forgotten_at_once(alone: Cluster, store: DeletingSto
     bench = alone.benches[0]
     partition = await bench.partition()
     await bench.commit(batch(partition, 5))
-    (plan,) = await bench.coordinator.plan_segments(include_partial=True)
+    (plan,) = await bench.coordinator.plan_segments(PlanSegments(include_partial=True))
     await bench.coordinator.commit_segments([rolled(plan)])
     await bench.coordinator.delete_topics([partition.topic_id])
     alone.clock.advance(GRACE_S)
