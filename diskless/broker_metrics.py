@@ -381,6 +381,20 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             lambda it: {"retention": it.retention.rows_deleted},
         ),
         workers(
+            "diskless_tier_lag_bytes",
+            "gauge",
+            "topic",
+            "Committed bytes that are in no segment yet",
+            lambda it: it.tier_lag.bytes_by_topic(),
+        ),
+        workers(
+            "diskless_tier_lag_seconds",
+            "gauge",
+            "topic",
+            "Since the oldest of these bytes were committed",
+            lambda it: it.tier_lag.seconds_by_topic(),
+        ),
+        workers(
             "diskless_orphan_scan_objects",
             "counter",
             "result",

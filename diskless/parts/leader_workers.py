@@ -20,6 +20,7 @@ from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper
+from metadata.workers.tier_lag import TierLag
 
 
 class LeaderWorkers(NamedTuple):
@@ -28,6 +29,7 @@ class LeaderWorkers(NamedTuple):
     files: FileWorkers
     retention: RetentionWorker
     snapshots: SnapshotKeeper
+    tier_lag: TierLag
     orphans: OrphanScan | None
     """Only with the catalogue."""
 
@@ -108,8 +110,9 @@ def leader_workers(
             clock=clock,
         )
         others.append(sweep)
-    counting = LeaderWorkers(file_workers, retention, snapshot_keeper, orphans)
-    return counting, [file_workers, retention, snapshot_keeper, *others]
+    tier_lag = TierLag(coordinator.replica, clock=clock)
+    counting = LeaderWorkers(file_workers, retention, snapshot_keeper, tier_lag, orphans)
+    return counting, [file_workers, retention, snapshot_keeper, tier_lag, *others]
 
 
 async def _coordinator_ids(catalogue: PartitionCoordinator, count: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The workers of a leader: they delete, sweep, expire, and take snapshots.
+"""The workers of a leader: they delete, sweep, expire, take snapshots, and look.
 
 - `file_workers`, `file_agreement`: WAL objects without live batches; agreeing that nobody knows a
   file
@@ -10,5 +10,6 @@
   catalogue
 - `producer_expiry`: silent producers; `broker_sessions`: which brokers are alive
 - `periodic`: how most of them run: a pause, a pass, and again
+- `tier_lag`: how far segments are behind, for the metrics
 - `snapshot_keeper`: when to take snapshots, which to keep, how far to prune
 """
