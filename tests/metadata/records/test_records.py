@@ -133,6 +133,10 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         ),
         "01 f307 00 00000002 0268 00002384 0272" + LIFE_HEX + "00",
     ),
+    (  # an empty string is not none
+        control.BrokerRegisteredRecord(broker_id=2, host="", port=0, rack="", incarnation=LIFE),
+        "01 f307 00 00000002 01 00000000 01" + LIFE_HEX + "00",
+    ),
     (control.BrokerUnregisteredRecord(broker_id=2), "01 f407 00 00000002 00"),
     (control.RowsSweptRecord(limit=500), "01 f507 00 000001f4 00"),
     (
