@@ -24,9 +24,8 @@ from diskless.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from diskless.groups.group_machine import GroupMachine
 from diskless.groups.group_migration import downgraded, upgraded
-from diskless.groups.live_groups import Dormant, LiveGroup, LiveGroups
+from diskless.groups.live_groups import Dormant, GroupMachine, LiveGroup, LiveGroups
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.requests import ConsumerHeartbeat
 from diskless.groups.settings import GroupSettings

@@ -1,13 +1,14 @@
-"""The interface that classic and KIP-848 groups share towards those who drive them.
+"""What classic and KIP-848 groups share: what they want done, and when a member is not who it says.
 
-A group is a state machine without clock, I/O or waiting. Each event is a call with the monotonic
-time; what is to be done is then in `effects`: answers to requests, which are known by a *ticket*,
-states to be made durable, whose outcome is reported back through `stored`, and assignments to be
-worked out, whose result comes back through `assigned`.
+Both have the same methods, and LiveGroups drives them without a look at their kind. A group is a
+state machine without clock, I/O or waiting. Each event is a call with the monotonic time; what is
+to be done is then in `effects`: answers to requests, which are known by a *ticket*, states to be
+made durable, whose outcome is reported back through `stored`, and assignments to be worked out,
+whose result comes back through `assigned`.
 """
 
 from collections.abc import Container, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic_state import StoredClassicGroup
@@ -16,13 +17,9 @@ from diskless.groups.errors import FencedInstanceId, UnknownMember
 from diskless.groups.requests import (
     ConsumerHeartbeatAnswer,
     JoinedGroup,
-    JoinGroup,
     SyncedGroup,
-    SyncGroup,
 )
 from diskless.loop.long_work import Steps
-from diskless.ports import ClientInfo
-from metadata.records.groups import GroupKind
 from wal.errors import DisklessError
 
 Ticket = object
@@ -67,120 +64,6 @@ class Removed(NamedTuple):
 
 
 Effect = Reply | Store | Assign | Removed
-
-
-class GroupMachine(Protocol):
-    """One group and everybody in it, of either kind."""
-
-    @property
-    def effects(self) -> list[Effect]:
-        """The work to do, in order; the driver takes it out after every event."""
-        ...
-
-    @property
-    def group_id(self) -> str: ...
-
-    @property
-    def protocol_type(self) -> str: ...
-
-    @property
-    def wakes_at(self) -> float:
-        """When to call `tick` at latest; may be early."""
-        ...
-
-    @property
-    def kind(self) -> GroupKind: ...
-
-    @property
-    def generation_id(self) -> int:
-        """It only grows; the group epoch of a KIP-848 group."""
-        ...
-
-    @property
-    def state_name(self) -> str:
-        """The state's name as Kafka's tools show it."""
-        ...
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody is in it."""
-        ...
-
-    @property
-    def is_unused(self) -> bool:
-        """Nobody is in it and nobody is about to come."""
-        ...
-
-    @property
-    def is_closed(self) -> bool: ...
-
-    def join(
-        self, ticket: Ticket, request: JoinGroup, client: ClientInfo, now: float, *, new_id: str
-    ) -> None:
-        """JoinGroup; `new_id` is the member id for a client that has none."""
-        ...
-
-    def sync(self, ticket: Ticket, request: SyncGroup, now: float) -> None:
-        """SyncGroup."""
-        ...
-
-    def heartbeat(
-        self, generation_id: int, member_id: str, instance_id: str | None, now: float
-    ) -> DisklessError | None:
-        """Heartbeat, of a member that speaks the classic protocol."""
-        ...
-
-    def leave(self, member_id: str, instance_id: str | None, now: float) -> DisklessError | None:
-        """LeaveGroup, for one member; a static one may be named by its instance id alone."""
-        ...
-
-    def confirm(self, ticket: Ticket) -> None:
-        """Answer when no answer given until now can be forgotten."""
-        ...
-
-    def check_commit(
-        self,
-        generation_id: int,
-        member_id: str,
-        instance_id: str | None,
-        now: float,
-        *,
-        knows_member_epochs: bool = True,
-    ) -> DisklessError | None:
-        """Whether this member, or nobody in particular, may commit offsets now."""
-        ...
-
-    def check_fetch(self, member_id: str, member_epoch: int) -> DisklessError | None:
-        """Whether a member that says who it is may ask for offsets now."""
-        ...
-
-    def may_delete_offsets(self) -> bool:
-        """Whether it is known what the members read."""
-        ...
-
-    def reads(self, topic: str) -> bool:
-        """Whether members may be reading the topic; in doubt they are."""
-        ...
-
-    def keeps_offsets(self, topic: str) -> bool:
-        """Whether old offsets of the topic must not be forgotten now."""
-        ...
-
-    def tick(self, now: float) -> None:
-        """Do what is due by now, and find out when the next thing is."""
-        ...
-
-    def stored(self, serial: int, error: DisklessError | None, now: float) -> None:
-        """The store under `serial` has ended: the state is durable, or not known to be."""
-        ...
-
-    def assigned(self, serial: int, targets: Targets, now: float) -> None:
-        """Takes in the result of an `Assign`."""
-        ...
-
-    def close(self, error: DisklessError) -> None:
-        """The group ends here: answer everybody who waits."""
-        ...
 
 
 def misidentified(

@@ -24,10 +24,12 @@ from weakref import WeakValueDictionary
 import structlog
 
 from diskless.groups.assignors.assignment import Targets
+from diskless.groups.classic.classic_group import ClassicGroup
 from diskless.groups.classic_state import StoredClassicGroup, encode_classic_group
+from diskless.groups.consumer.consumer_group import ConsumerGroup
 from diskless.groups.consumer_state import encode_in_steps
 from diskless.groups.errors import GroupCoordinatorUnavailable, NotGroupCoordinator
-from diskless.groups.group_machine import Assign, GroupMachine, Removed, Reply, Store
+from diskless.groups.group_machine import Assign, Removed, Reply, Store
 from diskless.groups.group_store import GroupStore
 from diskless.logs import Pace
 from diskless.loop.long_work import LongWork, Unfinished
@@ -38,6 +40,8 @@ from wal.errors import DisklessError, NotCoordinator, OutcomeUnknown, Retriable
 
 _ALARM_MIN_S: Final = 0.001
 """The event loop's timers are no finer, so an alarm may come that much too early."""
+
+GroupMachine = ClassicGroup | ConsumerGroup
 
 log = structlog.get_logger(__name__)
 

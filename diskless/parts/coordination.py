@@ -32,7 +32,6 @@ from diskless.parts.leader_workers import LeaderWorkers, leader_workers
 from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
-from metadata.clients.coordinator_client import RemoteClient
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
 from metadata.clients.wire_client import WireClient
@@ -93,7 +92,7 @@ async def open_coordination(
         workers_at_work[index] = counting
         return [*all_workers, groups.led(index, CoordinatorGroupStore(coordinator))]
 
-    def connect(host: str, port: int) -> RemoteClient:
+    def connect(host: str, port: int) -> WireClient:
         client_id = f"diskless-broker-{base.node_id}"
         return WireClient(host, port, clock=clock, rng=rng, client_id=client_id)
 

@@ -28,7 +28,7 @@ Source: KIP-1164, "Diskless coordinator API".
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from metadata import operations as ops
@@ -236,14 +236,6 @@ class Coordinator(CoordinatorClient, Protocol):
         NotCoordinator (nobody leads any of the coordinators).
         """
         ...
-
-
-class RemoteClient(CoordinatorClient, Protocol):
-    """A `CoordinatorClient` over a connection."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *_: object) -> None: ...
 
 
 def _or_raise(answer: Answer | DisklessError) -> Answer:

@@ -36,13 +36,13 @@ from metadata.clients.coordinator_client import (
     Answer,
     Coordinator,
     CoordinatorClient,
-    RemoteClient,
     Request,
 )
 from metadata.clients.effects import EFFECTS
 from metadata.clients.file_shares import divided, put_together
 from metadata.clients.local_client import LocalClient
 from metadata.clients.shares import in_parallel, in_shares, partitions_of, taken
+from metadata.clients.wire_client import WireClient
 from metadata.messages.codec import Address, Operation, error_of
 from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT, CommitFileMessage
 from metadata.messages.find_batches import FIND_BATCHES, FindBatchesMessage
@@ -86,7 +86,7 @@ class RoutedClient(Coordinator):
         self,
         local: LocalClient,
         *,
-        connect: Callable[[str, int], RemoteClient],
+        connect: Callable[[str, int], WireClient],
         clock: Clock,
         rng: random.Random,
         sleep: Sleep = asyncio.sleep,
@@ -97,7 +97,7 @@ class RoutedClient(Coordinator):
         self._rng = rng
         self._sleep = sleep
         self._stack = AsyncExitStack()
-        self._remote: dict[Endpoint, RemoteClient] = {}
+        self._remote: dict[Endpoint, WireClient] = {}
         self._producer_ids = range(0)
         self._producer_id_lock = asyncio.Lock()
         self._own: Final[Mapping[int, Callable[[Any, int], Awaitable[Sequence[Any]]]]] = {

@@ -47,7 +47,7 @@ from wal.errors import DisklessError
 
 
 class ClassicGroup:
-    """One group and everybody in it; a `GroupMachine`."""
+    """One group and everybody in it."""
 
     kind = GroupKind.CLASSIC
 
@@ -103,6 +103,7 @@ class ClassicGroup:
 
     @property
     def wakes_at(self) -> float:
+        """When to call `tick` at latest; may be early."""
         return self._phases.wakes_at
 
     @property
@@ -115,6 +116,7 @@ class ClassicGroup:
 
     @property
     def generation_id(self) -> int:
+        """It only grows."""
         return self._phases.generation_id
 
     @property
@@ -162,12 +164,15 @@ class ClassicGroup:
         ]
 
     def reads(self, topic: str) -> bool:
+        """Whether members may be reading the topic; in doubt they are."""
         return self._roster.reads(topic)
 
     def keeps_offsets(self, topic: str) -> bool:
+        """Whether old offsets of the topic must not be forgotten now."""
         return self.state is not GroupState.STABLE or self.reads(topic)
 
     def may_delete_offsets(self) -> bool:
+        """Whether it is known what the members read."""
         return self.is_empty or self.protocol_type == CONSUMER_PROTOCOL
 
     def snapshot(self) -> StoredClassicGroup:
@@ -179,6 +184,7 @@ class ClassicGroup:
     def join(
         self, ticket: Ticket, request: JoinGroup, client: ClientInfo, now: float, *, new_id: str
     ) -> None:
+        """JoinGroup; `new_id` is the member id for a client that has none."""
         phases, member_id = self._phases, request.member_id
         refusal = self._refusal(request)
         if refusal is not None:

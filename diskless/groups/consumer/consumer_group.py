@@ -89,7 +89,7 @@ class ConsumerGroupState(Enum):
 
 
 class ConsumerGroup:
-    """One group and everybody in it; a `GroupMachine`."""
+    """One group and everybody in it."""
 
     kind = GroupKind.CONSUMER
     protocol_type = CONSUMER_PROTOCOL
@@ -147,10 +147,12 @@ class ConsumerGroup:
 
     @property
     def wakes_at(self) -> float:
+        """When to call `tick` at latest; may be early."""
         return self._core.wakes_at
 
     @property
     def generation_id(self) -> int:
+        """The group epoch; it only grows."""
         return self._roster.group_epoch
 
     @property
@@ -203,13 +205,16 @@ class ConsumerGroup:
         return self._roster.snapshot()
 
     def reads(self, topic: str) -> bool:
+        """Whether members may be reading the topic; in doubt they are."""
         includes = self._core.subscribed.includes
         return any(includes(member, topic) for member in self._roster.members())
 
     def keeps_offsets(self, topic: str) -> bool:
+        """Whether old offsets of the topic must not be forgotten now."""
         return self.is_empty or self.reads(topic)
 
     def may_delete_offsets(self) -> bool:
+        """Whether it is known what the members read."""
         return True
 
     def patterns_to_match(self) -> AbstractSet[str]:

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from metadata import operations as ops
-from metadata.clients.coordinator_client import RemoteClient
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import ROUTING_TIMEOUT_S, RoutedClient
+from metadata.clients.wire_client import WireClient
 from metadata.messages.brokers import PLAN_SEGMENTS_HERE
 from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILES_AT
@@ -138,7 +138,7 @@ class Cluster:
         self.followed = Followed(leaders)
         self.client = RoutedClient(
             cast(LocalClient, self.followed),
-            connect=lambda host, _: cast(RemoteClient, self.brokers[host]),
+            connect=lambda host, _: cast(WireClient, self.brokers[host]),
             clock=self.clock,
             rng=random.Random(3),
             sleep=self._sleep,
