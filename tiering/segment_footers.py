@@ -56,7 +56,6 @@ async def read_segment_facts(
         max_timestamp_ms=footer.max_timestamp_ms,
         stored_ms=stat.last_modified_ms,
         sources=[RolledRange(*source) for source in sources if source.object_key in existing],
-        first_source=min(ulids, default=None),
         last_source=max(ulids, default=None),
         producer_id_max=await asyncio.to_thread(_greatest_producer_id, footer),
     )

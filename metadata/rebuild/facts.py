@@ -76,10 +76,8 @@ class SegmentFacts:
     stored_ms: int
     sources: Sequence[RolledRange]
     """Of the WAL objects that still exist."""
-    first_source: str | None = None
-    """The least ULID of an object that it was rolled from, whether that still exists or not."""
     last_source: str | None = None
-    """The greatest one."""
+    """The greatest ULID of an object that it was rolled from, whether that still exists or not."""
     producer_id_max: int = -1
     batches: Sequence[RolledBatch] = ()
     """Those of idempotent producers that were read, in offset order."""

@@ -114,7 +114,7 @@ class FixedLog:
                 inside = self._rolled_into.get(source.object_key)
                 if inside:
                     start = starts[inside[0]]
-                    bound = Bound(source.ulid, ends[inside[-1]], max(start, run.floor), start)
+                    bound = Bound(source.ulid, ends[inside[-1]], max(start, run.floor))
                 else:
                     # What its broker committed later lies behind its floor, too.
                     bound = Bound(source.ulid, math.inf, run.floor)

@@ -67,25 +67,22 @@ class Bound(NamedTuple):
     """What the broker committed before ends at or below this."""
     later_start: int
     """What it committed later starts at or above this."""
-    own_start: int = 0
-    """What else it committed with it starts at or above this."""
 
 
 class Bounds:
     """All bounds by one broker, to be asked for any ULID."""
 
     def __init__(self, bounds: Iterable[Bound] = ()) -> None:
-        self._bounds = sorted(bounds)
-        self._ulids = [bound.ulid for bound in self._bounds]
-        self._starts = list(accumulate((bound.later_start for bound in self._bounds), max))
-        ends = accumulate((bound.earlier_end for bound in reversed(self._bounds)), min)
+        by_ulid = sorted(bounds)
+        self._ulids = [bound.ulid for bound in by_ulid]
+        self._starts = list(accumulate((bound.later_start for bound in by_ulid), max))
+        ends = accumulate((bound.earlier_end for bound in reversed(by_ulid)), min)
         self._ends = list(ends)[::-1]
 
     def around(self, ulid: str) -> tuple[int, float]:
         """At or above which offset, and below which one, the object with this ULID lies."""
         first, last = bisect_left(self._ulids, ulid), bisect_right(self._ulids, ulid)
         start = self._starts[first - 1] if first else 0
-        start = max(start, *(bound.own_start for bound in self._bounds[first:last]), 0)
         return start, self._ends[last] if last < len(self._ends) else math.inf
 
 

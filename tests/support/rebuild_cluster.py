@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -26,13 +26,12 @@ from metadata.rebuild.facts import BucketFacts, SegmentFacts
 from metadata.rebuild.plan import RebuildPlan
 from metadata.rebuild.rebuild import read_kept_notes, read_wal_objects
 from metadata.rules.files import permuted_owners
-from metadata.state.producer_state import ProducerBatch, ProducerWindow, check_sequence, with_batch
 from metadata.workers.file_workers import FileWorkers
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.notes_sweep import NotesSweep
 from metadata.workers.orphan_scan import OrphanScan
 from tests.support.file_ledger import FileWorld
-from tests.support.rebuild_history import Placed, RebuiltLog, replayed, rolled
+from tests.support.rebuild_history import PartitionTruth, RebuiltLog, replayed, rolled, with_sources
 from wal.chunks import object_notes
 from wal.chunks.chunk import ChunkIdentity
 from wal.chunks.chunk_batches import ChunkEntry
@@ -46,7 +45,6 @@ from wal.ulid import mint_ulid
 
 NAMES: Final = {"flights": 2, "radar": 1, "ships": 2}
 BATCH_BYTES: Final = 100
-EXPIRATION_MS: Final = 24 * 3_600_000
 SETTINGS: Final = CoordinatorSettings(
     file_cleaner_batch_max=5, orphan_scan_grace_ms=0, clock_skew_max_ms=60_000
 )
@@ -104,24 +102,6 @@ class Broker:
     """Batches that its replica had applied when it last looked."""
 
 
-@dataclass(slots=True)
-class Partition:
-    """What is true of one partition."""
-
-    log: list[Placed] = field(default_factory=list)
-    log_start: int = 0
-    rolled_end: int = 0
-    producers: dict[int, ProducerWindow] = field(default_factory=dict)
-
-    @property
-    def high_watermark(self) -> int:
-        return self.log[-1].next_offset if self.log else 0
-
-    @property
-    def live(self) -> Sequence[Placed]:
-        return [placed for placed in self.log if placed.next_offset > self.log_start]
-
-
 class Cluster:
     """A cluster, its bucket, and what really happened."""
 
@@ -140,7 +120,7 @@ class Cluster:
         self.producers: list[Producer] = []
         self.topics: dict[str, UUID] = {}
         self.names: dict[UUID, str] = {}
-        self.partitions: dict[TopicIdPartition, Partition] = {}
+        self.partitions: dict[TopicIdPartition, PartitionTruth] = {}
         self.segments: dict[ObjectKey, SegmentFacts] = {}
         self.answers: dict[tuple[ObjectKey, int], dict[int, object_notes.BatchOutcome]] = {}
         # Of its own, so that the same seed is the same history whatever is kept.
@@ -164,7 +144,7 @@ class Cluster:
         self.topics[name] = topic_id
         self.names[topic_id] = name
         for index in range(NAMES[name]):
-            self.partitions[TopicIdPartition(topic_id, index)] = Partition()
+            self.partitions[TopicIdPartition(topic_id, index)] = PartitionTruth()
 
     def delete_topic(self, name: str) -> None:
         """And make it anew at once; what brokers have of the old one is on its way still."""
@@ -322,31 +302,11 @@ class Cluster:
         return answer
 
     def _append(self, chunk: Chunk, position: int) -> object_notes.BatchOutcome:
-        sent, extent = chunk.batches[position], chunk.plan.extents[position]
-        truth = self.partitions.get(sent.partition)
+        truth = self.partitions.get(chunk.batches[position].partition)
         if truth is None:
             return object_notes.BatchOutcome(exception=object_notes.REFUSED)
-        now_ms, base = self.clock.now_ms(), truth.high_watermark
-        if sent.producer >= 0:
-            verdict = check_sequence(
-                truth.producers.get(sent.producer),
-                epoch=0,
-                base_sequence=extent.base_sequence,
-                last_sequence=extent.last_sequence,
-                now_ms=now_ms,
-                expiration_ms=EXPIRATION_MS,
-            )
-            if isinstance(verdict, ProducerBatch):
-                return object_notes.BatchOutcome(exception=object_notes.DUPLICATE)
-            if verdict is not None:
-                return object_notes.BatchOutcome(exception=object_notes.REFUSED)
-            truth.producers[sent.producer] = with_batch(
-                truth.producers.get(sent.producer),
-                0,
-                ProducerBatch(extent.base_sequence, extent.last_sequence, base, now_ms),
-            )
-        truth.log.append(Placed(base, base + extent.record_count, (chunk.key, position), extent))
-        return object_notes.BatchOutcome(base, now_ms, truth.log_start)
+        extent = chunk.plan.extents[position]
+        return truth.decide((chunk.key, position), extent, self.clock.now_ms())
 
     def _answer(self, sent: Sent, outcome: object_notes.BatchOutcome) -> None:
         for producer in list(self.producers):
@@ -574,13 +534,7 @@ class Cluster:
         )
         assert not unreadable
         existing = {item.object_key for item in objects}
-        segments = [
-            replace(
-                segment,
-                sources=[one for one in segment.sources or () if one.object_key in existing],
-            )
-            for segment in self.segments.values()
-        ]
+        segments = [with_sources(segment, existing) for segment in self.segments.values()]
         kept, unreadable = await read_kept_notes(
             self.world.store, progress=lambda what, done, total: None
         )

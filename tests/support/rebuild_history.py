@@ -9,9 +9,9 @@ what the bucket holds, which is all that a rebuild gets to see. A batch is known
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from metadata.rebuild.facts import BucketFacts, ObjectFacts, RolledBatch, RolledRange, SegmentFacts
@@ -26,7 +26,7 @@ from metadata.records.records import (
     TopicConfigsRecord,
 )
 from metadata.records.segment_identity import segment_key
-from metadata.state.producer_state import ProducerBatch, check_sequence, with_batch
+from metadata.state.producer_state import ProducerBatch, ProducerWindow, check_sequence, with_batch
 from wal.chunks import object_notes
 from wal.clock import ManualClock
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, TopicIdPartition
@@ -75,7 +75,6 @@ def rolled(placed: Sequence[Placed], topic_name: str, now_ms: int) -> SegmentFac
             RolledRange(one.batch[0], one.extent.byte_offset, one.extent.length_bytes)
             for one in placed
         ],
-        first_source=min(ulids),
         last_source=max(ulids),
         producer_id_max=max(one.extent.producer_id for one in placed),
         batches=[
@@ -92,12 +91,19 @@ def rolled(placed: Sequence[Placed], topic_name: str, now_ms: int) -> SegmentFac
     )
 
 
+def with_sources(segment: SegmentFacts, existing: Container[ObjectKey]) -> SegmentFacts:
+    """The segment as a rebuild reads it: it names only the sources that exist."""
+    return replace(segment, sources=[one for one in segment.sources if one.object_key in existing])
+
+
 @dataclass(slots=True)
 class PartitionTruth:
+    """What is true of one partition."""
+
     log: list[Placed] = field(default_factory=list)
     log_start: int = 0
     rolled_end: int = 0
-    producers: dict[int, Any] = field(default_factory=dict)
+    producers: dict[int, ProducerWindow] = field(default_factory=dict)
 
     @property
     def high_watermark(self) -> int:
@@ -106,6 +112,30 @@ class PartitionTruth:
     @property
     def live(self) -> Sequence[Placed]:
         return [placed for placed in self.log if placed.next_offset > self.log_start]
+
+    def decide(self, batch: Batch, extent: BatchExtent, now_ms: int) -> object_notes.BatchOutcome:
+        """Append the batch, unless its producer's sequences refuse it, as the coordinator does."""
+        base, producer = self.high_watermark, extent.producer_id
+        if producer >= 0:
+            verdict = check_sequence(
+                self.producers.get(producer),
+                epoch=extent.producer_epoch,
+                base_sequence=extent.base_sequence,
+                last_sequence=extent.last_sequence,
+                now_ms=now_ms,
+                expiration_ms=EXPIRATION_MS,
+            )
+            if isinstance(verdict, ProducerBatch):
+                return object_notes.BatchOutcome(exception=object_notes.DUPLICATE)
+            if verdict is not None:
+                return object_notes.BatchOutcome(exception=object_notes.REFUSED)
+            self.producers[producer] = with_batch(
+                self.producers.get(producer),
+                extent.producer_epoch,
+                ProducerBatch(extent.base_sequence, extent.last_sequence, base, now_ms),
+            )
+        self.log.append(Placed(base, base + extent.record_count, batch, extent))
+        return object_notes.BatchOutcome(base, now_ms, self.log_start)
 
 
 @dataclass(slots=True)
@@ -180,7 +210,7 @@ class History:
         item = self.objects[key]
         now_ms = self.clock.now_ms()
         outcomes = [
-            self._decide(Batch_(key, position), extent, now_ms)
+            self.partitions[extent.partition].decide((key, position), extent, now_ms)
             for position, extent in enumerate(item.extents)
         ]
         self.uncommitted.discard(key)
@@ -248,17 +278,7 @@ class History:
         """As a rebuild reads it: sources are those that exist."""
         return BucketFacts(
             objects=list(self.objects.values()),
-            segments=[
-                segment
-                if segment.sources is None
-                else SegmentFacts(
-                    **{
-                        **{name: getattr(segment, name) for name in segment.__slots__},
-                        "sources": [one for one in segment.sources if one[0] in self.objects],
-                    }
-                )
-                for segment in self.segments.values()
-            ],
+            segments=[with_sources(segment, self.objects) for segment in self.segments.values()],
         )
 
     def is_traceless(self, partition: TopicIdPartition) -> bool:
@@ -340,34 +360,6 @@ class History:
             behind = self.rng.randrange(truth.high_watermark + 1)
             return object_notes.Floor(behind, min(behind, truth.log_start))
         return object_notes.Floor(truth.high_watermark, truth.log_start)
-
-    def _decide(self, batch: Batch, extent: BatchExtent, now_ms: int) -> object_notes.BatchOutcome:
-        truth = self.partitions[extent.partition]
-        base = truth.high_watermark
-        if extent.producer_id >= 0:
-            verdict = check_sequence(
-                truth.producers.get(extent.producer_id),
-                epoch=extent.producer_epoch,
-                base_sequence=extent.base_sequence,
-                last_sequence=extent.last_sequence,
-                now_ms=now_ms,
-                expiration_ms=EXPIRATION_MS,
-            )
-            if isinstance(verdict, ProducerBatch):
-                return object_notes.BatchOutcome(exception=object_notes.DUPLICATE)
-            if verdict is not None:
-                return object_notes.BatchOutcome(exception=object_notes.REFUSED)
-            truth.producers[extent.producer_id] = with_batch(
-                truth.producers.get(extent.producer_id),
-                extent.producer_epoch,
-                ProducerBatch(extent.base_sequence, extent.last_sequence, base, now_ms),
-            )
-        truth.log.append(Placed(base, base + extent.record_count, batch, extent))
-        return object_notes.BatchOutcome(base, now_ms, truth.log_start)
-
-
-def Batch_(key: ObjectKey, position: int) -> Batch:
-    return key, position
 
 
 # --- reading records back -------------------------------------------------------------------------

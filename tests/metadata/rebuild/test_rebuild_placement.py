@@ -95,7 +95,6 @@ class Bucket:
                 max_timestamp_ms=extent.max_timestamp_ms,
                 stored_ms=item.stored_ms + 60_000,
                 sources=[],
-                first_source=item.ulid,
                 last_source=item.ulid,
             )
         )
