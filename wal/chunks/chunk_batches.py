@@ -26,7 +26,7 @@ import numpy.typing as npt
 from wal.batch_extents import BatchExtents
 from wal.columns import Columns, Int64s, Rows, row_type, tuples
 from wal.coordinates import BatchExtent, TopicIdPartition
-from wal.crc import crc32c
+from wal.crc import crc32c, crc32c_of_pieces, crc32c_of_rows
 from wal.errors import CorruptChunk
 from wal.private_copy import BLOCK_BYTES, aligned_buffer
 from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2
@@ -55,6 +55,7 @@ _WANTED_FIELDS: Final = ("byte_offset", "length_bytes", "leader_epoch", "crc")
 
 _HEAD: Final = struct.Struct(">qiibI")
 assert _HEAD.size == CRC_START
+_HEAD_ROW: Final = row_type(_HEAD, "base_offset length leader_epoch magic crc")
 
 
 class ChunkEntry(NamedTuple):
@@ -199,6 +200,27 @@ class ChunkBatches(Columns[ChunkEntry]):
         entries = as_bytes[:, : INDEX_ENTRY.size].copy().view(INDEX_ROW)[:, 0]
         entries["byte_offset"] = byte_offset
         return entries.tobytes()
+
+    def crc32c_between(self, header: bytes, footer: bytes) -> int:
+        """CRC32C of `header`, the bytes of the batches back to back and `footer`.
+
+        It follows from the rows: a batch is its head, which they tell, and what its CRC is of.
+        """
+        count = len(self.rows)
+        heads = np.zeros(count, _HEAD_ROW)
+        heads["length"] = self.rows["length_bytes"] - LENGTH_PREFIX_BYTES
+        heads["leader_epoch"] = self.rows["leader_epoch"]
+        heads["magic"] = MAGIC_V2
+        heads["crc"] = self.rows["crc"]
+        crcs = np.empty(2 * count + 2, np.uint32)
+        lengths = np.empty(2 * count + 2, np.int64)
+        crcs[0], lengths[0] = crc32c(header), len(header)
+        crcs[1:-1:2] = crc32c_of_rows(heads.view(np.uint8).reshape(count, CRC_START))
+        lengths[1:-1:2] = CRC_START
+        crcs[2:-1:2] = self.rows["crc"]
+        lengths[2:-1:2] = self.numbers("length_bytes") - CRC_START
+        crcs[-1], lengths[-1] = crc32c(footer), len(footer)
+        return crc32c_of_pieces(crcs, lengths)
 
     def __len__(self) -> int:
         return len(self.rows)

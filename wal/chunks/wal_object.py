@@ -168,7 +168,11 @@ class ChunkData(Protocol):
 
 
 class WalObjectBody:
-    """An `ObjectBody` that reads a chunk's .data in the object's order, checking every batch."""
+    """A `ChecksummedBody` that reads a chunk's .data in the object's order, checking every batch.
+
+    Its checksum is that of the batches that were appended: a store that compares it with what it
+    received tells whether these bytes came.
+    """
 
     def __init__(self, chunk: ChunkData, plan: WalObjectPlan) -> None:
         self._chunk = chunk
@@ -177,6 +181,10 @@ class WalObjectBody:
     @property
     def length_bytes(self) -> int:
         return self._plan.object_bytes
+
+    def crc32c(self) -> int:
+        plan = self._plan
+        return plan.batches.crc32c_between(plan.header, plan.footer)
 
     def fragments(self) -> Iterator[Buffer]:
         """The object in pieces of one buffer, whole blocks but for the last; blocks on the disk.

@@ -22,7 +22,7 @@ Rules every implementation keeps:
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import astuple, dataclass
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
 from wal.coordinates import ObjectKey
 from wal.errors import Rejected
@@ -46,10 +46,25 @@ class ObjectBody(Protocol):
         """The whole content from its start, each time it is called; may block on a disk.
 
         A fragment is valid until the next one is asked for, except that the fragments of a list
-        or tuple are all valid together. Raises CorruptChunk when the source fails its own checks;
-        then nothing is stored.
+        or tuple are all valid together. The memory of the last one that was asked for is not used
+        for anything else while somebody refers to it. Raises CorruptChunk when the source fails
+        its own checks; then nothing is stored.
         """
         ...
+
+
+@runtime_checkable
+class ChecksummedBody(ObjectBody, Protocol):
+    """A body that knows its checksum before it is read."""
+
+    def crc32c(self) -> int:
+        """CRC32C of the whole content; may take a thread's time, but reads nothing."""
+        ...
+
+
+def is_in_memory(fragments: Iterable[Buffer]) -> bool:
+    """Whether these are all there, for as long as their body's put takes."""
+    return isinstance(fragments, (list, tuple))
 
 
 class BytesBody:

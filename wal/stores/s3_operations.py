@@ -42,11 +42,13 @@ from wal.stores.object_store import (
     ObjectBody,
     ObjectStat,
     check_object_key,
+    is_in_memory,
     may_start_object_keys,
 )
 from wal.stores.retry import Retries
 from wal.stores.s3_protocol import (
     COMPARE_BYTES,
+    PIECE_BYTES,
     PUT_ID_METADATA,
     BodyReader,
     Failure,
@@ -138,7 +140,10 @@ class S3Operations:
     def put(self, key: ObjectKey, body: ObjectBody) -> Operation[None]:
         """See `ObjectStore.put`; `wal.stores.s3_protocol` tells how it stays exact."""
         check_object_key(key)
-        checksum: str = yield BodyWork(partial(body_checksum, key, body))
+        work = partial(body_checksum, key, body)
+        # What is short and in memory takes less time than the way to a thread and back.
+        is_quick = body.length_bytes <= PIECE_BYTES and is_in_memory(body.fragments())
+        checksum: str = work() if is_quick else (yield BodyWork(work))
         put_id = new_put_id(self._rng)
         arguments = put_arguments(checksum, put_id)
         retries = self._retries()

@@ -12,7 +12,7 @@ How a put stays exact although answers get lost:
   looked at: ours means that an earlier attempt of this very put arrived and only its answer was
   lost. Otherwise the stored bytes are compared: equal ones are a success too
   (`wal.stores.object_store`).
-- Our CRC32C of the body, computed before the first attempt, goes along as the object's checksum.
+- Our CRC32C of the body, known before the first attempt, goes along as the object's checksum.
   S3 refuses a body that does not have it, so what a 200 confirms is what we meant to store.
 
 What a failed attempt means (`Failure`) matters only for puts, where "may have been stored" and
@@ -59,11 +59,11 @@ from botocore.handlers import (
     validate_bucket_name,
 )
 from botocore.parsers import ResponseParserError
-from crc32c import crc32c
 
 from wal.coordinates import ObjectKey
+from wal.crc import crc32c
 from wal.errors import CorruptObject
-from wal.stores.object_store import ObjectBody
+from wal.stores.object_store import ChecksummedBody, ObjectBody
 from wal.stores.s3_settings import S3Settings
 
 PUT_ID_METADATA: Final = "diskless-put-id"
@@ -207,10 +207,10 @@ def client_configuration(settings: S3Settings, *, endpoint_url: str | None) -> d
     if endpoint_url is not None and "amazonaws.com" not in endpoint_url:
         # MinIO, LocalStack and moto have no DNS name per bucket.
         s3["addressing_style"] = "path"
-    if endpoint_url is None or endpoint_url.startswith("https:"):
-        # TLS and our CRC32C protect the body; hashing it once more for the signature costs more
-        # than half of the CPU time of an 8 MiB put. Without TLS it stays signed.
-        s3["payload_signing_enabled"] = False
+    has_tls = endpoint_url is None or endpoint_url.startswith("https:")
+    # TLS and our CRC32C protect the body; hashing it once more for the signature costs more than
+    # twice what everything else of an 8 MiB put does.
+    s3["payload_signing_enabled"] = settings.payload_signed and not has_tls
     return {
         "connect_timeout": settings.connect_timeout_ms / 1000,
         "read_timeout": settings.read_timeout_ms / 1000,
@@ -283,10 +283,12 @@ def encoded_checksum(checksum: int) -> str:
 
 
 def body_checksum(key: str, body: ObjectBody) -> str:
-    """The body's CRC32C as S3 writes it. Reads the whole body; may block.
+    """The body's CRC32C as S3 writes it. Reads the whole body unless it knows; may block.
 
     Raises: CorruptObject when the body is not as long as it says, CorruptChunk from the body.
     """
+    if isinstance(body, ChecksummedBody):
+        return encoded_checksum(body.crc32c())
     checksum = 0
     length = 0
     for fragment in body.fragments():

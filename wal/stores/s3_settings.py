@@ -74,6 +74,13 @@ class S3Settings:
         maximum=64,
         why="bodies read from disk at a time; fewer: uploads wait for each other's reads",
     )
+    payload_signed: bool = setting(
+        "s3.payload.signed",
+        True,
+        why="whether the signature covers bodies sent without TLS; false: two thirds less processor"
+        " time for a PUT, and who can change what is on the wire can change bodies, as they can"
+        " change answers anyway; the signature still covers the body's CRC32C",
+    )
     list_page: int = setting(
         "s3.list.page",
         1000,

@@ -3,6 +3,7 @@
 import os
 import random
 import struct
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,25 @@ async def test_batches_lie_by_topic_and_partition_in_arrival_order(tmp_path: Pat
         partition, data = MIXED[position]
         assert extent.partition == partition
         assert whole[extent.byte_offset : extent.byte_offset + extent.length_bytes] == data
+
+
+@pytest.mark.parametrize("excluded", [(), (1, 2), range(len(MIXED))])
+def test_an_objects_checksum_is_known_before_it_is_read(
+    tmp_path: Path, excluded: Collection[int]
+) -> None:
+    chunk = chunk_of(tmp_path, MIXED)
+    chunk.exclude(excluded)
+    body = WalObjectBody(chunk, chunk.plan)
+    whole = object_bytes(body)
+    os.unlink(chunk.data_path)
+    assert body.crc32c() == crc32c(whole)
+
+
+def test_the_checksum_of_many_batches_is_known_too(tmp_path: Path) -> None:
+    batches = [(B0, batch_bytes(bytes(number))) for number in range(1500)]
+    chunk = chunk_of(tmp_path, batches)
+    body = WalObjectBody(chunk, chunk.plan)
+    assert body.crc32c() == crc32c(object_bytes(body))
 
 
 async def test_an_object_describes_itself(tmp_path: Path, store: MemoryStore) -> None:
