@@ -9,7 +9,6 @@ processor time beside the figures.
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -26,14 +25,13 @@ from botocore.config import Config
 from bench.broker import BenchBroker, fresh_directory
 from bench.slow_s3 import Delays, SlowS3
 from demo.broker_process import free_port
+from localstack.minio import MINIO
+from localstack.minio import find as find_minio
 
 BUCKET: Final = "bench"
-CREDENTIALS: Final[Mapping[str, str]] = {
-    "AWS_ACCESS_KEY_ID": "bench-access-key",
-    "AWS_SECRET_ACCESS_KEY": "bench-secret-key",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
-"""Those of the server's owner; they are in the environment while a bed is there."""
+CREDENTIALS: Final = MINIO.credentials
+"""Those of the server's owner; they are in the environment while a bed is there. boto3 keeps what
+it found there first, so a process has one pair."""
 START_TIMEOUT_S: Final = 60.0
 
 
@@ -93,18 +91,12 @@ def s3_bed(delays: Delays | None = None) -> Iterator[S3Bed]:
         yield bed
 
 
-def minio_binary() -> Path | None:
-    """Where MinIO is, if it is there."""
-    found = os.environ.get("MINIO") or shutil.which("minio")
-    return Path(found) if found else None
-
-
 @contextmanager
 def _server(directory: Path) -> Iterator[tuple[str, int, bool]]:
     """Its URL, its process id, whether it is MinIO."""
     port = free_port()
     address = f"127.0.0.1:{port}"
-    minio = minio_binary()
+    minio = find_minio()
     if minio is not None:
         command: list[str | Path] = [minio, "server", "--quiet", "--address", address]
         command += ["--console-address", "127.0.0.1:0", directory / "minio"]

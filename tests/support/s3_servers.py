@@ -5,8 +5,7 @@ signatures; MinIO does both, and starts within a second. A test asks for what it
 
 - `localstack_endpoint`, `localstack_bucket`, `localstack_s3`: the URL, a new empty bucket, and a
   plain boto3 client that repeats nothing; `minio_endpoint` and so on likewise
-- `s3_server`: either, for a test that is `on_every_server` or `on_one_server`
-- `minio_server`: a MinIO of its own, for a test that stops it or changes its users
+- `s3_server`: either, for a test that is `on_every_server` or `on_one_server`; it can go `away`
 
 Tests that ask for MinIO are skipped, and say how to get it, where there is none.
 
@@ -16,7 +15,9 @@ and Spark's tasks look for them.
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ from localstack import local_server, minio
 from localstack.local_s3 import LOCALSTACK
 from localstack.local_server import LocalServerError, Program
 from localstack.minio import MINIO
+from tests.support.ports import own_port
 
 START_TIMEOUT_S: Final = 120.0
 
@@ -41,7 +43,7 @@ class LocalServer:
 
     program: Program
     state: Path
-    port: int = 0
+    port: int
     pid: int = 0
 
     @property
@@ -72,9 +74,34 @@ class LocalServer:
 class S3Server:
     """A running server and a new bucket on it, as a test looks at them past the broker."""
 
-    endpoint: str
+    server: LocalServer
     bucket: str
     s3: BaseClient
+
+    @property
+    def endpoint(self) -> str:
+        return self.server.endpoint
+
+    @property
+    def is_localstack(self) -> bool:
+        return self.server.program is LOCALSTACK
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Nobody answers meanwhile; what was confirmed before is there afterwards.
+
+        MinIO ends and comes back; LocalStack, which would come back empty, stands still.
+        """
+        if not self.is_localstack:
+            self.server.stop()
+            yield
+            self.server.start()
+            return
+        os.kill(self.server.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.server.pid, signal.SIGCONT)
 
     def url(self, prefix: str) -> str:
         """The object store below that prefix of the bucket, for `--object-store`."""
@@ -104,7 +131,8 @@ def _running(program: Program, state: Path) -> Iterator[LocalServer]:
     with pytest.MonkeyPatch.context() as environment:
         for name, value in program.credentials.items():
             environment.setenv(name, value)
-        with LocalServer(program=program, state=state) as server:
+        # A port of its own, since the server may come back at it.
+        with LocalServer(program=program, state=state, port=own_port()) as server:
             yield server
 
 
@@ -115,20 +143,14 @@ def _client(endpoint: str) -> Iterator[BaseClient]:
 
 
 @pytest.fixture(scope="session")
-def localstack_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a running LocalStack: the one LOCALSTACK_ENDPOINT names, or one of our own.
+def localstack_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """The session's LocalStack."""
+    yield from _running(LOCALSTACK, tmp_path_factory.mktemp("localstack"))
 
-    Our own gets a free port and a state directory of its own, so that a test run neither meets nor
-    stops the server a developer started.
-    """
-    if endpoint := os.environ.get("LOCALSTACK_ENDPOINT"):
-        with pytest.MonkeyPatch.context() as environment:
-            for name, value in LOCALSTACK.credentials.items():
-                environment.setenv(name, value)
-            yield endpoint
-        return
-    for server in _running(LOCALSTACK, tmp_path_factory.mktemp("localstack")):
-        yield server.endpoint
+
+@pytest.fixture(scope="session")
+def localstack_endpoint(localstack_server: LocalServer) -> str:
+    return localstack_server.endpoint
 
 
 @pytest.fixture(scope="session")
@@ -142,17 +164,16 @@ def localstack_bucket(localstack_s3: BaseClient) -> str:
 
 
 @pytest.fixture(scope="session")
-def minio_program() -> None:
-    """Skips the test where there is no MinIO."""
+def minio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """The session's MinIO."""
     if minio.find() is None:
         pytest.skip(minio.HOW_TO_GET)
+    yield from _running(MINIO, tmp_path_factory.mktemp("minio"))
 
 
 @pytest.fixture(scope="session")
-def minio_endpoint(minio_program: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the session's MinIO."""
-    for server in _running(MINIO, tmp_path_factory.mktemp("minio")):
-        yield server.endpoint
+def minio_endpoint(minio_server: LocalServer) -> str:
+    return minio_server.endpoint
 
 
 @pytest.fixture(scope="session")
@@ -163,12 +184,6 @@ def minio_s3(minio_endpoint: str) -> Iterator[BaseClient]:
 @pytest.fixture
 def minio_bucket(minio_s3: BaseClient) -> str:
     return new_bucket(minio_s3)
-
-
-@pytest.fixture
-def minio_server(minio_program: None, tmp_path: Path) -> Iterator[LocalServer]:
-    """A MinIO that belongs to one test."""
-    yield from _running(MINIO, tmp_path / "minio")
 
 
 _MINIO: Final = pytest.param("minio", marks=pytest.mark.minio)
@@ -194,7 +209,7 @@ on_one_server: Final = pytest.mark.parametrize(
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
     """See `on_every_server` and `on_one_server`."""
     return S3Server(
-        endpoint=request.getfixturevalue(f"{request.param}_endpoint"),
+        server=request.getfixturevalue(f"{request.param}_server"),
         bucket=request.getfixturevalue(f"{request.param}_bucket"),
         s3=request.getfixturevalue(f"{request.param}_s3"),
     )

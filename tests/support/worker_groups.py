@@ -45,6 +45,7 @@ LONGEST_FIRST: Final = (
     "test_object_store_faults.py",
     "test_cluster.py",
     "test_snapshot_crash.py",
+    "test_cluster_on_s3.py",
     "test_groups_move.py",
     "test_consumer_protocol.py",
     "test_cli.py",
