@@ -7,7 +7,7 @@ from diskless.metrics import Kind, MetricsOf, MetricSource, Samples
 from diskless.parts.broker_parts import BrokerParts
 from diskless.parts.leader_workers import LeaderWorkers
 from metadata.coordinator.metadata_partition import MetadataPartition
-from wal.stores.object_cache import ObjectCacheStatistics
+from wal.caches.object_cache import ObjectCacheStatistics
 from wal.stores.object_store import StoreStatistics
 
 
@@ -62,8 +62,17 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         cache.gauges(
             "diskless_object_cache_memory_bytes",
             "state",
-            "Memory of cached blocks; evicted: no longer in the cache, and still in answers",
-            lambda it: {"cached": it.memory_bytes, "evicted": it.evicted_bytes},
+            "Memory of cached blocks; cold: of old data; evicted: dropped, and still in answers",
+            lambda it: {
+                "cached": it.memory_bytes,
+                "cold": it.cold_bytes,
+                "evicted": it.evicted_bytes,
+            },
+        ),
+        cache.counter(
+            "diskless_read_ahead_bytes",
+            "Bytes asked of the object store before anybody waited for them",
+            lambda it: it.ahead_bytes,
         ),
         cache.counters(
             "diskless_object_cache_requests",

@@ -32,6 +32,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.retention_settings import RetentionSettings
 from metadata.workers.snapshot_keeper import SnapshotSettings
 from tiering.segment_reader import SegmentReaderSettings
+from wal.caches.object_cache import ObjectCacheSettings
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES
 from wal.chunks.wal_settings import WalSettings
 from wal.errors import InvalidSettings
@@ -45,7 +46,6 @@ from wal.settings import (
     settings_of,
 )
 from wal.stores.file_store import FileStoreSettings
-from wal.stores.object_cache import ObjectCacheSettings
 from wal.stores.s3_settings import S3Settings
 
 ENVIRONMENT_PREFIX: Final = "DISKLESS_"

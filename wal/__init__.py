@@ -7,6 +7,7 @@ Folders, each importing only those above it:
 
 - `wire`: values as bytes: primitive types, and layouts made of them
 - `stores`: the contract of an object store, and who keeps it
+- `caches`: bytes of objects that were read lately, or will be soon
 - `segmented_log`: an append-only log on local files
 - `records`: one record batch: checked, opened, packed anew
 - `chunks`: from the socket into chunk files, and from there into WAL objects

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from diskless.fetch.fetch_sessions import FetchSessions
+from diskless.fetch.read_ahead import ReadAhead
 from diskless.fetch.read_memory import ReadMemory
 from diskless.loop.long_work import LongWork
 from diskless.parts.coordination import Coordination
@@ -21,9 +22,9 @@ from diskless.replica.replica_manager import ReplicaManager
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_defaults import topic_defaults
 from tiering.segment_reader import SegmentReader
+from wal.caches.object_cache import ObjectCache
 from wal.coordinates import ObjectKey
 from wal.inflation_budget import InflationBudget
-from wal.stores.object_cache import ObjectCache
 from wal.stores.object_store import Buffer
 
 
@@ -43,7 +44,7 @@ class ReadPath:
 
         self.long_work: Final = LongWork(clock.monotonic)
         self.cache: Final = ObjectCache(
-            store, settings=config.cache, disk_directory=str(storage.data.cache)
+            store, clock=clock, settings=config.cache, disk_directory=str(storage.data.cache)
         )
         self.segments: Final = SegmentReader(
             read_segment_range, settings=config.segments, leader_epoch=LEADER_EPOCH
@@ -58,6 +59,9 @@ class ReadPath:
             cold_after_ms=config.read.cold_after_ms,
         )
         self.reader: Final = BatchReader(source=source, long_work=self.long_work)
+        self.ahead: Final = ReadAhead(
+            coordination.client, self.reader, clock=clock, budget_bytes=config.cache.ahead_bytes
+        )
         self.inflation: Final = InflationBudget(config.inflation.max_bytes)
         self.search: Final = TimestampSearch(
             reader=self.reader, segments=self.segments, budget=self.inflation
@@ -73,6 +77,7 @@ class ReadPath:
             metadata_topic=coordination.metadata_topic,
             topic_defaults=topic_defaults(config.values()),
             lanes=self.lanes,
+            ahead=self.ahead,
         )
         self.fetch_sessions: Final = FetchSessions(
             slots=config.read.fetch_session_slots, clock=clock, rng=base.rng
@@ -82,6 +87,7 @@ class ReadPath:
         """Open the caches; the replica manager hears of commits from then on."""
         for part in (self.cache, self.segments, self.search, self.lanes):
             await stack.enter_async_context(part)
+        stack.push_async_callback(self.ahead.close)
         stack.callback(self.replicas.close)
         coordination.client.subscribe(self.replicas.committed)
         coordination.metadata_topic.subscribe(self.replicas.committed)

@@ -84,6 +84,8 @@ class ReadResult(NamedTuple):
     records: Sequence[Buffer] = ()
     size_bytes: int = 0
     error: DisklessError | None = None
+    next_offset: int = 0
+    """The one behind the records, if there are any."""
 
 
 class ReadStatistics(NamedTuple):
@@ -134,7 +136,24 @@ class BatchReader:
                 break
             wants = [ask.want for ask in wave]
             await self._extend_answers(wave, await self._source.fetch(wants), whole)
-        return [ReadResult(answer.records, answer.size, answer.error) for answer in answers]
+        return [
+            ReadResult(answer.records, answer.size, answer.error, answer.next_offset)
+            for answer in answers
+        ]
+
+    def is_near(self, extent: Extent) -> bool:
+        """Whether this broker has a chunk with its bytes."""
+        return self._source.is_near(extent)
+
+    def ahead(self, extent: Extent, offset: int, max_bytes: int) -> bool:
+        """Have about `max_bytes` of it fetched before anybody asks for them.
+
+        From `offset` on, where an answer ended or the extent begins. False: not all, for now.
+        """
+        if isinstance(extent, SegmentExtent):
+            return True
+        start = 0 if offset <= extent.base_offset else self._positions.find(extent, offset)
+        return start is None or self._source.ahead(extent, start, max_bytes)
 
     async def read_extent(self, extent: WalExtent, threads: WorkerThreads) -> memoryview:
         """All batches of one extent, not stamped, checked in one of `threads`.
@@ -279,12 +298,13 @@ class BatchReader:
 class _Answer:
     """What one partition gave so far."""
 
-    __slots__ = ("error", "is_full", "position", "records", "request", "size")
+    __slots__ = ("error", "is_full", "next_offset", "position", "records", "request", "size")
 
     def __init__(self, request: ReadRequest) -> None:
         self.request = request
         self.records: list[Buffer] = []
         self.size = 0
+        self.next_offset = 0
         self.error: DisklessError | None = None
         self.is_full = False
         """The next batch did not fit."""
@@ -317,6 +337,8 @@ class _Whole:
         added = sum(map(len, taken.buffers))
         answer.records += taken.buffers
         answer.size += added
+        if added:
+            answer.next_offset = taken.next_offset
         answer.error = taken.error
         answer.is_full = taken.full
         # What did not fit the whole answer shows that little is left; smaller batches that were

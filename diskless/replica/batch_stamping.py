@@ -90,6 +90,8 @@ class Taken(NamedTuple):
     error: DisklessError | None = None
     stop: Stop | None = None
     """Where in the extent the answer ended; None at the end of an extent, and for segments."""
+    next_offset: int = 0
+    """The one behind the batches."""
 
     @property
     def wants_more(self) -> bool:
@@ -176,7 +178,7 @@ def take_stamped(span: Span, buffer: memoryview, room: Room) -> Steps[Taken]:
         if span.start + end == extent.length_bytes
         else Stop(span.start + end, base_offset, missing_bytes)
     )
-    return Taken(buffers, full, error, stop)
+    return Taken(buffers, full, error, stop, base_offset)
 
 
 class _Gathered:
@@ -220,7 +222,7 @@ def _summed(covered: memoryview, value: int = 0) -> Steps[int]:
 def take_encoded(batches: Sequence[EncodedBatch], room: Room) -> Steps[Taken]:
     """Those of `batches` that belong to the answer, up to the limit."""
     taken: list[Buffer] = []
-    size = 0
+    size = next_offset = 0
     for number, batch in enumerate(batches, 1):
         if not number % BATCHES_AT_ONCE:
             yield
@@ -228,10 +230,11 @@ def take_encoded(batches: Sequence[EncodedBatch], room: Room) -> Steps[Taken]:
             continue
         fits = size + len(batch.data) <= room.limit
         if not fits and not (room.one_batch_at_least and not taken):
-            return Taken(taken, full=True)
+            return Taken(taken, full=True, next_offset=next_offset)
         taken.append(batch.data)
         size += len(batch.data)
-    return Taken(taken, full=False)
+        next_offset = batch.last_offset + 1
+    return Taken(taken, full=False, next_offset=next_offset)
 
 
 def corrupt_object(extent: WalExtent, damage: CorruptBatch) -> CorruptObject:

@@ -27,7 +27,8 @@ import structlog
 
 from diskless.fetch.read_memory import ReadMemory
 from diskless.replica.batch_stamping import GATHERED_FROM_BYTES, Span
-from metadata.operations import SegmentExtent
+from metadata.operations import Extent, SegmentExtent, WalExtent
+from wal.caches.cold_reads import RUN_BYTES
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.sealed_chunk import SealedChunk
 from wal.clock import Clock
@@ -67,8 +68,19 @@ class SegmentBatches(Protocol):
 class BlockReads(Protocol):
     """The part of the object cache that answers use."""
 
-    async def read(
+    def ahead(
         self, key: ObjectKey, start: int, length: int, object_length: int, *, cold: bool = False
+    ) -> bool: ...
+
+    async def read(
+        self,
+        key: ObjectKey,
+        start: int,
+        length: int,
+        object_length: int,
+        *,
+        cold: bool = False,
+        useful_to: int = 0,
     ) -> Sequence[memoryview]: ...
 
     async def invalidate(self, key: ObjectKey) -> None: ...
@@ -159,6 +171,27 @@ class ExtentSource:
             pieces.update(zip(remote_places, await asyncio.gather(*remote), strict=True))
         return await self._settled([pieces[place] for place in range(len(wants))])
 
+    def is_near(self, extent: Extent) -> bool:
+        """Whether this broker has a chunk with its bytes."""
+        return (
+            isinstance(extent, WalExtent) and self._directory.locate(extent.object_key) is not None
+        )
+
+    def ahead(self, extent: WalExtent, start: int, max_bytes: int) -> bool:
+        """Have `max_bytes` of an extent, or more, fetched before anybody asks for them.
+
+        Reads up to multiples of RUN_BYTES, so that a window that moves on in small steps asks for
+        whole runs. False: not all of it, for now.
+        """
+        end = min(-(-(start + max_bytes) // RUN_BYTES) * RUN_BYTES, extent.length_bytes)
+        return self.is_near(extent) or self._cache.ahead(
+            extent.object_key,
+            extent.byte_offset + start,
+            end - start,
+            extent.object_bytes,
+            cold=self._is_cold(extent),
+        )
+
     async def fetch_anew(self, span: Span, damage: DisklessError) -> Piece:
         """What the store has, past the chunk or the cached block that turned out damaged."""
         log.warning("damaged batch, asking the store again", error=str(damage))
@@ -177,7 +210,6 @@ class ExtentSource:
 
     async def _fetch_object(self, span: Span) -> Piece | _Shared:
         extent = span.extent
-        age_ms = self._clock.now_ms() - extent.log_append_time_ms
         try:
             return _Shared(
                 await self._cache.read(
@@ -185,11 +217,15 @@ class ExtentSource:
                     extent.byte_offset + span.start,
                     span.length_bytes,
                     extent.object_bytes,
-                    cold=age_ms > self._cold_after_ms,
+                    cold=self._is_cold(extent),
+                    useful_to=extent.byte_offset + extent.length_bytes,
                 )
             )
         except DisklessError as error:
             return Piece(OBJECT, error=error)
+
+    def _is_cold(self, extent: WalExtent) -> bool:
+        return self._clock.now_ms() - extent.log_append_time_ms > self._cold_after_ms
 
     async def _settled(self, found: Sequence[Piece | _Shared]) -> list[Piece]:
         """Decide for shared bytes whether they are handed on or copied."""

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from diskless.fetch.fetch_rows import NO_ERRORS, FetchAnswer, FetchRows
+from diskless.fetch.read_ahead import Answered, ReadAhead
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import PORTION_ROWS, batched
 from diskless.ports import AT_ONCE, LEADER_EPOCH, ClientInfo, FetchPartition, FetchResult
@@ -72,6 +73,7 @@ class Fetcher:
         metadata_topic: MetadataTopic,
         *,
         max_bytes: int,
+        ahead: ReadAhead,
     ) -> None:
         """`max_bytes`: of any answer, whatever its client allows."""
         self._topics = topics
@@ -79,6 +81,7 @@ class Fetcher:
         self._reader = reader
         self._metadata_topic = metadata_topic
         self._max_bytes = max_bytes
+        self._ahead = ahead
         self._loop = asyncio.get_running_loop()
         self._ends = LogEnds(lambda topic_id: topics.by_id(topic_id) is not None)
         self.purgatory: Purgatory[int] = Purgatory("fetch")
@@ -321,6 +324,15 @@ class Fetcher:
             return {}
         pieces = await self._reader.read(
             [*reads.values()], max_bytes=max_bytes, at_least_one=at_least_one
+        )
+        self._ahead.follow(
+            [
+                Answered(*read[:2], piece.next_offset, piece.size_bytes, end, read.extents)
+                for read, piece, end in zip(
+                    reads.values(), pieces, look.high_watermarks[[*reads]].tolist(), strict=True
+                )
+                if piece.size_bytes
+            ]
         )
         return dict(zip(reads, pieces, strict=True))
 

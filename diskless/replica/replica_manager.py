@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
+from diskless.fetch.read_ahead import ReadAhead
 from diskless.loop.long_work import Steps
 from diskless.ports import AppendBatch, ClientInfo
 from diskless.replica.batch_lanes import BatchLanes
@@ -130,6 +131,7 @@ class ReplicaManager:
         clock: Clock,
         fetch_max_bytes: int,
         lanes: BatchLanes,
+        ahead: ReadAhead,
         metadata_topic: MetadataTopic | None = None,
         topic_defaults: Mapping[str, str] | None = None,
     ) -> None:
@@ -139,7 +141,7 @@ class ReplicaManager:
         metadata_topic = metadata_topic or MetadataTopic(())
         self._topics = topics = ServedTopics(coordinator, metadata_topic)
         self.fetcher = fetcher = Fetcher(
-            topics, coordinator, reader, metadata_topic, max_bytes=fetch_max_bytes
+            topics, coordinator, reader, metadata_topic, max_bytes=fetch_max_bytes, ahead=ahead
         )
         # The rest of the port, as it is: passing nine arguments on would say nothing.
         self.fetch = fetcher.fetch

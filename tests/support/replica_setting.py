@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
+from diskless.fetch.read_ahead import Answered, ReadAhead
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps, done_at_once
 from diskless.ports import AppendBatch, ClientInfo, FetchPartition, FetchResult
@@ -177,6 +178,12 @@ class WorkBehindDoor(BatchWork):
         return super().run()
 
 
+class NoReadAhead:
+    """What is answered is told to it, and nothing happens."""
+
+    def follow(self, answers: Sequence[Answered]) -> None: ...
+
+
 class Setting:
     """A replica manager and what the test moves it with."""
 
@@ -203,6 +210,7 @@ class Setting:
             fetch_max_bytes=1 << 20,
             lanes=self.lanes,
             metadata_topic=metadata_topic,
+            ahead=cast(ReadAhead, NoReadAhead()),
         )
         metadata_topic.subscribe(self.manager.committed)
 

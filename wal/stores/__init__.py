@@ -8,5 +8,4 @@
 - `s3_refusals`: what S3 refuses, as one line for people; `s3_settings`: limits
 - `retry`: how often and how fast to try again
 - `observed_store`: whether a store is reached, as the outcomes of operations tell
-- `object_cache`: blocks that were read recently
 """

@@ -25,6 +25,7 @@ from metadata.operations import Extent, SegmentExtent, WalExtent
 from tests.support.batch_builder import Row, build_batch
 from tests.support.profiles import examples
 from tests.support.until import until
+from wal.caches.object_cache import ObjectCache, ObjectCacheSettings
 from wal.chunks.buffer import BufferPool, chain_of
 from wal.chunks.chunk import PendingBatch
 from wal.chunks.chunk_directory import ChunkDirectory
@@ -51,7 +52,6 @@ from wal.fd_cache import FdCache
 from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES
 from wal.records.record_batch import iterate_headers, parse_header, verify_crc
 from wal.stores.memory_store import MemoryStore
-from wal.stores.object_cache import ObjectCache, ObjectCacheSettings
 from wal.stores.object_store import BytesBody
 from wal.worker_threads import WorkerThreads
 
@@ -186,7 +186,8 @@ async def in_place(
     segments = FakeSegments()
     memory = ReadMemory(1 << 20)
     threads = WorkerThreads("read", 1)
-    async with ObjectCache(store, settings=ObjectCacheSettings(block_bytes=block_bytes)) as cache:
+    cache_settings = ObjectCacheSettings(block_bytes=block_bytes)
+    async with ObjectCache(store, clock=clock, settings=cache_settings) as cache:
         source = ExtentSource(
             directory=directory,
             cache=cache,

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal.caches.object_cache import ObjectCache, ObjectCacheSettings
+from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptObject, ObjectStoreUnavailable
-from wal.stores.object_cache import ObjectCache, ObjectCacheSettings
 
 KEY = ObjectKey("wal/00/object")
 OTHER = ObjectKey("wal/01/other")
@@ -58,7 +59,11 @@ class Source:
 
 
 def settings(
-    blocks: int = 4, disk_blocks: int = 0, cold: int = 16, hot: int = 8
+    blocks: int = 4,
+    disk_blocks: int = 0,
+    cold: int = 16,
+    hot: int = 8,
+    ahead_bytes: int = 4 * BLOCK,
 ) -> ObjectCacheSettings:
     return ObjectCacheSettings(
         block_bytes=BLOCK,
@@ -66,6 +71,7 @@ def settings(
         disk_bytes=disk_blocks * (BLOCK + 100),
         hot_concurrency=hot,
         cold_concurrency=cold,
+        ahead_bytes=ahead_bytes,
         disk_threads=1,
     )
 
@@ -92,7 +98,7 @@ async def spilled(cache: ObjectCache) -> None:
 
 async def test_one_get_serves_every_read_of_a_block() -> None:
     source = Source()
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         for start in (0, 100, BLOCK - 1):
             assert await read(cache, source, start, 1) == content_of(KEY, BLOCK)[start : start + 1]
         assert source.requests == [(KEY, 0, BLOCK)]
@@ -102,14 +108,14 @@ async def test_one_get_serves_every_read_of_a_block() -> None:
 
 async def test_the_last_block_ends_with_the_object() -> None:
     source = Source(length=BLOCK + 10)
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         assert await read(cache, source, BLOCK, 10) == content_of(KEY, BLOCK + 10)[BLOCK:]
         assert source.requests == [(KEY, BLOCK, 10)]
 
 
 async def test_views_are_shared_and_cannot_be_written() -> None:
     source = Source()
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         (view,) = await cache.read(KEY, 0, 10, source.length)
         (again,) = await cache.read(KEY, 0, 10, source.length)
         assert view.obj is again.obj
@@ -119,7 +125,7 @@ async def test_views_are_shared_and_cannot_be_written() -> None:
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, -1), (90, 11), (101, 0)])
 async def test_a_range_outside_of_the_object_is_an_error(start: int, length: int) -> None:
-    async with ObjectCache(Source(), settings=settings()) as cache:
+    async with ObjectCache(Source(), clock=ManualClock(), settings=settings()) as cache:
         with pytest.raises(CorruptObject):
             await cache.read(KEY, start, length, 100)
         assert await cache.read(KEY, 100, 0, 100) == []
@@ -128,7 +134,7 @@ async def test_a_range_outside_of_the_object_is_an_error(start: int, length: int
 async def test_readers_of_one_block_share_one_request() -> None:
     source = Source()
     source.gate.clear()
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         readers = [asyncio.create_task(read(cache, source, i, 1)) for i in range(10)]
         await source.until_active(1)
         source.gate.set()
@@ -141,7 +147,7 @@ async def test_readers_of_one_block_share_one_request() -> None:
 async def test_a_cancelled_reader_leaves_the_request_to_the_others() -> None:
     source = Source()
     source.gate.clear()
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         first = asyncio.create_task(read(cache, source, 0, 4))
         await source.until_active(1)
         second = asyncio.create_task(read(cache, source, 4, 4))
@@ -157,7 +163,7 @@ async def test_a_cancelled_reader_leaves_the_request_to_the_others() -> None:
 async def test_the_request_is_cancelled_with_its_last_reader_and_nothing_is_left() -> None:
     source = Source()
     source.gate.clear()
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         readers = [asyncio.create_task(read(cache, source, 0, 4)) for _ in range(3)]
         await source.until_active(1)
         for reader in readers:
@@ -177,7 +183,7 @@ async def test_a_failure_reaches_all_who_wait_and_is_not_remembered() -> None:
     source = Source()
     source.failures = 1
     source.gate.clear()
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         readers = [asyncio.create_task(read(cache, source, 0, 4)) for _ in range(3)]
         await source.until_active(1)
         source.gate.set()
@@ -189,7 +195,7 @@ async def test_a_failure_reaches_all_who_wait_and_is_not_remembered() -> None:
 
 async def test_memory_keeps_its_bytes_and_evicts_the_least_recently_used() -> None:
     source = Source()
-    async with ObjectCache(source, settings=settings(blocks=2)) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings(blocks=2)) as cache:
         for block in (0, 1, 0, 2):
             await read(cache, source, block * BLOCK, 1)
         counted = cache.statistics()
@@ -202,7 +208,7 @@ async def test_memory_keeps_its_bytes_and_evicts_the_least_recently_used() -> No
 
 async def test_evicted_bytes_stay_valid_for_who_holds_them() -> None:
     source = Source()
-    async with ObjectCache(source, settings=settings(blocks=1)) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings(blocks=1)) as cache:
         (view,) = await cache.read(KEY, 0, 100, source.length)
         for block in range(1, 5):
             await read(cache, source, block * BLOCK, 1)
@@ -218,7 +224,7 @@ async def test_evicted_bytes_stay_valid_for_who_holds_them() -> None:
 
 async def test_cold_reads_fetch_what_they_ask_for_and_evict_nothing() -> None:
     source = Source()
-    async with ObjectCache(source, settings=settings(blocks=1)) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings(blocks=1)) as cache:
         await read(cache, source, 0, 1)
         for block in range(1, 9):
             start = block * BLOCK + 7
@@ -236,7 +242,7 @@ async def test_cold_reads_fetch_what_they_ask_for_and_evict_nothing() -> None:
 async def test_cold_reads_are_limited_apart_from_the_others() -> None:
     source = Source()
     source.gate.clear()
-    async with ObjectCache(source, settings=settings(cold=2)) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings(cold=2)) as cache:
         cold = [
             asyncio.create_task(read(cache, source, block * BLOCK, 1, cold=True))
             for block in range(5)
@@ -249,12 +255,54 @@ async def test_cold_reads_are_limited_apart_from_the_others() -> None:
         assert source.active_max == 3
 
 
+async def test_cold_reads_have_the_memory_that_no_block_needs_until_one_does() -> None:
+    source = Source()
+    sizes = settings(blocks=2, ahead_bytes=BLOCK)
+    async with ObjectCache(source, clock=ManualClock(), settings=sizes) as cache:
+        for block in range(2):
+            await read(cache, source, block * BLOCK, BLOCK, cold=True)
+        cold_bytes = cache.statistics().cold_bytes
+        assert cold_bytes > 2 * BLOCK
+        await read(cache, source, 4 * BLOCK, 1)
+        assert cache.statistics().cold_bytes < cold_bytes
+        await read(cache, source, 5 * BLOCK, 1)
+        counted = cache.statistics()
+        assert counted.memory_bytes == 2 * BLOCK
+        assert counted.cold_bytes <= BLOCK
+
+
+async def test_blocks_are_read_ahead_by_half_of_the_requests_and_read_later_without_one() -> None:
+    source = Source()
+    source.gate.clear()
+    sizes = settings(blocks=4, hot=4)
+    async with ObjectCache(source, clock=ManualClock(), settings=sizes) as cache:
+        assert not cache.ahead(KEY, 0, 3 * BLOCK, source.length)
+        await source.until_active(2)
+        source.gate.set()
+        assert await read(cache, source, 0, 2 * BLOCK) == content_of(KEY, 2 * BLOCK)
+        assert len(source.requests) == 2
+
+
+async def test_what_is_a_block_already_is_not_read_ahead_cold() -> None:
+    source = Source()
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
+        await read(cache, source, 0, 1)
+        assert cache.ahead(KEY, 0, BLOCK, source.length, cold=True)
+        assert cache.ahead(KEY, BLOCK, BLOCK, source.length, cold=True)
+        await read(cache, source, BLOCK, BLOCK, cold=True)
+        assert source.requests == [(KEY, 0, BLOCK), (KEY, BLOCK, BLOCK)]
+        assert cache.ahead(KEY, 0, source.length + 1, source.length, cold=True)
+        assert len(source.requests) == 2
+
+
 async def test_no_more_blocks_are_in_flight_than_allowed_and_a_reader_that_leaves_makes_room() -> (
     None
 ):
     source = Source()
     source.gate.clear()
-    async with ObjectCache(source, settings=settings(blocks=10, hot=2)) as cache:
+    async with ObjectCache(
+        source, clock=ManualClock(), settings=settings(blocks=10, hot=2)
+    ) as cache:
         readers = [asyncio.create_task(read(cache, source, block * BLOCK, 1)) for block in range(8)]
         await source.until_active(2)
         for leaving in (readers[0], readers[5]):
@@ -269,7 +317,7 @@ async def test_no_more_blocks_are_in_flight_than_allowed_and_a_reader_that_leave
 
 async def test_an_invalidated_object_is_fetched_again_even_when_it_was_in_flight() -> None:
     source = Source()
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         await read(cache, source, 0, 1)
         await read(cache, source, 0, 1, key=OTHER)
         source.gate.clear()
@@ -288,7 +336,7 @@ async def test_an_invalidated_object_is_fetched_again_even_when_it_was_in_flight
 async def test_closing_the_cache_cancels_what_is_in_flight() -> None:
     source = Source()
     source.gate.clear()
-    async with ObjectCache(source, settings=settings()) as cache:
+    async with ObjectCache(source, clock=ManualClock(), settings=settings()) as cache:
         reader = asyncio.create_task(read(cache, source, 0, 1))
         await source.until_active(1)
     with pytest.raises(asyncio.CancelledError):
@@ -299,7 +347,10 @@ async def test_closing_the_cache_cancels_what_is_in_flight() -> None:
 async def test_what_memory_evicts_is_read_from_disk(tmp_path: Path) -> None:
     source = Source()
     async with ObjectCache(
-        source, settings=settings(blocks=1, disk_blocks=8), disk_directory=str(tmp_path)
+        source,
+        clock=ManualClock(),
+        settings=settings(blocks=1, disk_blocks=8),
+        disk_directory=str(tmp_path),
     ) as cache:
         for block in range(4):
             await read(cache, source, block * BLOCK, 1)
@@ -316,7 +367,10 @@ async def test_what_memory_evicts_is_read_from_disk(tmp_path: Path) -> None:
 async def test_the_disk_tier_keeps_its_bytes(tmp_path: Path) -> None:
     source = Source()
     async with ObjectCache(
-        source, settings=settings(blocks=1, disk_blocks=2), disk_directory=str(tmp_path)
+        source,
+        clock=ManualClock(),
+        settings=settings(blocks=1, disk_blocks=2),
+        disk_directory=str(tmp_path),
     ) as cache:
         for block in range(8):
             await read(cache, source, block * BLOCK, 1)
@@ -332,7 +386,10 @@ async def test_a_damaged_block_file_is_dropped_and_the_block_fetched(
 ) -> None:
     source = Source()
     async with ObjectCache(
-        source, settings=settings(blocks=1, disk_blocks=8), disk_directory=str(tmp_path)
+        source,
+        clock=ManualClock(),
+        settings=settings(blocks=1, disk_blocks=8),
+        disk_directory=str(tmp_path),
     ) as cache:
         await read(cache, source, 0, 1)
         await read(cache, source, BLOCK, 1)
@@ -354,7 +411,10 @@ async def test_a_truncated_block_file_is_dropped_and_the_block_fetched(
 ) -> None:
     source = Source()
     async with ObjectCache(
-        source, settings=settings(blocks=1, disk_blocks=8), disk_directory=str(tmp_path)
+        source,
+        clock=ManualClock(),
+        settings=settings(blocks=1, disk_blocks=8),
+        disk_directory=str(tmp_path),
     ) as cache:
         await read(cache, source, 0, 1)
         await read(cache, source, BLOCK, 1)
@@ -369,7 +429,10 @@ async def test_a_disk_that_refuses_writes_costs_requests_and_nothing_else(tmp_pa
     directory = tmp_path / "cache"
     source = Source()
     async with ObjectCache(
-        source, settings=settings(blocks=1, disk_blocks=8), disk_directory=str(directory)
+        source,
+        clock=ManualClock(),
+        settings=settings(blocks=1, disk_blocks=8),
+        disk_directory=str(directory),
     ) as cache:
         directory.rmdir()
         for block in (0, 1, 0):
@@ -386,7 +449,10 @@ async def test_block_files_of_an_earlier_process_are_removed_at_start(tmp_path: 
     (tmp_path / "0123-1.block.tmp").write_bytes(b"old")
     (tmp_path / "precious").write_bytes(b"not ours")
     async with ObjectCache(
-        Source(), settings=settings(disk_blocks=8), disk_directory=str(tmp_path)
+        Source(),
+        clock=ManualClock(),
+        settings=settings(disk_blocks=8),
+        disk_directory=str(tmp_path),
     ):
         assert [path.name for path in files_in(tmp_path)] == ["precious"]
 
@@ -402,7 +468,7 @@ def test_any_range_is_read_as_from_the_object_itself(
 ) -> None:
     async def check() -> None:
         source = Source(length)
-        async with ObjectCache(source, settings=settings(blocks=2)) as cache:
+        async with ObjectCache(source, clock=ManualClock(), settings=settings(blocks=2)) as cache:
             for start, size, cold in ranges:
                 start = min(start, length)
                 size = min(size, length - start)
