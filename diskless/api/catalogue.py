@@ -45,7 +45,7 @@ from diskless.api.topics import (
 from diskless.authorization import Authorizer
 from diskless.cluster.reader_routing import ReaderRouting
 from diskless.fetch.fetch_sessions import FetchSessions
-from diskless.groups.requests import GroupCoordinator
+from diskless.groups.group_router import GroupRouter
 from diskless.ports import (
     BrokerConfigs,
     Cluster,
@@ -64,7 +64,7 @@ def kafka_apis(
     *,
     manager: ReplicaManager,
     cluster: Cluster,
-    groups: GroupCoordinator,
+    groups: GroupRouter,
     topics: TopicAdmin,
     producer_ids: ProducerIds,
     broker_configs: BrokerConfigs,

@@ -158,7 +158,7 @@ class PartitionGroups:
     def join(
         self, request: requests.JoinGroup, client: ClientInfo
     ) -> "asyncio.Future[requests.JoinedGroup]":
-        """See `GroupCoordinator`; so for all that follow."""
+        """See `GroupRouter`; so for all that follow."""
         answer: asyncio.Future[requests.JoinedGroup] = asyncio.get_running_loop().create_future()
         settings, member_id = self._settings, request.member_id
         error: DisklessError | None = None

@@ -1,9 +1,9 @@
 """Finds the coordinator of a group, and reaches it if it is on this broker.
 
 A group belongs to the metadata partition that its id hashes to; the broker that leads that
-partition is the group's coordinator. This is the `GroupCoordinator` that the API layer calls: it
-passes a request on to the `PartitionGroups` of that partition when this broker leads it, and
-otherwise answers NotGroupCoordinator, whereupon clients ask who does.
+partition is the group's coordinator. This is what the API layer calls: it passes a
+request on to the `PartitionGroups` of that partition when this broker leads it, and otherwise
+answers NotGroupCoordinator, whereupon clients ask who does.
 
 Where a group belongs follows from the number of metadata partitions. A broker refuses to coordinate
 groups that were stored under another number.
@@ -46,7 +46,11 @@ class FollowedPartition(Protocol):
 
 
 class GroupRouter:
-    """`GroupCoordinator` of a broker."""
+    """Consumer groups, each at the broker that leads the group's metadata partition.
+
+    Where another broker does, the error is NotGroupCoordinator. Nothing is raised: whatever goes
+    wrong is an error in the answer. Answers about what was changed come when it is durable.
+    """
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class GroupRouter:
     # -- the way --------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
+        """Returns the broker to go to, as far as this one knows."""
         leader = self._partitions[self._index(group_id)].leader
         if leader is None:
             return GroupCoordinatorUnavailable("nobody leads the group's metadata partition now")
@@ -111,6 +116,7 @@ class GroupRouter:
     def join(
         self, request: requests.JoinGroup, client: ClientInfo
     ) -> Awaitable[requests.JoinedGroup]:
+        """Answered when the group's next generation begins. A future needs no task to wait."""
         error = _refused_id(request.group_id) or _refused_names(request)
         groups = error or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
@@ -118,6 +124,7 @@ class GroupRouter:
         return groups.join(request, client)
 
     def sync(self, request: requests.SyncGroup) -> Awaitable[requests.SyncedGroup]:
+        """Answered when the leader of the generation has said what is assigned to whom."""
         groups = _refused_id(request.group_id) or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return _at_once(requests.SyncedGroup(error=groups))
@@ -134,12 +141,17 @@ class GroupRouter:
     async def leave(
         self, group_id: str, members: Sequence[requests.LeavingMember]
     ) -> DisklessError | Sequence[DisklessError | None]:
+        """The group's error, or the members' in their order."""
         groups = _refused_id(group_id) or self._groups(group_id)
         if isinstance(groups, DisklessError):
             return groups
         return await groups.leave(group_id, members)
 
     def match_patterns(self, request: requests.ConsumerHeartbeat) -> Steps[object]:
+        """Match what has to be matched for this heartbeat; good for as long as the result is kept.
+
+        Raises: InvalidRegularExpression.
+        """
         groups = self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return None
@@ -150,6 +162,7 @@ class GroupRouter:
     def consumer_heartbeat(
         self, request: requests.ConsumerHeartbeat, client: ClientInfo
     ) -> Awaitable[requests.ConsumerHeartbeatAnswer]:
+        """Answered at once, or when what the heartbeat has changed is durable."""
         refusal = refused_heartbeat(request, self._settings.assignors)
         groups = refusal or self._groups(request.group_id)
         if isinstance(groups, DisklessError):
@@ -161,12 +174,14 @@ class GroupRouter:
     async def commit_offsets(
         self, request: requests.CommitOffsets
     ) -> Sequence[DisklessError | None]:
+        """By offset, in order."""
         groups = self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return [groups] * len(request.offsets)
         return await groups.commit_offsets(request)
 
     async def fetch_offsets(self, request: requests.FetchOffsets) -> requests.FetchedOffsets:
+        """Partitions in the order asked for."""
         groups = self._groups(request.group_id)
         if isinstance(groups, DisklessError):
             return requests.FetchedOffsets(error=groups)
@@ -175,6 +190,7 @@ class GroupRouter:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> DisklessError | Sequence[DisklessError | None]:
+        """The group's error, or the partitions' in their order."""
         groups = _refused_id(group_id) or self._groups(group_id)
         if isinstance(groups, DisklessError):
             return groups
@@ -183,12 +199,14 @@ class GroupRouter:
     # -- administration -------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> requests.DescribedGroup:
+        """A classic group."""
         groups = self._groups(group_id)
         if isinstance(groups, DisklessError):
             return requests.DescribedGroup(group_id, error=groups)
         return groups.describe(group_id)
 
     async def describe_consumer(self, group_id: str) -> requests.DescribedConsumerGroup:
+        """A KIP-848 group."""
         groups = self._groups(group_id)
         if isinstance(groups, DisklessError):
             return requests.DescribedConsumerGroup(group_id, error=groups)
@@ -197,6 +215,7 @@ class GroupRouter:
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
     ) -> Steps[DisklessError | Sequence[requests.ListedGroup]]:
+        """The groups this broker coordinates; nothing given: all. Case does not matter."""
         led = [groups for groups in self._led.values() if groups.serves]
         refusals = (groups.refusal() for groups in led)
         loading = next((refusal for refusal in refusals if refusal is not None), None)

@@ -1,16 +1,14 @@
-"""The requests and answers of a group coordinator; `GroupCoordinator` answers them.
+"""The requests and answers of a group coordinator; `GroupRouter` answers them.
 
-The handlers in `diskless/api/groups/` decode, call it, and encode; `GroupRouter` implements it. The
-state machines of both protocols take the same values. With an `error`, the other fields of an
-answer say nothing unless they tell that they do.
+The handlers in `diskless/api/groups/` decode, call it, and encode. The state machines of both
+protocols take the same values. With an `error`, the other fields of an answer say nothing unless
+they tell that they do.
 """
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from diskless.loop.long_work import Steps
-from diskless.ports import BrokerEndpoint, ClientInfo
 from wal.errors import DisklessError
 from wal.wire.layouts import SizedBytes
 
@@ -264,74 +262,3 @@ class DescribedConsumerGroup(NamedTuple):
     assignment_epoch: int = 0
     assignor: str = ""
     members: Sequence[ConsumerGroupMember] = ()
-
-
-class GroupCoordinator(Protocol):
-    """Consumer groups, each at the broker that leads the group's metadata partition.
-
-    Where another broker does, the error is NotGroupCoordinator. Nothing is raised: whatever goes
-    wrong is an error in the answer. Answers about what was changed come when it is durable.
-    """
-
-    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
-        """Returns the broker to go to, as far as this one knows."""
-        ...
-
-    def join(self, request: JoinGroup, client: ClientInfo) -> Awaitable[JoinedGroup]:
-        """Answered when the group's next generation begins. A future needs no task to wait."""
-        ...
-
-    def sync(self, request: SyncGroup) -> Awaitable[SyncedGroup]:
-        """Answered when the leader of the generation has said what is assigned to whom."""
-        ...
-
-    def heartbeat(self, request: GroupHeartbeat) -> DisklessError | None: ...
-
-    async def leave(
-        self, group_id: str, members: Sequence[LeavingMember]
-    ) -> DisklessError | Sequence[DisklessError | None]:
-        """The group's error, or the members' in their order."""
-        ...
-
-    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
-        """Match what has to be matched for this heartbeat; good for as long as the result is kept.
-
-        Raises: InvalidRegularExpression.
-        """
-        ...
-
-    def consumer_heartbeat(
-        self, request: ConsumerHeartbeat, client: ClientInfo
-    ) -> Awaitable[ConsumerHeartbeatAnswer]:
-        """Answered at once, or when what the heartbeat has changed is durable."""
-        ...
-
-    async def commit_offsets(self, request: CommitOffsets) -> Sequence[DisklessError | None]:
-        """By offset, in order."""
-        ...
-
-    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
-        """Partitions in the order asked for."""
-        ...
-
-    async def delete_offsets(
-        self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> DisklessError | Sequence[DisklessError | None]:
-        """The group's error, or the partitions' in their order."""
-        ...
-
-    async def describe(self, group_id: str) -> DescribedGroup:
-        """A classic group."""
-        ...
-
-    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
-        """A KIP-848 group."""
-        ...
-
-    def list_groups(
-        self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> Steps[DisklessError | Sequence[ListedGroup]]:
-        """The groups this broker coordinates; nothing given: all. Case does not matter."""
-        ...
-
-    async def delete_group(self, group_id: str) -> DisklessError | None: ...

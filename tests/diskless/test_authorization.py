@@ -22,7 +22,7 @@ from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.groups import requests
 from diskless.loop.long_work import Steps
 from diskless.ports import BrokerEndpoint, ClientInfo, FetchPartition, FetchResult
-from tests.support.kafka_fakes import Broker, FakeGroups, running_broker
+from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 from tests.support.profiles import examples
 from wal.errors import DisklessError, OffsetOutOfRange, Rejected
@@ -73,11 +73,11 @@ class Denying:
         return (operation, resource_type) in self.denials
 
 
-class ServingGroups(FakeGroups):
+class ServingGroups:
     """Has all groups that it is asked about; each of them reads both topics."""
 
-    def __init__(self) -> None:
-        super().__init__(BrokerEndpoint(0, "127.0.0.1", 1))
+    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
+        return BrokerEndpoint(0, "127.0.0.1", 1)
 
     async def join(self, request: requests.JoinGroup, client: ClientInfo) -> requests.JoinedGroup:
         return requests.JoinedGroup(member_id="m", protocol_type="", protocol_name="")

@@ -12,24 +12,9 @@ from uuid import UUID
 from diskless.api.catalogue import kafka_apis
 from diskless.authorization import AclOperation, AllowEverything, Authorizer, ResourceType
 from diskless.fetch.fetch_sessions import FetchSessions
-from diskless.groups.errors import NotGroupCoordinator
-from diskless.groups.requests import (
-    CommitOffsets,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    FetchedOffsets,
-    FetchOffsets,
-    GroupCoordinator,
-    GroupHeartbeat,
-    JoinedGroup,
-    JoinGroup,
-    LeavingMember,
-    ListedGroup,
-    SyncedGroup,
-    SyncGroup,
-)
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.offsets import TopicsWith
+from diskless.groups.settings import GroupSettings
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
 from diskless.ports import (
@@ -407,64 +392,27 @@ class FakeStored:
         return self.active.get(partition, ())[:limit]
 
 
-class FakeGroups:
-    """`GroupCoordinator` of a broker that coordinates no group and sends everybody elsewhere."""
+class Elsewhere:
+    """The one metadata partition, led by another broker, at this one's address."""
 
-    def __init__(self, coordinator: BrokerEndpoint | errors.DisklessError) -> None:
-        self.coordinator = coordinator
-        self.error = NotGroupCoordinator("another broker does")
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
 
-    def find(self, group_id: str) -> BrokerEndpoint | errors.DisklessError:
-        return self.coordinator
+    @property
+    def leader(self) -> ops.Leader:
+        endpoint = self._cluster.endpoint
+        return ops.Leader(1, endpoint.node_id, endpoint.host, endpoint.port, UUID(int=0))
 
-    async def join(self, request: JoinGroup, client: ClientInfo) -> JoinedGroup:
-        return JoinedGroup(error=self.error)
 
-    async def sync(self, request: SyncGroup) -> SyncedGroup:
-        return SyncedGroup(error=self.error)
-
-    def heartbeat(self, request: GroupHeartbeat) -> errors.DisklessError | None:
-        return self.error
-
-    async def leave(
-        self, group_id: str, members: Sequence[LeavingMember]
-    ) -> errors.DisklessError | Sequence[errors.DisklessError | None]:
-        return self.error
-
-    async def commit_offsets(self, request: CommitOffsets) -> Sequence[errors.DisklessError | None]:
-        return [self.error] * len(request.offsets)
-
-    async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
-        return FetchedOffsets(error=self.error)
-
-    async def delete_offsets(
-        self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> errors.DisklessError | Sequence[errors.DisklessError | None]:
-        return self.error
-
-    def match_patterns(self, request: ConsumerHeartbeat) -> Steps[object]:
-        yield from ()
-        return None
-
-    async def consumer_heartbeat(
-        self, request: ConsumerHeartbeat, client: ClientInfo
-    ) -> ConsumerHeartbeatAnswer:
-        return ConsumerHeartbeatAnswer(error=self.error)
-
-    async def describe(self, group_id: str) -> DescribedGroup:
-        return DescribedGroup(group_id, error=self.error)
-
-    async def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
-        return DescribedConsumerGroup(group_id, error=self.error)
-
-    def list_groups(
-        self, *, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> Steps[errors.DisklessError | Sequence[ListedGroup]]:
-        yield
-        return []
-
-    async def delete_group(self, group_id: str) -> errors.DisklessError | None:
-        return self.error
+def groups_elsewhere(cluster: FakeCluster, topics: FakeTopics) -> GroupRouter:
+    """The groups of a broker that coordinates none and sends everybody elsewhere."""
+    return GroupRouter(
+        [Elsewhere(cluster)],
+        TopicsWith(topics, ()),
+        settings=GroupSettings(),
+        clock=ManualClock(),
+        rng=random.Random(1),
+    )
 
 
 @dataclass
@@ -565,7 +513,6 @@ class Broker:
     pool: BufferPool
     metrics: FakeMetrics
     stored: FakeStored
-    groups: FakeGroups
     quotas: FakeQuotas
     clients: list[RawClient] = field(default_factory=list)
 
@@ -586,7 +533,7 @@ async def running_broker(
     clock: Clock | None = None,
     apis: ApiRegistry | None = None,
     configs: Sequence[BrokerConfigEntry] = (),
-    coordinated: GroupCoordinator | None = None,
+    coordinated: GroupRouter | None = None,
     quota_settings: QuotaSettings | None = None,
     authorizer: Authorizer | None = None,
     **settings: Any,
@@ -599,13 +546,12 @@ async def running_broker(
     stored = FakeStored()
     manager = FakeReplicaManager(topics)
     cluster = FakeCluster(BrokerEndpoint(0, "127.0.0.1", 0, "rack-a"))
-    groups = FakeGroups(cluster.endpoint)
     quotas = FakeQuotas()
     clock = clock or SystemClock()
     registry = kafka_apis(
         manager=manager,
         cluster=cluster,
-        groups=coordinated or groups,
+        groups=coordinated or groups_elsewhere(cluster, topics),
         topics=topics,
         producer_ids=topics,
         broker_configs=FakeConfigs(configs),
@@ -632,10 +578,7 @@ async def running_broker(
     async with server:
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
-        groups.coordinator = cluster.endpoint
-        broker = Broker(
-            server, registry, topics, manager, cluster, pool, metrics, stored, groups, quotas
-        )
+        broker = Broker(server, registry, topics, manager, cluster, pool, metrics, stored, quotas)
         yield broker
         for client in broker.clients:
             await client.close()

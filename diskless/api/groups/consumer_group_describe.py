@@ -12,12 +12,8 @@ from typing import Final
 from diskless.api.access import NOT_ASKED, Access, Refused, allowed_rows
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation, ResourceType
-from diskless.groups.requests import (
-    AssignedTopic,
-    ConsumerGroupMember,
-    DescribedConsumerGroup,
-    GroupCoordinator,
-)
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import AssignedTopic, ConsumerGroupMember, DescribedConsumerGroup
 from diskless.loop.long_work import Steps, gathered, mapped
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -29,7 +25,7 @@ _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         version = request.version
         asked = yield from decode_request(KEY, version, request.body)

@@ -13,7 +13,8 @@ from uuid import UUID
 from diskless.api.access import Access
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import ConsumerHeartbeat, ConsumerHeartbeatAnswer, GroupCoordinator
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from diskless.loop.long_work import Steps
 from diskless.ports import ClientInfo
 from diskless.protocol.messages import decode_request, encode_response
@@ -26,7 +27,7 @@ _OWN_MEMBER_ID_FROM: Final = 1
 _MS: Final = timedelta(milliseconds=1)
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         version = request.version
         asked = yield from decode_request(KEY, version, request.body)

@@ -9,7 +9,7 @@ from typing import Final
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import GroupCoordinator
+from diskless.groups.group_router import GroupRouter
 from diskless.loop.long_work import Steps, gathered
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -18,7 +18,7 @@ from wal.errors import DisklessError
 KEY: Final = 42
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         names = [*dict.fromkeys(asked.groups_names)]

@@ -12,7 +12,8 @@ from diskless.api.access import NOT_ASKED, Access, allowed_rows
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation, ResourceType
 from diskless.groups.errors import GroupIdNotFound
-from diskless.groups.requests import DescribedGroup, GroupCoordinator
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import DescribedGroup
 from diskless.loop.long_work import Steps, gathered
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -22,7 +23,7 @@ KEY: Final = 15
 _NOT_FOUND_FROM: Final = 6
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         version = request.version
         asked = yield from decode_request(KEY, version, request.body)

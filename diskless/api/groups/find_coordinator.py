@@ -13,7 +13,7 @@ from typing import Final
 from diskless.api.access import Access, Refused
 from diskless.api.errors import error_message, kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import GroupCoordinator
+from diskless.groups.group_router import GroupRouter
 from diskless.loop.long_work import Steps
 from diskless.ports import BrokerEndpoint, Cluster
 from diskless.protocol.messages import Fields, decode_request, encode_response
@@ -29,7 +29,7 @@ _BATCHED_FROM: Final = 4
 _NOBODY: Final = BrokerEndpoint(-1, "", -1)
 
 
-def api(cluster: Cluster, groups: GroupCoordinator, access: Access) -> Api:
+def api(cluster: Cluster, groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         key_type = getattr(asked, "key_type", _GROUP)
@@ -50,7 +50,7 @@ def api(cluster: Cluster, groups: GroupCoordinator, access: Access) -> Api:
 
 def _answer(
     cluster: Cluster,
-    groups: GroupCoordinator,
+    groups: GroupRouter,
     key: str,
     key_type: int,
     refused: DisklessError | None,

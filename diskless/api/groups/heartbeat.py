@@ -9,7 +9,8 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import GroupCoordinator, GroupHeartbeat
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import GroupHeartbeat
 from diskless.loop.long_work import Steps
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Outcome, Request
@@ -17,7 +18,7 @@ from diskless.server.registry import Api, Outcome, Request
 KEY: Final = 12
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         error = access.refused_group(request.client, AclOperation.READ, asked.group_id)

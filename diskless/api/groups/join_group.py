@@ -12,7 +12,8 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import GroupCoordinator, GroupProtocol, JoinedGroup, JoinGroup
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import GroupProtocol, JoinedGroup, JoinGroup
 from diskless.loop.long_work import Steps, collected
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -25,7 +26,7 @@ _ASSIGNMENT_SKIPPED_FROM: Final = 9
 _MS: Final = timedelta(milliseconds=1)
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         version = request.version
         asked = yield from decode_request(KEY, version, request.body)

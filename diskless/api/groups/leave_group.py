@@ -10,7 +10,8 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import GroupCoordinator, LeavingMember
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import LeavingMember
 from diskless.loop.long_work import PORTION_ROWS, Steps, batched, collected
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -21,7 +22,7 @@ KEY: Final = 13
 _MANY_MEMBERS_FROM: Final = 3
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     async def left(
         group_id: str, leaving: Sequence[LeavingMember]
     ) -> DisklessError | Sequence[DisklessError | None]:

@@ -9,7 +9,7 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import GroupCoordinator
+from diskless.groups.group_router import GroupRouter
 from diskless.loop.long_work import Steps
 from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Outcome, Request
@@ -18,7 +18,7 @@ from wal.errors import DisklessError
 KEY: Final = 16
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         listed = yield from groups.list_groups(

@@ -14,12 +14,8 @@ from typing import Final
 from diskless.api.access import Access, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import (
-    RETENTION_AS_CONFIGURED,
-    CommitOffset,
-    CommitOffsets,
-    GroupCoordinator,
-)
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import RETENTION_AS_CONFIGURED, CommitOffset, CommitOffsets
 from diskless.loop.long_work import Steps, collected, mapped, started_in_portions
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -32,7 +28,7 @@ _MS: Final = timedelta(milliseconds=1)
 _AS_CONFIGURED: Final = timedelta(milliseconds=RETENTION_AS_CONFIGURED)
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         version = request.version
         asked = yield from decode_request(KEY, version, request.body)

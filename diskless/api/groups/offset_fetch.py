@@ -15,7 +15,8 @@ from typing import Any, Final
 from diskless.api.access import Access, Refused, allowed_rows
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import FetchedOffset, FetchedOffsets, FetchOffsets, GroupCoordinator
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import FetchedOffset, FetchedOffsets, FetchOffsets
 from diskless.loop.long_work import Steps, collected, gathered
 from diskless.ports import ClientInfo
 from diskless.protocol.messages import Fields, decode_request, encode_response
@@ -28,7 +29,7 @@ _ERROR_OF_GROUP_FROM: Final = 2
 _MANY_GROUPS_FROM: Final = 8
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     async def fetched(asked: FetchOffsets, refused: Refused, client: ClientInfo) -> FetchedOffsets:
         """The offsets of one group, as far as `client` may know them."""
         if asked.group_id in refused:

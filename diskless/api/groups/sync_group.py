@@ -8,7 +8,8 @@ from typing import Final
 from diskless.api.access import Access
 from diskless.api.errors import kafka_code
 from diskless.authorization import AclOperation
-from diskless.groups.requests import GroupCoordinator, SyncedGroup, SyncGroup
+from diskless.groups.group_router import GroupRouter
+from diskless.groups.requests import SyncedGroup, SyncGroup
 from diskless.loop.long_work import Steps
 from diskless.protocol.messages import decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
@@ -16,7 +17,7 @@ from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 KEY: Final = 14
 
 
-def api(groups: GroupCoordinator, access: Access) -> Api:
+def api(groups: GroupRouter, access: Access) -> Api:
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         assignments = {}

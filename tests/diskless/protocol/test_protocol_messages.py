@@ -4,7 +4,7 @@ import io
 import random
 import struct
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from kio.serial import entity_writer
 from diskless.api import kafka_apis
 from diskless.authorization import AllowEverything
 from diskless.fetch.fetch_sessions import FetchSessions
+from diskless.groups.group_router import GroupRouter
 from diskless.loop.long_work import done_at_once
 from diskless.ports import BrokerEndpoint
 from diskless.protocol import messages
@@ -24,7 +25,6 @@ from diskless.quotas.quotas import QuotaEnforcer
 from tests.support.kafka_fakes import (
     FakeCluster,
     FakeConfigs,
-    FakeGroups,
     FakeQuotas,
     FakeReplicaManager,
     FakeStored,
@@ -48,7 +48,7 @@ def _registry():
     return kafka_apis(
         manager=FakeReplicaManager(topics),
         cluster=FakeCluster(BrokerEndpoint(0, "localhost", 1)),
-        groups=FakeGroups(BrokerEndpoint(0, "localhost", 1)),
+        groups=cast(GroupRouter, None),  # no handler is called
         topics=topics,
         producer_ids=topics,
         broker_configs=FakeConfigs(),
