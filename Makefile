@@ -20,6 +20,7 @@ LOCALSTACK_INSTALLED := .venv-localstack/.installed
 
 DATA ?= build/run
 LISTEN ?= 127.0.0.1:9092
+STORE ?= directory
 BENCH ?= all
 PYTEST_ARGS ?=
 WORKERS ?= $(if $(PYTEST_ARGS),0,2)
@@ -40,6 +41,7 @@ help:
 	@echo 'Diskless: Kafka-compatible logs whose only durable store is an S3-compatible bucket.'
 	@echo
 	@echo '  make demo             the whole story on real data: produce, crash, roll to Parquet, compare (2 min)'
+	@echo '                        STORE=minio: on a bucket of MinIO, with two brokers, one of which dies (make minio first)'
 	@echo '  make run              a broker in the foreground on $(LISTEN), data in $(DATA)'
 	@echo '  make check            while you work: format, lint, types, layers, unit tests (2 min)'
 	@echo '  make test             before you push: the same checks, every kind of test (12 min)'
@@ -76,7 +78,7 @@ bytecode: $(DEV_INSTALLED)
 
 demo: $(DEV_INSTALLED) bytecode
 	@scripts/need-java
-	@$(BIN)/python -m demo
+	@$(BIN)/python -m demo --store $(STORE)
 
 # The tests run even when a check before them failed: one run tells all there is to mend. Without
 # Java the tests that need Spark are skipped, and say so.

@@ -204,8 +204,13 @@ def run_diskless(arguments: Sequence[str | Path], log: Path, timeout_s: float) -
     return run_logged([DISKLESS, *arguments], log, timeout_s)
 
 
-def run_logged(command: Sequence[str | Path], log: Path, timeout_s: float) -> int:
-    """Run any command in the same way."""
+def run_logged(
+    command: Sequence[str | Path],
+    log: Path,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Run any command in the same way; `environment` adds to this process's own."""
     with log.open("a") as output:
         output.write(f"$ {' '.join(map(str, command))}\n")
         output.flush()
@@ -217,6 +222,7 @@ def run_logged(command: Sequence[str | Path], log: Path, timeout_s: float) -> in
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=timeout_s,
+                env={**os.environ, **(environment or {})},
             ).returncode
         except subprocess.TimeoutExpired:
             raise BrokerError(

@@ -1,5 +1,8 @@
 """The story, step by step; `run` reads as its table of contents.
 
+In a directory one broker tells it, which is killed and comes back; on a bucket there are two, and
+the one that is killed stays dead (`demo.stores`).
+
 Exit status 0: every comparison held. 1: one did not, or something did not work at all; the message
 names the log to look at. 130: interrupted. Whatever happens, no process stays behind; the data
 directory does, so that `diskless chunk dump` and Spark can be tried on it.
@@ -11,7 +14,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
@@ -24,6 +29,9 @@ from demo.broker_process import BrokerError, BrokerProcess, run_diskless, run_lo
 from demo.events import Event
 from demo.ledger import Comparison, Ledger, ReadRecord
 from demo.screen import BYTES_PER_MB, Screen
+from demo.stores import Store, directory_store, minio_store
+from localstack.local_server import LocalServerError
+from tests.support.jvm import JvmUnavailable
 
 PARTITIONS: Final = 6
 FLIGHTS_OUTSTANDING_MAX: Final = 50_000
@@ -35,7 +43,28 @@ VERIFY_TIMEOUT_S: Final = 120.0
 SOURCES: Final = ("chunk", "object", "segment")
 """Where a fetched batch can come from, as the broker's metrics name it."""
 
+EXPECTED: Final = (
+    BrokerError,
+    JvmUnavailable,
+    KafkaException,
+    LocalServerError,
+    OSError,
+    ValueError,
+    clients.StalledError,
+)
+"""What `run` raises when the story cannot go on."""
+
 DEFAULT_DIRECTORY: Final = Path("build") / "demo"
+
+
+DOLLARS_PER_1000: Final[Mapping[str, float]] = {
+    "put": 0.005,
+    "list": 0.005,
+    "get": 0.0004,
+    "head": 0.0004,
+    "delete": 0.0,
+}
+"""What S3 Standard charges for requests in its cheapest regions."""
 
 
 class Files(NamedTuple):
@@ -43,38 +72,85 @@ class Files(NamedTuple):
 
     directory: Path
 
-    @property
-    def data(self) -> Path:
-        return self.directory / "data"
+    def work(self, node_id: int) -> Path:
+        """A broker's log and configuration."""
+        return self.directory / f"broker-{node_id}"
 
-    @property
-    def local_wal(self) -> Path:
-        return self.data / "wal"
-
-    @property
-    def cache(self) -> Path:
-        return self.data / "cache"
-
-    @property
-    def wal_objects(self) -> Path:
-        return self.data / "objects" / "wal"
-
-    @property
-    def segments(self) -> Path:
-        return self.data / "objects" / "segments"
-
-    def segments_of(self, topic: str) -> list[Path]:
-        """The directories of this topic's segments; there should be one."""
-        return sorted(self.segments.glob(f"topic={topic}/id=*"))
+    def data(self, node_id: int) -> Path:
+        return self.work(node_id) / "data"
 
     def log(self, name: str) -> Path:
         return self.directory / f"{name}.log"
+
+
+class Brokers:
+    """The brokers of the story, by node id."""
+
+    def __init__(self, files: Files, store: Store, stack: ExitStack) -> None:
+        self._files = files
+        self._running: dict[int, BrokerProcess] = {}
+        self._dead: list[BrokerProcess] = []
+        for node_id in store.node_ids:
+            files.work(node_id).mkdir()
+            broker = BrokerProcess(
+                files.data(node_id),
+                files.work(node_id),
+                {**store.settings, "node.id": str(node_id)},
+                object_store=store.url,
+            )
+            self._running[node_id] = stack.enter_context(broker)
+            broker.start()
+
+    @property
+    def bootstrap(self) -> str:
+        """Those that run."""
+        return ",".join(broker.bootstrap for broker in self._running.values())
+
+    @property
+    def count_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Of all brokers, in all their lives."""
+        return sum(
+            (broker.counters for broker in (*self._running.values(), *self._dead)), Counter[str]()
+        )
+
+    def refresh_counters(self) -> None:
+        for broker in self._running.values():
+            broker.refresh_counters()
+
+    def kill_one(self) -> None:
+        """SIGKILL the first, which leads; it comes back only where there is no other."""
+        node_id, broker = min(self._running.items())
+        broker.refresh_counters()
+        broker.kill()
+        if len(self._running) == 1:
+            broker.start()
+        else:
+            self._dead.append(self._running.pop(node_id))
+
+    def restart_without_local_files(self) -> None:
+        """Stop them, empty their local WAL and caches, start them again."""
+        for node_id, broker in self._running.items():
+            broker.stop()
+            for local in ("wal", "cache"):
+                shutil.rmtree(self._files.data(node_id) / local, ignore_errors=True)
+            broker.start()
+
+    def stop(self) -> None:
+        for broker in self._running.values():
+            broker.stop()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the demo; its exit status."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="Diskless on real data")
     parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="emptied first")
+    parser.add_argument(
+        "--store", choices=("directory", "minio"), default="directory", help="where objects are"
+    )
     parser.add_argument("--flights", type=int, default=events.FLIGHTS_COUNT, help="how many")
     parser.add_argument("--weather", type=int, default=events.WEATHER_COUNT, help="how many")
     options = parser.parse_args(arguments)
@@ -84,11 +160,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A terminated demo leaves its `with` blocks like a failed one, and with them its processes.
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        run(screen, options.directory.absolute(), options.flights, options.weather)
+        run(screen, options.directory.absolute(), options.flights, options.weather, options.store)
     except KeyboardInterrupt:
         screen.console.print("interrupted")
         return 130
-    except (BrokerError, clients.StalledError, KafkaException, OSError, ValueError) as error:
+    except EXPECTED as error:
         screen.check("the demo ran to its end", False, str(error).splitlines())
     if screen.checks_failed:
         screen.console.print(f"[bold red]{len(screen.checks_failed)} comparisons failed[/]:")
@@ -99,11 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(screen: Screen, directory: Path, flights_count: int, weather_count: int) -> None:
-    """The whole story, in a directory that is emptied first.
-
-    Raises: BrokerError, StalledError, KafkaException, OSError, ValueError when it cannot go on.
-    """
+def run(
+    screen: Screen, directory: Path, flights_count: int, weather_count: int, store_name: str
+) -> None:
+    """The whole story, in a directory that is emptied first. Raises EXPECTED."""
     started = time.monotonic()
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -126,42 +201,40 @@ def run(screen: Screen, directory: Path, flights_count: int, weather_count: int)
         step.records = len(flights.events) + len(weather.events)
     ledgers = (flights, weather)
 
-    with BrokerProcess(files.data, directory) as broker:
-        broker.start()
-        screen.console.print(f"broker ready on {broker.bootstrap}, data in {files.data}")
+    with ExitStack() as stack:
+        store = stack.enter_context(
+            minio_store(directory / "minio")
+            if store_name == "minio"
+            else nullcontext(directory_store(files.data(1) / "objects"))
+        )
+        brokers = Brokers(files, store, stack)
+        screen.console.print(f"ready: {brokers.bootstrap}, objects in {store.place}")
         for ledger in ledgers:
-            clients.create_topic(broker.bootstrap, ledger.topic, PARTITIONS)
+            clients.create_topic(brokers.bootstrap, ledger.topic, PARTITIONS)
 
-        _produce(screen, broker, flights, log)
-        _read_and_compare(screen, broker, flights, log, "at the tail")
-        _produce_through_a_crash(screen, broker, weather, log)
-        _restart_without_local_files(screen, broker, files)
-        _read_all_from(screen, broker, ledgers, log, source="object", place="WAL objects")
+        _produce(screen, brokers, flights, log)
+        _read_and_compare(screen, brokers, flights, log, "at the tail")
+        _produce_through_a_crash(screen, brokers, weather, log)
+        _restart_without_local_files(screen, brokers)
+        _read_all_from(screen, brokers, ledgers, log, source="object", place="WAL objects")
 
-        wal_objects = _sizes(files.wal_objects)
-        _roll(screen, broker, files)
-        _restart_without_local_files(screen, broker, files)
-        _read_all_from(screen, broker, ledgers, log, source="segment", place="Parquet")
-        broker.stop()
-        counters = broker.counters
+        wal_objects = store.list_objects("wal/")
+        _roll(screen, brokers, files)
+        _restart_without_local_files(screen, brokers)
+        _read_all_from(screen, brokers, ledgers, log, source="segment", place="Parquet")
+        brokers.stop()
 
-    _compare_with_spark(screen, files, wanted)
-    _verify(screen, files)
+        _compare_with_spark(screen, store, files, wanted)
+        _verify(screen, store, files)
+        segments = store.list_objects("segments/")
 
+    counters = brokers.counters
     screen.print_steps()
-    segments = _sizes(files.segments)
     screen.print_pairs(
         "What it took",
         [
             ("WAL objects written", _count_and_size(wal_objects)),
             ("Parquet segments written", _count_and_size(segments)),
-            *(
-                (f"object store {name} by the broker", f"{counters[counter]:,.0f}")
-                for name, counter in (
-                    ("PUTs", 'diskless_object_store_requests_total{op="put"}'),
-                    ("GETs", 'diskless_object_store_requests_total{op="get"}'),
-                )
-            ),
             (
                 "object cache hits / misses",
                 f"{counters[_cache('hit')]:,.0f} / {counters[_cache('miss')]:,.0f}",
@@ -173,12 +246,29 @@ def run(screen: Screen, directory: Path, flights_count: int, weather_count: int)
             ("the whole demo", f"{time.monotonic() - started:,.0f} s"),
         ],
     )
+    _print_requests(screen, counters)
 
 
-def _produce(screen: Screen, broker: BrokerProcess, ledger: Ledger, log: logging.Logger) -> None:
+def _print_requests(screen: Screen, counters: Counter[str]) -> None:
+    """By kind, and what S3 would charge for them."""
+    counts = {
+        kind: counters[f'diskless_object_store_requests_total{{op="{kind}"}}']
+        for kind in DOLLARS_PER_1000
+    }
+    dollars = {kind: counts[kind] / 1000 * DOLLARS_PER_1000[kind] for kind in counts}
+    screen.print_pairs(
+        "Requests by the brokers, in dollars at S3's list prices",
+        [
+            *((kind.upper(), f"{counts[kind]:,.0f}   ${dollars[kind]:.4f}") for kind in counts),
+            ("together", f"{sum(counts.values()):,.0f}   ${sum(dollars.values()):.4f}"),
+        ],
+    )
+
+
+def _produce(screen: Screen, brokers: Brokers, ledger: Ledger, log: logging.Logger) -> None:
     with screen.step(f"produce {ledger.topic}", len(ledger.events)) as (step, advance):
         clients.produce(
-            broker.bootstrap,
+            brokers.bootstrap,
             ledger,
             advance=advance,
             log=log,
@@ -190,32 +280,30 @@ def _produce(screen: Screen, broker: BrokerProcess, ledger: Ledger, log: logging
 
 
 def _produce_through_a_crash(
-    screen: Screen, broker: BrokerProcess, ledger: Ledger, log: logging.Logger
+    screen: Screen, brokers: Brokers, ledger: Ledger, log: logging.Logger
 ) -> None:
-    """Produce; half way, with events in flight, kill the broker and start it again."""
+    """Produce; half way, with events in flight, kill a broker."""
     crash: list[int] = []
 
-    def kill_and_restart(unacknowledged: int) -> None:
-        broker.refresh_counters()
-        broker.kill()
+    def kill_one(unacknowledged: int) -> None:
         crash.append(unacknowledged)
-        broker.start()
+        brokers.kill_one()
 
     with screen.step(f"produce {ledger.topic}, SIGKILL half way", len(ledger.events)) as (
         step,
         advance,
     ):
         clients.produce(
-            broker.bootstrap,
+            brokers.bootstrap,
             ledger,
             advance=advance,
             log=log,
             outstanding_max=min(WEATHER_OUTSTANDING_MAX, len(ledger.events) // 4),
-            at_half_way=kill_and_restart,
+            at_half_way=kill_one,
         )
         step.records, step.size_bytes = len(ledger.events), _size_bytes(ledger)
-        step.remark = f"killed with {sum(crash):,} unacknowledged"
-    screen.check("the broker was killed with events in flight", bool(crash and crash[0] > 0))
+        step.remark = f"{sum(crash):,} unacknowledged then; {brokers.count_running} left"
+    screen.check("a broker was killed with events in flight", bool(crash and crash[0] > 0))
     _check_deliveries(screen, ledger)
 
 
@@ -229,11 +317,11 @@ def _check_deliveries(screen: Screen, ledger: Ledger) -> None:
 
 
 def _read_and_compare(
-    screen: Screen, broker: BrokerProcess, ledger: Ledger, log: logging.Logger, when: str
+    screen: Screen, brokers: Brokers, ledger: Ledger, log: logging.Logger, when: str
 ) -> None:
     with screen.step(f"read {ledger.topic} {when}", len(ledger.events)) as (step, advance):
         records: Iterator[ReadRecord] = clients.read_all(
-            broker.bootstrap, ledger, advance=advance, log=log
+            brokers.bootstrap, ledger, advance=advance, log=log
         )
         comparison: Comparison = ledger.compare(records)
         step.records, step.size_bytes = comparison.records, comparison.size_bytes
@@ -245,10 +333,10 @@ def _read_and_compare(
     )
 
 
-def _roll(screen: Screen, broker: BrokerProcess, files: Files) -> None:
+def _roll(screen: Screen, brokers: Brokers, files: Files) -> None:
     with screen.step("roll everything into Parquet with Spark") as (step, _):
         status = run_diskless(
-            ["tier", "--bootstrap", broker.bootstrap, "--once", "--all", "--master", "local[2]"],
+            ["tier", "--bootstrap", brokers.bootstrap, "--once", "--all", "--master", "local[2]"],
             files.log("tier"),
             SPARK_TIMEOUT_S,
         )
@@ -256,18 +344,14 @@ def _roll(screen: Screen, broker: BrokerProcess, files: Files) -> None:
     screen.check("the roll ended well", status == 0, [f"status {status}, see {files.log('tier')}"])
 
 
-def _restart_without_local_files(screen: Screen, broker: BrokerProcess, files: Files) -> None:
-    """Stop the broker, empty its local WAL and caches, start it again."""
-    broker.stop()
-    for local in (files.local_wal, files.cache):
-        shutil.rmtree(local, ignore_errors=True)
-    broker.start()
-    screen.console.print("broker stopped, local WAL and caches emptied, broker started again")
+def _restart_without_local_files(screen: Screen, brokers: Brokers) -> None:
+    brokers.restart_without_local_files()
+    screen.console.print("every live broker stopped, local WAL and caches emptied, started again")
 
 
 def _read_all_from(
     screen: Screen,
-    broker: BrokerProcess,
+    brokers: Brokers,
     ledgers: Sequence[Ledger],
     log: logging.Logger,
     *,
@@ -275,11 +359,11 @@ def _read_all_from(
     place: str,
 ) -> None:
     """Read and compare all topics; every byte must have come from `source`, none from elsewhere."""
-    before = broker.counters
+    before = brokers.counters
     for ledger in ledgers:
-        _read_and_compare(screen, broker, ledger, log, f"from {place}")
-    broker.refresh_counters()
-    fetched = {name: broker.counters[_fetched(name)] - before[_fetched(name)] for name in SOURCES}
+        _read_and_compare(screen, brokers, ledger, log, f"from {place}")
+    brokers.refresh_counters()
+    fetched = {name: brokers.counters[_fetched(name)] - before[_fetched(name)] for name in SOURCES}
     screen.check(
         f"all of that was served from {place}",
         fetched[source] > 0 and sum(fetched.values()) == fetched[source],
@@ -287,8 +371,8 @@ def _read_all_from(
     )
 
 
-def _compare_with_spark(screen: Screen, files: Files, wanted: events.Numbers) -> None:
-    directories = [files.segments_of("flights"), files.segments_of("weather")]
+def _compare_with_spark(screen: Screen, store: Store, files: Files, wanted: events.Numbers) -> None:
+    directories = [store.segments_of("flights"), store.segments_of("weather")]
     one_each = all(len(found) == 1 for found in directories)
     screen.check("each topic has one directory of segments", one_each, [str(directories)])
     if not one_each:
@@ -296,9 +380,10 @@ def _compare_with_spark(screen: Screen, files: Files, wanted: events.Numbers) ->
     log = files.log("spark-read")
     with screen.step("aggregate the segments with plain spark.read.parquet") as (step, _):
         status = run_logged(
-            [sys.executable, "-m", "demo.spark_numbers"] + [str(found[0]) for found in directories],
+            [sys.executable, "-m", "demo.spark_numbers", *(found[0] for found in directories)],
             log,
             SPARK_TIMEOUT_S,
+            store.spark_environment,
         )
         step.remark = "Spark's start included"
     if status != 0:
@@ -324,10 +409,13 @@ def _compare_with_spark(screen: Screen, files: Files, wanted: events.Numbers) ->
     )
 
 
-def _verify(screen: Screen, files: Files) -> None:
+def _verify(screen: Screen, store: Store, files: Files) -> None:
     log = files.log("verify")
+    arguments: list[str | Path] = ["verify", "--data", files.data(store.node_ids[-1])]
+    if store.url is not None:
+        arguments += ["--object-store", store.url]
     with screen.step("diskless verify"):
-        status = run_diskless(["verify", "--data", files.data], log, VERIFY_TIMEOUT_S)
+        status = run_diskless(arguments, log, VERIFY_TIMEOUT_S)
     screen.check("every stored invariant holds", status == 0, log.read_text().splitlines())
 
 
@@ -346,13 +434,8 @@ def _size_bytes(ledger: Ledger) -> int:
     return sum(event.size_bytes for event in ledger.events)
 
 
-def _sizes(directory: Path) -> list[int]:
-    """The size of every file below `directory`."""
-    return [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
-
-
-def _count_and_size(sizes: Sequence[int]) -> str:
-    return f"{len(sizes):,} ({sum(sizes) / BYTES_PER_MB:,.1f} MB)"
+def _count_and_size(lengths: Mapping[str, int]) -> str:
+    return f"{len(lengths):,} ({sum(lengths.values()) / BYTES_PER_MB:,.1f} MB)"
 
 
 def _fetched(source: str) -> str:

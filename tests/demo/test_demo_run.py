@@ -7,14 +7,32 @@ from pathlib import Path
 import psutil
 import pytest
 
+from localstack import minio
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.spark
 @pytest.mark.crash
 @pytest.mark.clients
-def test_the_demo_in_small_holds_every_comparison_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "store",
+    [
+        "directory",
+        pytest.param(
+            "minio",
+            marks=[
+                pytest.mark.exhaustive,
+                pytest.mark.skipif(minio.find() is None, reason=minio.HOW_TO_GET),
+            ],
+        ),
+    ],
+)
+def test_the_demo_in_small_holds_every_comparison_and_leaves_no_process(
+    store: str, tmp_path: Path
+) -> None:
     arguments = ["--flights", "6000", "--weather", "6000", "--directory", str(tmp_path / "demo")]
+    arguments += ["--store", store]
     demo = subprocess.run(
         [sys.executable, "-m", "demo", *arguments],
         check=False,
