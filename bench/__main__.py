@@ -1,7 +1,8 @@
 """`python -m bench [GROUP ...]`: run the groups, print a table, merge into build/bench.json.
 
 Some groups have a name together: `speed` is all that measures producers and consumers,
-`coordinator` all that measures the coordinator, `all` is all.
+`coordinator` all that measures the coordinator, `s3` all that needs MinIO, `all` is all but what is
+not ours.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from bench.puts import run_puts
 from bench.report import RESULTS, Report
 from bench.retention import run_retention
 from bench.roll import run_roll
+from bench.s3_reading import run_s3_reading
 from bench.slopes import run_slopes
 from bench.slow_store import run_slow_store
 from bench.throughput import run_produce
@@ -55,12 +57,16 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "holds": run_holds,
 }
 
-APART: Final[Mapping[str, Callable[[Report], None]]] = {"peers": run_peers}
-"""Groups that run when they are asked for by name: they install what is not ours."""
+APART: Final[Mapping[str, Callable[[Report], None]]] = {
+    "peers": run_peers,
+    "s3_reading": run_s3_reading,
+}
+"""Groups that run when they are asked for by name: they need what is not ours."""
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
     ALL: tuple(GROUPS),
     "speed": ("produce", "consume", "latency", "puts", "slopes", "slow_store", "hour"),
+    "s3": ("s3_reading",),
     "coordinator": ("commits", "backlog", "pipelined", "retention", "starts"),
 }
 
