@@ -5,18 +5,22 @@ in place of a directory.
 """
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet
+import pyarrow.dataset
+import pyarrow.fs
 import pytest
 
 from demo import clients, events, spark_numbers
 from demo.broker_process import BrokerProcess, run_diskless
 from demo.ledger import Ledger
+from tests.support.hadoop_aws import hadoop_aws_jars, s3a_settings, spark_conf_dir
+from tests.support.jvm import Jars, JvmUnavailable
 from tests.support.s3_servers import S3Server, on_every_server, on_one_server
 
 pytestmark = pytest.mark.clients
@@ -26,12 +30,12 @@ PARTITIONS = 3
 LOG = logging.getLogger("tests.localstack")
 
 
-def download(server: S3Server, prefix: str, directory: Path) -> None:
-    """Copy the objects below `prefix` of the cluster's as files, paths kept."""
-    for key in server.keys(f"{PREFIX}/{prefix}"):
-        target = directory / key.removeprefix(f"{PREFIX}/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        server.s3.download_file(server.bucket, key, str(target))
+@pytest.fixture(scope="session")
+def hadoop_aws() -> Jars:
+    try:
+        return hadoop_aws_jars()
+    except JvmUnavailable as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture
@@ -115,7 +119,7 @@ def test_a_producer_goes_on_after_the_broker_was_killed_in_the_middle(
 @on_one_server
 @pytest.mark.spark
 def test_rolled_segments_serve_kafka_and_spark_alike(
-    broker: BrokerProcess, s3_server: S3Server, tmp_path: Path
+    broker: BrokerProcess, s3_server: S3Server, hadoop_aws: Jars, tmp_path: Path
 ) -> None:
     flights_frame, weather_frame = events.read_flights(10_000), events.read_weather(2_000)
     flights = produced(broker, "flights", events.flight_events(flights_frame))
@@ -142,19 +146,29 @@ def test_rolled_segments_serve_kafka_and_spark_alike(
     assert (fetched["chunk"], fetched["object"]) == (0, 0)
     broker.stop()
 
-    # Spark and pyarrow, on files that nothing of ours has touched since.
-    copy = tmp_path / "copy"
-    download(s3_server, "segments/", copy)
-    (flights_segments,) = (copy / "segments").glob("topic=flights/id=*")
-    (weather_segments,) = (copy / "segments").glob("topic=weather/id=*")
-    offsets = pyarrow.parquet.read_table(flights_segments, columns=["partition", "offset"])
-    assert offsets.num_rows == len(flights.events)
+    # pyarrow and stock Spark, from the bucket, with nothing of ours in between.
+    place = f"{s3_server.bucket}/{PREFIX}/segments"
+    bucket = pyarrow.fs.S3FileSystem(
+        access_key=os.environ["AWS_ACCESS_KEY_ID"],
+        secret_key=os.environ["AWS_SECRET_ACCESS_KEY"],
+        endpoint_override=s3_server.endpoint,
+    )
+    topics = pyarrow.dataset.dataset(place, filesystem=bucket, partitioning="hive")
+    assert topics.to_table(columns=["topic"]).column("topic").value_counts().to_pylist() == [
+        {"values": ledger.topic, "counts": len(ledger.events)} for ledger in (flights, weather)
+    ]
+    settings = s3a_settings(hadoop_aws, s3_server.endpoint)
     read = subprocess.run(
-        [sys.executable, "-m", "demo.spark_numbers", flights_segments, weather_segments],
-        check=True,
+        [
+            *(sys.executable, "-m", "demo.spark_numbers"),
+            *(f"s3a://{place}/topic={name}" for name in ("flights", "weather")),
+        ],
+        env=os.environ | {"SPARK_CONF_DIR": str(spark_conf_dir(tmp_path / "spark", settings))},
+        check=False,
         capture_output=True,
         text=True,
     )
+    assert read.returncode == 0, read.stderr
     assert spark_numbers.parse_numbers(read.stdout) == events.reference_numbers(
         flights_frame, weather_frame
     )

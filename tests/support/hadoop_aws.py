@@ -1,11 +1,10 @@
-"""Spark settings with which stock Spark reads `s3a://`, for tests: jars, server, credentials.
+"""Spark settings with which stock Spark reads `s3a://`, for tests: jars and server.
 
 Settings go to a Spark as files do in an installation: `spark_conf_dir` writes a
 spark-defaults.conf, and SPARK_CONF_DIR in the environment of the process names its directory.
 """
 
 import importlib.util
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -36,15 +35,13 @@ def hadoop_aws_jars() -> Jars:
 
 
 def s3a_settings(jars: Jars, endpoint: str) -> dict[str, str]:
-    """For the server at `endpoint`, with the credentials in the environment."""
+    """For the server at `endpoint`; credentials come from the environment."""
     return {
         # Behind Spark's own, as --packages puts them: some are of other releases.
         "spark.jars": ",".join(map(str, jars.paths)),
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"],
-        "spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"],
     }
 
 

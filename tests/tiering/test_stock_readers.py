@@ -1,5 +1,6 @@
 """Readers that know nothing of this project see the records (Spark's is in test_spark_roller)."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tiering_samples import (
     put_wal_object,
 )
 
+from tests.support.hadoop_aws import SDK_OF_HADOOP, hadoop_version
 from tiering.roll import RollSettings, roll
 from tiering.segment_columns import SEGMENT_SCHEMA, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 
@@ -82,6 +84,14 @@ def test_page_checksums_are_there_for_who_verifies_them(topic: Path, tmp_path: P
     damaged.write_bytes(content)
     with pytest.raises(OSError, match="CRC checksum"):
         pq.ParquetFile(damaged, page_checksum_verification=True).read()
+
+
+def test_the_page_names_the_hadoop_of_the_installed_spark() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "segment-format.md").read_text()
+    hadoop = hadoop_version()
+    assert f"hadoop-aws:{hadoop}\n" in page
+    assert f"Spark {version('pyspark')} has Hadoop {hadoop}" in page
+    assert SDK_OF_HADOOP[hadoop] in page
 
 
 def test_duckdb_reads_a_topic(topic: Path) -> None:
