@@ -120,6 +120,11 @@ def print_report(console: Console, report: RollReport, elapsed_s: float) -> None
     table.add_row("bytes as Parquet", f"{report.segment_bytes:,}")
     table.add_row("seconds, with Spark's start", f"{elapsed_s:.1f}")
     table.add_row("MB/s", f"{report.wal_bytes / 1e6 / max(elapsed_s, 1e-3):.1f}")
+    work = report.work
+    if work.gets:
+        table.add_row("MB/s of a task", f"{report.wal_bytes / 1e6 / max(work.seconds, 1e-3):.1f}")
+        table.add_row("GETs", f"{work.gets:,}")
+        table.add_row("bytes read ÷ rolled", f"{work.get_bytes / max(report.wal_bytes, 1):.2f}")
     if report.raw_batch_count:
         table.add_row("batches not decodable, kept as sent", f"{report.raw_batch_count:,}")
     if report.withdrawn:

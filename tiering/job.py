@@ -44,6 +44,14 @@ FIRST_PAUSE_S: Final = 0.5
 """Doubled after each attempt: a broker that restarts is back within these fifteen seconds."""
 
 
+class RollWork(NamedTuple):
+    """What one roll took of the store and of time; repeated attempts are not in it."""
+
+    gets: int = 0
+    get_bytes: int = 0
+    seconds: float = 0.0
+
+
 class RollResult(NamedTuple):
     """What became of one plan; exactly one of `segment` and `error` is set."""
 
@@ -52,6 +60,7 @@ class RollResult(NamedTuple):
     error: str = ""
     raw_batch_count: int = 0
     """Batches of the segment that could not be decoded (tiering/raw_batches.py)."""
+    work: RollWork = RollWork()
 
 
 class Roller(Protocol):
@@ -100,6 +109,8 @@ class RollReport:
     """Bytes of the batches that the segments replace."""
     raw_batch_count: int
     """Batches that could not be decoded, which the segments keep as they were sent."""
+    work: RollWork
+    """Of the segments that are committed, added up."""
 
     @property
     def record_count(self) -> int:
@@ -165,6 +176,7 @@ class _Run:
         self._withdrawn: list[ObjectKey] = []
         self._wal_bytes = 0
         self._raw_batch_count = 0
+        self._work: list[RollWork] = []
 
     def round(self, asked: PlanSegments) -> Sequence[SegmentPlan]:
         """One plan, one parallel roll, one commit; returns what was planned, rolled or not."""
@@ -196,6 +208,7 @@ class _Run:
             withdrawn=self._withdrawn,
             wal_bytes=self._wal_bytes,
             raw_batch_count=self._raw_batch_count,
+            work=RollWork(*map(sum, zip(*self._work, strict=True))),
         )
 
     def _commit(self, rolled: Sequence[tuple[RollResult, RolledSegment]]) -> None:
@@ -209,6 +222,7 @@ class _Run:
                 committed.append(segment)
                 self._wal_bytes += sum(extent.length_bytes for extent in result.plan.extents)
                 self._raw_batch_count += result.raw_batch_count
+                self._work.append(result.work)
             elif isinstance(answer.error, UnknownPartition | UnknownTopicId):
                 self._withdrawn.append(segment.object_key)
             else:

@@ -38,9 +38,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from metadata.operations import SegmentPlan
-from tiering.job import RollResult, describe
+from tiering.job import RollResult, RollWork, describe
+from tiering.metered_store import MeteredStore
 from tiering.roll import Rolled, roll
 from wal import failpoint
+from wal.clock import SystemClock
 from wal.errors import DisklessError, InvalidSettings
 from wal.stores.blocking_store import open_blocking_store
 
@@ -246,20 +248,26 @@ def _roll_batches(
 
 
 def _rolled(object_store_url: str, plan: bytes) -> bytes:
-    """What became of a plan: what `roll` returns, or the error as a line."""
+    """What became of a plan: what `roll` returns, or the error as a line; and what it took."""
+    clock = SystemClock()
+    started = clock.monotonic()
+    work = RollWork()
     try:
-        with open_blocking_store(object_store_url) as store:
+        with MeteredStore(open_blocking_store(object_store_url, clock=clock)) as store:
             result: Rolled | str = roll(pickle.loads(plan), store)
+        work = RollWork(store.gets, store.get_bytes, clock.monotonic() - started)
     except DisklessError as error:
         result = describe(error)
-    return pickle.dumps(result)
+    return pickle.dumps((result, work))
 
 
 def _result(plan: SegmentPlan, data: bytes) -> RollResult:
-    result: Rolled | str = pickle.loads(data)
+    result: Rolled | str
+    work: RollWork
+    result, work = pickle.loads(data)
     if isinstance(result, str):
         return RollResult(plan, None, result)
-    return RollResult(plan, result.segment, raw_batch_count=result.raw_batch_count)
+    return RollResult(plan, result.segment, "", result.raw_batch_count, work)
 
 
 # --- around them ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from tiering_samples import (
 from metadata.operations import SegmentPlan
 from tiering import roll as roll_module
 from tiering import segment_format
-from tiering.roll import RollSettings, roll
+from tiering.roll import RollSettings, roll, row_groups
 from tiering.segment_verification import verify_segment
 from wal import failpoint
+from wal.clock import SystemClock
 from wal.coordinates import ByteOffset, ObjectKey, Offset
 from wal.crc import crc32c
 from wal.errors import CorruptObject, CorruptSegment, ObjectExists, Rejected
@@ -250,3 +252,45 @@ def test_an_extent_beyond_its_object_is_corrupt(tmp_path: Path) -> None:
         beyond = extent._replace(byte_offset=ByteOffset(extent.byte_offset + 5))
         with pytest.raises(CorruptObject, match="wal/00/object"):
             roll(plan_of([beyond]), store)
+
+
+class WatchedStore(BlockingFileStore):
+    """Tells of each ranged read before it is answered."""
+
+    def __init__(self, directory: Path, on_read: Callable[[int], None]) -> None:
+        super().__init__(str(directory), clock=SystemClock(), rng=random.Random(1), sync=False)
+        self._on_read = on_read
+
+    def get_range(self, key: ObjectKey, start: int, length: int) -> bytes:
+        self._on_read(length)
+        return super().get_range(key, start, length)
+
+
+def plan_of_small_objects(store: BlockingFileStore, count: int) -> SegmentPlan:
+    batch = SampleBatch([SampleRecord(value=bytes(1_000))])
+    placed = [
+        put_wal_object(store, f"wal/00/{at}", [[batch]], base_offset=at) for at in range(count)
+    ]
+    return plan_of([extent for (extent,) in placed])
+
+
+def test_small_ranges_are_read_many_at_a_time(tmp_path: Path) -> None:
+    # Each read is answered when seven others have been asked for.
+    together = threading.Barrier(8)
+    store = WatchedStore(tmp_path, lambda _: together.wait(60))
+    plan = plan_of_small_objects(store, 16)
+    assert sum(table.num_rows for table in row_groups(plan, store, 1 << 20)) == 16
+
+
+def test_no_more_is_read_ahead_than_may_be_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roll_module, "READ_AHEAD_BYTES", 3_500)
+    asked: list[int] = []
+    store = WatchedStore(tmp_path, asked.append)
+    plan = plan_of_small_objects(store, 16)
+    size = plan.extents[0].length_bytes
+    ahead = roll_module._read_ahead(roll_module._coalesced(plan.extents), store)
+    for given, _ in enumerate(ahead, 1):
+        assert sum(asked) <= 3_500 + given * size
+    assert len(asked) == 16
