@@ -1,0 +1,79 @@
+"""The job on a Spark cluster: executors on which nothing of this project is installed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_broker import FakeBroker, FakeCoordinator
+from tiering_samples import SampleBatch, SampleRecord, plan_of, put_wal_object
+
+from tests.support.hadoop_aws import spark_conf_dir
+from tests.support.s3_servers import S3Server, on_one_server
+from tests.support.spark_cluster import spark_cluster, spark_home
+from wal.stores.blocking_store import open_blocking_store
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+BATCHES = [SampleBatch([SampleRecord(value=b"%d" % at)] * 50) for at in range(4)]
+
+
+@on_one_server
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "launcher",
+    ["spark-submit", pytest.param("spark-defaults", marks=pytest.mark.exhaustive)],
+)
+def test_segments_are_rolled_from_the_bucket_by_executors_that_have_only_what_they_are_sent(
+    s3_server: S3Server, tmp_path: Path, launcher: str
+) -> None:
+    url = s3_server.url("cluster-1")
+    with open_blocking_store(url) as store:
+        plans = [
+            plan_of(put_wal_object(store, f"wal/00/{at}", [BATCHES], base_offset=200 * at))
+            for at in range(3)
+        ]
+    coordinator = FakeCoordinator(plans)
+    with spark_cluster(tmp_path) as cluster, FakeBroker(coordinator, url) as broker:
+        arguments = [
+            *("--bootstrap", broker.bootstrap, "--once", "--conf", "spark.executor.cores=1"),
+            *("--conf", "spark.driver.host=127.0.0.1"),
+        ]
+        defaults = {
+            "spark.pyspark.python": str(cluster.python),
+            "spark.executor.memory": "500m",
+            "spark.executor.cores": "2",
+        }
+        if launcher == "spark-submit":
+            # What it is told counts more than the file, and --conf of the command more than both.
+            command = [
+                *(spark_home() / "bin" / "spark-submit", "--master", cluster.master),
+                *("--conf", "spark.executor.memory=460m", REPOSITORY / "deploy" / "tier.py"),
+            ]
+            defaults["spark.master"], memory_mib = "local[1]", 460
+        else:
+            command = [sys.executable, "-m", "diskless.cli.cli", "tier"]
+            defaults["spark.master"], memory_mib = cluster.master, 500
+        environment = {
+            "SPARK_CONF_DIR": str(spark_conf_dir(tmp_path / "conf", defaults)),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        tier = subprocess.run(
+            [*command, *arguments],
+            cwd=REPOSITORY,
+            env=os.environ | environment,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        logs = [path.read_text() for path in cluster.work.glob("app-*/*/stderr")]
+    assert tier.returncode == 0, tier.stdout + tier.stderr
+    assert sorted(coordinator.committed) == sorted(plan.object_key for plan in plans)
+    assert logs, "the master was another one"
+    for log in logs:
+        assert f'"-Xmx{memory_mib}M"' in log
+        assert '"--cores" "1"' in log
+    told = [" ".join(line.split()) for line in tier.stdout.splitlines()]
+    assert "GETs │ 3" in told
+    assert "bytes read ÷ rolled │ 1.00" in told
