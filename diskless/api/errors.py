@@ -136,3 +136,8 @@ def kafka_code(error: DisklessError | None) -> int:
 def error_message(error: DisklessError | None) -> str | None:
     """Returns what a client is told beside the code."""
     return None if error is None else message_of(error)
+
+
+def error_fields(error: DisklessError | None) -> Mapping[str, object]:
+    """Both, by the names that they have in every response that has both."""
+    return {"error_code": kafka_code(error), "error_message": error_message(error)}

@@ -8,7 +8,7 @@ operations are told to who may DESCRIBE the cluster.
 from typing import Final
 
 from diskless.api.access import NOT_ASKED, Access
-from diskless.api.errors import UnsupportedEndpointType, error_message, kafka_code
+from diskless.api.errors import UnsupportedEndpointType, error_fields
 from diskless.loop.long_work import Steps
 from diskless.ports import Cluster
 from diskless.protocol.messages import decode_request, encode_response
@@ -30,8 +30,7 @@ def api(cluster: Cluster, access: Access) -> Api:
         if asked.include_cluster_authorized_operations:
             operations = access.cluster_operations(request.client)
         values = {
-            "error_code": kafka_code(error),
-            "error_message": error_message(error),
+            **error_fields(error),
             "endpoint_type": endpoint_type,
             "cluster_id": cluster.cluster_id,
             "controller_id": cluster.controller_id,

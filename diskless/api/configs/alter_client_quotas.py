@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from diskless.api.access import Access
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions, mapped
 from diskless.ports import QuotaAdmin
@@ -65,8 +65,7 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
 
 def _entry(entry: Any, error: DisklessError | None) -> Fields:
     return {
-        "error_code": kafka_code(error),
-        "error_message": error_message(error),
+        **error_fields(error),
         "entity": [
             {"entity_type": part.entity_type, "entity_name": part.entity_name}
             for part in entry.entity

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.api.topics.named_topics import changeable_topic, no_topic
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps, gathered
@@ -127,8 +127,7 @@ def _altered_rows(
     """What became of each."""
     for resource, error in zip(resources, errors, strict=True):
         yield {
-            "error_code": kafka_code(error),
-            "error_message": error_message(error),
+            **error_fields(error),
             "resource_type": resource.resource_type,
             "resource_name": resource.resource_name,
         }

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from diskless.api.access import Access
-from diskless.api.errors import UnsupportedVersion, error_message, kafka_code
+from diskless.api.errors import UnsupportedVersion, error_fields
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps
 from diskless.ports import QuotaAdmin
@@ -46,8 +46,7 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
             wanted = _wanted(asked.components)
         except DisklessError as error:
             values = {
-                "error_code": kafka_code(error),
-                "error_message": error_message(error),
+                **error_fields(error),
                 "entries": None,
             }
         else:

@@ -21,7 +21,7 @@ from diskless.api.configs.config_resources import (
     no_such_resource,
     refused_resources,
 )
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.api.topics.named_topics import named_topic
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps, collected
@@ -83,8 +83,7 @@ def api(
         # As in Kafka an empty list means all, like null.
         wanted = frozenset(resource.configuration_keys or ())
         return {
-            "error_code": kafka_code(error),
-            "error_message": error_message(error),
+            **error_fields(error),
             "resource_type": resource.resource_type,
             "resource_name": resource.resource_name,
             "configs": [row for row in rows if not wanted or row["name"] in wanted],

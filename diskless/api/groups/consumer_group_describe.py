@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from diskless.api.access import NOT_ASKED, Access, Refused, allowed_rows
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation, ResourceType
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.requests import AssignedTopic, ConsumerGroupMember, DescribedConsumerGroup
@@ -74,8 +74,7 @@ def _shown(group: DescribedConsumerGroup, hidden: Refused) -> DescribedConsumerG
 
 def _group(group: DescribedConsumerGroup, operations: int) -> Fields:
     return {
-        "error_code": kafka_code(group.error),
-        "error_message": error_message(group.error),
+        **error_fields(group.error),
         "group_id": group.group_id,
         "group_state": group.state if group.error is None else "",
         "group_epoch": group.group_epoch,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from diskless.api.access import Access
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
 from diskless.groups.group_router import GroupRouter
 from diskless.groups.requests import ConsumerHeartbeat, ConsumerHeartbeatAnswer
@@ -49,8 +49,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
         def encode(answer: ConsumerHeartbeatAnswer) -> ReplySteps:
             assignment = answer.assignment
             values = {
-                "error_code": kafka_code(answer.error),
-                "error_message": error_message(answer.error),
+                **error_fields(answer.error),
                 "member_id": answer.member_id,
                 "member_epoch": answer.member_epoch,
                 "heartbeat_interval": timedelta(milliseconds=answer.heartbeat_interval_ms),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from diskless.api.access import NOT_ASKED, Access, allowed_rows
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation, ResourceType
 from diskless.groups.errors import GroupIdNotFound
 from diskless.groups.group_router import GroupRouter
@@ -56,8 +56,7 @@ def _group(group: DescribedGroup, version: int, operations: int) -> Fields:
     elif error is not None and not isinstance(error, GroupIdNotFound):
         group = group._replace(state="")
     return {
-        "error_code": kafka_code(error),
-        "error_message": error_message(error),
+        **error_fields(error),
         "group_id": group.group_id,
         "group_state": group.state,
         "protocol_type": group.protocol_type,

@@ -11,7 +11,7 @@
 from typing import Final
 
 from diskless.api.access import Access, Refused
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
 from diskless.groups.group_router import GroupRouter
 from diskless.loop.long_work import Steps
@@ -67,8 +67,7 @@ def _answer(
     error = found if isinstance(found, DisklessError) else None
     broker = _NOBODY if isinstance(found, DisklessError) else found
     return {
-        "error_code": kafka_code(error),
-        "error_message": error_message(error),
+        **error_fields(error),
         "node_id": broker.node_id,
         "host": broker.host,
         "port": broker.port,

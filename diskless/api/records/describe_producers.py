@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from diskless.api.access import Access, Refused
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.api.topics.named_topics import named_topic, partition_of
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import Steps, collected, gathered, mapped
@@ -43,8 +43,7 @@ def api(topics: TopicAdmin, stored: StoredPartitions, access: Access) -> Api:
             error = failure
         return {
             "partition_index": index,
-            "error_code": kafka_code(error),
-            "error_message": error_message(error),
+            **error_fields(error),
             "active_producers": producers,
         }
 

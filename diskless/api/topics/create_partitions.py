@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
-from diskless.api.errors import InvalidReplicaAssignment, error_message, kafka_code
+from diskless.api.errors import InvalidReplicaAssignment, error_fields
 from diskless.api.topics.named_topics import changeable_topic, no_topic
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions, mapped
@@ -83,8 +83,7 @@ def api(topics: TopicAdmin, access: Access) -> Api:
 def _row(name: str, error: DisklessError | None) -> Fields:
     return {
         "name": name,
-        "error_code": kafka_code(error),
-        "error_message": error_message(error),
+        **error_fields(error),
     }
 
 

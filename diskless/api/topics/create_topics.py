@@ -19,7 +19,7 @@ from diskless.api.access import Access, Refused
 from diskless.api.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
-    error_message,
+    error_fields,
     kafka_code,
 )
 from diskless.authorization import AclOperation
@@ -145,8 +145,7 @@ def _row(
         return {
             "name": name,
             "topic_id": None,
-            "error_code": kafka_code(outcome),
-            "error_message": error_message(outcome),
+            **error_fields(outcome),
             "configs": None,
         }
     created = {

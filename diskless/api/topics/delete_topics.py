@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from diskless.api.access import Access
-from diskless.api.errors import error_message, kafka_code
+from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_portions
 from diskless.ports import ClientInfo, TopicAdmin
@@ -79,8 +79,7 @@ def _row(
     return {
         "name": asked.name,
         "topic_id": asked.topic_id,
-        "error_code": kafka_code(error),
-        "error_message": error_message(error),
+        **error_fields(error),
     }
 
 
