@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from metadata import operations as ops
 from metadata.clients import wire_client
 from metadata.clients.coordinator_client import CoordinatorClient
-from metadata.clients.wire_client import WireClient, connect_tcp
+from metadata.clients.wire_client import Connect, WireClient, connect_tcp
 from metadata.messages.brokers import PLAN_SEGMENTS_HERE
 from metadata.messages.commit_file import COMMIT_FILE
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
@@ -197,16 +197,22 @@ async def test_values_that_fit_no_request_are_refused_before_anything_is_sent() 
         assert server.connections == 0
 
 
+def a_door() -> tuple[asyncio.Event, Connect]:
+    """A way to connect that opens when the event is set."""
+    opened = asyncio.Event()
+
+    async def slowly(*arguments: Any) -> Any:
+        await opened.wait()
+        return await connect_tcp(*arguments)
+
+    return opened, slowly
+
+
 # --- order ----------------------------------------------------------------------------------------
 
 
 async def test_requests_are_written_in_the_order_of_the_calls_whoever_connects() -> None:
-    connecting = asyncio.Event()
-
-    async def slowly(*arguments: Any) -> Any:
-        await connecting.wait()
-        return await connect_tcp(*arguments)
-
+    connecting, slowly = a_door()
     async with connected(at_once, connect=slowly) as (client, server):
         async with asyncio.TaskGroup() as calls:
             tasks = [calls.create_task(offset_of(client, number)) for number in range(20)]
@@ -218,12 +224,7 @@ async def test_requests_are_written_in_the_order_of_the_calls_whoever_connects()
 
 
 async def test_a_call_that_gives_up_while_connecting_does_not_hinder_the_next() -> None:
-    connecting = asyncio.Event()
-
-    async def slowly(*arguments: Any) -> Any:
-        await connecting.wait()
-        return await connect_tcp(*arguments)
-
+    connecting, slowly = a_door()
     async with connected(at_once, connect=slowly) as (client, _):
         first = asyncio.create_task(offset_of(client, 1))
         second = asyncio.create_task(offset_of(client, 2))
@@ -432,16 +433,21 @@ async def test_a_change_that_is_not_answered_in_time_may_have_happened() -> None
             await client.list_offsets(READ, timeout_ms=SOON_MS)
 
 
-async def test_a_late_answer_goes_to_nobody_else() -> None:
+def holding_the_first() -> Callable[[Received], Awaitable[None]]:
+    """Answers nothing until a second request has come."""
     held: list[Received] = []
 
-    async def hold_the_first(received: Received) -> None:
+    async def answer(received: Received) -> None:
         held.append(received)
         if len(held) > 1:
             for one in held:
                 await at_once(one)
 
-    async with connected(hold_the_first) as (client, server):
+    return answer
+
+
+async def test_a_late_answer_goes_to_nobody_else() -> None:
+    async with connected(holding_the_first()) as (client, server):
         with pytest.raises(CommitFailed):
             await offset_of(client, 1, timeout_ms=SOON_MS)
         assert await offset_of(client, 2) == 2
@@ -449,15 +455,7 @@ async def test_a_late_answer_goes_to_nobody_else() -> None:
 
 
 async def test_a_cancelled_call_leaves_nothing_behind() -> None:
-    held: list[Received] = []
-
-    async def hold_the_first(received: Received) -> None:
-        held.append(received)
-        if len(held) > 1:
-            for one in held:
-                await at_once(one)
-
-    async with connected(hold_the_first) as (client, server):
+    async with connected(holding_the_first()) as (client, server):
         given_up = asyncio.create_task(offset_of(client, 1))
         await server.until_received(1)
         given_up.cancel()
@@ -553,12 +551,7 @@ async def test_leaving_fails_what_waits_and_everything_after() -> None:
 
 
 async def test_leaving_while_connecting_opens_nothing() -> None:
-    connecting = asyncio.Event()
-
-    async def slowly(*arguments: Any) -> Any:
-        await connecting.wait()
-        return await connect_tcp(*arguments)
-
+    connecting, slowly = a_door()
     async with WireServer(at_once) as server:
         async with client_of(server, connect=slowly) as client:
             waiting = asyncio.create_task(client.commit_file(FILE))

@@ -49,6 +49,13 @@ async def three(tmp_path: Path, store: DeletingStore) -> AsyncIterator[Cluster]:
         yield cluster
 
 
+def empty_file(key: ObjectKey, *owners: int) -> CommitFile:
+    """A file that nobody has live batches in, from the beginning."""
+    return CommitFile(
+        object_key=key, file_size_bytes=9, uploader_broker_id=0, batches=(), owner_ids=owners
+    )
+
+
 # --- deleting ------------------------------------------------------------------------------------
 
 
@@ -287,11 +294,7 @@ async def test_an_owner_that_is_away_is_tried_for_ever_and_delays_no_other_file(
     for index, partition in enumerate(partitions):
         await drain(three, index, partition)
     other = three.benches[2].key()
-    await three.benches[2].coordinator.commit_file(
-        CommitFile(
-            object_key=other, file_size_bytes=100, uploader_broker_id=0, batches=(), owner_ids=(2,)
-        )
-    )
+    await three.benches[2].coordinator.commit_file(empty_file(other, 2))
     three.absent = {0}
     three.clock.advance(GRACE_S)
     for _ in range(50):
@@ -314,15 +317,7 @@ async def test_a_refused_file_stays_with_its_owner_and_the_others_go(
 ) -> None:
     keys = [three.benches[0].key() for _ in range(2)]
     for key in keys:
-        await three.benches[0].coordinator.commit_file(
-            CommitFile(
-                object_key=key,
-                file_size_bytes=9,
-                uploader_broker_id=0,
-                batches=(),
-                owner_ids=(0, 1),
-            )
-        )
+        await three.benches[0].coordinator.commit_file(empty_file(key, 0, 1))
     hand_over = three.hand_over_files
 
     async def refuse_first(

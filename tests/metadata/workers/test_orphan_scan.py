@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -70,11 +71,13 @@ class Scene:
         self.rng = random.Random(5)
         self.scan = self.scanner()
 
-    def scanner(self, seed: int = 1, **fields: object) -> OrphanScan:
-        """Another scanner, or the same after a restart."""
+    def scanner(
+        self, seed: int = 1, ids: Iterator[Sequence[int]] | None = None, **fields: object
+    ) -> OrphanScan:
+        """Another scanner, or the same after a restart; `ids`: the coordinators, each time."""
 
         async def coordinator_ids() -> Sequence[int]:
-            return tuple(self.cluster.benches)
+            return tuple(self.cluster.benches) if ids is None else next(ids)
 
         given: dict[str, object] = {
             "settings": SETTINGS,
@@ -157,20 +160,7 @@ async def test_a_coordinator_that_came_while_the_others_were_asked_stops_the_del
 ) -> None:
     key = await scene.upload()
     scene.advance(OLD_S)
-    answers = iter([(0,), (0, 1), (0, 1), (0, 1)])
-
-    async def coordinator_ids() -> Sequence[int]:
-        return next(answers)
-
-    scan = OrphanScan(
-        scene.store,
-        scene.cluster,
-        coordinator_ids,
-        settings=SETTINGS,
-        clock=scene.cluster.clock,
-        rng=scene.rng,
-        notes=NoteKeeper(scene.store, clock=scene.store_clock, rng=scene.rng),
-    )
+    scan = scene.scanner(ids=iter([(0,), (0, 1), (0, 1), (0, 1)]))
     await scan.scan_once()
     assert await scene.store.keys() == [key]
     await scan.scan_once()
@@ -180,20 +170,7 @@ async def test_a_coordinator_that_came_while_the_others_were_asked_stops_the_del
 async def test_nobody_to_ask_means_nothing_to_delete(scene: Scene) -> None:
     key = await scene.upload()
     scene.advance(OLD_S)
-
-    async def coordinator_ids() -> Sequence[int]:
-        return ()
-
-    scan = OrphanScan(
-        scene.store,
-        scene.cluster,
-        coordinator_ids,
-        settings=SETTINGS,
-        clock=scene.cluster.clock,
-        rng=scene.rng,
-        notes=NoteKeeper(scene.store, clock=scene.store_clock, rng=scene.rng),
-    )
-    await scan.scan_once()
+    await scene.scanner(ids=repeat(())).scan_once()
     assert await scene.store.keys() == [key]
 
 

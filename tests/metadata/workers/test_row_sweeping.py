@@ -80,18 +80,22 @@ async def test_objects_of_a_deleted_topic_are_released_with_their_rows(state: Ap
     assert [tuple(row) for row in live] == [(shared.object_key, 1, 10)]
 
 
+def planned(
+    partition: TopicIdPartition, base: int, last: int, key: str
+) -> records.SegmentPlannedRecord:
+    return records.SegmentPlannedRecord(
+        partition=partition,
+        base_offset=base,
+        last_offset=last,
+        object_key=ObjectKey(key),
+        planned_at_ms=START_MS,
+    )
+
+
 async def test_segments_and_producers_of_a_deleted_topic_go_as_well(state: AppliedState) -> None:
     (doomed,) = await state.topic()
     await state.apply(state.file((doomed, 5, 10, START_MS), producer=1))
-    await state.apply(
-        records.SegmentPlannedRecord(
-            partition=doomed,
-            base_offset=0,
-            last_offset=4,
-            object_key=ObjectKey("segments/one"),
-            planned_at_ms=START_MS,
-        )
-    )
+    await state.apply(planned(doomed, 0, 4, "segments/one"))
     await state.apply(
         records.SegmentCommittedRecord(
             partition=doomed,
@@ -106,15 +110,7 @@ async def test_segments_and_producers_of_a_deleted_topic_go_as_well(state: Appli
     )
     for producer in range(2, 30):
         await state.apply(state.file((doomed, 1, 10, START_MS), producer=producer))
-    await state.apply(
-        records.SegmentPlannedRecord(
-            partition=doomed,
-            base_offset=5,
-            last_offset=9,
-            object_key=ObjectKey("segments/two"),
-            planned_at_ms=START_MS,
-        )
-    )
+    await state.apply(planned(doomed, 5, 9, "segments/two"))
     await fill(state, doomed, SWEPT_WITH_TOPIC_MAX)
     await state.apply(records.TopicDeletedRecord(topic_id=doomed.topic_id))
     assert await state.count("segment_plans") == 0
