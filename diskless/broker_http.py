@@ -16,13 +16,7 @@ import structlog
 from diskless.addresses import parse_address
 from diskless.config import Config
 from diskless.health.health import Health, LoopPulse
-from diskless.health.http_server import (
-    HttpAnswer,
-    HttpRequest,
-    Route,
-    bind_http,
-    plain,
-)
+from diskless.health.http_server import HttpAnswer, HttpRequest, Route, bind_http, plain
 from diskless.metrics import MetricsPage
 from wal.errors import InvalidSettings
 

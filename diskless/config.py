@@ -37,14 +37,7 @@ from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES
 from wal.chunks.wal_settings import WalSettings
 from wal.errors import InvalidSettings
 from wal.inflation_budget import InflationSettings
-from wal.settings import (
-    SettingValue,
-    as_mapping,
-    parse_setting,
-    section_from,
-    setting,
-    settings_of,
-)
+from wal.settings import SettingValue, as_mapping, parse_setting, section_from, setting, settings_of
 from wal.stores.file_store import FileStoreSettings
 from wal.stores.s3_settings import S3Settings
 

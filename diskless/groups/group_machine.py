@@ -14,11 +14,7 @@ from diskless.groups.assignors.assignment import Targets
 from diskless.groups.classic_state import StoredClassicGroup
 from diskless.groups.consumer_state import StoredConsumerGroup
 from diskless.groups.errors import FencedInstanceId, UnknownMember
-from diskless.groups.requests import (
-    ConsumerHeartbeatAnswer,
-    JoinedGroup,
-    SyncedGroup,
-)
+from diskless.groups.requests import ConsumerHeartbeatAnswer, JoinedGroup, SyncedGroup
 from diskless.loop.long_work import Steps
 from wal.errors import DisklessError
 

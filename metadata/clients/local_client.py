@@ -19,12 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from metadata import operations as ops
-from metadata.clients.coordinator_client import (
-    TIMEOUT_MS,
-    Answer,
-    CoordinatorClient,
-    Request,
-)
+from metadata.clients.coordinator_client import TIMEOUT_MS, Answer, CoordinatorClient, Request
 from metadata.clients.shares import in_shares, partitions_of
 from metadata.clients.topic_changes import TopicChanges
 from metadata.coordinator.coordinator import PartitionCoordinator

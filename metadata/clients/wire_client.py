@@ -31,19 +31,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, Self
 
-from metadata.clients.coordinator_client import (
-    TIMEOUT_MS,
-    Answer,
-    CoordinatorClient,
-    Request,
-)
+from metadata.clients.coordinator_client import TIMEOUT_MS, Answer, CoordinatorClient, Request
 from metadata.messages.codec import Operation, reading
 from wal.clock import Clock
-from wal.errors import (
-    CommitFailed,
-    InvalidRequest,
-    Overloaded,
-)
+from wal.errors import CommitFailed, InvalidRequest, Overloaded
 from wal.wire.fields import NO_TAGS, FieldReader
 
 CONNECT_TIMEOUT_S: Final = 5.0

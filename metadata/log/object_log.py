@@ -60,11 +60,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from metadata.log.log import LEASE_MARGIN, MetadataRecordBatch
-from metadata.log.log_object import (
-    PUT_ID_BYTES,
-    LogObject,
-    encode_object,
-)
+from metadata.log.log_object import PUT_ID_BYTES, LogObject, encode_object
 from metadata.log.object_log_reader import ObjectLogReader
 from metadata.log.object_puts import ObjectPuts
 from metadata.log.superseded_objects import SupersededObjects

@@ -48,13 +48,7 @@ from uuid import UUID
 
 import numpy as np
 
-from metadata.records.columns import (
-    difference,
-    pack_column,
-    pack_numbers,
-    read_column,
-    total,
-)
+from metadata.records.columns import difference, pack_column, pack_numbers, read_column, total
 from wal.columns import FEW_MAX, Columns, Int64s, column, tuples
 from wal.coordinates import (
     NO_SEQUENCE,

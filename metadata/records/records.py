@@ -55,10 +55,7 @@ from metadata.records.file_committed import REQUEST_DIGEST_BYTES as REQUEST_DIGE
 from metadata.records.file_committed import CommittedBatch as CommittedBatch
 from metadata.records.file_committed import FileCommittedRecord as FileCommittedRecord
 from metadata.records.file_committed import RefusedBatch as RefusedBatch
-from metadata.records.file_committed import (
-    decode_file_committed,
-    encode_file_committed,
-)
+from metadata.records.file_committed import decode_file_committed, encode_file_committed
 from metadata.records.groups import GROUP_RECORDS, GroupRecord
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog

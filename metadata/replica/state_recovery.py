@@ -42,13 +42,7 @@ from metadata.replica.read_ahead import read_ahead
 from metadata.replica.snapshot_format import SnapshotManifest
 from metadata.replica.snapshots import SnapshotStatus, SnapshotStore, StoredSnapshot
 from metadata.state.image import Changes, CommittedImage
-from metadata.state.state import (
-    Applied,
-    StateDatabase,
-    load_image,
-    read_applied,
-    read_copy,
-)
+from metadata.state.state import Applied, StateDatabase, load_image, read_applied, read_copy
 from metadata.state.state_check import checked_position
 from metadata.state.state_file import remove_database
 from wal import errors

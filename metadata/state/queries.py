@@ -17,11 +17,7 @@ from metadata.state import schema
 from metadata.state.image import PartitionState, PlannedSegment
 from metadata.state.state import checked_row
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset
-from wal.errors import (
-    CorruptState,
-    OffsetOutOfRange,
-    UnknownPartition,
-)
+from wal.errors import CorruptState, OffsetOutOfRange, UnknownPartition
 
 _PAGE_ROWS_MIN: Final = 8
 _PAGE_ROWS_MAX: Final = 256

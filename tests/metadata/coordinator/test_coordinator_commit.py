@@ -20,10 +20,7 @@ from tests.support.coordinator_bench import (
     running_coordinator,
 )
 from wal.coordinates import ByteOffset, ObjectKey, TopicIdPartition
-from wal.errors import (
-    ObjectExpired,
-    Rejected,
-)
+from wal.errors import ObjectExpired, Rejected
 from wal.ulid import mint_ulid, wal_object_key
 
 
