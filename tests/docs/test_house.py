@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -104,6 +105,12 @@ def test_folders_stay_small() -> None:
         if (count := len(list(folder.glob("*.py")))) > FILES_OF_A_FOLDER_MAX
     }
     assert not crowded
+
+
+def test_no_two_test_files_have_the_same_name() -> None:
+    """pytest takes a file by its bare name, and refuses to collect a second one."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def test_files_do_not_grow_long() -> None:
