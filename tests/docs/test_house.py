@@ -129,3 +129,9 @@ def test_files_do_not_grow_long() -> None:
         if lines.get(path, 0) <= max(limit - 100, LINES_MAX)
     }
     assert not lower, "these files got shorter: lower their limits, or take them out of the table"
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by these, and ends where two have the same one."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
