@@ -49,6 +49,7 @@ help:
 	@echo '  make bench            measure; writes build/bench.json. BENCH=produce runs one group'
 	@echo '                        BENCH=peers compares with Kafka (from Maven Central) and klite (with Go,'
 	@echo '                        or KLITE=/path/of/its/binary), which no other group needs'
+	@echo '                        BENCH=s3 measures on MinIO (make minio) made as slow as S3'
 	@echo '  make bench-page       write the last figures into docs/performance.md, and draw them'
 	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/reports/conformance.md.'
 	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'

@@ -28,6 +28,7 @@ from bench.report import RESULTS, Report
 from bench.retention import run_retention
 from bench.roll import run_roll
 from bench.s3_reading import run_s3_reading
+from bench.s3_writing import run_s3_writing
 from bench.slopes import run_slopes
 from bench.slow_store import run_slow_store
 from bench.throughput import run_produce
@@ -60,13 +61,14 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
 APART: Final[Mapping[str, Callable[[Report], None]]] = {
     "peers": run_peers,
     "s3_reading": run_s3_reading,
+    "s3_writing": run_s3_writing,
 }
 """Groups that run when they are asked for by name: they need what is not ours."""
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
     ALL: tuple(GROUPS),
     "speed": ("produce", "consume", "latency", "puts", "slopes", "slow_store", "hour"),
-    "s3": ("s3_reading",),
+    "s3": ("s3_writing", "s3_reading"),
     "coordinator": ("commits", "backlog", "pipelined", "retention", "starts"),
 }
 

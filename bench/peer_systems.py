@@ -201,12 +201,11 @@ class Kafka(_Process):
 
     @staticmethod
     def install() -> None:
-        _kafka_jars()
+        kafka_java()
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        jars = _kafka_jars()
-        self._java = [java_command(), *_JAVA_OPTIONS, "-cp", f"{jars}/*"]
+        self._java = kafka_java()
         controller = free_port()
         self._properties = directory / "server.properties"
         self._properties.write_text(
@@ -256,10 +255,12 @@ class Klite(_Process):
 SYSTEMS: Final[Sequence[type[System]]] = (Diskless, Kafka, KafkaSynced, Klite)
 
 
-def _kafka_jars() -> Path:
+def kafka_java() -> Sequence[str]:
+    """The command that runs a class of Kafka's, which is to follow. Raises: NotThere."""
     try:
-        java_command()
-        return resolve("kafka-pom.xml", [{"kafka.version": KAFKA_VERSION}]).directory
+        java = java_command()
+        jars = resolve("kafka-pom.xml", [{"kafka.version": KAFKA_VERSION}]).directory
+        return [java, *_JAVA_OPTIONS, "-cp", f"{jars}/*"]
     except JvmUnavailable as missing:
         raise NotThere(str(missing)) from missing
 

@@ -6,7 +6,8 @@ costs the broker nothing.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -105,7 +106,17 @@ def _run_budget(report: Report) -> None:
 
 def _put_rate(broker: BenchBroker, data: Path, partitions: int) -> float:
     """WAL PUTs per second while every partition is written continuously."""
-    client = load.producer(broker.bootstrap, {"linger.ms": 5})
+    with written_continuously(broker.bootstrap, partitions):
+        started = time.time()
+        time.sleep(PUT_SECONDS)
+        ended = time.time()
+    return sum(1 for at in written_at(data) if started <= at < ended) / (ended - started)
+
+
+@contextmanager
+def written_continuously(bootstrap: str, partitions: int) -> Iterator[None]:
+    """Small records round all partitions, since two seconds when this is entered."""
+    client = load.producer(bootstrap, {"linger.ms": 5})
     client.list_topics(load.TOPIC, timeout=60)
     value = load.payload(100)
     stop = threading.Event()
@@ -123,11 +134,8 @@ def _put_rate(broker: BenchBroker, data: Path, partitions: int) -> float:
     writer.start()
     try:
         time.sleep(2.0)
-        started = time.time()
-        time.sleep(PUT_SECONDS)
-        ended = time.time()
+        yield
     finally:
         stop.set()
         writer.join()
         client.flush(30)
-    return sum(1 for at in written_at(data) if started <= at < ended) / (ended - started)

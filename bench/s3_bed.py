@@ -4,8 +4,9 @@ The server is MinIO in a process of its own, with its data below build/; where M
 is moto's, which is there for tests and too slow to be measured (`S3Bed.is_minio`). The proxy
 (`bench.slow_s3`) makes it as slow as S3. What is raw goes through the same proxy in the same run.
 
-The server and the proxy share the machine with the broker and the clients, so the report has their
-processor time beside the figures.
+Bodies are not signed (`s3.payload.signed=false`, and raw PUTs alike): with TLS, as on AWS, they are
+not either. The server and the proxy share the machine with the broker and the clients, so the
+report has their processor time beside the figures.
 """
 
 import os
@@ -25,28 +26,24 @@ from botocore.config import Config
 from bench.broker import BenchBroker, fresh_directory
 from bench.slow_s3 import Delays, SlowS3
 from demo.broker_process import free_port
-from localstack.minio import MINIO
-from localstack.minio import find as find_minio
+from localstack import local_server, minio
+from localstack.local_server import Server
 
 BUCKET: Final = "bench"
-CREDENTIALS: Final = MINIO.credentials
-"""Those of the server's owner; they are in the environment while a bed is there. boto3 keeps what
-it found there first, so a process has one pair."""
 START_TIMEOUT_S: Final = 60.0
 
 
 class S3Bed(NamedTuple):
     """A running server with an empty bucket, and the proxy before it."""
 
-    server_endpoint: str
-    """Of the server itself, which nothing delays."""
-    server_pid: int
+    server: Server
+    """Which nothing delays."""
     proxy: SlowS3
     is_minio: bool
 
     def url(self, prefix: str, *, delayed: bool = True) -> str:
         """The object store of a broker, below `prefix` of the bucket."""
-        endpoint = self.proxy.endpoint if delayed else self.server_endpoint
+        endpoint = self.proxy.endpoint if delayed else self.server.endpoint
         return f"s3://{BUCKET}/{prefix}?endpoint_url={endpoint}&region=us-east-1"
 
     def broker(
@@ -58,20 +55,30 @@ class S3Bed(NamedTuple):
         delayed: bool = True,
     ) -> BenchBroker:
         """A broker whose objects are below `prefix`."""
-        return BenchBroker(
-            data, {"object.store.url": self.url(prefix, delayed=delayed), **settings}
-        )
+        values = {
+            "object.store.url": self.url(prefix, delayed=delayed),
+            "s3.payload.signed": "false",
+            **settings,
+        }
+        return BenchBroker(data, values)
 
     def client(self, *, delayed: bool = True, connections: int = 8) -> Any:
-        """A boto3 client as boto3 makes it."""
-        endpoint = self.proxy.endpoint if delayed else self.server_endpoint
+        """A boto3 client that neither hashes bodies nor tries again."""
         return boto3.client(
-            "s3", endpoint_url=endpoint, config=Config(max_pool_connections=connections)
+            "s3",
+            endpoint_url=self.proxy.endpoint if delayed else self.server.endpoint,
+            config=Config(
+                max_pool_connections=connections,
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                retries={"total_max_attempts": 1},
+                s3={"payload_signing_enabled": False},
+            ),
         )
 
     def server_cpu_s(self) -> float:
         """Processor time that the server has used."""
-        times = psutil.Process(self.server_pid).cpu_times()
+        times = psutil.Process(self.server.pid).cpu_times()
         return float(times.user + times.system)
 
 
@@ -79,12 +86,12 @@ class S3Bed(NamedTuple):
 def s3_bed(delays: Delays | None = None) -> Iterator[S3Bed]:
     """A bed, with delays like S3's unless others are given."""
     with (
-        _environment(CREDENTIALS),
+        _environment(minio.MINIO.credentials),
         fresh_directory() as directory,
-        _server(directory) as (endpoint, pid, is_minio),
-        SlowS3(endpoint, delays or Delays()) as proxy,
+        _server(directory) as (server, is_minio),
+        SlowS3(server.endpoint, delays or Delays()) as proxy,
     ):
-        bed = S3Bed(endpoint, pid, proxy, is_minio)
+        bed = S3Bed(server, proxy, is_minio)
         client = bed.client(delayed=False)
         client.create_bucket(Bucket=BUCKET)
         client.close()
@@ -92,43 +99,39 @@ def s3_bed(delays: Delays | None = None) -> Iterator[S3Bed]:
 
 
 @contextmanager
-def _server(directory: Path) -> Iterator[tuple[str, int, bool]]:
-    """Its URL, its process id, whether it is MinIO."""
-    port = free_port()
-    address = f"127.0.0.1:{port}"
-    minio = find_minio()
-    if minio is not None:
-        command: list[str | Path] = [minio, "server", "--quiet", "--address", address]
-        command += ["--console-address", "127.0.0.1:0", directory / "minio"]
-    else:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    environment = {
-        **os.environ,
-        "MINIO_ROOT_USER": CREDENTIALS["AWS_ACCESS_KEY_ID"],
-        "MINIO_ROOT_PASSWORD": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-        "MINIO_UPDATE": "off",
-    }
-    with (
-        (directory / "server.log").open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process,
-    ):
+def _server(directory: Path) -> Iterator[tuple[Server, bool]]:
+    """One that runs, and whether it is MinIO."""
+    if minio.find() is not None:
         try:
-            _wait_until_it_listens(process, port, directory / "server.log")
-            yield f"http://{address}", process.pid, minio is not None
+            yield local_server.start(minio.MINIO, directory / "minio", 0, START_TIMEOUT_S), True
+        finally:
+            local_server.stop(minio.MINIO, directory / "minio")
+        return
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    log = directory / "server.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=output) as process,
+    ):
+        server = Server(pid=process.pid, port=port, log=str(log))
+        try:
+            _wait_until_it_listens(process, server)
+            yield server, False
         finally:
             process.kill()
 
 
-def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait_until_it_listens(process: subprocess.Popen[bytes], server: Server) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            socket.create_connection(("127.0.0.1", port)).close()
+            socket.create_connection(("127.0.0.1", server.port)).close()
         except OSError:
             time.sleep(0.05)
         else:
             return
-    raise RuntimeError(f"the S3 server does not answer: {log.read_text(errors='replace')[-2000:]}")
+    raise RuntimeError(f"moto does not answer; see {server.log}")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.s3_bed import BUCKET, S3Bed, s3_bed
+from bench.s3_writing import produced, raw_mb_per_s
 from bench.slow_s3 import Delays
 from bench.slow_store import LOGS, measure, raw_put_ms
 
@@ -42,6 +43,17 @@ def test_the_proxy_delays_answers_and_bodies_and_counts_them(bed: S3Bed) -> None
     assert after.requests["GET"] - before.requests.get("GET", 0) == 1
     assert after.sent_bytes - before.sent_bytes >= len(body)
     assert after.received_bytes - before.received_bytes == len(body) - 1
+
+
+def test_objects_and_producers_are_counted_in_bytes(bed: S3Bed, tmp_path: Path) -> None:
+    assert raw_mb_per_s(bed, puts=2) > 0
+    with bed.broker(tmp_path / "data", "produced", {}) as broker:
+        before = bed.proxy.passed()
+        run = produced(broker, total_bytes=16 << 20)
+        sent = bed.proxy.passed().sent_bytes - before.sent_bytes
+    assert run.mb_per_s > 0
+    assert run.core_s_per_gib > 0
+    assert sent > 30 << 20  # twice, in calls of whole records
 
 
 def test_a_broker_on_a_bucket_with_either_log(bed: S3Bed) -> None:
