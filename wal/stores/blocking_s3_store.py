@@ -44,7 +44,7 @@ from wal.stores.s3_protocol import (
     Failure,
     S3Location,
     client_configuration,
-    drop_unwanted_handlers,
+    drop_unwanted_work,
     endpoint_to_reopen_with,
     failure_of,
 )
@@ -96,7 +96,7 @@ class BlockingS3Store:
         if endpoint_url is None and (other := endpoint_to_reopen_with(client, self._settings)):
             client.close()
             client = self._new_client(session, other)
-        drop_unwanted_handlers(client)
+        drop_unwanted_work(client)
         self._client = client
         return self
 

@@ -234,8 +234,13 @@ def endpoint_to_reopen_with(client: Any, settings: S3Settings) -> str | None:
     return None if configured == client_configuration(settings, endpoint_url=None) else resolved
 
 
-def drop_unwanted_handlers(client: Any) -> None:
-    """Turn off what botocore would do to requests besides what it was asked for."""
+def drop_unwanted_work(client: Any) -> None:
+    """Turn off what botocore would do besides what it is asked for."""
+    # botocore keeps the endpoints that its rules gave, by all that these may look at. They look at
+    # no key, but know of it: so each request of another key would be 0.13 ms more.
+    parameters = client._ruleset_resolver._provider.ruleset.parameters
+    for name in ("Key", "Prefix", "CopySource"):
+        parameters.pop(name, None)
     # "Expect: 100-continue" before each body would cost a round trip per put, and spares
     # nothing but the rare refused one.
     client.meta.events.unregister("before-call.s3", add_expect_header)

@@ -65,7 +65,7 @@ from wal.stores.s3_protocol import (
     S3Location,
     check_bucket_name,
     client_configuration,
-    drop_unwanted_handlers,
+    drop_unwanted_work,
     endpoint_to_reopen_with,
     failure_of,
     pieces,
@@ -131,7 +131,7 @@ class S3Store:
         if endpoint_url is None and (other := endpoint_to_reopen_with(client, self._settings)):
             await self._open.aclose()
             client = await self._open.enter_async_context(self._new_client(session, other))
-        drop_unwanted_handlers(client)
+        drop_unwanted_work(client)
         return client
 
     async def __aexit__(self, *_: object) -> None:

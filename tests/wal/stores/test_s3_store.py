@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from botocore.endpoint_provider import RuleSet
 from botocore.exceptions import SSLError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -114,6 +115,23 @@ async def store(
 async def broker(faulty_s3: FaultyS3, moto_bucket: str) -> AsyncIterator[S3Store]:
     async with s3_store(moto_bucket, faulty_s3.url) as opened:
         yield opened
+
+
+async def test_the_endpoint_is_looked_up_once_for_all_keys(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = []
+    evaluate = RuleSet.evaluate
+
+    def counted(rules: RuleSet, parameters: dict[str, object]) -> object:
+        looked_up.append(parameters)
+        return evaluate(rules, parameters)
+
+    monkeypatch.setattr(RuleSet, "evaluate", counted)
+    for number in range(4):
+        await store.put(ObjectKey(f"wal/{number}"), BytesBody(b"content"))
+        assert await store.get(ObjectKey(f"wal/{number}")) == b"content"
+    assert len(looked_up) == 1
 
 
 class DiskBody:
