@@ -582,3 +582,14 @@ async def running_broker(
         yield broker
         for client in broker.clients:
             await client.close()
+
+
+@asynccontextmanager
+async def connected(
+    *, partitions: int = 0, **settings: Any
+) -> AsyncIterator[tuple[Broker, RawClient]]:
+    """A broker and a client; `partitions`: of a topic "t", if there is to be one."""
+    async with running_broker(**settings) as broker:
+        if partitions:
+            broker.topics.add("t", partitions)
+        yield broker, await broker.connect()

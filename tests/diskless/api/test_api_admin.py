@@ -1,14 +1,13 @@
 """Configs altered, partitions created, records deleted, and what else admin tools ask for: raw."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from diskless.ports import ActiveProducer, BrokerConfigEntry
 from metadata import operations as ops
-from tests.support.kafka_fakes import HIGH_WATERMARK, Broker, FakeLog, running_broker
+from tests.support.kafka_fakes import HIGH_WATERMARK, Broker, FakeLog, connected
 from tests.support.kafka_raw_client import RawClient
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, CorruptState, DisklessError, NotCoordinator, UnknownTopicId
@@ -19,18 +18,6 @@ DELETE_RECORDS, LEADER_EPOCHS, DESCRIBE, ALTER, LOG_DIRS, PARTITIONS, INCREMENTA
 PRODUCERS, CONFIG_RESOURCES, TOPIC_PARTITIONS = 61, 74, 75
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-
-
-@asynccontextmanager
-async def connected(
-    configs: Sequence[BrokerConfigEntry] = (),
-) -> AsyncIterator[tuple[Broker, RawClient]]:
-    async with running_broker(configs=configs) as broker:
-        client = await RawClient.connect(broker.server.address)
-        try:
-            yield broker, client
-        finally:
-            await client.close()
 
 
 def add_metadata_topic(broker: Broker) -> None:
@@ -122,7 +109,7 @@ async def test_lists_are_appended_to_and_subtracted_from_as_they_are_in_effect()
 
 async def test_what_is_appended_to_may_be_the_brokers_default():
     policy = BrokerConfigEntry("log.cleanup.policy", "compact", "delete", "what happens")
-    async with connected([policy]) as (broker, client):
+    async with connected(configs=[policy]) as (broker, client):
         broker.topics.add("t")
         assert await alter(client, change("cleanup.policy", "delete", APPEND)) == (0, "")
         assert broker.topics.known["t"].configs == {"cleanup.policy": "compact,delete"}
@@ -276,7 +263,7 @@ async def test_every_group_has_the_configs_that_the_broker_has_for_groups():
         BrokerConfigEntry("group.consumer.heartbeat.interval.ms", "5000", "5000", "short", int),
         BrokerConfigEntry("group.consumer.max.size", "10", "20", "many", int),
     ]
-    async with connected(entries) as (_, client):
+    async with connected(configs=entries) as (_, client):
         told = await described(client, "any", kind=GROUP)
         assert {
             name: (config.value, config.config_source, config.read_only)
@@ -296,7 +283,7 @@ async def test_a_value_comes_from_the_topic_else_from_the_broker_else_it_is_buil
         BrokerConfigEntry("log.retention.bytes", "-1", "-1", "size", int),
         BrokerConfigEntry("segment.bytes", "77", "134217728", "size", int),
     ]
-    async with connected(entries) as (broker, client):
+    async with connected(configs=entries) as (broker, client):
         broker.topics.add("t", configs={"segment.bytes": "5"})
         told = await described(client, "t")
         shown = {
@@ -330,7 +317,7 @@ async def test_a_value_comes_from_the_topic_else_from_the_broker_else_it_is_buil
 
 async def test_the_created_topic_shows_the_brokers_defaults_too():
     entry = BrokerConfigEntry("log.retention.ms", "99", "604800000", "age", int)
-    async with connected([entry]) as (_, client):
+    async with connected(configs=[entry]) as (_, client):
         topic = {"name": "t", "num_partitions": -1, "replication_factor": -1}
         answer = await client.ask(
             19, 7, topics=[{**topic, "assignments": [], "configs": []}], validate_only=True

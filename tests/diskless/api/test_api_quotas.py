@@ -4,8 +4,8 @@ Time is the tests', but for the timer of a mute connection, which really runs; s
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,28 +14,20 @@ from kio.serial import entity_reader
 
 from diskless.quotas.quota_settings import QuotaSettings
 from metadata.operations import AlterClientQuotas
-from tests.support.kafka_fakes import Broker, running_broker
+from tests.support import kafka_fakes
+from tests.support.kafka_fakes import Broker
 from tests.support.kafka_raw_client import RawClient, a_batch, fetch_frame, frame, produce_frame
 from tests.support.until import until
 from wal.clock import ManualClock
 from wal.errors import CommitFailed
+
+connected = partial(kafka_fakes.connected, partitions=1)
 
 DESCRIBE, ALTER = 48, 49
 INVALID_REQUEST, UNSUPPORTED_VERSION = 42, 35
 EXACT, DEFAULT, ANY = 0, 1, 2
 ONE_SECOND = QuotaSettings(window_count=2, window_s=1)
 """A burst of one second's worth."""
-
-
-@asynccontextmanager
-async def connected(**settings: Any) -> AsyncIterator[tuple[Broker, RawClient]]:
-    async with running_broker(**settings) as broker:
-        broker.topics.add("t")
-        client = await RawClient.connect(broker.server.address)
-        try:
-            yield broker, client
-        finally:
-            await client.close()
 
 
 def named(**parts: str | None) -> list[dict[str, str | None]]:

@@ -1,7 +1,7 @@
 """Produce, Fetch and ListOffsets over a real socket, in all their versions."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from diskless.ports import FetchPartition, FetchResult, ListOffsetsPartition, ListOffsetsResult
-from tests.support.kafka_fakes import Broker, running_broker
+from tests.support import kafka_fakes
 from tests.support.kafka_raw_client import (
     RawClient,
     a_batch,
@@ -21,16 +21,7 @@ from tests.support.kafka_raw_client import (
 )
 from wal.errors import CommitOutcomeUnknown, CorruptBatch, ObjectStoreUnavailable
 
-
-@asynccontextmanager
-async def connected(**settings: Any) -> AsyncIterator[tuple[Broker, RawClient]]:
-    async with running_broker(**settings) as broker:
-        broker.topics.add("t", partitions=3)
-        client = await RawClient.connect(broker.server.address)
-        try:
-            yield broker, client
-        finally:
-            await client.close()
+connected = partial(kafka_fakes.connected, partitions=3)
 
 
 def _read(key: int, version: int, rest: bytes) -> Any:

@@ -1,8 +1,7 @@
 """Metadata, CreateTopics, DeleteTopics and configs over a real socket, in all their versions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,19 +9,9 @@ import pytest
 from kio.index import load_request_schema
 
 from metadata.operations import CreateTopic, TopicDescription
-from tests.support.kafka_fakes import Broker, running_broker
+from tests.support.kafka_fakes import connected
 from tests.support.kafka_raw_client import RawClient
 from wal.errors import CommitFailed, DisklessError
-
-
-@asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Broker, RawClient]]:
-    async with running_broker() as broker:
-        client = await RawClient.connect(broker.server.address)
-        try:
-            yield broker, client
-        finally:
-            await client.close()
 
 
 def _item(key: int, version: int, field: str, **values: Any) -> Any:
