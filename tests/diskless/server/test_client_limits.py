@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 
-from tests.support.kafka_fakes import running_broker
+from tests.support.kafka_fakes import connected, running_broker
 from tests.support.kafka_raw_client import RawClient, fetch_frame, frame
 from tests.support.server_tests import on_both_loops
 from tests.support.until import until
@@ -102,8 +102,7 @@ async def test_the_server_looks_after_hundreds_of_connections_by_itself():
 
 @on_both_loops
 async def test_a_tls_client_is_cut_off_by_its_first_bytes():
-    async with running_broker() as broker:
-        client = await broker.connect()
+    async with connected() as (broker, client):
         await client.send(bytes.fromhex("16030102000100"), b"\x01")
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"bad request": 1}
@@ -112,8 +111,7 @@ async def test_a_tls_client_is_cut_off_by_its_first_bytes():
 @on_both_loops
 async def test_half_a_length_is_a_request_that_must_come_to_its_end():
     clock = ManualClock()
-    async with running_broker(clock=clock, request_receive_timeout_ms=1_000) as broker:
-        client = await broker.connect()
+    async with connected(clock=clock, request_receive_timeout_ms=1_000) as (broker, client):
         await client.send(b"\x00\x00")
         await until(lambda: broker.server.statistics().request_bytes_held > 0)
         clock.advance(1.1)
@@ -125,8 +123,7 @@ async def test_half_a_length_is_a_request_that_must_come_to_its_end():
 
 @on_both_loops
 async def test_a_request_larger_than_allowed_costs_the_connection_and_no_memory():
-    async with running_broker(request_max_bytes=64 << 10) as broker:
-        client = await broker.connect()
+    async with connected(request_max_bytes=64 << 10) as (broker, client):
         await client.send(struct.pack(">ihhi", (64 << 10) + 1, 0, 9, 1))
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"bad request": 1}

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from diskless.loop.long_work import Steps
 from diskless.loop.read_turns import READS_MAX
 from diskless.server.registry import Api, ApiRegistry, Deferred, MustClose, Outcome, Reply, Request
-from tests.support.kafka_fakes import running_broker
+from tests.support.kafka_fakes import connected, running_broker
 from tests.support.kafka_raw_client import RawClient, a_batch, fetch_frame, frame, produce_frame
 from tests.support.server_tests import call_private, on_both_loops, private_api
 from tests.support.until import until
@@ -30,10 +30,8 @@ UNSERVED_KEY = 26
 
 @on_both_loops
 async def test_answers_leave_in_request_order_whichever_is_ready_first():
-    async with running_broker() as broker:
-        broker.topics.add("t")
+    async with connected(partitions=1) as (broker, client):
         broker.manager.hold = True
-        client = await broker.connect()
         await client.send(*(produce_frame(i, [a_batch(fill=i)]) for i in range(1, 6)))
         await until(lambda: len(broker.manager.held) == 5)
         await client.send(frame(18, 0, 6, b""))
@@ -45,10 +43,8 @@ async def test_answers_leave_in_request_order_whichever_is_ready_first():
 
 @on_both_loops
 async def test_batches_of_a_connection_are_handed_on_in_order_without_waiting():
-    async with running_broker() as broker:
-        broker.topics.add("t")
+    async with connected(partitions=1) as (broker, client):
         broker.manager.hold = True
-        client = await broker.connect()
         batches = [a_batch(1_000 + 137 * i, fill=i) for i in range(200)]
         await client.send(*(produce_frame(i, [batch]) for i, batch in enumerate(batches)))
         await until(lambda: len(broker.manager.appended) == 200)
@@ -62,9 +58,7 @@ async def test_batches_of_a_connection_are_handed_on_in_order_without_waiting():
 
 @on_both_loops
 async def test_a_parked_fetch_ends_early_when_a_later_answer_is_ready():
-    async with running_broker() as broker:
-        broker.topics.add("t")
-        client = await broker.connect()
+    async with connected(partitions=1) as (broker, client):
         await client.send(fetch_frame(1, max_wait_ms=3_600_000))
         await until(lambda: broker.manager.fetches_running == 1)
         await client.send(frame(18, 0, 2, b""))
@@ -74,10 +68,8 @@ async def test_a_parked_fetch_ends_early_when_a_later_answer_is_ready():
 
 @on_both_loops
 async def test_a_fetch_that_comes_to_its_turn_before_a_ready_answer_does_not_park():
-    async with running_broker() as broker:
-        broker.topics.add("t")
+    async with connected(partitions=1) as (broker, client):
         broker.manager.hold = True
-        client = await broker.connect()
         # min_bytes that are never there: only the early end lets it go.
         await client.send(
             produce_frame(1, [a_batch()]),
@@ -112,9 +104,7 @@ async def test_a_produce_that_is_half_received_is_known_until_it_is_whole_or_wil
 
 @on_both_loops
 async def test_acks_0_is_not_answered_and_the_next_answer_follows():
-    async with running_broker() as broker:
-        broker.topics.add("t")
-        client = await broker.connect()
+    async with connected(partitions=1) as (broker, client):
         await client.send(produce_frame(1, [a_batch()], acks=0), frame(18, 0, 2, b""))
         assert (await client.receive())[0] == 2
         assert len(broker.manager.appended) == 1
@@ -224,8 +214,7 @@ async def test_bad_bytes_close_their_connection_and_no_other(name):
 
 @on_both_loops
 async def test_a_large_announcement_allocates_nothing():
-    async with running_broker() as broker:
-        client = await broker.connect()
+    async with connected() as (broker, client):
         await client.send(_announcing(100 << 20, key=0, version=9))
         await until(lambda: broker.server.statistics().request_bytes_held > 0)
         assert broker.pool.statistics().in_use_bytes <= 128 << 10
@@ -233,8 +222,7 @@ async def test_a_large_announcement_allocates_nothing():
 
 @on_both_loops
 async def test_apiversions_above_ours_is_answered_in_version_0_with_our_range():
-    async with running_broker() as broker:
-        client = await broker.connect()
+    async with connected() as (_, client):
         header = struct.pack(">hhi", 18, 99, 5) + b"whatever a later version puts here"
         await client.send(struct.pack(">i", len(header)) + header)
         correlation_id, rest = await client.receive()
@@ -296,8 +284,7 @@ async def test_requests_of_a_connection_take_effect_in_order_whatever_their_size
 @on_both_loops
 async def test_an_answer_in_slices_is_given_up_when_its_client_goes():
     effects: list[int] = []
-    async with running_broker(apis=_with(_counting_down(effects))) as broker:
-        client = await broker.connect()
+    async with connected(apis=_with(_counting_down(effects))) as (broker, client):
         await client.send(frame(UNSERVED_KEY, 0, 1, struct.pack(">ii", 0, 1 << 30)))
         await until(lambda: effects == [0])
         await client.close()
@@ -398,8 +385,7 @@ async def test_a_private_api_is_served_and_not_advertised():
     async def reverse(request: Request) -> Reply:
         return [request.body[::-1]]
 
-    async with running_broker(apis=ApiRegistry([private_api(reverse)])) as broker:
-        client = await broker.connect()
+    async with connected(apis=ApiRegistry([private_api(reverse)])) as (_, client):
         await call_private(client, b"stressed")
         assert await client.receive() == (9, b"desserts")
         keys = {item.api_key for item in (await client.call(18, 2)).api_keys}
@@ -411,8 +397,7 @@ async def test_an_api_can_refuse_by_closing():
     async def refuse(request: Request) -> Reply:
         raise MustClose("these bytes say nothing")
 
-    async with running_broker(apis=ApiRegistry([private_api(refuse)])) as broker:
-        client = await broker.connect()
+    async with connected(apis=ApiRegistry([private_api(refuse)])) as (broker, client):
         await call_private(client)
         assert await client.is_closed_by_server()
         assert broker.metrics.cut == {"no answer possible": 1}
@@ -450,10 +435,8 @@ async def test_a_client_that_goes_cancels_a_fetch_that_waits_for_a_future():
 
 @on_both_loops
 async def test_a_client_that_goes_cancels_its_fetch_but_not_its_append():
-    async with running_broker() as broker:
-        broker.topics.add("t")
+    async with connected(partitions=1) as (broker, client):
         broker.manager.hold = True
-        client = await broker.connect()
         await client.send(fetch_frame(1, max_wait_ms=3_600_000, min_bytes=1 << 19))
         await until(lambda: broker.manager.fetches_running == 1)
         await client.send(produce_frame(2, [a_batch()]))

@@ -7,7 +7,7 @@ import pytest
 
 from diskless.server.registry import ApiRegistry, Reply, Request
 from diskless.server.server import bind_listener
-from tests.support.kafka_fakes import running_broker
+from tests.support.kafka_fakes import connected, running_broker
 from tests.support.kafka_raw_client import (
     RawClient,
     a_batch,
@@ -199,10 +199,8 @@ async def test_a_client_that_goes_gives_back_what_was_reserved_for_it():
 
 @on_both_loops
 async def test_no_more_requests_are_read_than_one_connection_may_have_unanswered():
-    async with running_broker(queued_max_requests=4) as broker:
-        broker.topics.add("t")
+    async with connected(partitions=1, queued_max_requests=4) as (broker, client):
         broker.manager.hold = True
-        client = await broker.connect()
         await client.send(*(produce_frame(i, [a_batch()]) for i in range(50)))
         await until(lambda: len(broker.manager.held) == 4)
         await (await broker.connect()).call(18, 0)
@@ -239,10 +237,8 @@ async def test_past_the_budget_of_request_memory_nobody_is_read_until_some_is_wr
 
 @on_both_loops
 async def test_what_is_written_makes_room_long_before_it_is_answered():
-    async with running_broker(queued_max_request_bytes=2 << 20) as broker:
-        broker.topics.add("t")
+    async with connected(partitions=1, queued_max_request_bytes=2 << 20) as (broker, client):
         broker.manager.hold = True
-        client = await broker.connect()
         await client.send(*(produce_frame(i, [a_batch(300_000)]) for i in range(20)))
         await until(lambda: len(broker.manager.held) == 20)
         await until(lambda: broker.server.statistics().request_bytes_held < 20 * 4096)
@@ -277,8 +273,7 @@ async def test_unanswered_requests_are_memory_although_their_bytes_are_written()
 
 @on_both_loops
 async def test_buffers_that_idle_connections_were_left_with_go_back():
-    async with running_broker() as broker:
-        client = await broker.connect()
+    async with connected() as (broker, client):
         await client.call(18, 0)
         (connection,) = broker.server._connections
         assert len(connection.get_buffer(-1)) > 0  # and then the socket had nothing
