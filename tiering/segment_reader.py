@@ -12,8 +12,8 @@ takes several fetches to get through one, and a client goes through many partiti
 a plain LRU answers by throwing out each row group just before it is asked for again. So a row group
 whose last batch was served goes first, then the least recently used. Equal loads at the same time
 are one load, and it goes on when the fetch that asked for it is cancelled, for the client will ask
-again. A reader that comes to a row group from the one before gets the next one loaded ahead, as
-long as that throws out nothing that is still wanted.
+again. `ahead` has the next row groups loaded for a reader that goes on, as long as that throws out
+nothing that is still wanted.
 
 Served batches equal the originals in offsets, producer fields, timestamps, keys, values and headers
 (invariant R1). They are not compressed, and carry the leader epoch of this broker. Batches that
@@ -46,8 +46,11 @@ _TAIL_GUESS_BYTES: Final = 64 << 10
 _LOADS_PER_DECODER: Final = 4
 """Row groups being read or waiting for a decoder: hides the store's latency, bounds memory."""
 
-_FOLLOWED_READERS_MAX: Final = 1024
-"""Positions remembered to recognise sequential readers."""
+_AHEAD_MAX: Final = 4
+"""Row groups that are loaded ahead of a reader: what the decoders take in while it is sent one."""
+
+_ROW_GROUP_BYTES: Final = 4 << 20
+"""What a row group usually is as batches, until one was decoded."""
 
 _BATCH_OVERHEAD_BYTES: Final = 160
 """What a cached batch weighs besides its bytes."""
@@ -134,7 +137,6 @@ class SegmentReader:
         self._row_groups: _LoadingCache[tuple[ObjectKey, int], _EncodedRowGroup] = _LoadingCache(
             settings.cache_bytes, weigh=lambda group: group.weight_bytes
         )
-        self._expected: OrderedDict[tuple[ObjectKey, int], None] = OrderedDict()
         self._prefetches = 0
 
     async def __aenter__(self) -> Self:
@@ -161,8 +163,6 @@ class SegmentReader:
         """
         footer = await self._footer(extent)
         index = _row_group_of(footer.row_groups, offset)
-        is_sequential = (extent.object_key, offset) in self._expected
-        self._expected.pop((extent.object_key, offset), None)
         taken: list[EncodedBatch] = []
         left_bytes = max_bytes
         while index < len(footer.row_groups):
@@ -179,9 +179,40 @@ class SegmentReader:
             if left_bytes <= 0:
                 break
             index += 1
-            is_sequential = True
-        self._follow(extent, footer, taken[-1].last_offset + 1, is_sequential=is_sequential)
         return taken
+
+    def ahead(self, extent: SegmentExtent, offset: int, max_bytes: int) -> int | None:
+        """Have about `max_bytes` of batches made before anybody asks for them, from `offset` on.
+
+        How much of that this segment has; None: not all of it was begun, for now.
+        """
+        key = extent.object_key
+        footer = self._footers.known(key)
+        if footer is None:
+            self._footers.prefetch(key, lambda: self._load_footer(extent))
+            return None
+        if max(offset, extent.base_offset) > footer.identity.last_offset:
+            return None  # the footer is not this extent's: an error to who reads it
+        group_bytes = self._row_groups.last_weight or _ROW_GROUP_BYTES
+        first = _row_group_of(footer.row_groups, max(offset, extent.base_offset))
+        wanted = min(_AHEAD_MAX, max(1, max_bytes // group_bytes))
+        for index in range(first, min(first + wanted, len(footer.row_groups))):
+            if not self._load_ahead(extent, footer, index):
+                return None
+        left = len(footer.row_groups) - first
+        return max_bytes if left > wanted else left * group_bytes
+
+    def _load_ahead(self, extent: SegmentExtent, footer: SegmentFooter, index: int) -> bool:
+        """Whether the row group is there or on its way."""
+        key = (extent.object_key, index)
+        if self._row_groups.has(key):
+            return True
+        # Loading ahead must not delay those who need data now.
+        if self._loads.locked():
+            return False
+        is_begun = self._row_groups.prefetch(key, lambda: self._load(extent, footer, index))
+        self._prefetches += is_begun
+        return is_begun
 
     async def find_timestamp(
         self, extent: SegmentExtent, timestamp_ms: int
@@ -216,26 +247,6 @@ class SegmentReader:
                 return await asyncio.to_thread(
                     _first_at_or_after, extent.object_key, footer, index, data, timestamp_ms
                 )
-
-    def _follow(
-        self, extent: SegmentExtent, footer: SegmentFooter, next_offset: int, *, is_sequential: bool
-    ) -> None:
-        """Remember where this consumer will come next, and load ahead if it came that way."""
-        if next_offset > footer.identity.last_offset:
-            return
-        self._expected[extent.object_key, next_offset] = None
-        while len(self._expected) > _FOLLOWED_READERS_MAX:
-            self._expected.popitem(last=False)
-        if not is_sequential:
-            return
-        index = _row_group_of(footer.row_groups, next_offset)
-        if next_offset != footer.row_groups[index].base_offset:
-            index += 1
-        # Loading ahead must not delay those who need data now.
-        if index < len(footer.row_groups) and not self._loads.locked():
-            key = (extent.object_key, index)
-            if self._row_groups.prefetch(key, lambda: self._load(extent, footer, index)):
-                self._prefetches += 1
 
     async def _footer(self, extent: SegmentExtent) -> SegmentFooter:
         footer = await self._footers.get(extent.object_key, lambda: self._load_footer(extent))
@@ -356,7 +367,7 @@ class _LoadingCache(Generic[_Key, _Value]):
         self._finished: OrderedDict[_Key, _Value] = OrderedDict()
         self._wanted_weight = 0
         self._finished_weight = 0
-        self._last_weight = 0
+        self.last_weight = 0
         self._loading: dict[_Key, asyncio.Task[_Value]] = {}
         self.loads = 0
         self.hits = 0
@@ -373,6 +384,15 @@ class _LoadingCache(Generic[_Key, _Value]):
             return self._wanted[key]
         return await asyncio.shield(self._load(key, load))
 
+    def known(self, key: _Key) -> _Value | None:
+        """What is there, without making it look recently used."""
+        value = self._wanted.get(key)
+        return self._finished.get(key) if value is None else value
+
+    def has(self, key: _Key) -> bool:
+        """Whether it is there or on its way."""
+        return key in self._wanted or key in self._finished or key in self._loading
+
     def finish(self, key: _Key) -> None:
         """Nobody is known to want this value any more; it stays while there is room."""
         value = self._wanted.pop(key, None)
@@ -388,9 +408,9 @@ class _LoadingCache(Generic[_Key, _Value]):
 
         Says whether it did. Takes what is being loaded to be as large as what was loaded last.
         """
-        if key in self._wanted or key in self._finished or key in self._loading:
+        if self.has(key):
             return False
-        coming = (len(self._loading) + 1) * self._last_weight
+        coming = (len(self._loading) + 1) * self.last_weight
         if self._wanted_weight + coming > self._capacity:
             return False
         self._load(key, load)
@@ -419,8 +439,8 @@ class _LoadingCache(Generic[_Key, _Value]):
         finally:
             del self._loading[key]
         self.loads += 1
-        self._last_weight = self._weigh(value)
-        if self._last_weight <= self._capacity:
+        self.last_weight = self._weigh(value)
+        if self.last_weight <= self._capacity:
             self._want(key, value)
         return value
 

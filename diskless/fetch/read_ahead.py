@@ -33,7 +33,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from metadata.operations import Extent, FindBatches, FoundBatches
+from metadata.operations import Extent, FindBatches, FoundBatches, WalExtent
 from wal.caches.cold_reads import RUN_BYTES
 from wal.clock import Clock
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -70,8 +70,11 @@ class AheadSource(Protocol):
         """Whether its bytes are on this machine."""
         ...
 
-    def ahead(self, extent: Extent, offset: int, max_bytes: int) -> bool:
-        """Fetch about `max_bytes` of it, from `offset` on; False: not all, for now."""
+    def ahead(self, extent: Extent, offset: int, max_bytes: int) -> int | None:
+        """Fetch about `max_bytes` of it, from `offset` on.
+
+        How much of that it has; None: not all of it was begun, for now.
+        """
         ...
 
 
@@ -94,7 +97,7 @@ class _Place(NamedTuple):
 class _Reader:
     """A consumer of a partition."""
 
-    __slots__ = ("extents", "is_looking", "read_at", "started_to", "window_bytes")
+    __slots__ = ("extents", "is_looking", "log_end", "read_at", "started_to", "window_bytes")
 
     def __init__(self) -> None:
         self.window_bytes = 0
@@ -103,6 +106,8 @@ class _Reader:
         self.started_to = 0
         """The offset up to which reading has begun."""
         self.is_looking = False
+        self.log_end = 0
+        """As it was known when it came last."""
         self.read_at = 0.0
 
 
@@ -134,6 +139,7 @@ class ReadAhead:
                 continue
             reader = reader or _Reader()
             reader.window_bytes = max(2 * reader.window_bytes, 2 * answer.size_bytes)
+            reader.log_end = answer.high_watermark
             reader.read_at = self._clock.monotonic()
             self._readers[place] = reader
             self._partitions[place.partition] += 1
@@ -179,11 +185,13 @@ class ReadAhead:
         return reader
 
     def _is_short(self, place: _Place, reader: _Reader) -> bool:
-        """Whether less than the window is known."""
-        if reader.is_looking or len(reader.extents) > EXTENTS_MAX // 2:
+        """Whether less than the window is known, and there is more."""
+        extents = reader.extents
+        if reader.is_looking or len(extents) > EXTENTS_MAX // 2:
             return False
-        known = sum(extent.bytes_from(place.offset) for extent in reader.extents)
-        return known < reader.window_bytes
+        if extents and extents[-1].last_offset + 1 >= reader.log_end:
+            return False
+        return sum(extent.bytes_from(place.offset) for extent in extents) < reader.window_bytes
 
     async def _look_up(self, short: Sequence[tuple[_Place, _Reader]]) -> None:
         """Learn where they will go on, and begin to read there."""
@@ -223,11 +231,17 @@ class ReadAhead:
             if left_bytes <= 0 and (extent.object_key != begun or left_bytes < -RUN_BYTES):
                 return
             length_bytes = extent.bytes_from(place.offset)
-            if extent.last_offset >= reader.started_to:
+            if extent.last_offset < reader.started_to:
+                left_bytes -= length_bytes
+                continue
+            wanted_bytes = left_bytes
+            if isinstance(extent, WalExtent):
                 wanted_bytes = max(left_bytes, min(length_bytes, RUN_BYTES))
-                if not self._source.ahead(extent, place.offset, wanted_bytes):
-                    return
+            begun_bytes = self._source.ahead(extent, place.offset, wanted_bytes)
+            if begun_bytes is None:
+                return
+            left_bytes -= begun_bytes
+            if isinstance(extent, WalExtent):
                 begun = extent.object_key
-                if length_bytes <= wanted_bytes:
+                if begun_bytes == length_bytes:
                     reader.started_to = extent.last_offset + 1
-            left_bytes -= length_bytes

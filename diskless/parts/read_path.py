@@ -39,8 +39,9 @@ class ReadPath:
         async def read_segment_range(
             key: ObjectKey, start: int, length: int, object_length: int
         ) -> Buffer:
-            # The segment reader keeps row groups decoded; their bytes need not be kept as well.
-            return await store.get_range(key, start, length)
+            # The segment reader keeps row groups decoded, so no block has to keep their bytes.
+            views = await self.cache.read(key, start, length, object_length, cold=True)
+            return views[0] if len(views) == 1 else b"".join(views)
 
         self.long_work: Final = LongWork(clock.monotonic)
         self.cache: Final = ObjectCache(

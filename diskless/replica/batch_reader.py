@@ -145,15 +145,18 @@ class BatchReader:
         """Whether this broker has a chunk with its bytes."""
         return self._source.is_near(extent)
 
-    def ahead(self, extent: Extent, offset: int, max_bytes: int) -> bool:
+    def ahead(self, extent: Extent, offset: int, max_bytes: int) -> int | None:
         """Have about `max_bytes` of it fetched before anybody asks for them.
 
-        From `offset` on, where an answer ended or the extent begins. False: not all, for now.
+        From `offset` on, where an answer ended or the extent begins. How much of that the extent
+        has; None: not all of it was begun, for now.
         """
         if isinstance(extent, SegmentExtent):
-            return True
+            return self._source.segment_ahead(extent, offset, max_bytes)
         start = 0 if offset <= extent.base_offset else self._positions.find(extent, offset)
-        return start is None or self._source.ahead(extent, start, max_bytes)
+        if start is not None and not self._source.ahead(extent, start, max_bytes):
+            return None
+        return min(extent.bytes_from(offset), max_bytes)
 
     async def read_extent(self, extent: WalExtent, threads: WorkerThreads) -> memoryview:
         """All batches of one extent, not stamped, checked in one of `threads`.

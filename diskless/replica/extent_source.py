@@ -64,6 +64,10 @@ class SegmentBatches(Protocol):
         """Batches from the one that holds `offset` on; at least one; about `max_bytes`."""
         ...
 
+    def ahead(self, extent: SegmentExtent, offset: int, max_bytes: int) -> int | None:
+        """Have them made; how many of `max_bytes` it has; None: not all begun, for now."""
+        ...
+
 
 class BlockReads(Protocol):
     """The part of the object cache that answers use."""
@@ -132,6 +136,7 @@ class ExtentSource:
         self._cache = cache
         self._memory = memory
         self._segments = segments
+        self.segment_ahead = segments.ahead
         self._threads = threads
         self._clock = clock
         self._cold_after_ms = cold_after_ms

@@ -90,6 +90,7 @@ class FakeSegments:
         self.batches: list[Encoded] = []
         self.error: DisklessError | None = None
         self.asked: list[int] = []
+        self.begun: list[tuple[int, int]] = []
 
     async def read(self, extent: SegmentExtent, offset: int, max_bytes: int) -> Sequence[Encoded]:
         self.asked.append(max_bytes)
@@ -102,6 +103,10 @@ class FakeSegments:
                 found.append(batch)
                 max_bytes -= len(batch.data)
         return found
+
+    def ahead(self, extent: SegmentExtent, offset: int, max_bytes: int) -> int | None:
+        self.begun.append((offset, max_bytes))
+        return max_bytes
 
 
 class Setting(NamedTuple):

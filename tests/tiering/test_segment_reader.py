@@ -110,23 +110,42 @@ async def test_reads_at_the_same_time_share_one_load(memory: Memory) -> None:
         assert len(memory.calls) == 2
 
 
-async def test_a_sequential_reader_finds_the_next_row_group_loaded(memory: Memory) -> None:
+async def test_a_reader_that_goes_on_finds_row_groups_loaded_ahead(memory: Memory) -> None:
     async with SegmentReader(memory.read) as reader:
+        assert reader.ahead(memory.extent, 0, 1 << 20) is None
         offset = 0
         while offset < 400:
             taken = await reader.read(memory.extent, offset, max_bytes=2000)
             offset = taken[-1].last_offset + 1
+            assert reader.ahead(memory.extent, min(offset, 399), 20_000) is not None
+            before = len(memory.calls)
         statistics = reader.statistics()
-        assert statistics.prefetches >= statistics.row_groups_decoded - 2 > 2
-        # Nothing was read twice.
-        assert len(memory.calls) == len(set(memory.calls))
+        assert statistics.prefetches == statistics.row_groups_decoded - 1 > 2
+        # Nothing was read twice, and the last row groups before they were asked for.
+        assert len(memory.calls) == len(set(memory.calls)) == before
 
 
-async def test_a_reader_that_jumps_about_gets_nothing_loaded_ahead(memory: Memory) -> None:
+async def test_what_is_loaded_ahead_is_bounded_and_says_how_much_the_segment_has(
+    memory: Memory,
+) -> None:
     async with SegmentReader(memory.read) as reader:
-        for offset in (0, 300, 100, 390):
-            await reader.read(memory.extent, offset, max_bytes=1)
+        await reader.read(memory.extent, 0, max_bytes=1)
+        assert reader.ahead(memory.extent, 0, 1) == 1
         assert reader.statistics().prefetches == 0
+        assert reader.ahead(memory.extent, 0, 1 << 20) == 1 << 20
+        assert reader.statistics().prefetches == 3
+        rest = reader.ahead(memory.extent, 399, 1 << 20)
+        assert rest is not None
+        assert 0 < rest < 20_000
+        assert reader.ahead(memory.extent._replace(base_offset=Offset(400)), 400, 1) is None
+
+
+async def test_what_nobody_waits_for_takes_no_room_of_what_is_wanted(memory: Memory) -> None:
+    settings = SegmentReaderSettings(cache_bytes=25_000)
+    async with SegmentReader(memory.read, settings=settings) as reader:
+        await reader.read(memory.extent, 0, max_bytes=1)
+        assert reader.ahead(memory.extent, 0, 1 << 20) is None
+        assert reader.statistics().prefetches == 1
 
 
 async def test_what_does_not_fit_the_cache_is_served_and_forgotten(memory: Memory) -> None:

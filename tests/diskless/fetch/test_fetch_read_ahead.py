@@ -58,6 +58,8 @@ class Log:
         """Base offsets of extents, as they were asked for."""
         self.near: set[str] = set()
         self.room = 1 << 30
+        self.segment_bytes = MIB
+        """What a segment has as batches."""
         self.error: DisklessError | None = None
 
     async def find_batches(
@@ -85,12 +87,14 @@ class Log:
     def is_near(self, extent: Extent) -> bool:
         return extent.object_key in self.near
 
-    def ahead(self, extent: Extent, offset: int, max_bytes: int) -> bool:
+    def ahead(self, extent: Extent, offset: int, max_bytes: int) -> int | None:
         if self.room <= 0:
-            return False
+            return None
         self.room -= 1
         self.begun.append(extent.base_offset)
-        return True
+        if isinstance(extent, SegmentExtent):
+            return min(self.segment_bytes, max_bytes)
+        return min(extent.bytes_from(offset), max_bytes)
 
 
 class Bed:
@@ -212,6 +216,19 @@ async def test_it_goes_on_from_a_segment_into_objects() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert [base // 10 for base in it.log.begun][:3] == [0, 3, 4]
+
+
+async def test_small_segments_of_much_are_not_all_read_ahead() -> None:
+    async with bed() as it:
+        it.log.extents = [
+            SegmentExtent(
+                ObjectKey(f"segments/{number}"), 1, Offset(number * 10), Offset(number * 10 + 9), 0
+            )
+            for number in range(EXTENTS)
+        ]
+        it.log.segment_bytes = 100 * MIB
+        assert await it.answered(0) == [1]
+        assert await it.answered(1) == [2]
 
 
 async def test_consumers_that_do_not_come_back_are_forgotten() -> None:

@@ -683,6 +683,35 @@ async def test_old_data_is_read_past_the_cache(setting: Setting) -> None:
     assert setting.cache.statistics().memory_bytes > 0
 
 
+@pytest.mark.parametrize("age_ms", [0, COLD_AFTER_MS + 1])
+async def test_what_is_read_ahead_is_not_asked_of_the_store_again(
+    tmp_path: Path, age_ms: int
+) -> None:
+    async with in_place(tmp_path, block_bytes=1 << 20) as setting:
+        sent = [batch(bytes(64 << 10)) for _ in range(4)]
+        key = await setting.put(*sent)
+        extent = extent_of(key, sent, age_ms=age_ms)
+        first = await setting.read(extent, max_bytes=len(sent[0]) + 5)
+        assert offsets_of(first) == [(0, 0)]
+        assert setting.reader.ahead(extent, first.next_offset, 1) is not None
+        await until(lambda: setting.store.bytes_read >= extent.length_bytes)
+        setting.store.read_error = ObjectStoreUnavailable("injected")
+        rest = await setting.read(extent, offset=first.next_offset)
+        assert len(offsets_of(rest)) == 3
+        assert setting.store.bytes_read == extent.length_bytes
+
+
+async def test_an_answer_says_where_it_ended(setting: Setting) -> None:
+    sent = [batch(b"a", b"b"), batch(b"c"), batch(b"d")]
+    key = await setting.put(*sent)
+    extent = extent_of(key, sent)
+    assert (await setting.read(extent)).next_offset == extent.last_offset + 1
+    cut = await setting.read(extent, max_bytes=len(sent[0]) + len(sent[1]))
+    assert cut.next_offset == 3
+    segment = a_segment(setting, 0, 9)
+    assert (await setting.read(segment)).next_offset == 10
+
+
 def a_segment(setting: Setting, base: int, last: int) -> SegmentExtent:
     setting.segments.batches = [
         Encoded(offset, offset, build_batch([Row()], base_offset=offset, leader_epoch=0))
