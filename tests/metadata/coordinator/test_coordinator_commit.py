@@ -4,7 +4,6 @@ What clients are promised is in the suite beside (coordinator_conformance.py).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +21,6 @@ from tests.support.coordinator_bench import (
 from wal.coordinates import ByteOffset, ObjectKey, TopicIdPartition
 from wal.errors import ObjectExpired, Rejected
 from wal.ulid import mint_ulid, wal_object_key
-
-
-@pytest.fixture
-def log() -> MemoryMetadataLog:
-    return MemoryMetadataLog()
-
-
-@pytest.fixture
-async def bench(tmp_path: Path, log: MemoryMetadataLog) -> AsyncIterator[CoordinatorBench]:
-    async with running_coordinator(tmp_path, log) as running:
-        yield running
 
 
 class TestProducers:

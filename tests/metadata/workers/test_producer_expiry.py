@@ -16,6 +16,8 @@ from tests.support.coordinator_bench import (
     batch,
     running_coordinator,
 )
+from tests.support.pauses import first_pauses
+from wal.clock import Sleep
 from wal.errors import CommitFailed, OutOfOrderSequence
 
 EXPIRATION_MS = 60_000
@@ -154,26 +156,13 @@ async def test_it_tries_again_after_a_failure(
     partition = await bench.partition()
     await bench.commit_one(partition, producer=1)
     bench.clock.advance(61)
-    pauses: list[float] = []
-    done = asyncio.Event()
-
-    async def sleep(delay: float, /) -> None:
-        pauses.append(delay)
-        if len(pauses) == 3:
-            done.set()
-            await asyncio.Event().wait()
-
     log.failures.append(CommitFailed("disk full"))
-    expiry = ProducerExpiry(
-        bench.coordinator,
-        expiration_ms=EXPIRATION_MS,
-        settings=RetentionSettings(producer_check_interval_ms=1_000),
-        sleep=sleep,
-    )
-    task = asyncio.create_task(expiry.run())
-    await done.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert pauses == [1, 2, 1]
+    settings = RetentionSettings(producer_check_interval_ms=1_000)
+
+    async def run(sleep: Sleep) -> None:
+        await ProducerExpiry(
+            bench.coordinator, expiration_ms=EXPIRATION_MS, settings=settings, sleep=sleep
+        ).run()
+
+    assert await first_pauses(3, run) == [1, 2, 1]
     assert await producers(bench) == []

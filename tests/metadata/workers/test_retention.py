@@ -1,6 +1,5 @@
 """The retention worker: what it deletes, in which steps, and what may come in between."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,8 @@ from tests.support.coordinator_bench import (
     rolled,
     running_coordinator,
 )
+from tests.support.pauses import first_pauses
+from wal.clock import Sleep
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
 from wal.errors import CommitFailed, UnknownPartition
 
@@ -427,26 +428,15 @@ async def test_it_goes_on_after_failures_and_waits_longer_each_time(
 ) -> None:
     (partition,) = await partitions(bench, retention_ms="1000")
     await write(bench, partition, 1)
-    pauses: list[float] = []
-    done = asyncio.Event()
-
-    async def sleep(delay: float, /) -> None:
-        if delay:
-            pauses.append(delay)
-        if len(pauses) == 4:
-            done.set()
-            await asyncio.Event().wait()
-
     log.failures += [CommitFailed("disk full")] * 2
-    worker = RetentionWorker(
-        bench.coordinator, settings=RetentionSettings(), clock=bench.clock, sleep=sleep
-    )
-    task = asyncio.create_task(worker.run())
-    await done.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert pauses == [300, 300, 300, 300]
+    settings = RetentionSettings()
+
+    async def run(sleep: Sleep) -> None:
+        await RetentionWorker(
+            bench.coordinator, settings=settings, clock=bench.clock, sleep=sleep
+        ).run()
+
+    assert await first_pauses(4, run) == [300, 300, 300, 300]
     assert start(bench, partition) == 5
 
 

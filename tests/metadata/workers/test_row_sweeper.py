@@ -1,9 +1,6 @@
 """Sweeping what deleted topics left behind, by a worker that retries."""
 
-import asyncio
 from pathlib import Path
-
-import pytest
 
 from metadata.apply.apply_topics import SWEPT_WITH_TOPIC_MAX
 from metadata.records.control import RowsSweptRecord
@@ -16,6 +13,8 @@ from tests.support.coordinator_bench import (
     batch,
     running_coordinator,
 )
+from tests.support.pauses import first_pauses
+from wal.clock import Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, UnknownPartition
 
@@ -87,23 +86,11 @@ async def test_it_tries_again_after_a_failure(
     bench: CoordinatorBench, log: MemoryMetadataLog
 ) -> None:
     await deleted_topic(bench)
-    pauses: list[float] = []
-    done = asyncio.Event()
-
-    async def sleep(delay: float, /) -> None:
-        pauses.append(delay)
-        if len(pauses) == 3:
-            done.set()
-            await asyncio.Event().wait()
-
     log.failures.append(CommitFailed("disk full"))
-    sweeper = RowSweeper(
-        bench.coordinator, settings=RetentionSettings(sweep_interval_ms=1_000), sleep=sleep
-    )
-    task = asyncio.create_task(sweeper.run())
-    await done.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert pauses == [1, 2, 1]
+    settings = RetentionSettings(sweep_interval_ms=1_000)
+
+    async def run(sleep: Sleep) -> None:
+        await RowSweeper(bench.coordinator, settings=settings, sleep=sleep).run()
+
+    assert await first_pauses(3, run) == [1, 2, 1]
     assert await count(bench, "swept") == 0
