@@ -61,12 +61,11 @@ class StoreFaults:
         return FaultyStore(store, self)
 
 
-class FaultyStore:
-    """An `ObjectStore`: the real one behind the faults."""
+class StoreInFront:
+    """What is in front of a store, whatever it does to requests: it opens and closes that one."""
 
-    def __init__(self, store: ObjectStore, faults: StoreFaults) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._faults = faults
 
     @property
     def url(self) -> str:
@@ -74,6 +73,21 @@ class FaultyStore:
 
     def statistics(self) -> StoreStatistics:
         return self._store.statistics()
+
+    async def __aenter__(self) -> Self:
+        await self._store.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._store.__aexit__(*error)
+
+
+class FaultyStore(StoreInFront):
+    """An `ObjectStore`: the real one behind the faults."""
+
+    def __init__(self, store: ObjectStore, faults: StoreFaults) -> None:
+        super().__init__(store)
+        self._faults = faults
 
     async def put(self, key: ObjectKey, body: ObjectBody) -> None:
         faults = self._faults
@@ -115,10 +129,3 @@ class FaultyStore:
         if self._faults.flip_bits:
             return data[:-1] + bytes([data[-1] ^ 1])
         return data
-
-    async def __aenter__(self) -> Self:
-        await self._store.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._store.__aexit__(*error)

@@ -19,11 +19,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Self, TypeVar
+from typing import TypeVar
 
+from tests.support.faulty_store import StoreInFront
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectExists, ObjectStoreUnavailable, UploadOutcomeUnknown
-from wal.stores.object_store import BytesBody, ObjectBody, ObjectStat, ObjectStore, StoreStatistics
+from wal.stores.object_store import BytesBody, ObjectBody, ObjectStat, ObjectStore
 
 _Result = TypeVar("_Result")
 
@@ -115,19 +116,12 @@ class Steps:
         return sum(made == kind for made, _ in self.made)
 
 
-class SteppedStore:
+class SteppedStore(StoreInFront):
     """An `ObjectStore`: a real one behind `steps`."""
 
     def __init__(self, store: ObjectStore, steps: Steps) -> None:
-        self._store = store
+        super().__init__(store)
         self._steps = steps
-
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    def statistics(self) -> StoreStatistics:
-        return self._store.statistics()
 
     async def put(self, key: ObjectKey, body: ObjectBody) -> None:
         data = b"".join(bytes(fragment) for fragment in body.fragments())
@@ -181,10 +175,3 @@ class SteppedStore:
     async def _answer(self, kind: str, key: str) -> None:
         if self._steps.before_answer is not None:
             await self._steps.before_answer(kind, key)
-
-    async def __aenter__(self) -> Self:
-        await self._store.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._store.__aexit__(*error)
