@@ -202,12 +202,13 @@ def run(
     ledgers = (flights, weather)
 
     with ExitStack() as stack:
-        store = stack.enter_context(
-            minio_store(directory / "minio")
-            if store_name == "minio"
-            else nullcontext(directory_store(files.data(1) / "objects"))
-        )
-        brokers = Brokers(files, store, stack)
+        with screen.step("start the store and the brokers"):
+            store = stack.enter_context(
+                minio_store(directory / "minio")
+                if store_name == "minio"
+                else nullcontext(directory_store(files.data(1) / "objects"))
+            )
+            brokers = Brokers(files, store, stack)
         screen.console.print(f"ready: {brokers.bootstrap}, objects in {store.place}")
         for ledger in ledgers:
             clients.create_topic(brokers.bootstrap, ledger.topic, PARTITIONS)

@@ -22,7 +22,7 @@ _NO_RIGHT: Final = (
     "is below its prefix"
 )
 _WRONG_KEY: Final = (
-    "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile that they come from"
+    "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile or role they come from"
 )
 _EXPIRED: Final = "renew the credentials: their session is over"
 _ELSEWHERE: Final = (
