@@ -107,12 +107,6 @@ def test_folders_stay_small() -> None:
     assert not crowded
 
 
-def test_no_two_test_files_have_the_same_name() -> None:
-    """pytest takes a file by its bare name, and refuses to collect a second one."""
-    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
-    assert not [name for name, count in names.items() if count > 1]
-
-
 def test_files_do_not_grow_long() -> None:
     lines = {
         str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in modules()
