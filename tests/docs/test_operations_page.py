@@ -41,3 +41,27 @@ def test_the_defaults_in_the_table_of_memory_are_those_of_the_code() -> None:
     assert len(rows) == 9
     for key, number, unit in rows:
         assert defaults[key] == int(number.replace(",", "")) * (1 << 20 if unit else 1), key
+
+
+def test_what_a_month_costs_follows_from_the_prices() -> None:
+    prices = re.search(
+        r"\$([\d.]+) per 1,000 PUT or LIST, \$([\d.]+) per 1,000 GET and \$([\d.]+) per GB", PAGE
+    )
+    assert prices is not None
+    put, get, stored = map(float, prices.groups())
+    seconds = 30 * 24 * 3600
+    section = PAGE.partition("## What a month costs")[2].partition("\n- ")[0]
+    rows = [
+        [float(cell.replace(",", "")) for cell in line.split("|")[2:-1]]
+        for line in section.splitlines()[6:]
+        if line.startswith("| ")
+    ]
+    assert len(rows) == 5
+    for puts, gets, lists, gigabytes, *dollars in rows:
+        exact = [
+            puts * seconds * put / 1000,
+            gets * seconds * get / 1000,
+            lists * seconds * put / 1000,
+            gigabytes * stored,
+        ]
+        assert dollars == [float(f"{number:.0f}") for number in (*exact, sum(exact))]

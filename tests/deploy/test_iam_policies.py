@@ -1,0 +1,140 @@
+"""deploy/iam: each policy allows what its role does, and nothing that it does not do."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+import pytest
+from aiobotocore.client import AioBaseClient
+from botocore.client import BaseClient
+from pyarrow import dataset, fs
+
+from diskless.cli.cli import main
+from tests.support.live_broker import LiveBroker
+from tests.support.rolled import roll_everything
+from tests.support.s3_servers import new_bucket, s3_client
+from tests.support.stock_clients import ConfluentKafka, Record
+
+POLICIES: Final = Path(__file__).resolve().parent.parent.parent / "deploy" / "iam"
+PREFIX: Final = "cluster-1"
+ACTIONS: Final = {
+    "PutObject": {"s3:PutObject"},
+    "GetObject": {"s3:GetObject"},
+    # What is missing is 404 for who may list, and 403 for anybody else.
+    "HeadObject": {"s3:GetObject", "s3:ListBucket"},
+    "ListObjectsV2": {"s3:ListBucket"},
+    "DeleteObjects": {"s3:DeleteObject"},
+}
+
+AsRole = Callable[[str], AbstractContextManager[None]]
+
+
+def policy(role: str, bucket: str, topic: str = "flights") -> dict[str, Any]:
+    text = (POLICIES / f"{role}.json").read_text()
+    for placeholder, name in {"BUCKET": bucket, "PREFIX": PREFIX, "TOPIC": topic}.items():
+        text = text.replace(placeholder, name)
+    told: dict[str, Any] = json.loads(text)
+    return told
+
+
+def actions_of(role: str) -> set[str]:
+    statements = policy(role, "b")["Statement"]
+    allowed = [statement["Action"] for statement in statements]
+    return {action for one in allowed for action in ([one] if isinstance(one, str) else one)}
+
+
+def live_through(url: str, directory: Path, as_role: AsRole) -> None:
+    """A start on an empty prefix, produce, roll, consume, delete, and a look from outside."""
+    settings = {"object.store.url": url, "diskless.metadata.log": "object"}
+    with as_role("broker"), LiveBroker(directory / "data", settings) as broker:
+        for topic in ("flights", "weather"):
+            ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 10)
+        with as_role("tiering"):
+            assert len(roll_everything(broker)) == 2
+            ConfluentKafka().produce(broker.bootstrap, "flights", [Record()] * 10)
+            assert len(roll_everything(broker)) == 1
+        assert len(ConfluentKafka().read(broker.bootstrap, "flights", 20)) == 20
+    with as_role("operator"):
+        assert main(["metadata", "dump", "--store", url, "--limit", "3"]) == 0
+        assert main(["metadata", "snapshots", "--store", url]) == 0
+
+
+def test_policies_allow_nothing_that_is_not_used(
+    moto_endpoint: str, moto_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: dict[str, set[str]] = {}
+    roles = ["broker"]
+
+    def recorded(kind: type[BaseClient]) -> Callable[..., Any]:
+        call = kind._make_api_call
+
+        def record(client: BaseClient, operation: str, *arguments: Any) -> Any:
+            # The broker goes on in its thread whoever acts; tasks have clients that block.
+            role = "broker" if roles[-1] == "tiering" and kind is AioBaseClient else roles[-1]
+            used.setdefault(role, set()).update(ACTIONS[operation])
+            return call(client, operation, *arguments)
+
+        return record
+
+    @contextmanager
+    def as_role(role: str) -> Iterator[None]:
+        roles.append(role)
+        yield
+        roles.pop()
+
+    for kind in (AioBaseClient, BaseClient):
+        monkeypatch.setattr(kind, "_make_api_call", recorded(kind))
+    live_through(f"s3://{moto_bucket}/{PREFIX}?endpoint_url={moto_endpoint}", tmp_path, as_role)
+    assert used == {role: actions_of(role) for role in ("broker", "tiering", "operator")}
+
+
+@pytest.mark.minio
+def test_policies_allow_all_that_is_needed(
+    minio_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3 = s3_client(minio_endpoint)
+    bucket = new_bucket(s3)
+    sts = boto3.client("sts", endpoint_url=minio_endpoint)
+
+    def credentials(role: str, topic: str = "flights") -> Mapping[str, str]:
+        """What MinIO gives to a session that this policy limits."""
+        given = sts.assume_role(
+            RoleArn="arn:aws:iam::123456789012:role/any",
+            RoleSessionName="test",
+            Policy=json.dumps(policy(role, bucket, topic)),
+        )["Credentials"]
+        return {
+            "AWS_ACCESS_KEY_ID": given["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": given["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": given["SessionToken"],
+        }
+
+    @contextmanager
+    def as_role(role: str) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in credentials(role).items():
+                environment.setenv(name, value)
+            yield
+
+    live_through(f"s3://{bucket}/{PREFIX}?endpoint_url={minio_endpoint}", tmp_path, as_role)
+    reader = credentials("reader", "flights")
+    segments = fs.S3FileSystem(
+        access_key=reader["AWS_ACCESS_KEY_ID"],
+        secret_key=reader["AWS_SECRET_ACCESS_KEY"],
+        session_token=reader["AWS_SESSION_TOKEN"],
+        endpoint_override=minio_endpoint,
+    )
+
+    def rows(topic: str) -> int:
+        place = f"{bucket}/{PREFIX}/segments/topic={topic}"
+        found: int = dataset.dataset(place, filesystem=segments, partitioning="hive").count_rows()
+        return found
+
+    assert rows("flights") == 20
+    with pytest.raises(OSError, match=r"ACCESS_DENIED|Access Denied|AccessDenied"):
+        rows("weather")
+    s3.close()
+    sts.close()
