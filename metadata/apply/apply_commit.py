@@ -21,7 +21,7 @@ from metadata.apply.apply_few import (
     COALESCED_BYTES_MAX,
     ProducerAppend,
     apply_few,
-    window_after,
+    producer_after,
 )
 from metadata.apply.transaction import StateTransaction, partition_columns
 from metadata.operations import TOMBSTONE
@@ -36,7 +36,6 @@ from metadata.state.producer_state import (
     grouped_by_producer,
     states_array,
     states_list,
-    unpack_window,
 )
 from metadata.state.schema import (
     BATCHES,
@@ -283,12 +282,12 @@ class FileCommits:
     def _flush_few_producers(self, driver: sqlite3.Connection) -> None:
         keys = [*dict.fromkeys((append.partition, append.producer_id) for append in self._appends)]
         before = dict(zip(keys, self._states(keys), strict=True))
-        windows = {key: unpack_window(state) for key, state in before.items() if state is not None}
+        states: dict[ProducerKey, ProducerState] = {}
         for append in self._appends:
             key = (append.partition, append.producer_id)
-            windows[key] = window_after(windows.get(key), append)
+            states[key] = producer_after(states.get(key) or before[key], append)
         self._appends.clear()
-        after, difference = write_few_producers(driver, before, windows)
+        after, difference = write_few_producers(driver, before, states)
         self._state.add(difference)
         self._state.changes.producers.update(after)
 

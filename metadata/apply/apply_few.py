@@ -12,7 +12,7 @@ from metadata.apply.transaction import StateTransaction
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord
 from metadata.state.commit_answer import BatchAnswer, pack_answers
 from metadata.state.image import PartitionState
-from metadata.state.producer_state import ProducerBatch, ProducerWindow, with_batch
+from metadata.state.producer_state import ProducerBatch, ProducerState, state_after
 from metadata.state.schema import BATCHES, Row
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState
@@ -194,9 +194,9 @@ def _check_position(
 # -- producers ----------------------------------------------------------------------------------
 
 
-def window_after(window: ProducerWindow | None, append: ProducerAppend) -> ProducerWindow:
+def producer_after(state: ProducerState | None, append: ProducerAppend) -> ProducerState:
     """What is remembered of a producer after it has appended a batch."""
     _, _, epoch, base_sequence, last_sequence, base_offset, append_time_ms = append
-    return with_batch(
-        window, epoch, ProducerBatch(base_sequence, last_sequence, base_offset, append_time_ms)
+    return state_after(
+        state, epoch, ProducerBatch(base_sequence, last_sequence, base_offset, append_time_ms)
     )

@@ -22,11 +22,10 @@ from metadata.state.image import PartitionState, ProducerKey
 from metadata.state.producer_state import (
     ProducerBatch,
     ProducerState,
-    ProducerWindow,
     check_sequence,
-    pack_window,
+    plainly_follows,
+    state_after,
     unpack_window,
-    with_batch,
 )
 from metadata.state.speculative import SpeculativeView
 from wal.coordinates import BatchExtent, Offset, TopicIdPartition
@@ -84,17 +83,16 @@ def decide_rows(
     accepted: list[CommittedBatch] = []
     answers: list[BatchAnswer] = []
     partitions: dict[TopicIdPartition, _Partition | None] = {}
-    windows: dict[ProducerKey, ProducerWindow | None] = {}
-    written: dict[ProducerKey, ProducerWindow] = {}
+    producers: dict[ProducerKey, ProducerState] = {}
     name: TopicIdPartition | None = None
     partition: _Partition | None = None
     for position, batch in enumerate(batches):
         if batch.partition is not name:
             name = batch.partition
             if name not in partitions:
-                state = view.partition(name)
+                known = view.partition(name)
                 partitions[name] = (
-                    None if state is None else _Partition(state, state.high_watermark)
+                    None if known is None else _Partition(known, known.high_watermark)
                 )
             partition = partitions[name]
         if partition is None:
@@ -104,24 +102,22 @@ def decide_rows(
         log_start = partition.before.log_start_offset
         if batch.producer_id >= 0:
             key = (partition.before.id, batch.producer_id)
-            if key not in windows:
-                stored = view.producer(key)
-                windows[key] = None if stored is None else unpack_window(stored)
-            window = windows[key]
-            verdict = check_sequence(
-                window,
-                epoch=batch.producer_epoch,
-                base_sequence=batch.base_sequence,
-                last_sequence=last_sequence,
-                now_ms=steady_ms,
-                expiration_ms=expiration_ms,
-            )
-            if verdict is not None:
-                answers.append(_refusal(verdict, log_start))
-                continue
-            remembered = ProducerBatch(batch.base_sequence, last_sequence, base, now_ms)
-            after = with_batch(window, batch.producer_epoch, remembered)
-            windows[key] = written[key] = after
+            state = producers.get(key) or view.producer(key)
+            epoch, base_sequence = batch.producer_epoch, batch.base_sequence
+            if not plainly_follows(state, epoch, base_sequence):
+                verdict = check_sequence(
+                    None if state is None else unpack_window(state),
+                    epoch=epoch,
+                    base_sequence=base_sequence,
+                    last_sequence=last_sequence,
+                    now_ms=steady_ms,
+                    expiration_ms=expiration_ms,
+                )
+                if verdict is not None:
+                    answers.append(_refusal(verdict, log_start))
+                    continue
+            remembered = ProducerBatch(base_sequence, last_sequence, base, now_ms)
+            producers[key] = state_after(state, epoch, remembered)
         partition.end = base + batch.record_count
         accepted.append(_committed(batch, position, base, last_sequence, now_ms))
         answers.append(BatchAnswer(base, now_ms, log_start))
@@ -139,7 +135,7 @@ def decide_rows(
             for name, found in partitions.items()
             if found is not None and found.end > found.before.high_watermark
         },
-        producers={key: pack_window(window) for key, window in written.items()},
+        producers=producers,
     )
 
 

@@ -20,14 +20,15 @@ from sqlalchemy import Connection, select
 from metadata.state.image import ProducerKey
 from metadata.state.producer_state import (
     ProducerState,
-    ProducerWindow,
     States,
     checksum_of,
     last_append_ms,
+    newest_append_ms,
     state_of_row,
     stored_bytes,
-    stored_window,
+    stored_state,
     unpack_window,
+    with_checksum,
 )
 from metadata.state.schema import PRODUCER_STATES, Row
 from metadata.state.state_hash import sum_of
@@ -106,28 +107,28 @@ def write_producers(
 def write_few_producers(
     driver: sqlite3.Connection,
     before: Mapping[ProducerKey, ProducerState | None],
-    windows: Mapping[ProducerKey, ProducerWindow],
+    states: Mapping[ProducerKey, ProducerState],
 ) -> tuple[Mapping[ProducerKey, ProducerState], int]:
     """Replace or insert the rows of a few producers, as `write_producers` does for many.
 
-    `windows` has what is to be remembered of each. Returns the states, and the change of the state
-    hash.
+    `states` are what is to be remembered. Returns them with their checksums, and the change of the
+    state hash.
     """
     after: dict[ProducerKey, ProducerState] = {}
     updates: list[Row] = []
     upserts: list[Row] = []
     difference = 0
-    for key, window in windows.items():
-        last_append = window.last_append_ms
+    for key, state in states.items():
+        last_append = newest_append_ms(state)
         period = last_append // PERIOD_MS
-        stored = stored_window(window)
+        stored = stored_state(state)
         checksum = PRODUCER_STATES.checksum((*key, period, last_append, stored))
-        after[key] = state_of_row(stored, checksum)
+        after[key] = with_checksum(state, checksum)
         difference += checksum
         old = before[key]
         if old is not None:
             difference -= checksum_of(old)
-        if old is not None and unpack_window(old).last_append_ms // PERIOD_MS == period:
+        if old is not None and newest_append_ms(old) // PERIOD_MS == period:
             updates.append((last_append, stored, checksum, *key))
         else:
             upserts.append((*key, period, last_append, stored, checksum))

@@ -56,6 +56,9 @@ _STATE: Final = np.dtype(
 assert _STATE.itemsize == 132
 _ONE_STATE: Final = struct.Struct("<hH" + "iiqq" * WINDOW + "q")
 assert _ONE_STATE.size == _STATE.itemsize
+_FRONT: Final = struct.Struct("<hH")
+_ONE_BATCH: Final = struct.Struct("<iiqq")
+assert _ONE_BATCH.size == _BATCH.itemsize
 _BATCH_FIELDS: Final = 4
 _FRONT_BYTES: Final = 4
 _CHECKSUM_AT: Final = 124
@@ -131,7 +134,7 @@ def with_batch(window: ProducerWindow | None, epoch: int, batch: ProducerBatch) 
     """Returns what is remembered after `batch` was appended.
 
     A batch that does not follow (new epoch, or a producer that had expired) starts a new window.
-    `appended` does the same for many.
+    `state_after` does the same to a packed state, `appended` to many.
     """
     if (
         window is None
@@ -164,9 +167,50 @@ def pack_window(window: ProducerWindow, checksum: int = 0) -> ProducerState:
     )
 
 
-def stored_window(window: ProducerWindow) -> bytes:
-    """The bytes of the window in its row."""
-    return pack_window(window)[: _FRONT_BYTES + len(window.batches) * _BATCH.itemsize]
+def plainly_follows(state: ProducerState | None, epoch: int, base_sequence: int) -> bool:
+    """Whether `check_sequence` lets a batch be appended, whatever the time; False: ask it."""
+    if state is None:
+        return True
+    known_epoch, count, *numbers = _ONE_STATE.unpack(state)
+    end = count * _BATCH_FIELDS
+    return (
+        epoch == known_epoch
+        and base_sequence == next_sequence(numbers[end - _BATCH_FIELDS + 1])
+        and base_sequence not in numbers[:end:_BATCH_FIELDS]
+    )
+
+
+def state_after(state: ProducerState | None, epoch: int, batch: ProducerBatch) -> ProducerState:
+    """`with_batch` of a packed state; the checksum is 0."""
+    kept = b""
+    if state is not None:
+        known_epoch, count = _FRONT.unpack_from(state)
+        end = _FRONT_BYTES + count * _BATCH.itemsize
+        _, last_sequence, _, _ = _ONE_BATCH.unpack_from(state, end - _BATCH.itemsize)
+        if epoch == known_epoch and batch.base_sequence == next_sequence(last_sequence):
+            kept = state[end - min(count, WINDOW - 1) * _BATCH.itemsize : end]
+    front = _FRONT.pack(epoch, len(kept) // _BATCH.itemsize + 1)
+    return ProducerState(
+        b"".join((front, kept, _ONE_BATCH.pack(*batch))).ljust(_STATE.itemsize, b"\0")
+    )
+
+
+def newest_append_ms(state: ProducerState) -> int:
+    """When the producer last wrote."""
+    _, count = _FRONT.unpack_from(state)
+    _, _, _, time_ms = _ONE_BATCH.unpack_from(state, _FRONT_BYTES + (count - 1) * _BATCH.itemsize)
+    return int(time_ms)
+
+
+def stored_state(state: ProducerState) -> bytes:
+    """The bytes of the state in its row."""
+    _, count = _FRONT.unpack_from(state)
+    return state[: _FRONT_BYTES + count * _BATCH.itemsize]
+
+
+def with_checksum(state: ProducerState, checksum: int) -> ProducerState:
+    """The state with the checksum of its row."""
+    return ProducerState(state[:_CHECKSUM_AT] + checksum.to_bytes(8, "little", signed=True))
 
 
 def checksum_of(state: ProducerState) -> int:
@@ -201,8 +245,7 @@ def state_of_row(stored: bytes, checksum: int) -> ProducerState:
     count, rest = divmod(len(stored) - _FRONT_BYTES, _BATCH.itemsize)
     if rest or not 0 < count <= WINDOW or int.from_bytes(stored[2:_FRONT_BYTES], "little") != count:
         raise CorruptState(f"a producer window of {len(stored)} bytes")
-    padded = stored.ljust(_CHECKSUM_AT, b"\0")
-    return ProducerState(padded + checksum.to_bytes(8, "little", signed=True))
+    return with_checksum(ProducerState(stored.ljust(_CHECKSUM_AT, b"\0")), checksum)
 
 
 # -- many batches of many producers -------------------------------------------------------------

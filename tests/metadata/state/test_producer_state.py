@@ -19,15 +19,20 @@ from metadata.state.producer_state import (
     check_sequence,
     grouped_by_producer,
     last_append_ms,
+    newest_append_ms,
     next_sequence,
     pack_window,
+    plainly_follows,
     state_of_row,
     states_array,
     states_list,
     stored_bytes,
+    stored_state,
     unpack_window,
     with_batch,
+    with_checksum,
 )
+from metadata.state.producer_state import state_after as packed_after
 from wal.columns import column
 from wal.errors import CorruptState, OutOfOrderSequence, Rejected, StaleProducerEpoch
 
@@ -193,6 +198,10 @@ def test_a_row_holds_as_many_bytes_as_its_window_has_batches(found: list[Produce
     assert states_array([state_of_row(stored[0], -7)])["checksum"].tolist() == [-7]
     assert last_append_ms(states).tolist() == [window.last_append_ms for window in found]
     assert states_list(states) == [pack_window(window) for window in found]
+    packed = [*map(pack_window, found)]
+    assert [*map(stored_state, packed)] == stored
+    assert [*map(newest_append_ms, packed)] == last_append_ms(states).tolist()
+    assert with_checksum(packed[0], -7) == pack_window(found[0], -7)
 
 
 @given(st.binary(max_size=200))
@@ -212,7 +221,7 @@ def test_a_row_without_the_batches_that_it_counts_is_corrupt(data: bytes) -> Non
         state_of_row(data, 1)
 
 
-# --- many at once --------------------------------------------------------------------------------
+# --- packed, and many at once ---------------------------------------------------------------------
 
 # Sequences close to the wrap and to each other, so that batches follow, repeat and miss each other.
 near = st.integers(-6, 6).map(lambda number: number & MAX)
@@ -266,6 +275,31 @@ def together(
         last_sequence=column(batch.last_sequence for _, batch in now),
     )
     return [None if window is None else pack_window(window) for window in earlier], batches, now
+
+
+@given(histories(), st.integers(0, 5_000))
+def test_a_packed_state_goes_by_the_same_rules(
+    case: tuple[list[Sent], list[Sent]], now_ms: int
+) -> None:
+    before, new = case
+    window = window_after(None, before)
+    state = None if window is None else pack_window(window, checksum=1)
+    for epoch, batch in new:
+        if plainly_follows(state, epoch, batch.base_sequence):
+            base, last = batch.base_sequence, batch.last_sequence
+            assert verdict(window, base, last, epoch=epoch, now_ms=now_ms) is None
+        window = with_batch(window, epoch, batch)
+        state = packed_after(state, epoch, batch)
+        assert state == pack_window(window)
+
+
+def test_the_next_batch_of_a_producer_plainly_follows() -> None:
+    state = pack_window(state_after((MAX - 9, MAX - 5), (MAX - 4, MAX)))
+    assert plainly_follows(None, 0, 77)
+    assert plainly_follows(state, 0, 0)
+    assert not plainly_follows(state, 0, 1)
+    assert not plainly_follows(state, 1, 0)
+    assert not plainly_follows(pack_window(state_after((0, 4), (5, MAX))), 0, 0)
 
 
 @given(st.lists(histories(), min_size=1, max_size=5))
