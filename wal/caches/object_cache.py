@@ -17,7 +17,9 @@ them look recently used, but admit none; what is missing they get from `wal/cach
 which has memory and GETs of its own. So they neither evict the tail nor take its connections.
 Memory that no block needs is theirs as well, until one does.
 
-`ahead` has bytes fetched that nobody waits for yet: blocks, by half of the GETs, or cold.
+`ahead` has bytes fetched that nobody waits for yet: cold, or as blocks, by half of the GETs. Blocks
+that nobody has read take at most a quarter of the memory: more would evict what readers come back
+to, and have it fetched twice.
 
 The memory tier is an LRU by bytes. Views are read-only and shared: who changes bytes copies first.
 A view keeps all of its block alive, evicted or not; answers keep views until their sockets have
@@ -47,6 +49,9 @@ from wal.errors import CorruptObject
 from wal.settings import setting
 
 _SPILLS_PER_THREAD_MAX: Final = 2
+
+_UNREAD_SHARE: Final = 0.25
+"""Of memory_bytes, for blocks that were loaded ahead and that nobody has read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +172,8 @@ class ObjectCache:
         self._memory_bytes = 0
         self._evicted = Evicted()
         self._flights: dict[BlockId, _Flight] = {}
+        self._unread: dict[BlockId, int] = {}
+        """Blocks that were loaded ahead, and their lengths."""
         self._hot = asyncio.Semaphore(self._settings.hot_concurrency)
         self._cold = ColdReads(
             store,
@@ -229,12 +236,23 @@ class ObjectCache:
             if cold:
                 if not self._cold.ahead(key, start_in, length_in):
                     return False
-            elif 2 * len(self._flights) >= self._settings.hot_concurrency:
+            elif not self._may_load_ahead(block, object_length):
                 return False
             else:
                 self._ahead_bytes += length_in
+                self._unread[block] = self._length(block, object_length)
                 self._depart(block, object_length).is_ahead = True
         return True
+
+    def _may_load_ahead(self, block: BlockId, object_length: int) -> bool:
+        unread_bytes = sum(self._unread.values()) + self._length(block, object_length)
+        return (
+            2 * len(self._flights) < self._settings.hot_concurrency
+            and unread_bytes <= self._settings.memory_bytes * _UNREAD_SHARE
+        )
+
+    def _length(self, block: BlockId, object_length: int) -> int:
+        return min(self._block_bytes, object_length - block.number * self._block_bytes)
 
     def _parts(self, key: ObjectKey, start: int, length: int) -> Iterator[tuple[BlockId, int, int]]:
         """The blocks that the range lies in; where it begins there, and how much of it is there."""
@@ -249,6 +267,7 @@ class ObjectCache:
         """Forget every block of the object, in both tiers and in flight."""
         self._cold.forget(key)
         for block in [block for block in self._memory if block.key == key]:
+            self._unread.pop(block, None)
             self._evict(self._memory.pop(block))
         for block in [block for block in self._flights if block.key == key]:
             # Who waits for it gets what was fetched; who comes from now on starts a new fetch.
@@ -305,6 +324,7 @@ class ObjectCache:
         useful_to: int,
     ) -> Sequence[memoryview]:
         """Bytes [start, start + length) of the object, which lie in one block."""
+        self._unread.pop(block, None)
         content = self._memory.get(block)
         if content is not None:
             self._memory_hits += 1
@@ -367,7 +387,7 @@ class ObjectCache:
                 return content
             self._misses += 1
             start = block.number * self._block_bytes
-            length = min(self._block_bytes, object_length - start)
+            length = self._length(block, object_length)
             return np.frombuffer(await self._store.get_range(block.key, start, length), np.uint8)
 
     def _land(self, block: BlockId, flight: _Flight, _: object) -> None:
@@ -379,6 +399,8 @@ class ObjectCache:
         # Also marks the exception as seen when every reader has left.
         if flight.task.exception() is None and flight.wanted:
             self._admit(block, flight.task.result())
+        if block not in self._memory:
+            self._unread.pop(block, None)
 
     def _admit(self, block: BlockId, content: Content) -> None:
         if len(content) > self._settings.memory_bytes:
@@ -391,6 +413,7 @@ class ObjectCache:
         self._memory_bytes += len(content)
         while self._memory_bytes > self._settings.memory_bytes:
             evicted, evicted_content = self._memory.popitem(last=False)
+            self._unread.pop(evicted, None)
             self._evictions += 1
             self._spill(evicted, evicted_content)
             self._evict(evicted_content)

@@ -274,13 +274,38 @@ async def test_cold_reads_have_the_memory_that_no_block_needs_until_one_does() -
 async def test_blocks_are_read_ahead_by_half_of_the_requests_and_read_later_without_one() -> None:
     source = Source()
     source.gate.clear()
-    sizes = settings(blocks=4, hot=4)
+    sizes = settings(blocks=40, hot=4)
     async with ObjectCache(source, clock=ManualClock(), settings=sizes) as cache:
         assert not cache.ahead(KEY, 0, 3 * BLOCK, source.length)
         await source.until_active(2)
         source.gate.set()
         assert await read(cache, source, 0, 2 * BLOCK) == content_of(KEY, 2 * BLOCK)
         assert len(source.requests) == 2
+
+
+async def test_blocks_that_nobody_has_read_take_a_quarter_of_the_memory() -> None:
+    source = Source()
+    async with ObjectCache(source, clock=ManualClock(), settings=settings(blocks=8)) as cache:
+        assert not cache.ahead(KEY, 0, 5 * BLOCK, source.length)
+        await read(cache, source, BLOCK, 1)
+        assert len(source.requests) == 2
+        assert not cache.ahead(KEY, 0, 5 * BLOCK, source.length)
+        await read(cache, source, 0, 3 * BLOCK)
+        assert cache.ahead(KEY, 0, 5 * BLOCK, source.length)
+        await read(cache, source, 0, 5 * BLOCK)
+        assert [start // BLOCK for _, start, _ in source.requests] == [0, 1, 2, 3, 4]
+
+
+async def test_a_block_that_could_not_be_read_ahead_is_not_counted_as_unread() -> None:
+    source = Source()
+    source.failures = 2
+    async with ObjectCache(source, clock=ManualClock(), settings=settings(blocks=8)) as cache:
+        assert not cache.ahead(KEY, 0, 3 * BLOCK, source.length)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert cache.ahead(KEY, 0, 2 * BLOCK, source.length)
+        await read(cache, source, 0, 2 * BLOCK)
+        assert len(source.requests) == 4
 
 
 async def test_what_is_a_block_already_is_not_read_ahead_cold() -> None:
