@@ -4,7 +4,8 @@ The write loop hands chunks to `submit`, the broker runs `run()` in its TaskGrou
 parallel (`wal.upload.concurrency`), because a PUT takes long; commits take one lane, in the order
 in which chunks were sealed, because that order is the producers' order. A chunk waits in the lane
 until its own upload is done, while later ones go on uploading. The chunks that are stored when
-the lane comes to them are committed together; no two commits are under way at once.
+the lane comes to them are committed together; no two commits are under way at once. The files of
+chunks that were answered are put away (marked, deleted, quarantined) beside later commits.
 
 `submit` waits while the chunks that are not committed yet are too large together
 (`wal.buffer.max.bytes`, each batch charged a little more than its bytes). Bodies are read from the
@@ -37,8 +38,8 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -59,6 +60,7 @@ from wal.errors import (
 )
 from wal.failpoint import FailpointError, failpoint
 from wal.stores.object_store import ObjectStore
+from wal.worker_threads import WorkerThreads
 
 log = structlog.get_logger(__name__)
 
@@ -108,16 +110,21 @@ class Committer(Protocol):
 class _Entry:
     """One chunk on its way; `uploaded` gets None, or the error for which it must be abandoned."""
 
-    __slots__ = ("chunk", "is_settled", "submitted_at", "uploaded")
+    __slots__ = ("chunk", "submitted_at", "uploaded")
 
     def __init__(self, chunk: SealedChunk, submitted_at: float) -> None:
         self.chunk = chunk
         self.submitted_at = submitted_at
-        self.is_settled = False
-        """Its producers were answered; what is left to do concerns its files."""
         self.uploaded: asyncio.Future[DisklessError | None] = (
             asyncio.get_running_loop().create_future()
         )
+
+
+class _Settled(NamedTuple):
+    """Chunks whose producers were answered; what is left to do concerns their files."""
+
+    entries: Sequence[_Entry]
+    refused: Sequence[DisklessError | None]
 
 
 _STORED_AHEAD: Final = 2
@@ -143,16 +150,20 @@ class Uploader:
         self._clock = clock
         self._rng = rng
         self._committer = committer
-        # Every chunk that was submitted and is not settled is in the lane; those that no upload
-        # task took yet are also in the other queue. Both are bounded by `submit`.
+        # Every chunk that was submitted and is not answered is in the lane; those that no upload
+        # task took yet are also in the second queue, and those whose files are still to be put
+        # away in the third. All are bounded by `submit`.
         self._lane: deque[_Entry] = deque()
-        self._to_upload: deque[_Entry] = deque()
-        self._changed = asyncio.Condition()
+        self._to_upload: asyncio.Queue[_Entry] = asyncio.Queue()
+        self._settled: asyncio.Queue[_Settled] = asyncio.Queue()
+        self._submitted = asyncio.Event()
+        self._left = asyncio.Event()
         self._is_closed = False
+        self._threads = WorkerThreads("wal-upload", 1)
         self._left_behind = 0
         self.waiting_bytes = 0
-        """Of the chunks in the lane, as `wal.buffer.max.bytes` counts them."""
-        self._unanswered = 0
+        """Of the chunks that are not put away, as `wal.buffer.max.bytes` counts them."""
+        self._waiting_chunks = 0
         self._on_progress: Callable[[int], None] = lambda answered: None
         # Counted since the start.
         self.uploads = 0
@@ -170,30 +181,30 @@ class Uploader:
         Raises: StorageFailed when `run` has ended.
         """
         limit = self._settings.buffer_max_bytes
-        async with self._changed:
-            while (
-                not self._is_closed
-                and self._lane
-                and self.waiting_bytes + chunk.charged_bytes > limit
-            ):
-                await self._changed.wait()
-            if self._is_closed:
-                raise StorageFailed("the uploader has ended")
-            entry = _Entry(chunk, self._clock.monotonic())
-            self._lane.append(entry)
-            self._to_upload.append(entry)
-            self.waiting_bytes += chunk.charged_bytes
-            self._unanswered += 1
-            self._changed.notify_all()
+        while (
+            not self._is_closed
+            and self._waiting_chunks
+            and self.waiting_bytes + chunk.charged_bytes > limit
+        ):
+            self._left.clear()
+            await self._left.wait()
+        if self._is_closed:
+            raise StorageFailed("the uploader has ended")
+        entry = _Entry(chunk, self._clock.monotonic())
+        self._lane.append(entry)
+        self.waiting_bytes += chunk.charged_bytes
+        self._waiting_chunks += 1
+        self._submitted.set()
+        self._to_upload.put_nowait(entry)
 
     def listen(self, on_progress: Callable[[int], None]) -> None:
-        """Call this with the number of batches that were answered, or with 0 when a chunk left."""
+        """Call this with the number of batches that were answered, when their chunks were."""
         self._on_progress = on_progress
 
     @property
     def under_way(self) -> int:
         """Chunks that were submitted and whose producers have no answer yet."""
-        return self._unanswered
+        return len(self._lane)
 
     def is_behind(self) -> bool:
         """Whether another chunk would only wait: for a place to be uploaded, or for its commit.
@@ -212,17 +223,18 @@ class Uploader:
         False also when `run` ended before. What is left is not lost: the next start recovers it.
         """
         try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                while self._lane and not self._is_closed:
-                    await self._changed.wait()
+            async with asyncio.timeout(timeout_s):
+                while self._waiting_chunks and not self._is_closed:
+                    self._left.clear()
+                    await self._left.wait()
         except TimeoutError:
             return False
-        return not self._lane and not self._left_behind
+        return not self._waiting_chunks and not self._left_behind
 
     @property
     def waiting_chunks(self) -> int:
-        """Chunks that were submitted and are not settled."""
-        return len(self._lane)
+        """Chunks that were submitted and are not put away."""
+        return self._waiting_chunks
 
     @property
     def oldest_waiting_s(self) -> float:
@@ -231,49 +243,43 @@ class Uploader:
 
     async def run(self) -> None:
         """Upload and commit until cancelled; returns only by cancellation or failure."""
-        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wal-upload")
         try:
             async with asyncio.TaskGroup() as tasks:
                 for number in range(self._settings.upload_concurrency):
-                    tasks.create_task(self._upload_chunks(executor), name=f"upload-{number}")
-                tasks.create_task(self._commit_chunks(executor), name="commit")
+                    tasks.create_task(self._upload_chunks(), name=f"upload-{number}")
+                tasks.create_task(self._commit_chunks(), name="commit")
+                tasks.create_task(self._put_chunks_away(), name="put-away")
         finally:
             self._is_closed = True
-            executor.shutdown(wait=True)
+            while not self._settled.empty():
+                await self._threads.run(partial(self._put_away, self._settled.get_nowait()))
+            await self._threads.close()
             await self._abandon_rest()
 
-    async def _upload_chunks(self, executor: ThreadPoolExecutor) -> None:
+    async def _upload_chunks(self) -> None:
         while True:
-            async with self._changed:
-                while not self._to_upload:
-                    await self._changed.wait()
-                entry = self._to_upload.popleft()
-            entry.uploaded.set_result(await self._upload(entry.chunk, executor))
+            entry = await self._to_upload.get()
+            entry.uploaded.set_result(await self._upload(entry.chunk))
 
-    async def _upload(
-        self, chunk: SealedChunk, executor: ThreadPoolExecutor
-    ) -> DisklessError | None:
+    async def _upload(self, chunk: SealedChunk) -> DisklessError | None:
         """Put the chunk's object; returns the error for which the chunk must be abandoned."""
-        loop = asyncio.get_running_loop()
         if not chunk.is_planned:
             # A recovered one. Laying out many small batches takes time that the loop must not lose.
-            await loop.run_in_executor(executor, lambda: chunk.plan)
-        plan = chunk.plan
+            await self._threads.run(lambda: chunk.plan)
         failpoint("upload.before_put")
         attempt = 0
         while True:
             try:
-                await self._store.put(chunk.object_key, WalObjectBody(chunk, plan))
+                await self._store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
             except ChunkLost as error:
                 return error
             except CorruptChunk as error:
                 log.error("damaged batch in a chunk", path=chunk.data_path, error=str(error))
-                damaged = await loop.run_in_executor(executor, find_damaged, chunk)
+                damaged = await self._threads.run(partial(find_damaged, chunk))
                 if len(damaged) == chunk.batch_count:
                     return error
                 if damaged:
                     await self._exclude(chunk, damaged, error)
-                    plan = chunk.plan
                     continue
                 # The second reading found nothing: it was not the file's content that failed.
                 self.upload_retries += 1
@@ -298,9 +304,8 @@ class Uploader:
             else:
                 break
             attempt += 1
-        failpoint("upload.after_put")
         self.uploads += 1
-        self.upload_bytes += plan.object_bytes
+        self.upload_bytes += chunk.plan.object_bytes
         return None
 
     async def _exclude(
@@ -313,34 +318,37 @@ class Uploader:
         for position in positions:
             chunk.tokens[position] = None
 
-    async def _commit_chunks(self, executor: ThreadPoolExecutor) -> None:
-        loop = asyncio.get_running_loop()
+    async def _commit_chunks(self) -> None:
         while True:
-            async with self._changed:
-                while not self._lane:
-                    await self._changed.wait()
-                entry = self._lane[0]
-            # Shielded, for cancelling this wait must not cancel what the upload task reports to.
+            while not self._lane:
+                self._submitted.clear()
+                await self._submitted.wait()
+            entry = self._lane[0]
+            # Shielded, for cancelling this wait must not cancel what the upload reports to.
             not_stored = await asyncio.shield(entry.uploaded)
             if not_stored is not None:
                 entries = [entry]
                 refused: Sequence[DisklessError | None] = [not_stored]
             else:
+                failpoint("upload.after_put")
                 entries = self._stored_entries()
                 refused = await self._commit([entry.chunk for entry in entries])
             for entry, error in zip(entries, refused, strict=True):
                 if error is not None:
                     await self._committer.abandon(entry.chunk, error)
-                entry.is_settled = True
-                self._unanswered -= 1
+                self._lane.popleft()
+            self._settled.put_nowait(_Settled(entries, refused))
             self._on_progress(sum([entry.chunk.batch_count for entry in entries]))
-            await loop.run_in_executor(executor, self._put_away, entries, refused)
-            async with self._changed:
-                for entry in entries:
-                    self._lane.popleft()
-                    self.waiting_bytes -= entry.chunk.charged_bytes
-                self._changed.notify_all()
-            self._on_progress(0)
+
+    async def _put_chunks_away(self) -> None:
+        """Beside the commits, none of which has to wait for it."""
+        while True:
+            settled = await self._settled.get()
+            await self._threads.run_to_end(partial(self._put_away, settled))
+            for entry in settled.entries:
+                self.waiting_bytes -= entry.chunk.charged_bytes
+                self._waiting_chunks -= 1
+            self._left.set()
 
     def _stored_entries(self) -> list[_Entry]:
         """The first entry of the lane, which is stored, and those behind it that are stored too."""
@@ -358,9 +366,9 @@ class Uploader:
             entries.append(entry)
         return entries
 
-    def _put_away(self, entries: Sequence[_Entry], refused: Sequence[DisklessError | None]) -> None:
+    def _put_away(self, settled: _Settled) -> None:
         """Mark, delete or quarantine the files of settled chunks; blocks on the disk."""
-        for entry, error in zip(entries, refused, strict=True):
+        for entry, error in zip(*settled, strict=True):
             chunk = entry.chunk
             if error is None:
                 self._directory.mark_committed(chunk)
@@ -399,24 +407,20 @@ class Uploader:
 
     async def _abandon_rest(self) -> None:
         error = CommitOutcomeUnknown("the broker stopped; its next start commits this batch")
-        self._to_upload.clear()
         batches = 0
         while self._lane:
             entry = self._lane.popleft()
-            if not entry.is_settled:
-                self._left_behind += 1
-                batches += entry.chunk.batch_count
-                await self._committer.abandon(entry.chunk, error)
+            self._left_behind += 1
+            batches += entry.chunk.batch_count
+            await self._committer.abandon(entry.chunk, error)
         if self._left_behind:
             log.warning(
                 "chunks kept for the next start, which commits them",
                 chunks=self._left_behind,
                 batches=batches,
             )
-        self.waiting_bytes = 0
-        self._unanswered = 0
-        async with self._changed:
-            self._changed.notify_all()
+        self.waiting_bytes = self._waiting_chunks = 0
+        self._left.set()
 
 
 def find_damaged(chunk: SealedChunk) -> Sequence[int]:

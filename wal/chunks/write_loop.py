@@ -216,7 +216,7 @@ class WriteLoop:
         await future
 
     def look_again(self, answered: int = 0) -> None:
-        """See what may be sealed now: `answered` batches were answered, or a chunk is put away."""
+        """See what may be sealed now that `answered` batches were answered."""
         if answered:
             self._policy.answered(answered, self._clock.monotonic())
         if self._writer is not None:
