@@ -1,7 +1,8 @@
 """The uploader: sealed chunks into the object store, then to the coordinator, in seal order.
 
 The write loop hands chunks to `submit`, the broker runs `run()` in its TaskGroup. Uploads run in
-parallel (`wal.upload.concurrency`), because a PUT takes long; commits take one lane, in the order
+parallel (`wal.upload.concurrency`), because a PUT takes long; the write loop may have begun the
+first attempt, whose outcome is dealt with here. Commits take one lane, in the order
 in which chunks were sealed, because that order is the producers' order. A chunk waits in the lane
 until its own upload is done, while later ones go on uploading. The chunks that are stored when
 the lane comes to them are committed together; no two commits are under way at once. The files of
@@ -59,8 +60,8 @@ from wal.errors import (
     StorageFailed,
 )
 from wal.failpoint import FailpointError, failpoint
-from wal.stores.object_store import ObjectStore
-from wal.worker_threads import WorkerThreads
+from wal.stores.object_store import ObjectStore, Put
+from wal.worker_threads import WorkerThreads, wait_ended
 
 log = structlog.get_logger(__name__)
 
@@ -110,10 +111,12 @@ class Committer(Protocol):
 class _Entry:
     """One chunk on its way; `uploaded` gets None, or the error for which it must be abandoned."""
 
-    __slots__ = ("chunk", "submitted_at", "uploaded")
+    __slots__ = ("chunk", "put", "submitted_at", "uploaded")
 
-    def __init__(self, chunk: SealedChunk, submitted_at: float) -> None:
+    def __init__(self, chunk: SealedChunk, put: Put | None, submitted_at: float) -> None:
         self.chunk = chunk
+        self.put = put
+        """The first attempt to store its object, where that was begun."""
         self.submitted_at = submitted_at
         self.uploaded: asyncio.Future[DisklessError | None] = (
             asyncio.get_running_loop().create_future()
@@ -173,11 +176,12 @@ class Uploader:
         self.batches_abandoned = 0
         """Damaged batches that were left out of their objects."""
 
-    async def submit(self, chunk: SealedChunk) -> None:
+    async def submit(self, chunk: SealedChunk, put: Put | None = None) -> None:
         """Queue a chunk behind all earlier ones; waits while the queue is full.
 
-        One chunk is always admitted, whatever its size. Call it from one task at a time: the order
-        of calls is the order of commits. Cancelled: the chunk was not queued.
+        `put` is the first attempt to store its object, if that was begun. One chunk is always
+        admitted, whatever its size. Call it from one task at a time: the order of calls is the
+        order of commits. Cancelled: the chunk was not queued.
         Raises: StorageFailed when `run` has ended.
         """
         limit = self._settings.buffer_max_bytes
@@ -190,12 +194,15 @@ class Uploader:
             await self._left.wait()
         if self._is_closed:
             raise StorageFailed("the uploader has ended")
-        entry = _Entry(chunk, self._clock.monotonic())
+        entry = _Entry(chunk, put, self._clock.monotonic())
         self._lane.append(entry)
         self.waiting_bytes += chunk.charged_bytes
         self._waiting_chunks += 1
         self._submitted.set()
-        self._to_upload.put_nowait(entry)
+        if put is None:
+            self._to_upload.put_nowait(entry)
+        else:
+            put.add_done_callback(partial(self._put_ended, entry))
 
     def listen(self, on_progress: Callable[[int], None]) -> None:
         """Call this with the number of batches that were answered, when their chunks were."""
@@ -251,6 +258,9 @@ class Uploader:
                 tasks.create_task(self._put_chunks_away(), name="put-away")
         finally:
             self._is_closed = True
+            for entry in self._lane:
+                if entry.put is not None:
+                    await wait_ended(entry.put)
             while not self._settled.empty():
                 await self._threads.run(partial(self._put_away, self._settled.get_nowait()))
             await self._threads.close()
@@ -259,18 +269,39 @@ class Uploader:
     async def _upload_chunks(self) -> None:
         while True:
             entry = await self._to_upload.get()
-            entry.uploaded.set_result(await self._upload(entry.chunk))
+            entry.uploaded.set_result(await self._upload(entry))
 
-    async def _upload(self, chunk: SealedChunk) -> DisklessError | None:
+    def _put_ended(self, entry: _Entry, put: Put) -> None:
+        """The attempt that was begun before the chunk came here: mostly it has stored the object.
+
+        When the uploader is ending nobody waits for what it says any more.
+        """
+        if self._is_closed or put.exception() is not None:
+            self._to_upload.put_nowait(entry)
+        else:
+            self._count(entry.chunk)
+            entry.uploaded.set_result(None)
+
+    def _count(self, chunk: SealedChunk) -> None:
+        self.uploads += 1
+        self.upload_bytes += chunk.plan.object_bytes
+
+    async def _upload(self, entry: _Entry) -> DisklessError | None:
         """Put the chunk's object; returns the error for which the chunk must be abandoned."""
+        chunk, begun = entry.chunk, entry.put
         if not chunk.is_planned:
             # A recovered one. Laying out many small batches takes time that the loop must not lose.
             await self._threads.run(lambda: chunk.plan)
-        failpoint("upload.before_put")
+        if begun is None:
+            failpoint("upload.before_put")
         attempt = 0
         while True:
             try:
-                await self._store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
+                if begun is None:
+                    await self._store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
+                else:
+                    first, begun = begun, None
+                    first.result()
             except ChunkLost as error:
                 return error
             except CorruptChunk as error:
@@ -304,8 +335,7 @@ class Uploader:
             else:
                 break
             attempt += 1
-        self.uploads += 1
-        self.upload_bytes += chunk.plan.object_bytes
+        self._count(chunk)
         return None
 
     async def _exclude(
