@@ -48,7 +48,12 @@ TOPICS: Final = 3_000
 PARTITIONS: Final = 1_000
 """Of each of the topics that all rows are about."""
 
-_SETTINGS: Final = {"log.level": "error", "http.listen": "", "wal.commit.interval.ms": "5"}
+_SETTINGS: Final = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "log.level": "error",
+    "http.listen": "",
+    "wal.commit.interval.ms": "5",
+}
 _READY_S: Final = 30.0
 _ANSWER_S: Final = 300.0
 _INT32: Final = struct.Struct(">i")
@@ -207,8 +212,6 @@ class _MeasuredBroker:
         running = running_broker(
             load_config(overrides=_SETTINGS),
             data=self._data,
-            host="127.0.0.1",
-            port=0,
             clock=SystemClock(),
             rng=random.Random(1),
         )

@@ -50,8 +50,6 @@ async def running_broker(
     config: Config,
     *,
     data: Path,
-    host: str,
-    port: int,
     clock: Clock,
     rng: random.Random,
     disk: Disk = SYSTEM_DISK,
@@ -62,7 +60,7 @@ async def running_broker(
     `disk` is the chunks' alone; metadata log and SQLite write to the machine's.
     """
     async with AsyncExitStack() as stack:
-        base = Foundation(stack, config, data=data, host=host, port=port, clock=clock, rng=rng)
+        base = Foundation(stack, config, data=data, clock=clock, rng=rng)
         storage = await open_storage(stack, base, opener)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         await _watch(stack, tasks, base, storage)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 from diskless.groups.settings import GroupSettings
 from diskless.health.health_settings import HealthSettings
+from diskless.listeners.listener_settings import ListenerSettings
 from diskless.loop.loop_watch import LoopSettings
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES
@@ -60,11 +61,6 @@ class BrokerSettings:
         "node.id", 0, minimum=0, maximum=2**31 - 1, why="stable for the life of a data directory"
     )
     rack: str = setting("broker.rack", "", why="the availability zone clients are matched with")
-    advertised_listener: str = setting(
-        "advertised.listener",
-        "",
-        why="HOST:PORT told to clients; empty: the address the broker listens on",
-    )
     auto_create_topics: bool = setting(
         "auto.create.topics.enable",
         True,
@@ -150,6 +146,7 @@ class Config:
     """Everything that was configured, and which keys were set rather than defaulted."""
 
     broker: BrokerSettings = field(default_factory=BrokerSettings)
+    listeners: ListenerSettings = field(default_factory=ListenerSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     wal: WalSettings = field(default_factory=WalSettings)

@@ -48,6 +48,8 @@ class ClientInfo(NamedTuple):
     """The peer's address without port."""
     user: str = ANONYMOUS
     """The principal's name; ANONYMOUS without authentication, as with Kafka."""
+    listener: str = ""
+    """The name of the listener that the connection came through."""
 
 
 class AppendBatch(NamedTuple):
@@ -180,7 +182,7 @@ class ReplicaManager(Protocol):
 
 
 class BrokerEndpoint(NamedTuple):
-    """A live broker as clients reach it."""
+    """A live broker as the clients of one listener reach it."""
 
     node_id: int
     host: str
@@ -204,8 +206,8 @@ class Cluster(Protocol):
         """A live broker; any of them takes administrative requests."""
         ...
 
-    def brokers(self) -> Sequence[BrokerEndpoint]:
-        """Live brokers, this one included, by ascending node id."""
+    def brokers(self, listener: str) -> Sequence[BrokerEndpoint]:
+        """Live brokers that have this listener, as clients of it reach them, by node id."""
         ...
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
@@ -216,11 +218,11 @@ class Cluster(Protocol):
         """Returns the brokers to read from: `leader_of`, then one of each other rack."""
         ...
 
-    def is_another_rack(self, rack: str) -> bool:
+    def is_another_rack(self, rack: str, client: ClientInfo) -> bool:
         """Whether brokers are alive in `rack`, and this one is elsewhere."""
         ...
 
-    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
+    def reader_in(self, rack: str, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         """The broker that readers of a partition in a rack are sent to; the rack has one."""
         ...
 

@@ -372,3 +372,6 @@ class RegisteredBroker(NamedTuple):
     port: Int32
     rack: str
     incarnation: UUID
+    endpoints: str
+    """Where clients reach it, by listener; `host` and `port` are for the other brokers. Brokers
+    write and read it (diskless/listeners/endpoints.py); here it is a text."""

@@ -87,7 +87,9 @@ def _add_serve(commands: Commands) -> None:
     )
     add_data(serve)
     serve.add_argument(
-        "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="default: %(default)s"
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"short for --set listeners=PLAINTEXT://HOST:PORT; default: {DEFAULT_LISTEN}",
     )
     serve.add_argument(
         "--object-store",
@@ -101,14 +103,25 @@ def _add_serve(commands: Commands) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     with _hypothesis_left_out():
+        from diskless.addresses import parse_address
         from diskless.cli.serve import serve
         from diskless.config import load_config
+        from diskless.listeners.endpoints import Endpoint
+        from diskless.listeners.listener_settings import LISTENERS
 
     overrides = key_values(options.set)
+    if options.listen is not None:
+        if LISTENERS in overrides:
+            raise InvalidSettings(f"--listen and --set {LISTENERS}= both say where to listen")
+        endpoint = Endpoint("PLAINTEXT", *parse_address(options.listen, "--listen"))
+        overrides[LISTENERS] = str(endpoint)
     if options.object_store is not None:
         overrides["object.store.url"] = options.object_store
     config = load_config(file=options.config, environment=os.environ, overrides=overrides)
-    return serve(config, data=options.data, listen=options.listen)
+    return serve(
+        config,
+        data=options.data,
+    )
 
 
 @contextmanager

@@ -19,10 +19,10 @@ from typing import Final
 
 import structlog
 
-from diskless.addresses import parse_address
 from diskless.broker import running_broker
 from diskless.config import Config
 from diskless.descriptors import fit_descriptors
+from diskless.listeners.endpoints import shown_address
 from diskless.logs import configure_logs
 from diskless.parts.broker_parts import BrokerParts
 from wal.clock import SystemClock
@@ -36,21 +36,20 @@ _SWITCH_INTERVAL_S: Final = 0.001
 when records are checked in threads: each turn of the loop would wait for that."""
 
 
-def serve(config: Config, *, data: Path, listen: str) -> int:
+def serve(config: Config, *, data: Path) -> int:
     """Run a broker in the foreground until SIGTERM or SIGINT; the exit status.
 
     Raises: what kept it from starting; InvalidSettings also later, when it shows only on the way.
     """
     arm_from_environment()
     configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
-    host, port = parse_address(listen, "--listen")
     config = fit_descriptors(config)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     process = _Process()
     failures: list[DisklessError | OSError] = []
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
-            runner.run(process.run(config, data, host, port))
+            runner.run(process.run(config, data))
         except* (DisklessError, OSError) as group:
             failures += _leaves(group)
     if not failures:
@@ -71,7 +70,7 @@ class _Process:
     def __init__(self) -> None:
         self.is_ready = False
 
-    async def run(self, config: Config, data: Path, host: str, port: int) -> None:
+    async def run(self, config: Config, data: Path) -> None:
         """Returns when a signal has ended it. Raises what the broker dies of."""
         stop = asyncio.Event()
         starting = asyncio.current_task()
@@ -85,9 +84,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled)
-        running = running_broker(
-            config, data=data, host=host, port=port, clock=SystemClock(), rng=_system_rng()
-        )
+        running = running_broker(config, data=data, clock=SystemClock(), rng=_system_rng())
         try:
             async with running as broker:
                 self.is_ready = True
@@ -103,7 +100,7 @@ class _Process:
 def _print_ready(broker: BrokerParts) -> None:
     """The first lines a user sees: what runs where, and what to type next."""
     base, storage = broker.base, broker.storage
-    address = f"{base.host}:{base.port}"
+    address = shown_address(base.host, base.port)
     print(f"diskless broker {base.node_id} of cluster {storage.cluster_id}")
     print(f"  data         {base.data.path}")
     print(f"  object store {storage.store.url}")

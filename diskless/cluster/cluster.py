@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Final, cast
 from uuid import UUID
 
+from diskless.cluster.reachable import ReachableBroker, brokers_at
 from diskless.config import BrokerSettings, Config, explain_all
 from diskless.ports import ActiveProducer, BrokerConfigEntry, BrokerEndpoint, ClientInfo
 from metadata.clients.coordinator_client import Coordinator
@@ -29,14 +30,14 @@ ALTER_ATTEMPTS_MAX: Final = 20
 class SingleBroker:
     """`diskless.ports.Cluster` of one broker: it leads everything and is its own controller."""
 
-    def __init__(self, cluster_id: str, myself: BrokerEndpoint) -> None:
+    def __init__(self, cluster_id: str, myself: ReachableBroker) -> None:
         self.cluster_id: Final = cluster_id
         self.node_id: Final = myself.node_id
         self.controller_id: Final = myself.node_id
-        self._brokers = (myself,)
+        self._myself = myself
 
-    def brokers(self) -> Sequence[BrokerEndpoint]:
-        return self._brokers
+    def brokers(self, listener: str) -> Sequence[BrokerEndpoint]:
+        return brokers_at(listener, (self._myself,))
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         return self.node_id
@@ -44,10 +45,10 @@ class SingleBroker:
     def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
         return (self.node_id,)
 
-    def is_another_rack(self, rack: str) -> bool:
+    def is_another_rack(self, rack: str, client: ClientInfo) -> bool:
         return False
 
-    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
+    def reader_in(self, rack: str, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         return self.node_id
 
     def preferred_produce_brokers(
@@ -150,27 +151,18 @@ class ReplicaPartitions:
 class ConfiguredValues:
     """`diskless.ports.BrokerConfigs` on the broker's configuration."""
 
-    def __init__(self, config: Config, advertised: tuple[str, int]) -> None:
-        """`advertised` is what clients are told, whatever of it is configured."""
+    def __init__(self, config: Config, effective: Mapping[str, str]) -> None:
+        """`effective` has values that follow from the configuration and the machine, by key."""
         self._config = config
-        self._advertised = advertised
+        self._effective = effective
 
     def entries(self) -> Sequence[BrokerConfigEntry]:
-        values = self._config.values()
+        values = {**self._config.values(), **self._effective}
         own = [
             BrokerConfigEntry(key, _text(values[key]), _text(default), why, type(default))
             for key, default, why in explain_all()
         ]
-        return sorted((*own, self._listeners(), *_FIXED))
-
-    def _listeners(self) -> BrokerConfigEntry:
-        host, port = self._advertised
-        return BrokerConfigEntry(
-            "advertised.listeners",
-            f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{port}",
-            "",
-            "where clients reach this broker; from advertised.listener, or where it listens",
-        )
+        return sorted((*own, *_FIXED))
 
 
 _FIXED: Final = (

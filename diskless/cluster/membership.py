@@ -3,7 +3,8 @@
 `Membership.run` tells the leader of the catalogue every third of a session that this broker is
 alive. `SharedCluster` reads the registered brokers from this broker's replica of the catalogue, and
 the leaders from its replicas of the metadata partitions; with that, clients are sent to the produce
-gateways of their rack (diskless/cluster/produce_routing.py). It is rebuilt when either changed.
+gateways of their rack (diskless/cluster/produce_routing.py). It is rebuilt when either changed, for
+each listener: who came through one is only sent to brokers that have it, at their addresses of it.
 
 Failure cases: a leader that is not there is tried again with the next beat; meanwhile this broker
 serves on what it knows. A node id that another live broker has ends this broker with the reason.
@@ -11,12 +12,14 @@ serves on what it knows. A node id that another live broker has ends this broker
 
 import asyncio
 import uuid
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import structlog
 
 from diskless.cluster.produce_routing import ProduceRouting
+from diskless.cluster.reachable import ReachableBroker, brokers_at
+from diskless.listeners.endpoints import Endpoint, format_endpoints, parse_endpoints
 from diskless.ports import BrokerEndpoint, ClientInfo
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
@@ -26,6 +29,7 @@ from wal.coordinates import TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, Retriable
 
 _BEATS_PER_SESSION: Final = 3
+_RECORD: Final = "the record of a broker"
 
 log = structlog.get_logger(__name__)
 
@@ -39,12 +43,18 @@ class Membership:
         *,
         candidate: Candidate,
         rack: str,
+        endpoints: Sequence[Endpoint],
         session_timeout_ms: int,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._registry = registry
         self._broker = RegisteredBroker(
-            candidate.broker_id, candidate.host, candidate.port, rack, candidate.incarnation
+            candidate.broker_id,
+            candidate.host,
+            candidate.port,
+            rack,
+            candidate.incarnation,
+            format_endpoints(endpoints),
         )
         self._interval_s = session_timeout_ms / 1000 / _BEATS_PER_SESSION
         self._sleep = sleep
@@ -71,6 +81,13 @@ class Membership:
             log.info("not registered, trying again", error=str(error))
 
 
+class _View(NamedTuple):
+    """The cluster as clients of one listener see it."""
+
+    brokers: Sequence[BrokerEndpoint]
+    routing: ProduceRouting
+
+
 class SharedCluster:
     """`diskless.ports.Cluster` of all brokers that share a bucket prefix."""
 
@@ -80,7 +97,7 @@ class SharedCluster:
         registry: RoutedClient,
         *,
         cluster_id: str,
-        myself: BrokerEndpoint,
+        myself: ReachableBroker,
     ) -> None:
         self._partitions = partitions
         self._registry = registry
@@ -88,43 +105,39 @@ class SharedCluster:
         self.node_id: Final = myself.node_id
         self._myself = myself
         self._seen: tuple[object, object] = (None, None)
-        self._brokers: Sequence[BrokerEndpoint] = (myself,)
-        self._routing: ProduceRouting
+        self._brokers: Sequence[ReachableBroker] = (myself,)
+        self._hosts: Mapping[int, int | None] = {}
+        self._views: dict[str, _View] = {}
 
     @property
     def controller_id(self) -> int:
         """The leader of the catalogue, if it is registered; any broker takes admin requests."""
         leader = self._partitions[CATALOGUE].leader
-        known = {broker.node_id for broker in self.brokers()}
+        self._refresh()
+        known = {broker.node_id for broker in self._brokers}
         return leader.broker_id if leader and leader.broker_id in known else self.node_id
 
-    def brokers(self) -> Sequence[BrokerEndpoint]:
-        self._refresh()
-        return self._brokers
+    def brokers(self, listener: str) -> Sequence[BrokerEndpoint]:
+        return self._view(listener).brokers
 
     def leader_of(self, topic_id: uuid.UUID, partition: int, client: ClientInfo) -> int:
-        self._refresh()
-        leader = self._routing.leader_of(topic_id, partition, client)
+        leader = self._routing(client).leader_of(topic_id, partition, client)
         return self.node_id if leader is None else leader
 
     def replicas_of(self, topic_id: uuid.UUID, partition: int, client: ClientInfo) -> Sequence[int]:
-        self._refresh()
-        return self._routing.replicas_of(topic_id, partition, client) or (self.node_id,)
+        return self._routing(client).replicas_of(topic_id, partition, client) or (self.node_id,)
 
-    def is_another_rack(self, rack: str) -> bool:
-        self._refresh()
-        return rack != self._myself.rack and rack in self._routing.racks
+    def is_another_rack(self, rack: str, client: ClientInfo) -> bool:
+        return rack != self._myself.rack and rack in self._routing(client).racks
 
-    def reader_in(self, rack: str, topic_id: uuid.UUID, partition: int) -> int:
-        self._refresh()
-        reader = self._routing.reader_in(rack, topic_id, partition)
+    def reader_in(self, rack: str, topic_id: uuid.UUID, partition: int, client: ClientInfo) -> int:
+        reader = self._routing(client).reader_in(rack, topic_id, partition)
         return self.node_id if reader is None else reader
 
     def preferred_produce_brokers(
         self, topic_id: uuid.UUID, partition: int, client: ClientInfo
     ) -> Sequence[int]:
-        self._refresh()
-        return self._routing.preferred_produce_brokers(topic_id, partition, client)
+        return self._routing(client).preferred_produce_brokers(topic_id, partition, client)
 
     def _refresh(self) -> None:
         """Rebuild what follows from who is registered and who leads, if that changed."""
@@ -133,20 +146,36 @@ class SharedCluster:
         if (registered, leaders) == self._seen:
             return
         others = [
-            BrokerEndpoint(broker.broker_id, broker.host, broker.port, broker.rack or None)
+            ReachableBroker(
+                broker.broker_id,
+                broker.rack,
+                parse_endpoints(broker.endpoints, _RECORD),
+            )
             for broker in registered
             if broker.broker_id != self.node_id
         ]
-        self._brokers = sorted([self._myself, *others], key=lambda broker: broker.node_id)
-        self._routing = ProduceRouting(
-            self._brokers,
-            hosts={
-                index: None if leader is None else leader.broker_id
-                for index, leader in enumerate(leaders)
-            },
-            coordinator_of=self._coordinator_of,
-        )
+        self._brokers = (self._myself, *others)
+        self._hosts = {
+            index: None if leader is None else leader.broker_id
+            for index, leader in enumerate(leaders)
+        }
+        self._views.clear()
         self._seen = (registered, leaders)
+
+    def _routing(self, client: ClientInfo) -> ProduceRouting:
+        return self._view(client.listener).routing
+
+    def _view(self, listener: str) -> "_View":
+        """What clients of a listener see; they come through listeners of this broker only."""
+        self._refresh()
+        view = self._views.get(listener)
+        if view is None:
+            brokers = brokers_at(listener, self._brokers)
+            routing = ProduceRouting(
+                brokers, hosts=self._hosts, coordinator_of=self._coordinator_of
+            )
+            view = self._views[listener] = _View(brokers, routing)
+        return view
 
     def _coordinator_of(self, partition: TopicIdPartition) -> int | None:
         topic = self._registry.topic_by_id(partition.topic_id)

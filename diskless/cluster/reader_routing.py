@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from diskless.fetch.fetch_rows import FetchRows
 from diskless.loop.long_work import Steps
-from diskless.ports import Cluster, TopicAdmin
+from diskless.ports import ClientInfo, Cluster, TopicAdmin
 
 
 class ReaderRouting:
@@ -29,13 +29,13 @@ class ReaderRouting:
         self._cluster = cluster
         self._topics = topics
 
-    def elsewhere(self, rack: str, rows: FetchRows) -> Steps[Mapping[int, int]]:
+    def elsewhere(self, rack: str, rows: FetchRows, client: ClientInfo) -> Steps[Mapping[int, int]]:
         """Preferred read replicas of a consumer in `rack`, by row; empty: it is right here.
 
         Rows of topics that are not known have none.
         """
         found: dict[int, int] = {}
-        if not rack or not self._cluster.is_another_rack(rack):
+        if not rack or not self._cluster.is_another_rack(rack, client):
             return found
         topics = []
         for named in rows.topics:
@@ -48,6 +48,6 @@ class ReaderRouting:
         for row, (place, partition) in enumerate(places):
             topic = topics[place]
             if topic is not None and 0 <= partition < topic.partition_count:
-                found[row] = self._cluster.reader_in(rack, topic.topic_id, partition)
+                found[row] = self._cluster.reader_in(rack, topic.topic_id, partition, client)
             yield
         return found

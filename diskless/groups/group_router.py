@@ -28,7 +28,7 @@ from diskless.groups.group_store import GroupStore
 from diskless.groups.offsets import TopicsWith
 from diskless.groups.settings import GroupSettings
 from diskless.loop.long_work import Steps, mapped
-from diskless.ports import BrokerEndpoint, ClientInfo
+from diskless.ports import ClientInfo
 from diskless.replica.purgatory import Purgatory
 from metadata.operations import Leader
 from metadata.rules.groups import group_coordinator
@@ -95,12 +95,12 @@ class GroupRouter:
 
     # -- the way --------------------------------------------------------------------------------
 
-    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
-        """Returns the broker to go to, as far as this one knows."""
+    def find(self, group_id: str) -> int | DisklessError:
+        """Returns the node id of the broker to go to, as far as this one knows."""
         leader = self._partitions[self._index(group_id)].leader
         if leader is None:
             return GroupCoordinatorUnavailable("nobody leads the group's metadata partition now")
-        return BrokerEndpoint(leader.broker_id, leader.host, leader.port)
+        return leader.broker_id
 
     def _index(self, group_id: str) -> int:
         return group_coordinator(group_id, len(self._partitions))

@@ -73,7 +73,7 @@ async def open_coordination(
     StorageFailed, ObjectStoreUnavailable, and what a partition cannot heal.
     """
     config, clock, rng = base.config, base.clock, base.rng
-    host, port = base.advertised
+    _, host, port = base.inter_broker.advertised
     incarnation, past = storage.data.begin_life(rng)
     candidate = Candidate(
         broker_id=base.node_id,

@@ -1,29 +1,30 @@
 """The ground of all parts of a broker: its settings, its directory, its address and health checks.
 
-The data directory is locked first. Then the address is taken, because other brokers are told where
-this one is before it serves anything; and health checks are answered, so that a start and a stop
-can be watched, too.
+The data directory is locked first. Then the addresses are taken, because other brokers are told
+where this one is before it serves anything; and health checks are answered, so that a start and a
+stop can be watched, too.
 """
 
 import asyncio
 import random
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from diskless.addresses import parse_address
 from diskless.broker_http import broker_routes, take_http_address
 from diskless.config import Config
 from diskless.health.health import Health, LoopPulse
 from diskless.health.http_server import HttpServer
+from diskless.listeners.endpoints import Endpoint
+from diskless.listeners.listeners import Listener, open_listeners, plan_listeners
 from diskless.metrics import MetricsPage
-from diskless.server.server import bind_listener
 from diskless.storage.cluster_identity import OBJECT_LOG
 from diskless.storage.data_directory import DataDirectory
 from wal.clock import Clock
-from wal.errors import InvalidSettings, NotCoordinator
+from wal.errors import NotCoordinator
 from wal.segmented_log.log_directory import DirectoryLock
 
 
@@ -36,12 +37,11 @@ class Foundation:
         config: Config,
         *,
         data: Path,
-        host: str,
-        port: int,
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        """Port 0 takes a free one. Raises: InvalidSettings, NotCoordinator (`data` is in use)."""
+        """Raises: InvalidSettings, NotCoordinator (`data` is in use)."""
+        planned = plan_listeners(config.listeners)
         self.config: Final = config
         self.clock: Final = clock
         self.rng: Final = rng
@@ -55,12 +55,11 @@ class Foundation:
         except BlockingIOError as error:
             raise NotCoordinator(f"{self.data.path} is in use by another broker") from error
         stack.callback(self.lock.close)
-        self.listener: Final = bind_listener(host, port)
-        stack.callback(self.listener.close)
-        host, port = self.listener.getsockname()[:2]
+        self.listeners: Final = open_listeners(planned, stack)
+        host, port = self.listeners[0].address
         self.host: Final = host
+        """Of the first listener, as is `port`."""
         self.port: Final = port
-        self.advertised: Final = self._advertised()
         self.http: Final = self._serve_http(stack)
 
     @property
@@ -72,15 +71,15 @@ class Foundation:
         """Whether other brokers work on the same metadata, in the object store."""
         return self.config.broker.metadata_log == OBJECT_LOG
 
-    def _advertised(self) -> tuple[str, int]:
-        told = self.config.broker.advertised_listener
-        host, port = parse_address(told, "advertised.listener") if told else (self.host, self.port)
-        if self.is_shared and host in ("0.0.0.0", "::"):
-            raise InvalidSettings(
-                f"advertised.listener: other brokers cannot reach {host}; "
-                "say under which name or address they and the clients do"
-            )
-        return host, port
+    @property
+    def advertised(self) -> Sequence[Endpoint]:
+        """Where this broker is reached, one for each listener."""
+        return [listener.advertised for listener in self.listeners]
+
+    @property
+    def inter_broker(self) -> Listener:
+        """The listener that other brokers are told of."""
+        return next(listener for listener in self.listeners if listener.is_inter_broker)
 
     def _serve_http(self, stack: AsyncExitStack) -> HttpServer | None:
         listener = take_http_address(self.config)

@@ -15,13 +15,16 @@ from diskless.cluster.cluster import (
     SingleBroker,
 )
 from diskless.cluster.membership import Membership, SharedCluster
+from diskless.cluster.reachable import ReachableBroker
+from diskless.listeners.endpoints import format_endpoints
+from diskless.listeners.listener_settings import ADVERTISED_LISTENERS
 from diskless.parts.background import run_until_stop
 from diskless.parts.coordination import Coordination
 from diskless.parts.foundation import Foundation
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
 from diskless.parts.write_path import WritePath
-from diskless.ports import BrokerEndpoint, Cluster
+from diskless.ports import Cluster
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
@@ -36,10 +39,10 @@ async def serve(
     writes: WritePath,
     reads: ReadPath,
 ) -> KafkaServer:
-    """Answer on the bound socket, and join the cluster."""
+    """Answer on the bound sockets, and join the cluster."""
     operations = await stack.enter_async_context(RunningOperations())
     server = KafkaServer(
-        base.listener,
+        base.listeners,
         apis=_apis(base, storage, coordination, reads, operations),
         settings=base.config.server,
         pool=storage.pool,
@@ -56,6 +59,7 @@ async def serve(
             coordination.client,
             candidate=coordination.candidate,
             rack=base.config.broker.rack,
+            endpoints=base.advertised,
             session_timeout_ms=base.config.coordinator.session_timeout_ms,
         )
         stack.push_async_callback(membership.leave)
@@ -83,7 +87,9 @@ def _apis(
             on_deleted=replicas.forget,
         ),
         producer_ids=client,
-        broker_configs=ConfiguredValues(base.config, base.advertised),
+        broker_configs=ConfiguredValues(
+            base.config, {ADVERTISED_LISTENERS: format_endpoints(base.advertised)}
+        ),
         stored=ReplicaPartitions(client, store_url),
         quotas=coordination.quotas,
         quota_admin=client,
@@ -99,7 +105,7 @@ def _apis(
 
 
 def _cluster(base: Foundation, storage: Storage, coordination: Coordination) -> Cluster:
-    myself = BrokerEndpoint(base.node_id, *base.advertised, base.config.broker.rack or None)
+    myself = ReachableBroker(base.node_id, base.config.broker.rack, base.advertised)
     if not base.is_shared:
         return SingleBroker(storage.cluster_id, myself)
     return SharedCluster(

@@ -40,12 +40,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from diskless.listeners.acceptor import Admission
 from diskless.loop.backlog import BACKLOG_REQUESTS, Backlog
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turn, Turns
 from diskless.ports import ClientInfo
 from diskless.protocol.wire import ProtocolError, Reader
-from diskless.server.connection_limits import plain_address
 from diskless.server.handlers import Handlers, HandlerTasks
 from diskless.server.problem_log import ProblemLog
 from diskless.server.receiving import FrameReceiver, FrameStart, read_header
@@ -75,10 +75,10 @@ _REFUSED_READ_BYTES: Final = 4 << 10
 class Shared:
     """What all connections of a server have in common."""
 
-    admit: Callable[["Connection", str], str | float]
-    """Counts a connection in: for how many seconds to mute it; or the limit against it."""
-    lost: Callable[["Connection", str], None]
-    """Counts it out."""
+    made: Callable[["Connection"], None]
+    """Told of a connection that has its transport."""
+    lost: Callable[["Connection"], None]
+    """Told when that is gone."""
     apis: ApiRegistry
     settings: ServerSettings
     pool: BufferPool
@@ -96,7 +96,7 @@ class Shared:
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted socket. Made by the server, driven by the event loop."""
 
-    # From its admission on:
+    # From when it has its transport:
     owner: Hashable
     """Whose memory it counts as: its address."""
     requests: RequestAccount
@@ -106,12 +106,13 @@ class Connection(asyncio.BufferedProtocol):
     _queue: ResponseQueue
     _handlers: Handlers
 
-    def __init__(self, shared: Shared, connection_id: int) -> None:
+    def __init__(self, shared: Shared, client: ClientInfo, admission: Admission) -> None:
+        """The admission ends with the connection."""
         self._shared = shared
         self._settings = shared.settings
-        self._client = ClientInfo(connection_id, "", "")
+        self._client = client
+        self._admission = admission
         self._transport: asyncio.Transport | None = None
-        self._is_admitted = False
         self._is_write_blocked = False
         self._is_in_turn = False
         self._is_arriving = False
@@ -128,17 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports have all the methods of asyncio.Transport, but not the class.
         self._transport = cast(asyncio.Transport, transport)
         shared = self._shared
-        peer = transport.get_extra_info("peername")
-        host = plain_address(str(peer[0])) if isinstance(peer, tuple) and peer else "local"
-        self._client = self._client._replace(host=host)
-        admitted = shared.admit(self, host)
-        if isinstance(admitted, str):
-            shared.metrics.connection_refused(admitted)
-            self._is_closed = True
-            self._transport.abort()
-            return
-        self._is_admitted = True
-        self.owner = host
+        shared.made(self)
+        self.owner = host = self._client.host
         self.requests = shared.budget.open(host, self._go_on)
         self.responses = shared.responses.open(host)
         self._receiver = FrameReceiver(
@@ -160,9 +152,9 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
         shared.metrics.connection_opened()
-        if admitted:
+        if self._admission.delay_s:
             # Not paused here: uvloop begins to read after this, whatever it was told before.
-            self._throttle.delay(admitted)
+            self._throttle.delay(self._admission.delay_s)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._is_closed:
@@ -210,14 +202,13 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        was_admitted, self._is_admitted = self._is_admitted, False
         self._transport = None
-        if was_admitted:
-            self._abandon()
-            self._shared.turns.forget(self)
-            self.responses.set_unsent(0)
-            self._shared.metrics.connection_closed()
-            self._shared.lost(self, self._client.host)
+        self._abandon()
+        self._shared.turns.forget(self)
+        self.responses.set_unsent(0)
+        self._shared.metrics.connection_closed()
+        self._admission.end()
+        self._shared.lost(self)
 
     def _note_arrival(self) -> None:
         """Say when a Produce has begun to arrive, and when it was taken or will not end."""

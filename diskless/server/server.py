@@ -1,11 +1,11 @@
 """The TCP server: accepts connections, counts them, cuts off the slow ones, stops cleanly.
 
-    async with KafkaServer(bind_listener(host, port), apis=..., ...) as server:
-        ...  # server.address is what it listens on
+    async with KafkaServer(listeners, apis=..., ...) as server:
+        ...  # server.address is where the first of them listens
 
 The broker enters it last and leaves it first: while it stops, requests under way still need
-everything behind the handlers. Leaving it closes the listener, lets every connection answer what it
-was asked (a waiting Fetch ends early), and aborts what is left at `server.stop.timeout.ms`.
+everything behind the handlers. Leaving it closes the listeners, lets every connection answer what
+it was asked (a waiting Fetch ends early), and aborts what is left at `server.stop.timeout.ms`.
 
 Every task of a request belongs to the server's task group, so no request outlives the server.
 """
@@ -13,19 +13,21 @@ Every task of a request belongs to the server's task group, so no request outliv
 import asyncio
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import structlog
 
-from diskless.addresses import bound_socket
+from diskless.listeners.acceptor import Acceptor, Admission
+from diskless.listeners.connection_limits import ConnectionLimits, parse_ip_overrides
+from diskless.listeners.listeners import Listener
 from diskless.loop.long_work import LongWork
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turns
+from diskless.ports import ClientInfo
 from diskless.server.connection import Connection, Shared
-from diskless.server.connection_limits import ConnectionLimits, parse_ip_overrides
 from diskless.server.handlers import HandlerTasks
 from diskless.server.problem_log import ProblemLog
 from diskless.server.registry import ApiRegistry
@@ -37,7 +39,6 @@ from diskless.server.unread import UnreadCutter
 from wal.chunks.buffer import BufferPool
 from wal.chunks.seal_policy import Arrivals
 from wal.clock import Clock
-from wal.errors import InvalidSettings
 
 _SWEEP_INTERVAL_MAX_S: Final = 1.0
 
@@ -68,26 +69,12 @@ class ServerStatistics(NamedTuple):
     """Answers on their way to their sockets, and what is being read for others."""
 
 
-def bind_listener(host: str, port: int) -> socket.socket:
-    """A socket that has its address and refuses connections until a server listens on it.
-
-    So a broker knows where it is reached before it can answer anybody; `port` 0 takes a free one.
-    Raises InvalidSettings when the address cannot be had.
-    """
-    try:
-        return bound_socket(host, port, prefers_ipv4=True)
-    except OSError as error:
-        raise InvalidSettings(
-            f"cannot listen on {host}:{port}: {error.strerror or error}"
-        ) from error
-
-
 class KafkaServer:
-    """Listens on one address, from `async with` to its end."""
+    """Listens from `async with` to its end."""
 
     def __init__(
         self,
-        listener: socket.socket,
+        listeners: Sequence[Listener],
         *,
         apis: ApiRegistry,
         settings: ServerSettings,
@@ -99,14 +86,14 @@ class KafkaServer:
     ) -> None:
         """Made on the event loop that it serves on.
 
-        `listener` is bound (`bind_listener`); it is the server's, once that is entered. `apis` may
-        still grow until then. `pool` is the server's alone: what it lends is the memory of
-        requests. `long_work` belongs to the event loop; `arrivals` hears of Produce requests that
-        have begun to arrive. Without one of them the server makes its own.
+        `listeners` are the server's, once that is entered. `apis` may still grow until then. `pool`
+        is the server's alone: what it lends is the memory of requests. `long_work` belongs to the
+        event loop; `arrivals` hears of Produce requests that have begun to arrive. Without one of
+        them the server makes its own.
         """
-        self.address: tuple[str, int] = listener.getsockname()[:2]
-        """Host and port that the server listens on."""
-        self._listener = listener
+        self.address: tuple[str, int] = listeners[0].address
+        """Host and port of the first listener."""
+        self._listeners = listeners
         self._settings = settings
         self._clock = clock
         self._connections: set[Connection] = set()
@@ -117,7 +104,6 @@ class KafkaServer:
             creations_per_s=settings.max_connection_creation_rate,
             now=clock.monotonic(),
         )
-        self._is_stopping = False
         self._ids = itertools.count(1)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
@@ -125,7 +111,7 @@ class KafkaServer:
         self._tasks = asyncio.TaskGroup()
         turns = Turns(clock, asyncio.get_running_loop())
         self._shared = Shared(
-            admit=self._admit,
+            made=self._made,
             lost=self._lost,
             apis=apis,
             settings=settings,
@@ -147,21 +133,14 @@ class KafkaServer:
         )
 
     async def __aenter__(self) -> Self:
-        # What it accepts has the same.
-        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES_MAX)
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._shared, next(self._ids)),
-            sock=self._listener,
-            backlog=self._settings.backlog,
-            start_serving=False,
-        )
         async with AsyncExitStack() as stack:
-            stack.callback(server.close)
             tasks = await stack.enter_async_context(self._tasks)
             sweeper = tasks.create_task(self._sweep_for_ever(), name="connection-sweeper")
             stack.callback(sweeper.cancel)
-            stack.push_async_callback(self._stop, server)
-            await server.start_serving()
+            acceptors = [self._acceptor(listener) for listener in self._listeners]
+            stack.push_async_callback(self._stop, acceptors)
+            for acceptor in acceptors:
+                acceptor.start()
             self._stack = stack.pop_all()
         return self
 
@@ -201,23 +180,35 @@ class KafkaServer:
 
     # --- called by connections
 
-    def _admit(self, connection: Connection, host: str) -> str | float:
-        if self._is_stopping:
-            return "stopping"
-        refusal = self._limits.refusal(host)
-        if refusal is not None:
-            return refusal
+    def _made(self, connection: Connection) -> None:
         self._connections.add(connection)
         self._all_gone.clear()
-        return self._limits.opened(host, self._clock.monotonic())
 
-    def _lost(self, connection: Connection, host: str) -> None:
+    def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._limits.closed(host)
         if not self._connections:
             self._all_gone.set()
 
     # --- own work
+
+    def _acceptor(self, listener: Listener) -> Acceptor:
+        def make(admission: Admission) -> Connection:
+            client = ClientInfo(next(self._ids), "", admission.host, listener=listener.name)
+            return Connection(self._shared, client, admission)
+
+        # What it accepts has the same.
+        listener.socket.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES_MAX
+        )
+        return Acceptor(
+            listener.socket,
+            backlog=self._settings.backlog,
+            limits=self._limits,
+            clock=self._clock,
+            refused=self._shared.metrics.connection_refused,
+            make=make,
+            tasks=self._tasks,
+        )
 
     async def _sweep_for_ever(self) -> None:
         shortest_ms = min(
@@ -231,9 +222,9 @@ class KafkaServer:
             for _ in self._sweep_in_steps():
                 await asyncio.sleep(0)
 
-    async def _stop(self, server: asyncio.Server) -> None:
-        self._is_stopping = True
-        server.close()
+    async def _stop(self, acceptors: Sequence[Acceptor]) -> None:
+        for acceptor in acceptors:
+            await acceptor.stop()
         for connection in list(self._connections):
             connection.finish()
         try:
@@ -248,4 +239,3 @@ class KafkaServer:
             for task in self._shared.handlers.running:
                 task.cancel()
         await self._shared.turns.empty()
-        await server.wait_closed()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from diskless.server.connection_limits import parse_ip_overrides
+from diskless.listeners.connection_limits import parse_ip_overrides
 from wal.settings import setting
 
 

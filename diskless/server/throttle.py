@@ -2,7 +2,7 @@
 
 A handler mutes the connection of a client that is over its quota (`Request.mute`, KIP-219): its
 answer tells the client how long to wait, and leaves first of all. The server mutes a connection
-that comes too fast from its first moment on (`diskless/server/connection_limits.py`).
+that comes too fast from its first moment on (`diskless/listeners/connection_limits.py`).
 
 The latest time counts. One timer is set while the connection is muted, and it is not moved: one
 that fires too early is set again for the rest. No socket is known here.

@@ -202,10 +202,16 @@ def _register_broker(state: StateTransaction, record: BrokerRegisteredRecord) ->
         record.port,
         record.host,
         record.rack,
+        record.endpoints,
         record.incarnation.bytes,
     )
     state.changes.brokers[record.broker_id] = RegisteredBroker(
-        record.broker_id, record.host, record.port, record.rack, record.incarnation
+        record.broker_id,
+        record.host,
+        record.port,
+        record.rack,
+        record.incarnation,
+        record.endpoints,
     )
 
 

@@ -140,6 +140,8 @@ class BrokerRegisteredRecord:
     rack: str
     """Empty when it has none."""
     incarnation: UUID
+    endpoints: str
+    """Where clients reach it: `NAME://host:port` of each listener, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

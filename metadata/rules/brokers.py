@@ -23,6 +23,7 @@ def decide_register_broker(view: SpeculativeView, broker: RegisteredBroker) -> D
         port=broker.port,
         rack=broker.rack,
         incarnation=broker.incarnation,
+        endpoints=broker.endpoints,
     )
     return Decision((record,), None)
 

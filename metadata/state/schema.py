@@ -59,7 +59,7 @@ from sqlalchemy.sql.type_api import TypeEngine
 from metadata.state.state_hash import RowChecksum
 from wal.columns import Int64s
 
-STATE_VERSION: Final = 6
+STATE_VERSION: Final = 7
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -335,7 +335,12 @@ BROKERS: Final = StateTable(
     13,
     "brokers",
     ["broker_id", "port"],
-    [("host", String), ("rack", String), ("incarnation", LargeBinary)],
+    [
+        ("host", String),
+        ("rack", String),
+        ("endpoints", String),
+        ("incarnation", LargeBinary),
+    ],
     key=["broker_id"],
 )
 SWEPT: Final = StateTable(14, "swept", ["partition"], key=["partition"])

@@ -422,9 +422,9 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         image.next_producer_id = next_producer_id
     for _, leader_epoch, leader_id, port, host, incarnation, _ in rows(schema.LEADERSHIP):
         image.leader = Leader(leader_epoch, leader_id, host, port, UUID(bytes=incarnation))
-    for broker_id, port, host, rack, incarnation, _ in rows(schema.BROKERS):
+    for broker_id, port, host, rack, endpoints, incarnation, _ in rows(schema.BROKERS):
         image.brokers[broker_id] = RegisteredBroker(
-            broker_id, host, port, rack, UUID(bytes=incarnation)
+            broker_id, host, port, rack, UUID(bytes=incarnation), endpoints
         )
     image.quotas = _quotas(rows(schema.CLIENT_QUOTAS))
 

@@ -254,7 +254,7 @@ class Life:
         return "gone"
 
     async def register(self) -> Answer:
-        await self.client.register_broker(ops.RegisteredBroker(1, "b", 1, "", UUID(int=1)))
+        await self.client.register_broker(ops.RegisteredBroker(1, "b", 1, "", UUID(int=1), ""))
         return "registered"
 
     async def commit_group(self, offset: int) -> Answer:

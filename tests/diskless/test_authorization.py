@@ -21,7 +21,7 @@ from diskless.authorization import AclOperation, AllowEverything, ResourceType
 from diskless.fetch.fetch_rows import FetchAnswer, FetchRows
 from diskless.groups import requests
 from diskless.loop.long_work import Steps
-from diskless.ports import BrokerEndpoint, ClientInfo, FetchPartition, FetchResult
+from diskless.ports import ClientInfo, FetchPartition, FetchResult
 from tests.support.kafka_fakes import Broker, running_broker
 from tests.support.kafka_raw_client import RawClient, a_batch, produce_frame
 from tests.support.profiles import examples
@@ -76,8 +76,8 @@ class Denying:
 class ServingGroups:
     """Has all groups that it is asked about; each of them reads both topics."""
 
-    def find(self, group_id: str) -> BrokerEndpoint | DisklessError:
-        return BrokerEndpoint(0, "127.0.0.1", 1)
+    def find(self, group_id: str) -> int | DisklessError:
+        return 0
 
     async def join(self, request: requests.JoinGroup, client: ClientInfo) -> requests.JoinedGroup:
         return requests.JoinedGroup(member_id="m", protocol_type="", protocol_name="")

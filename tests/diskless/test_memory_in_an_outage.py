@@ -30,6 +30,7 @@ pytestmark = pytest.mark.measures
 KIB = 1 << 10
 MIB = 1 << 20
 
+LISTEN = {"http.listen": "", "listeners": "PLAINTEXT://127.0.0.1:0"}
 LIMITS = {
     "wal.buffer.max.bytes": 4 * MIB,
     "wal.chunk.max.bytes": 512 * KIB,
@@ -94,10 +95,8 @@ async def test_memory_stays_where_it_was_and_everything_is_answered_afterwards(
 
     settings = {key: str(value) for key, value in LIMITS.items()}
     running = running_broker(
-        load_config(overrides={"http.listen": "", **settings}),
+        load_config(overrides={**LISTEN, **settings}),
         data=tmp_path / "data",
-        host="127.0.0.1",
-        port=0,
         clock=SystemClock(),
         rng=random.Random(7),
         opener=opener,

@@ -422,8 +422,17 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     ),
     "1010 NoOp": (control.NoOpRecord(leader_epoch=1), {"LeaderEpoch": 1}),
     "1011 BrokerRegistered": (
-        control.BrokerRegisteredRecord(broker_id=1, host="h", port=2, rack="r", incarnation=TOPIC),
-        {"BrokerId": 1, "Host": "h", "Port": 2, "Rack": "r", "Incarnation": TOPIC},
+        control.BrokerRegisteredRecord(
+            broker_id=1, host="h", port=2, rack="r", incarnation=TOPIC, endpoints="A://h:3"
+        ),
+        {
+            "BrokerId": 1,
+            "Host": "h",
+            "Port": 2,
+            "Rack": "r",
+            "Incarnation": TOPIC,
+            "Endpoints": "A://h:3",
+        },
     ),
     "1012 BrokerUnregistered": (control.BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),
     "1013 RowsSwept": (control.RowsSweptRecord(limit=1), {"Limit": 1}),

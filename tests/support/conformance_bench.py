@@ -31,7 +31,7 @@ from diskless.replica.batch_reader import BatchReader
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
-from diskless.server.server import KafkaServer, bind_listener
+from diskless.server.server import KafkaServer
 from diskless.server.server_settings import ServerSettings
 from metadata import operations as ops
 from metadata.clients.coordinator_client import CoordinatorClient
@@ -55,6 +55,7 @@ from metadata.workers.snapshot_keeper import SnapshotKeeper, SnapshotSettings
 from tests.support.batch_builder import Row, build_batch
 from tests.support.contender import until
 from tests.support.coordinator_bench import rolled
+from tests.support.listeners import plain_listener
 from tests.support.log_media import LEASE_MS, TICK_S, Medium, sleep_a_little
 from tests.support.stepped_store import Fate, Steps
 from tests.support.written_records import WrittenRecords
@@ -148,7 +149,7 @@ class BrokerLife:
         bench = self._bench
         running = await stack.enter_async_context(RunningOperations())
         server = KafkaServer(
-            bind_listener("127.0.0.1", 0),
+            [plain_listener()],
             apis=ApiRegistry(
                 coordinator_apis(self.local, bench.search, running, AllowEverything())
             ),

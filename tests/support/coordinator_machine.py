@@ -437,7 +437,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(number=st.integers(1, 3), goes=st.booleans())
     def register_broker(self, number: int, goes: bool) -> None:
         broker = ops.RegisteredBroker(
-            number, "" if goes else f"b{number}", 9092, "", self.world.life()
+            number, "" if goes else f"b{number}", 9092, "", self.world.life(), f"X://b{number}:9093"
         )
         self.run(self.world.coordinator.register_broker(broker))
         if goes:

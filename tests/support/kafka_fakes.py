@@ -32,10 +32,11 @@ from diskless.ports import (
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.server.registry import ApiRegistry
-from diskless.server.server import KafkaServer, bind_listener
+from diskless.server.server import KafkaServer
 from diskless.server.server_settings import ServerSettings
 from metadata import operations as ops
 from tests.support.kafka_raw_client import RawClient
+from tests.support.listeners import plain_listener
 from wal import errors
 from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.clock import Clock, ManualClock, SystemClock
@@ -345,6 +346,7 @@ class FakeCluster:
     gateways: Sequence[int] = ()
     readers: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By other racks: the broker that serves readers of each partition there."""
+    others: Sequence[BrokerEndpoint] = ()
 
     @property
     def node_id(self) -> int:
@@ -354,8 +356,8 @@ class FakeCluster:
     def controller_id(self) -> int:
         return self.endpoint.node_id
 
-    def brokers(self) -> Sequence[BrokerEndpoint]:
-        return [self.endpoint]
+    def brokers(self, listener: str) -> Sequence[BrokerEndpoint]:
+        return [self.endpoint, *self.others]
 
     def leader_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         return self.endpoint.node_id
@@ -363,10 +365,10 @@ class FakeCluster:
     def replicas_of(self, topic_id: UUID, partition: int, client: ClientInfo) -> Sequence[int]:
         return (self.endpoint.node_id, *(readers[partition] for readers in self.readers.values()))
 
-    def is_another_rack(self, rack: str) -> bool:
+    def is_another_rack(self, rack: str, client: ClientInfo) -> bool:
         return rack in self.readers
 
-    def reader_in(self, rack: str, topic_id: UUID, partition: int) -> int:
+    def reader_in(self, rack: str, topic_id: UUID, partition: int, client: ClientInfo) -> int:
         return self.readers[rack][partition]
 
     def preferred_produce_brokers(
@@ -568,7 +570,7 @@ async def running_broker(
     pool = BufferPool(64 << 20)
     metrics = FakeMetrics()
     server = KafkaServer(
-        bind_listener("127.0.0.1", 0),
+        [plain_listener()],
         apis=registry,
         settings=ServerSettings(**{"stop_timeout_ms": 2_000, **settings}),
         pool=pool,

@@ -73,9 +73,9 @@ class LiveBroker:
         clock: Clock | None = None,
     ) -> None:
         """`seed` None: keys and ids that differ between lives, as they must on one directory."""
-        self._config = load_config(overrides={**QUIET, **(settings or {})})
+        listening = {"listeners": f"PLAINTEXT://127.0.0.1:{port or own_port()}"}
+        self._config = load_config(overrides={**QUIET, **listening, **(settings or {})})
         self._data = data
-        self._port = port or own_port()
         self._rng = random.Random(seed)
         self._disk = disk
         self._opener = opener
@@ -145,8 +145,6 @@ class LiveBroker:
         running = running_broker(
             self._config,
             data=self._data,
-            host="127.0.0.1",
-            port=self._port,
             clock=self._clock,
             rng=self._rng,
             disk=self._disk,

@@ -43,7 +43,7 @@ def api(cluster: Cluster, access: Access) -> Api:
                     "port": broker.port,
                     "rack": broker.rack,
                 }
-                for broker in cluster.brokers()
+                for broker in cluster.brokers(request.client.listener)
             ],
             "cluster_authorized_operations": operations,
         }

@@ -26,11 +26,11 @@ _LISTED: Final = frozenset({TOPIC, BROKER, GROUP, *UNSERVED})
 
 
 def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
-    def names_of(resource_type: int) -> list[str]:
+    def names_of(resource_type: int, listener: str) -> list[str]:
         if resource_type == TOPIC:
             return sorted(topics.topics())
         if resource_type == BROKER:
-            return [str(broker.node_id) for broker in cluster.brokers()]
+            return [str(broker.node_id) for broker in cluster.brokers(listener)]
         return []
 
     def handle(request: Request) -> Steps[Outcome]:
@@ -42,7 +42,7 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
             resources = (
                 {"resource_name": name, "resource_type": resource_type}
                 for resource_type in sorted(types)
-                for name in names_of(resource_type)
+                for name in names_of(resource_type, request.client.listener)
             )
         elif error is None:
             error = UnsupportedVersion(f"cannot list types {sorted(types - _LISTED)}")

@@ -1,7 +1,8 @@
 """FindCoordinator, key 10, versions 0-6: names the broker that coordinates a group.
 
 - Groups (type 0): the broker that leads the metadata partition the group belongs to.
-  COORDINATOR_NOT_AVAILABLE while nobody leads it.
+  COORDINATOR_NOT_AVAILABLE while nobody leads it, or where that broker does not have the listener
+  that was asked through.
 - Transactions (type 1) are not served; naming this broker lets clients get a clear answer from the
   API they go on with, instead of looking for a coordinator for ever.
 - Asks for DESCRIBE on each group.
@@ -13,6 +14,7 @@ from typing import Final
 from diskless.api.access import Access, Refused
 from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
+from diskless.groups.errors import GroupCoordinatorUnavailable
 from diskless.groups.group_router import GroupRouter
 from diskless.loop.long_work import Steps
 from diskless.ports import BrokerEndpoint, Cluster
@@ -38,32 +40,32 @@ def api(cluster: Cluster, groups: GroupRouter, access: Access) -> Api:
         refused: Refused = {}
         if key_type == _GROUP:
             refused = access.refused_groups(request.client, AclOperation.DESCRIBE, keys)
-        answers = (
-            {"key": key, **_answer(cluster, groups, key, key_type, refused.get(key))}
-            for key in keys
-        )
+        brokers = {one.node_id: one for one in cluster.brokers(request.client.listener)}
+
+        def found(key: str, refusal: DisklessError | None) -> BrokerEndpoint | DisklessError:
+            node_id: int | DisklessError
+            if refusal is not None:
+                node_id = refusal
+            elif key_type == _GROUP:
+                node_id = groups.find(key)
+            elif key_type == _TRANSACTION:
+                node_id = cluster.node_id
+            else:
+                node_id = InvalidRequest(f"no coordinators of type {key_type}")
+            if isinstance(node_id, DisklessError):
+                return node_id
+            return brokers.get(node_id) or GroupCoordinatorUnavailable(
+                f"broker {node_id} cannot be reached through this listener now"
+            )
+
+        answers = ({"key": key, **_answer(found(key, refused.get(key)))} for key in keys)
         values: Fields = {"coordinators": answers} if is_batched else next(answers)
         return (yield from encode_response(KEY, request.version, values))
 
     return Api(key=KEY, name="FindCoordinator", versions=range(7), flexible_from=3, handler=handle)
 
 
-def _answer(
-    cluster: Cluster,
-    groups: GroupRouter,
-    key: str,
-    key_type: int,
-    refused: DisklessError | None,
-) -> dict[str, object]:
-    found: BrokerEndpoint | DisklessError
-    if refused is not None:
-        found = refused
-    elif key_type == _GROUP:
-        found = groups.find(key)
-    elif key_type == _TRANSACTION:
-        found = next(item for item in cluster.brokers() if item.node_id == cluster.node_id)
-    else:
-        found = InvalidRequest(f"no coordinators of type {key_type}")
+def _answer(found: BrokerEndpoint | DisklessError) -> dict[str, object]:
     error = found if isinstance(found, DisklessError) else None
     broker = _NOBODY if isinstance(found, DisklessError) else found
     return {

@@ -64,7 +64,7 @@ def api(
         def refuse(error: DisklessError) -> ReplySteps:
             return encode(FetchAnswer.refused(len(rows), error))
 
-        readers = yield from routing.elsewhere(asked.rack, rows)
+        readers = yield from routing.elsewhere(asked.rack, rows, request.client)
         if refused and not rows:
             return (yield from encode(()))
         if readers:

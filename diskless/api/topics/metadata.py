@@ -188,7 +188,7 @@ def _reply(
     if getattr(asked, "include_cluster_authorized_operations", False):
         cluster_operations = access.cluster_operations(request.client)
     values = {
-        "brokers": [broker._asdict() for broker in cluster.brokers()],
+        "brokers": [broker._asdict() for broker in cluster.brokers(request.client.listener)],
         "error_code": 0,
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller_id,

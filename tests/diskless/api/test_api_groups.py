@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from diskless.ports import BrokerEndpoint
 from tests.support.group_requests import subscription
 from tests.support.groups_bench import GroupsBench
 from tests.support.kafka_fakes import running_broker
@@ -89,11 +90,14 @@ class Member(RawClient):
 
 
 @asynccontextmanager
-async def connected(members: int = 1) -> AsyncIterator[tuple[GroupsBench, Any]]:
+async def connected(
+    members: int = 1, *, others: Sequence[BrokerEndpoint] = ()
+) -> AsyncIterator[tuple[GroupsBench, Any]]:
     """A broker's groups, and as many connections to it."""
     bench = GroupsBench()
     await bench.start()
     async with running_broker(coordinated=bench.router) as broker:
+        broker.cluster.others = others
         clients = [await Member.connect(broker.server.address) for _ in range(members)]
         yield bench, clients[0] if members == 1 else clients
         for client in clients:
@@ -302,7 +306,7 @@ async def test_offsets_are_deleted() -> None:
 
 @versions(FIND, 0, 6)
 async def test_the_coordinator_is_found(version: int) -> None:
-    async with connected() as (bench, member):
+    async with connected(others=[BrokerEndpoint(7, "broker-7", 9092)]) as (bench, member):
         names = {"key": "group", "coordinator_keys": ["group", "other"], "key_type": 0}
         answer = await member.ask(FIND, version, **names)
         found = answer.coordinators if version >= 4 else [answer]

@@ -179,7 +179,7 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
     )
     share = ops.CreatePartitionsAt(topic_id=A, name="t", partitions=(1, 3))
     handed = ops.HandedFile(object_key=KEY, object_format=1, file_size_bytes=9, owner_ids=(0, 1))
-    broker = ops.RegisteredBroker(1, "here", 9092, "rack", B)
+    broker = ops.RegisteredBroker(1, "here", 9092, "rack", B, "X://here:9093")
     find = ops.FindBatches(TopicIdPartition(A, 0), 5, 100)
     delete = ops.DeleteRecords(TopicIdPartition(A, 0), -1)
     listing = ops.ListOffsets(TopicIdPartition(A, 0), -1)

@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
+from diskless.listeners.listeners import bind_listener
 from diskless.server.registry import ApiRegistry, Reply, Request
-from diskless.server.server import bind_listener
 from tests.support.kafka_fakes import connected, running_broker
 from tests.support.kafka_raw_client import (
     RawClient,

@@ -175,7 +175,7 @@ async def test_what_concerns_the_whole_call_is_raised(error: DisklessError) -> N
         received.writer.write(received.failure(error))
 
     async with connected(script) as (client, _):
-        broker = ops.RegisteredBroker(1, "h", 2, "r", UUID(int=3))
+        broker = ops.RegisteredBroker(1, "h", 2, "r", UUID(int=3), "X://h:3")
         for asking in (
             client.commit_file(FILE),
             client.list_offsets(READ),

@@ -135,7 +135,7 @@ async def test_a_leader_that_let_its_lease_end_is_not_held_to_be_alive(
     await first.__aenter__()
     who = first.candidate
     await (await first.leading()).register_broker(
-        RegisteredBroker(who.broker_id, who.host, who.port, "", who.incarnation)
+        RegisteredBroker(who.broker_id, who.host, who.port, "", who.incarnation, "")
     )
     async with bucket.contender(2) as second:
         await second.following(first)

@@ -16,7 +16,7 @@ STEP_S = TIMEOUT_S / 4
 
 
 def broker(broker_id: int, *, life: int = 0, host: str = "h") -> RegisteredBroker:
-    return RegisteredBroker(broker_id, host, 9092, "", UUID(int=life))
+    return RegisteredBroker(broker_id, host, 9092, "", UUID(int=life), "")
 
 
 class Catalogue:

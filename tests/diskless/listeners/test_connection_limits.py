@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.config import load_config
-from diskless.server.connection_limits import (
+from diskless.listeners.connection_limits import (
     CREATION_BURST_S,
     ConnectionLimits,
     parse_ip_overrides,

@@ -1,0 +1,195 @@
+"""Makes listeners of the configuration, and says in one line what does not go together.
+
+    plans = plan_listeners(settings)            # before anything is opened
+    listeners = open_listeners(plans, stack)    # each has its address, none listens yet
+
+`listeners` says where to listen, `advertised.listeners` what others are told of it, and
+`listener.security.protocol.map` what is spoken there. A client is only ever told addresses of the
+listener that it asked through, of this broker and of the others: a client outside a private network
+cannot use an address inside. Brokers reach each other through the inter-broker listener.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from diskless.addresses import bound_socket
+from diskless.listeners.endpoints import (
+    EVERYWHERE,
+    Endpoint,
+    format_endpoints,
+    parse_endpoints,
+    shown_address,
+)
+from diskless.listeners.listener_settings import (
+    ADVERTISED_LISTENERS,
+    INTER_BROKER_NAME,
+    LISTENERS,
+    PROTOCOL_MAP,
+    ListenerSettings,
+)
+from wal.errors import InvalidSettings
+
+
+class SecurityProtocol(StrEnum):
+    """What is spoken on a listener, by Kafka's names."""
+
+    PLAINTEXT = "PLAINTEXT"
+
+
+class PlannedListener(NamedTuple):
+    """A listener as the configuration has it."""
+
+    bind: Endpoint
+    protocol: SecurityProtocol
+    advertised: Endpoint | None
+    """None: where it comes to listen."""
+    is_inter_broker: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A listener that has its address."""
+
+    name: str
+    protocol: SecurityProtocol
+    socket: socket.socket
+    """Bound; refuses connections until a server listens on it."""
+    advertised: Endpoint
+    is_inter_broker: bool
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        host, port = self.socket.getsockname()[:2]
+        return host, port
+
+
+def plan_listeners(settings: ListenerSettings) -> Sequence[PlannedListener]:
+    """One or more, in the order of `listeners`. Raises InvalidSettings."""
+    binds = parse_endpoints(settings.listeners, LISTENERS)
+    if not binds:
+        raise InvalidSettings(
+            f"{LISTENERS} is empty: write one, such as PLAINTEXT://127.0.0.1:9092"
+        )
+    _check_ports(binds)
+    protocols = _protocols(settings.protocol_map)
+    advertised = {
+        endpoint.listener: endpoint
+        for endpoint in parse_endpoints(settings.advertised, ADVERTISED_LISTENERS)
+    }
+    names = [endpoint.listener for endpoint in binds]
+    for name, endpoint in advertised.items():
+        if name not in names:
+            raise InvalidSettings(
+                f"{ADVERTISED_LISTENERS}: {LISTENERS} has no {name}, but {', '.join(names)}"
+            )
+        if endpoint.host in EVERYWHERE or not endpoint.port:
+            raise InvalidSettings(
+                f"{ADVERTISED_LISTENERS}: nobody can connect to {endpoint}; write the name or "
+                "address under which others reach it, and its port"
+            )
+    inter_broker = _inter_broker(settings.inter_broker_name, names)
+    planned = []
+    for bind in binds:
+        protocol = protocols.get(bind.listener)
+        if protocol is None:
+            raise InvalidSettings(
+                f"{PROTOCOL_MAP}: says nothing of {bind.listener}; add {bind.listener}:PROTOCOL, "
+                f"one of {', '.join(SecurityProtocol)}"
+            )
+        told = advertised.get(bind.listener)
+        if told is None and bind.host in EVERYWHERE:
+            raise InvalidSettings(
+                f"{ADVERTISED_LISTENERS}: nobody can connect to {bind}; add "
+                f"{bind.listener}://NAME:{bind.port or 'PORT'} with the name or address under "
+                "which others reach it"
+            )
+        planned.append(PlannedListener(bind, protocol, told, bind.listener == inter_broker))
+    return planned
+
+
+def _check_ports(binds: Sequence[Endpoint]) -> None:
+    seen: dict[tuple[str, int], Endpoint] = {}
+    for bind in binds:
+        other = seen.setdefault((bind.host, bind.port), bind)
+        if bind.port and other is not bind:
+            raise InvalidSettings(
+                f"{LISTENERS}: {other.listener} and {bind.listener} have the same address; each "
+                "needs its own port"
+            )
+
+
+def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
+    protocols: dict[str, SecurityProtocol] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, protocol = entry.partition(":")
+        name, protocol = name.strip().upper(), protocol.strip().upper()
+        if not name or not separator:
+            raise InvalidSettings(f"{PROTOCOL_MAP}: {entry!r} is not NAME:PROTOCOL")
+        if protocol not in set(SecurityProtocol):
+            raise InvalidSettings(
+                f"{PROTOCOL_MAP}: {entry!r} is not served; write one of "
+                f"{', '.join(SecurityProtocol)}"
+            )
+        if name in protocols:
+            raise InvalidSettings(f"{PROTOCOL_MAP}: {name} is there twice")
+        protocols[name] = SecurityProtocol(protocol)
+    return protocols
+
+
+_USUAL_INTER_BROKER: Final = "PLAINTEXT"
+
+
+def _inter_broker(configured: str, names: Sequence[str]) -> str:
+    name = configured.strip().upper()
+    if not name and len(names) == 1:
+        return names[0]
+    name = name or _USUAL_INTER_BROKER
+    if name not in names:
+        raise InvalidSettings(
+            f"{INTER_BROKER_NAME}={configured}: write which listener other brokers reach this one "
+            f"through, one of {', '.join(names)}"
+        )
+    return name
+
+
+def open_listeners(planned: Sequence[PlannedListener], stack: AsyncExitStack) -> Sequence[Listener]:
+    """Give each its address; `stack` closes the sockets. Raises InvalidSettings."""
+    opened = []
+    for plan in planned:
+        bound = bind_listener(plan.bind.host, plan.bind.port)
+        stack.callback(bound.close)
+        host, port = bound.getsockname()[:2]
+        opened.append(
+            Listener(
+                name=plan.bind.listener,
+                protocol=plan.protocol,
+                socket=bound,
+                advertised=plan.advertised or Endpoint(plan.bind.listener, host, port),
+                is_inter_broker=plan.is_inter_broker,
+            )
+        )
+    return opened
+
+
+def bind_listener(host: str, port: int) -> socket.socket:
+    """A socket that has its address and refuses connections until a server listens on it.
+
+    So a broker knows where it is reached before it can answer anybody; `port` 0 takes a free one.
+    Raises InvalidSettings when the address cannot be had.
+    """
+    try:
+        return bound_socket(host, port, prefers_ipv4=True)
+    except OSError as error:
+        raise InvalidSettings(
+            f"cannot listen on {shown_address(host, port)}: {error.strerror or error}"
+        ) from error
+
+
+def advertised_of(listeners: Sequence[Listener]) -> str:
+    """What is told of them, in the syntax of `advertised.listeners`."""
+    return format_endpoints(listener.advertised for listener in listeners)

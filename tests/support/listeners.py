@@ -1,0 +1,16 @@
+"""Listeners of tests, each on a free port of the loopback address."""
+
+from diskless.listeners.endpoints import Endpoint
+from diskless.listeners.listeners import Listener, SecurityProtocol, bind_listener
+
+
+def plain_listener(name: str = "PLAINTEXT") -> Listener:
+    """Bound, without anybody behind it yet."""
+    bound = bind_listener("127.0.0.1", 0)
+    return Listener(
+        name=name,
+        protocol=SecurityProtocol.PLAINTEXT,
+        socket=bound,
+        advertised=Endpoint(name, *bound.getsockname()[:2]),
+        is_inter_broker=True,
+    )
