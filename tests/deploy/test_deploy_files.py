@@ -142,7 +142,7 @@ def test_the_brokers_of_compose_are_one_cluster_of_valid_settings(compose: dict[
         options = _parser().parse_args(service["command"])
         config = load_config(environment=image | settings_of(service["environment"]))
         port = options.listen.rpartition(":")[2]
-        listeners[name] = str(config.broker.advertised_listener)
+        listeners[name] = config.listeners.advertised.removeprefix("PLAINTEXT://")
         assert listeners[name] == f"{name}:{port}"
         assert f"127.0.0.1:{port}:{port}" in service["ports"]
         assert f"{name}:{options.data}" in service["volumes"]
