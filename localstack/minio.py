@@ -143,7 +143,8 @@ MINIO: Final = Program(
     },
     mark=_data,
     prepare=_prepare,
-    is_ready=lambda endpoint: answers(f"{endpoint}/minio/health/ready") is not None,
+    # Its /ready says yes before a bucket can be made.
+    is_ready=lambda endpoint: answers(f"{endpoint}/minio/health/cluster") is not None,
 )
 
 if __name__ == "__main__":
