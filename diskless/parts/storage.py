@@ -21,7 +21,7 @@ from wal.clock import Clock
 from wal.errors import ObjectStoreRefused, ObjectStoreUnavailable, UploadOutcomeUnknown
 from wal.fd_cache import FdCache
 from wal.stores.file_store import FileStoreSettings
-from wal.stores.object_store import BeginPut, ObjectStore
+from wal.stores.object_store import ObjectStore
 from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.stores.s3_settings import S3Settings
 from wal.worker_threads import WorkerThreads
@@ -53,8 +53,6 @@ class Storage:
     """That of the foundation, or the same as part of the cluster whose prefix this is."""
     cluster_id: str
     store: ObjectStore
-    begin_put: BeginPut | None
-    """Where the store's puts run in threads of this process."""
     reach: StoreReach
     start_problem: str | None
     """Why the object store could not be reached at the start, if it could not."""
@@ -107,7 +105,6 @@ async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpe
         data=data,
         cluster_id=cluster_id,
         store=store,
-        begin_put=store.begin_put,
         reach=reach,
         start_problem=start_problem,
         wal_settings=settings,

@@ -74,7 +74,6 @@ class WritePath:
             arrivals=self.arrivals,
             under_way=lambda: self.uploader.under_way,
             is_behind=self.uploader.is_behind,
-            begin_put=storage.begin_put,
         )
         self.uploader.listen(self.write_loop.look_again)
         self._clock = clock

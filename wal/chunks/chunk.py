@@ -66,7 +66,7 @@ from wal.clock import Clock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.crc import Buffer, crc32c
 from wal.disk import SYSTEM_DISK, Disk, write_vectors
-from wal.errors import AppendTooLarge, CorruptBatch, CorruptChunk, StorageFailed
+from wal.errors import AppendTooLarge, CorruptChunk, StorageFailed
 from wal.records.record_batch import BatchHeader
 from wal.ulid import ULID_CHARS, mint_ulid, wal_object_key
 
@@ -107,14 +107,6 @@ class PendingBatch(NamedTuple):
     payload: FragmentChain
     token: Any
     """Whatever its owner needs to find who waits for it; never looked at here."""
-
-    def check_length(self) -> None:
-        """Raises: AppendTooLarge, CorruptBatch (more or less bytes than its header announces)."""
-        length, announced = self.payload.length_bytes, self.header.length_bytes
-        if length > announced:
-            raise AppendTooLarge(f"{length} bytes for a batch of {announced}")
-        if length < announced:
-            raise CorruptBatch(f"{length} bytes for a batch of {announced}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 A chunk costs a put and a commit whatever is in it, so it is worth waiting for more batches; but
 only while more batches are coming, or while the chunk would wait for its commit anyway. The write
 loop asks `seal_at` after each append, after each answer of the coordinator, and at the time that
-`seal_at` gave before, when an `Alarm` wakes it. No I/O happens here; time comes from the caller.
+`seal_at` gave before. No I/O happens here; time comes from the caller.
 
 A chunk may be sealed, whichever comes first:
 
@@ -33,20 +33,15 @@ Invariants:
 - A client that stops in the middle of a request delays others by QUIET_S: then it does not count.
 """
 
-import asyncio
 import math
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from wal.chunks.wal_settings import WalSettings
-from wal.clock import Clock
 
 QUIET_S: Final = 2e-3
 """A client that sends has something in the socket more often than this."""
 ANSWERED_S: Final = 1e-3
 """A client on the same host answers an answer within it."""
-_TIMER_S_MIN: Final = 1e-3
-"""What the event loop's timers can tell apart; one that is set for less may fire at once."""
 _LARGE_BYTES: Final = 256 << 10
 """A chunk of this size holds large batches, or very many."""
 _BURST_SHARE: Final = 5
@@ -71,41 +66,6 @@ class Arrivals:
     def expected_until(self) -> float:
         """How long the rest of them is waited for."""
         return self.last_at + QUIET_S if self.unfinished else -math.inf
-
-
-class Alarm:
-    """Calls `ring` on the event loop at the time that it is set to."""
-
-    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
-        self._clock = clock
-        self._ring = ring
-        self._timer: asyncio.TimerHandle | None = None
-        self._at = 0.0
-        self._has_rung = False
-
-    def set(self, at: float) -> None:
-        """Ring at a time, or a little earlier: an alarm that is set stays where it is."""
-        if self._timer is not None:
-            if self._at <= at:
-                return
-            self._timer.cancel()
-        delay = max(at - self._clock.monotonic(), _TIMER_S_MIN)
-        self._timer = asyncio.get_running_loop().call_later(delay, self._rings)
-        self._at = at
-
-    def has_rung(self) -> bool:
-        """Whether it has rung since this was asked."""
-        has_rung, self._has_rung = self._has_rung, False
-        return has_rung
-
-    def cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _rings(self) -> None:
-        self._timer = None
-        self._has_rung = True
-        self._ring()
 
 
 class PutBudget:

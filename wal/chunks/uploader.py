@@ -1,8 +1,7 @@
 """The uploader: sealed chunks into the object store, then to the coordinator, in seal order.
 
 The write loop hands chunks to `submit`, the broker runs `run()` in its TaskGroup. Uploads run in
-parallel (`wal.upload.concurrency`), because a PUT takes long; the write loop may have begun the
-first attempt, whose outcome is dealt with here. Commits take one lane, in the order
+parallel (`wal.upload.concurrency`), because a PUT takes long; commits take one lane, in the order
 in which chunks were sealed, because that order is the producers' order. A chunk waits in the lane
 until its own upload is done, while later ones go on uploading. The chunks that are stored when
 the lane comes to them are committed together; no two commits are under way at once. The files of
@@ -60,8 +59,8 @@ from wal.errors import (
     StorageFailed,
 )
 from wal.failpoint import FailpointError, failpoint
-from wal.stores.object_store import ObjectStore, Put
-from wal.worker_threads import WorkerThreads, wait_ended
+from wal.stores.object_store import ObjectStore
+from wal.worker_threads import WorkerThreads
 
 log = structlog.get_logger(__name__)
 
@@ -111,12 +110,10 @@ class Committer(Protocol):
 class _Entry:
     """One chunk on its way; `uploaded` gets None, or the error for which it must be abandoned."""
 
-    __slots__ = ("chunk", "put", "submitted_at", "uploaded")
+    __slots__ = ("chunk", "submitted_at", "uploaded")
 
-    def __init__(self, chunk: SealedChunk, put: Put | None, submitted_at: float) -> None:
+    def __init__(self, chunk: SealedChunk, submitted_at: float) -> None:
         self.chunk = chunk
-        self.put = put
-        """The first attempt to store its object, where that was begun."""
         self.submitted_at = submitted_at
         self.uploaded: asyncio.Future[DisklessError | None] = (
             asyncio.get_running_loop().create_future()
@@ -176,12 +173,11 @@ class Uploader:
         self.batches_abandoned = 0
         """Damaged batches that were left out of their objects."""
 
-    async def submit(self, chunk: SealedChunk, put: Put | None = None) -> None:
+    async def submit(self, chunk: SealedChunk) -> None:
         """Queue a chunk behind all earlier ones; waits while the queue is full.
 
-        `put` is the first attempt to store its object, if that was begun. One chunk is always
-        admitted, whatever its size. Call it from one task at a time: the order of calls is the
-        order of commits. Cancelled: the chunk was not queued.
+        One chunk is always admitted, whatever its size. Call it from one task at a time: the order
+        of calls is the order of commits. Cancelled: the chunk was not queued.
         Raises: StorageFailed when `run` has ended.
         """
         limit = self._settings.buffer_max_bytes
@@ -194,15 +190,12 @@ class Uploader:
             await self._left.wait()
         if self._is_closed:
             raise StorageFailed("the uploader has ended")
-        entry = _Entry(chunk, put, self._clock.monotonic())
+        entry = _Entry(chunk, self._clock.monotonic())
         self._lane.append(entry)
         self.waiting_bytes += chunk.charged_bytes
         self._waiting_chunks += 1
         self._submitted.set()
-        if put is None:
-            self._to_upload.put_nowait(entry)
-        else:
-            put.add_done_callback(partial(self._put_ended, entry))
+        self._to_upload.put_nowait(entry)
 
     def listen(self, on_progress: Callable[[int], None]) -> None:
         """Call this with the number of batches that were answered, when their chunks were."""
@@ -258,9 +251,6 @@ class Uploader:
                 tasks.create_task(self._put_chunks_away(), name="put-away")
         finally:
             self._is_closed = True
-            for entry in self._lane:
-                if entry.put is not None:
-                    await wait_ended(entry.put)
             while not self._settled.empty():
                 await self._threads.run(partial(self._put_away, self._settled.get_nowait()))
             await self._threads.close()
@@ -269,39 +259,18 @@ class Uploader:
     async def _upload_chunks(self) -> None:
         while True:
             entry = await self._to_upload.get()
-            entry.uploaded.set_result(await self._upload(entry))
+            entry.uploaded.set_result(await self._upload(entry.chunk))
 
-    def _put_ended(self, entry: _Entry, put: Put) -> None:
-        """The attempt that was begun before the chunk came here: mostly it has stored the object.
-
-        When the uploader is ending nobody waits for what it says any more.
-        """
-        if self._is_closed or put.exception() is not None:
-            self._to_upload.put_nowait(entry)
-        else:
-            self._count(entry.chunk)
-            entry.uploaded.set_result(None)
-
-    def _count(self, chunk: SealedChunk) -> None:
-        self.uploads += 1
-        self.upload_bytes += chunk.plan.object_bytes
-
-    async def _upload(self, entry: _Entry) -> DisklessError | None:
+    async def _upload(self, chunk: SealedChunk) -> DisklessError | None:
         """Put the chunk's object; returns the error for which the chunk must be abandoned."""
-        chunk, begun = entry.chunk, entry.put
         if not chunk.is_planned:
             # A recovered one. Laying out many small batches takes time that the loop must not lose.
             await self._threads.run(lambda: chunk.plan)
-        if begun is None:
-            failpoint("upload.before_put")
+        failpoint("upload.before_put")
         attempt = 0
         while True:
             try:
-                if begun is None:
-                    await self._store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
-                else:
-                    first, begun = begun, None
-                    first.result()
+                await self._store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
             except ChunkLost as error:
                 return error
             except CorruptChunk as error:
@@ -335,7 +304,8 @@ class Uploader:
             else:
                 break
             attempt += 1
-        self._count(chunk)
+        self.uploads += 1
+        self.upload_bytes += chunk.plan.object_bytes
         return None
 
     async def _exclude(

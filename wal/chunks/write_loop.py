@@ -6,9 +6,7 @@ in its own thread), releases the buffers, and seals the chunk when the policy sa
 (wal/chunks/seal_policy.py): a chunk that can be sealed at once is sealed on the same way to the
 thread. It asks again after each append, when `look_again` is called (an earlier chunk got its
 answer), and at the time that the policy gave. A sealed chunk is handed to `on_sealed`, the
-uploader's `submit`, which waits while the uploader has its fill: that is the back pressure. Where
-the store puts in threads and no chunk is under way, the thread that sealed goes on to put the
-object: on a busy machine each change of threads may wait milliseconds for a core.
+uploader's `submit`, which waits while the uploader has its fill: that is the back pressure.
 Appends are still accepted meanwhile; what the queue then holds are the fragments it was given, so
 who lends these out (the server, up to `queued.max.request.bytes`) stops long before the queue is
 full. Past `wal.append.queue.max.bytes` an append is refused, which no broker should ever see.
@@ -37,37 +35,39 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 import structlog
 
 from wal.chunks.chunk import ChunkWriter, PendingBatch
 from wal.chunks.chunk_directory import ChunkDirectory
-from wal.chunks.seal_policy import Alarm, Arrivals, OpenChunk, SealPolicy
+from wal.chunks.seal_policy import Arrivals, OpenChunk, SealPolicy
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES, SealedChunk
-from wal.chunks.wal_object import WalObjectBody
 from wal.chunks.wal_settings import WalSettings
 from wal.clock import Clock
 from wal.errors import (
     AppendTooLarge,
     ChunkLost,
     CommitOutcomeUnknown,
+    CorruptBatch,
     DisklessError,
     Overloaded,
     StorageFailed,
 )
 from wal.failpoint import failpoint
-from wal.stores.object_store import BeginPut, PreparedPut, Put
-from wal.worker_threads import WorkerThreads, wait_ended
+from wal.worker_threads import wait_ended
 
 __all__ = ["PendingBatch", "WriteLoop", "WriteLoopStatistics"]
 
 log = structlog.get_logger(__name__)
 
-OnSealed = Callable[[SealedChunk, Put | None], Awaitable[None]]
+OnSealed = Callable[[SealedChunk], Awaitable[None]]
 OnAppended = Callable[[Sequence[PendingBatch]], None]
 OnFailed = Callable[[Sequence[PendingBatch], DisklessError], None]
+
+_TIMER_S_MIN: Final = 1e-3
+"""What the event loop's timers can tell apart; one that is set for less may fire at once."""
 
 
 class WriteLoopStatistics(NamedTuple):
@@ -122,7 +122,6 @@ class WriteLoop:
         arrivals: Arrivals | None = None,
         under_way: Callable[[], int] = lambda: 0,
         is_behind: Callable[[], bool] = lambda: False,
-        begin_put: BeginPut | None = None,
     ) -> None:
         """`on_failed` and `on_appended` are called on the event loop and must not raise.
 
@@ -136,7 +135,6 @@ class WriteLoop:
         self._on_appended = on_appended
         self._under_way = under_way
         self._is_behind = is_behind
-        self._begin_put = begin_put
         self._policy = SealPolicy(settings, arrivals or Arrivals())
         self._queue: deque[_Call] = deque()
         self._queued_bytes = 0
@@ -151,8 +149,9 @@ class WriteLoop:
         self._writer_batches: list[PendingBatch] = []
         self._opened_at = 0.0
         self._called_at = 0.0
-        self._alarm = Alarm(clock, self._wake.set)
-        self._threads = WorkerThreads("wal-append", 1)
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._is_alarmed = False
         self._appends = 0
         self._batches = 0
         self._bytes = 0
@@ -173,8 +172,13 @@ class WriteLoop:
             raise StorageFailed("the broker is shutting down")
         data_bytes = 0
         for batch in batches:
-            batch.check_length()
-            data_bytes += batch.header.length_bytes
+            length = batch.payload.length_bytes
+            announced = batch.header.length_bytes
+            if length > announced:
+                raise AppendTooLarge(f"{length} bytes for a batch of {announced}")
+            if length < announced:
+                raise CorruptBatch(f"{length} bytes for a batch of {announced}")
+            data_bytes += length
         if not batches:
             return
         settings = self._settings
@@ -239,16 +243,17 @@ class WriteLoop:
 
     async def run(self) -> None:
         """Append and seal until closed or cancelled; returns after `close`. Run it once."""
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wal-append")
         try:
             while True:
                 self._wake.clear()
                 # Taken before the queue is drained: what these flushes wait for is in it.
                 flushes, self._flushes = self._flushes, []
                 try:
-                    await self._drain(must_seal=bool(flushes) or self._is_closing)
+                    await self._drain(executor, must_seal=bool(flushes) or self._is_closing)
                     is_due = self._seal_at() <= self._clock.monotonic()
                     if self._writer is not None and (flushes or self._is_closing or is_due):
-                        await self._write([], seals=True)
+                        await self._write(executor, [], seals=True)
                 except BaseException:
                     self._flushes += flushes
                     raise
@@ -260,18 +265,35 @@ class WriteLoop:
                 await self._sleep()
         finally:
             self._is_closed = True
-            self._alarm.cancel()
+            if self._alarm is not None:
+                self._alarm.cancel()
             self._abandon_all()
-            await self._threads.close()
+            executor.shutdown(wait=True)
 
     async def _sleep(self) -> None:
         """Until there is something to do: an append, a flush, a close, or the policy's time."""
         if self._writer is not None and (seal_at := self._seal_at()) < math.inf:
-            self._alarm.set(seal_at)
+            self._set_alarm(seal_at)
         await self._wake.wait()
-        if self._alarm.has_rung():
+        if self._is_alarmed:
+            self._is_alarmed = False
             # If the event loop was busy until now, what has arrived meanwhile is not read yet.
             await asyncio.sleep(0)
+
+    def _set_alarm(self, at: float) -> None:
+        """Wake at a time, or a little earlier: an alarm that is set stays where it is."""
+        if self._alarm is not None:
+            if self._alarm_at <= at:
+                return
+            self._alarm.cancel()
+        delay = max(at - self._clock.monotonic(), _TIMER_S_MIN)
+        self._alarm = asyncio.get_running_loop().call_later(delay, self._alarmed)
+        self._alarm_at = at
+
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self._is_alarmed = True
+        self._wake.set()
 
     def _seal_at(self, group: Sequence[PendingBatch] = (), *, is_full: bool = False) -> float:
         """When the open chunk may be sealed, with `group` in it."""
@@ -288,7 +310,7 @@ class WriteLoop:
         chunk = OpenChunk(opened_at, self._called_at, data_bytes, is_full)
         return self._policy.seal_at(chunk, under_way=self._under_way(), is_behind=self._is_behind())
 
-    async def _drain(self, *, must_seal: bool) -> None:
+    async def _drain(self, executor: ThreadPoolExecutor, *, must_seal: bool) -> None:
         """Append what is queued by now, sealing each chunk that may be sealed on the way.
 
         What is queued meanwhile waits for the next turn, so that a flush ends under any load. What
@@ -303,7 +325,7 @@ class WriteLoop:
             seals |= is_full and must_seal
             if not group and not seals:
                 return
-            await self._write(group, seals=seals)
+            await self._write(executor, group, seals=seals)
 
     def _take_group(self) -> tuple[list[PendingBatch], bool]:
         """The calls that still fit into the open chunk, and whether the next one did not.
@@ -338,33 +360,30 @@ class WriteLoop:
         self._queued_batches -= len(group)
         return group, is_full
 
-    async def _write(self, group: list[PendingBatch], *, seals: bool) -> None:
+    async def _write(
+        self, executor: ThreadPoolExecutor, group: list[PendingBatch], *, seals: bool
+    ) -> None:
         """Append `group`, and with `seals` seal the chunk and hand it over."""
         started = self._clock.monotonic()
         if self._writer is None:
             self._opened_at = started
-        told: asyncio.Future[_Written] = asyncio.get_running_loop().create_future()
-        write = partial(_write, self._directory, self._writer, self._writer_batches, group, seals)
-        work = partial(_write_and_tell, write, told)
-        put: Put | None = None
         if seals:
             self._policy.sealed(started)
-            if self._begin_put is not None and not self._under_way():
-                put = self._begin_put(work)
-        if put is None:
-            self._threads.start(work)
+        future = asyncio.get_running_loop().run_in_executor(
+            executor, _write, self._directory, self._writer, self._writer_batches, group, seals
+        )
         cancelled: asyncio.CancelledError | None = None
         try:
-            await asyncio.wait((told,))
+            await asyncio.wait((future,))
         except asyncio.CancelledError as cancellation:
-            await wait_ended(told)  # It uses buffers and files that are given back then.
+            await wait_ended(future)  # It uses buffers and files that are given back then.
             cancelled = cancellation
-        written = told.result()
+        written = future.result()
         self._writer = written.writer
         self._settle(group, written)
         error = cancelled or written.error
         if written.writer is None and seals:
-            await self._hand_over(written.chunk, put, error)
+            await self._hand_over(written.chunk, error)
         elif error is not None:
             raise error
 
@@ -383,24 +402,20 @@ class WriteLoop:
             log.error("append failed", error=str(refused), batches=len(group))
             self._fail(group, refused)
 
-    async def _hand_over(
-        self, chunk: SealedChunk | None, put: Put | None, error: BaseException | None
-    ) -> None:
+    async def _hand_over(self, chunk: SealedChunk | None, error: BaseException | None) -> None:
         """Hand over what is sealed, or tell its batches why it is not."""
         batches, self._writer_batches = self._writer_batches, []
         try:
             if error is not None:
                 raise error
             if chunk is not None:
-                await self._on_sealed(chunk, put)
+                await self._on_sealed(chunk)
         except ChunkLost as lost:
             log.error("chunk lost", batches=len(batches), error=str(lost))
             self._batches_failed += len(batches)
             self._on_failed(batches, lost)
             return
         except BaseException:
-            if put is not None:
-                await wait_ended(put)
             self._on_failed(batches, _stopped())
             raise
         if chunk is not None:
@@ -458,19 +473,6 @@ def _write(
     except BaseException as error:
         return _Written(writer, is_appended, None, refused, error)
     return _Written(writer, is_appended, chunk, refused, None)
-
-
-def _write_and_tell(
-    write: Callable[[], _Written], told: "asyncio.Future[_Written]"
-) -> PreparedPut | None:
-    """Append and seal; the loop, which is told, may append again while this thread puts."""
-    written = write()
-    told.get_loop().call_soon_threadsafe(told.set_result, written)
-    chunk = written.chunk
-    if chunk is None:
-        return None
-    failpoint("upload.before_put")
-    return PreparedPut(chunk.object_key, WalObjectBody(chunk, chunk.plan))
 
 
 def _append_to(

@@ -172,16 +172,6 @@ def unavailable(key: str, error: OSError) -> DisklessError:
     return ObjectStoreUnavailable(f"{key}: {error}")
 
 
-def no_directory(url: str, error: OSError) -> ObjectStoreUnavailable:
-    """What it means that the store's own directories cannot be made, read or written."""
-    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
-    if in_the_way or error.errno in REFUSALS:
-        return ObjectStoreRefused(
-            f"object store {url}: {error}; it must be a directory that this user may write to"
-        )
-    return ObjectStoreUnavailable(f"object store {url}: {error}")
-
-
 def _gathered(body: ObjectBody) -> Iterator[Sequence[Buffer]]:
     """The body's fragments in groups that one vectored write may take.
 

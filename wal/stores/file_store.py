@@ -54,20 +54,18 @@ from wal.errors import (
     DisklessError,
     ObjectExists,
     ObjectNotFound,
+    ObjectStoreRefused,
     ObjectStoreUnavailable,
     Rejected,
     UploadOutcomeUnknown,
 )
 from wal.fd_cache import FdCache
 from wal.settings import setting
-from wal.stores.file_drafts import Drafts, discard, no_directory, same_content, unavailable
+from wal.stores.file_drafts import REFUSALS, Drafts, discard, same_content, unavailable
 from wal.stores.object_store import (
     STAGING_DIRECTORY,
     ObjectBody,
     ObjectStat,
-    Prepare,
-    PreparedPut,
-    Put,
     StoreCounters,
     StoreStatistics,
     check_object_key,
@@ -156,7 +154,7 @@ class BlockingFileStore:
             os.makedirs(self._root, exist_ok=True)
             self._drafts.remove_abandoned()
         except OSError as error:
-            raise no_directory(self.url, error) from error
+            raise _no_directory(self.url, error) from error
 
     def close(self) -> None:
         """Close cached files and give up the staging directory; no put may be running."""
@@ -193,7 +191,7 @@ class BlockingFileStore:
         try:
             self._drafts.open()
         except OSError as error:
-            raise no_directory(self.url, error) from error
+            raise _no_directory(self.url, error) from error
         try:
             self._ensure_directory(os.path.dirname(path))
         except OSError as error:
@@ -427,25 +425,6 @@ class FileStore:
             raise
         self._counters.put_bytes += body.length_bytes
 
-    def begin_put(self, prepare: Prepare) -> Put:
-        """See `PutsInThreads`."""
-        prepared: list[PreparedPut] = []
-
-        def put() -> bool:
-            if (made := prepare()) is not None:
-                prepared.append(made)
-                self._blocking.put(*made)
-            return made is not None
-
-        def count(ended: Put) -> None:
-            self._counters.puts += len(prepared)
-            if (error := ended.exception()) is None:
-                self._counters.put_bytes += sum([made.body.length_bytes for made in prepared])
-            self._counters.errors += isinstance(error, DisklessError)
-
-        (running := self._putting.start(put)).add_done_callback(count)
-        return running
-
     async def get(self, key: ObjectKey) -> bytes:
         self._counters.gets += 1
         data = await self._read(lambda: self._blocking.get(key))
@@ -492,6 +471,16 @@ class FileStore:
         except DisklessError:
             self._counters.errors += 1
             raise
+
+
+def _no_directory(url: str, error: OSError) -> ObjectStoreUnavailable:
+    """What it means that the store's own directories cannot be made, read or written."""
+    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+    if in_the_way or error.errno in REFUSALS:
+        return ObjectStoreRefused(
+            f"object store {url}: {error}; it must be a directory that this user may write to"
+        )
+    return ObjectStoreUnavailable(f"object store {url}: {error}")
 
 
 def _raise_read_error(key: str, error: OSError) -> NoReturn:

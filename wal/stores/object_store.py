@@ -20,8 +20,7 @@ Rules every implementation keeps:
   (may still happen), ObjectExists, ObjectNotFound.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -144,31 +143,6 @@ def may_start_object_keys(prefix: str) -> bool:
     """
     *whole, last = prefix.split("/")
     return last not in (".", "..") and not any(name in ("", ".", "..") for name in whole)
-
-
-class PreparedPut(NamedTuple):
-    """What is to be put, as the thread that puts it has made it."""
-
-    key: ObjectKey
-    body: ObjectBody
-
-
-Prepare = Callable[[], PreparedPut | None]
-Put = asyncio.Future[bool]
-"""A put under way; tells whether there was anything to put, or what it or `prepare` raised.
-
-It is not to be cancelled: who does not wait for it any longer waits for its end.
-"""
-BeginPut = Callable[[Prepare], Put]
-
-
-@runtime_checkable
-class PutsInThreads(Protocol):
-    """A store whose puts run in threads of this process, which may make their bodies, too."""
-
-    def begin_put(self, prepare: Prepare) -> Put:
-        """Call `prepare` in a thread, and put there what that returns; None: nothing."""
-        ...
 
 
 class ObjectStore(Protocol):

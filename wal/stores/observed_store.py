@@ -17,7 +17,7 @@ The notes are written on the event loop of the store's user; any thread may read
 
 import builtins
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Self
 
 from wal.clock import Clock
@@ -28,16 +28,7 @@ from wal.errors import (
     ObjectStoreUnavailable,
     UploadOutcomeUnknown,
 )
-from wal.stores.object_store import (
-    BeginPut,
-    ObjectBody,
-    ObjectStat,
-    ObjectStore,
-    Prepare,
-    Put,
-    PutsInThreads,
-    StoreStatistics,
-)
+from wal.stores.object_store import ObjectBody, ObjectStat, ObjectStore, StoreStatistics
 
 
 class StoreReach:
@@ -96,27 +87,6 @@ class ObservedStore:
     async def put(self, key: ObjectKey, body: ObjectBody) -> None:
         with self._noted(wrote=True):
             await self._store.put(key, body)
-
-    @property
-    def begin_put(self) -> BeginPut | None:
-        """That of the store, if it has one: see `PutsInThreads`."""
-        store = self._store
-        if not isinstance(store, PutsInThreads):
-            return None
-        begin = store.begin_put
-
-        def begin_noted(prepare: Prepare) -> Put:
-            running = begin(prepare)
-            running.add_done_callback(self._note_put)
-            return running
-
-        return begin_noted
-
-    def _note_put(self, ended: Put) -> None:
-        if ended.exception() is None and not ended.result():
-            return
-        with suppress(BaseException), self._noted(wrote=True):
-            ended.result()
 
     async def get(self, key: ObjectKey) -> bytes:
         with self._noted():

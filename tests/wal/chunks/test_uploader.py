@@ -32,7 +32,6 @@ from wal.errors import (
     ChunkLost,
     CommitFailed,
     CommitOutcomeUnknown,
-    CorruptChunk,
     CorruptObject,
     DisklessError,
     NotCoordinator,
@@ -45,7 +44,7 @@ from wal.errors import (
 )
 from wal.failpoint import FailpointError, arm
 from wal.stores.memory_store import MemoryStore
-from wal.stores.object_store import BytesBody, ObjectBody, Put
+from wal.stores.object_store import BytesBody, ObjectBody
 
 BATCH = batch_bytes(b"x" * 439)
 
@@ -714,49 +713,3 @@ async def test_an_uploader_that_ends_puts_away_what_was_answered(
     again = open_directory(tmp_path)
     assert again.recover() == []
     again.close()
-
-
-async def test_a_put_that_was_begun_before_is_the_first_attempt(tmp_path: Path) -> None:
-    async with running(Rig(tmp_path)) as rig:
-        stored, missing = rig.chunk(), rig.chunk()
-        puts: list[Put] = [asyncio.get_running_loop().create_future() for _ in range(2)]
-        for chunk, put in zip((stored, missing), puts, strict=True):
-            await rig.uploader.submit(chunk, put)
-        await MemoryStore.put(rig.store, stored.object_key, WalObjectBody(stored, stored.plan))
-        puts[1].set_exception(ObjectStoreUnavailable("not now"))
-        await until(lambda: rig.store.started == [missing.object_key])
-        assert rig.outcomes.committed == []
-        puts[0].set_result(True)
-        assert await rig.uploader.drain(10)
-        assert rig.outcomes.committed == [stored, missing]
-        assert rig.store.started == [missing.object_key]
-        assert (rig.uploader.uploads, rig.uploader.upload_retries) == (2, 1)
-
-
-async def test_damage_that_the_begun_put_met_is_left_out(tmp_path: Path) -> None:
-    async with running(Rig(tmp_path)) as rig:
-        chunk = rig.chunk()
-        rot(chunk, 0)
-        put: Put = asyncio.get_running_loop().create_future()
-        put.set_exception(CorruptChunk("rotten"))
-        await rig.uploader.submit(chunk, put)
-        assert await rig.uploader.drain(10)
-        assert rig.outcomes.committed == [chunk]
-        assert len(rig.outcomes.of_token) == 2
-        assert rig.uploader.batches_abandoned == 1
-
-
-async def test_the_end_of_the_uploader_waits_for_a_begun_put(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    put: Put = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(rig.uploader.run())
-    await rig.uploader.submit(rig.chunk(), put)
-    await asyncio.sleep(0)
-    task.cancel()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not task.done()
-    put.set_result(True)
-    await asyncio.wait([task])
-    rig.check_each_token_once()
-    rig.directory.close()

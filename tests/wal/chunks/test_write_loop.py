@@ -19,7 +19,6 @@ from tests.support.write_path import (
     FaultyDisk,
     Outcomes,
     batch_bytes,
-    object_bytes,
     open_directory,
     pending,
 )
@@ -27,15 +26,12 @@ from wal.chunks.buffer import BufferPool
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.seal_policy import Arrivals
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES, SealedChunk
-from wal.chunks.wal_object import WalObjectBody
 from wal.chunks.wal_settings import WalSettings
 from wal.chunks.write_loop import PendingBatch, WriteLoop
 from wal.clock import Clock, ManualClock, SystemClock
 from wal.errors import AppendTooLarge, CorruptBatch, DisklessError, Overloaded, StorageFailed
 from wal.failpoint import FailpointError, arm
 from wal.records.record_batch import parse_header
-from wal.stores.object_store import BeginPut, Prepare, Put
-from wal.worker_threads import WorkerThreads
 
 BATCH = batch_bytes(b"x" * 439)
 assert len(BATCH) == 500
@@ -51,7 +47,6 @@ class Rig:
         settings: WalSettings = SETTINGS,
         disk: FaultyDisk | None = None,
         clock: Clock | None = None,
-        begin_put: BeginPut | None = None,
     ) -> None:
         self.disk = FaultyDisk() if disk is None else disk
         self.directory: ChunkDirectory = open_directory(path, settings=settings, disk=self.disk)
@@ -65,7 +60,6 @@ class Rig:
         self.appended: list[object] = []
         self.arrivals = Arrivals()
         self.under_way = 0
-        self.puts: list[Put | None] = []
         self.loop = WriteLoop(
             self.directory,
             settings=settings,
@@ -76,17 +70,15 @@ class Rig:
             arrivals=self.arrivals,
             under_way=lambda: self.under_way,
             is_behind=self._looked,
-            begin_put=begin_put,
         )
         self.is_behind = False
         self.looks = 0
         self._next_token = 0
         self.tokens: list[int] = []
 
-    async def _take(self, chunk: SealedChunk, put: Put | None) -> None:
+    async def _take(self, chunk: SealedChunk) -> None:
         await self.gate.wait()
         self.sealed.append(chunk)
-        self.puts.append(put)
         for token in chunk.tokens:
             self.outcomes.of_token.setdefault(token, []).append("sealed")
         self.changed.set()
@@ -578,69 +570,3 @@ async def test_a_loop_that_dies_at_a_failpoint_gives_every_batch_one_outcome(
         arm("")
     rig.check_each_token_once()
     rig.directory.close()
-
-
-class HeldPuts:
-    """The threads of a store, which hold each put until it is let go."""
-
-    def __init__(self) -> None:
-        self.threads = WorkerThreads("put", 2)
-        self.go_on = threading.Event()
-        self.stored: list[bytes] = []
-
-    def begin(self, prepare: Prepare) -> Put:
-        def put() -> bool:
-            prepared = prepare()
-            assert self.go_on.wait(60)
-            if prepared is not None:
-                self.stored.append(b"".join(map(bytes, prepared.body.fragments())))
-            return prepared is not None
-
-        return self.threads.start(put)
-
-
-async def test_a_chunk_is_put_by_the_thread_that_sealed_it_and_appends_go_on(
-    tmp_path: Path,
-) -> None:
-    held = HeldPuts()
-    rig = Rig(tmp_path, begin_put=held.begin)
-    task = asyncio.create_task(rig.loop.run())
-    rig.loop.append_nowait(rig.batches(2))
-    await rig.loop.flush()
-    (put,) = rig.puts
-    assert put is not None
-    assert not put.done()
-    assert rig.pool.statistics().in_use_bytes == 0
-    rig.loop.append_nowait(rig.batches(1))
-    await rig.wait_appended(3)
-    assert held.stored == []
-    held.go_on.set()
-    await put
-    (chunk,) = rig.sealed
-    assert held.stored == [object_bytes(WalObjectBody(chunk, chunk.plan))]
-    rig.under_way = 1
-    await rig.loop.flush()
-    assert rig.puts[1:] == [None]
-    rig.loop.close()
-    await task
-    await held.threads.close()
-    rig.check_each_token_once()
-
-
-async def test_cancelling_the_loop_waits_for_a_put_that_nobody_took_over(tmp_path: Path) -> None:
-    held = HeldPuts()
-    rig = Rig(tmp_path, begin_put=held.begin)
-    rig.gate.clear()
-    task = asyncio.create_task(rig.loop.run())
-    rig.loop.append_nowait(rig.batches(1))
-    flush = asyncio.create_task(rig.loop.flush())
-    await rig.wait_appended(1)
-    task.cancel()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not task.done()
-    held.go_on.set()
-    await asyncio.wait([task, flush])
-    await held.threads.close()
-    assert len(held.stored) == 1
-    assert rig.outcomes.of_token == {0: ["CommitOutcomeUnknown"]}

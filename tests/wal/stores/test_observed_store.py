@@ -1,8 +1,6 @@
 """What the outcomes of operations tell of a store; its contract is checked with the others."""
 
 import asyncio
-import random
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +14,8 @@ from wal.errors import (
     ObjectStoreUnavailable,
     UploadOutcomeUnknown,
 )
-from wal.stores.file_store import FileStore
 from wal.stores.memory_store import MemoryStore
-from wal.stores.object_store import BytesBody, PreparedPut
+from wal.stores.object_store import BytesBody
 from wal.stores.observed_store import ObservedStore, StoreReach
 
 KEY = ObjectKey("wal/3f/01HZZZZZZZZZZZZZZZZZZZZZZZ")
@@ -97,26 +94,3 @@ async def test_a_cancellation_and_the_callers_own_error_tell_nothing(observed: O
     with pytest.raises(CorruptObject):
         await store.put(KEY, BytesBody(b"x"))
     assert (reach.unreached_s(), reach.writes_failing_s(), reach.last_error) == (7, 0, "")
-
-
-async def test_a_put_in_a_thread_that_made_its_body_says_as_much(tmp_path: Path) -> None:
-    clock = ManualClock()
-    reach = StoreReach("file://", clock=clock)
-    async with FileStore(tmp_path, clock=clock, rng=random.Random(1)) as files:
-        begin = ObservedStore(files, reach).begin_put
-        assert begin is not None
-        clock.advance(7)
-        assert not await begin(lambda: None)
-        assert (reach.unreached_s(), reach.write_outcomes) == (7, 0)
-        assert await begin(lambda: PreparedPut(KEY, BytesBody(b"here")))
-        assert await files.get(KEY) == b"here"
-        assert (reach.unreached_s(), reach.write_outcomes) == (0, 1)
-        with pytest.raises(ObjectExists):
-            await begin(lambda: PreparedPut(KEY, BytesBody(b"else")))
-        assert reach.write_outcomes == 2
-        counted = files.statistics()
-        assert (counted.puts, counted.put_bytes, counted.errors) == (2, 4, 1)
-
-
-def test_a_store_without_threads_for_puts_begins_none(observed: Observed) -> None:
-    assert observed.store.begin_put is None
