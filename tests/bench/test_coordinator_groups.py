@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from bench import coordinator, retention
-from bench.__main__ import GROUPS, TOGETHER
+from bench.__main__ import APART, GROUPS, TOGETHER
 from bench.coordinator_files import Producers
 from bench.coordinator_starts import measure_state
 
 
 def test_groups_with_a_name_together_exist() -> None:
+    groups = {**GROUPS, **APART}
     for names in TOGETHER.values():
-        assert set(names) <= GROUPS.keys()
-    assert not set(TOGETHER) & GROUPS.keys()
+        assert set(names) <= groups.keys()
+    assert not set(TOGETHER) & groups.keys()
 
 
 async def test_commits(tmp_path: Path) -> None:
