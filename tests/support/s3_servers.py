@@ -94,8 +94,10 @@ class S3Server:
         """
         if not self.is_localstack:
             self.server.stop()
-            yield
-            self.server.start()
+            try:
+                yield
+            finally:
+                self.server.start()
             return
         os.kill(self.server.pid, signal.SIGSTOP)
         try:
