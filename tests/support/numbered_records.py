@@ -7,14 +7,20 @@ producer.flush()
 assert_each_once(broker.bootstrap, producer)
 """
 
+import time
 from contextlib import closing
 from typing import Final
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tests.support import stock_clients as clients
 
 PARTITIONS: Final = 3
+
+_POLL_S: Final = 0.1
+_WHILE_BROKERS_COME_AND_GO: Final = frozenset(
+    {KafkaError._UNKNOWN_PARTITION, KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT}
+)
 
 
 class NumberedProducer:
@@ -70,7 +76,7 @@ def everything(bootstrap: str, topic: str = "t") -> dict[tuple[int, int], int]:
     found: dict[tuple[int, int], int] = {}
     with closing(clients.confluent_consumer(bootstrap)) as consumer:
         places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
-        count = sum(consumer.get_watermark_offsets(p, timeout=clients.TIMEOUT_S)[1] for p in places)
+        count = sum(_end_offset(consumer, place) for place in places)
         consumer.assign(places)
         while len(found) < count:
             messages = consumer.consume(min(count - len(found), 1_000), timeout=clients.TIMEOUT_S)
@@ -80,6 +86,21 @@ def everything(bootstrap: str, topic: str = "t") -> dict[tuple[int, int], int]:
                 assert place not in found
                 found[place] = int(clients.value_of(message))
     return found
+
+
+def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
+    """Where a partition ends; librdkafka forgets such a request when a broker comes or goes."""
+    deadline = time.monotonic() + clients.TIMEOUT_S
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(place, timeout=clients.TIMEOUT_S)[1]
+            return end
+        except KafkaException as error:
+            if error.args[0].code() not in _WHILE_BROKERS_COME_AND_GO:
+                raise
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
 
 
 def assert_each_once(bootstrap: str, producer: NumberedProducer) -> None:
