@@ -41,6 +41,7 @@ def test_segments_are_rolled_from_the_bucket_by_executors_that_have_only_what_th
         ]
         defaults = {
             "spark.pyspark.python": str(cluster.python),
+            "spark.pyspark.driver.python": sys.executable,
             "spark.executor.memory": "500m",
             "spark.executor.cores": "2",
         }
@@ -56,7 +57,6 @@ def test_segments_are_rolled_from_the_bucket_by_executors_that_have_only_what_th
             defaults["spark.master"], memory_mib = cluster.master, 500
         environment = {
             "SPARK_CONF_DIR": str(spark_conf_dir(tmp_path / "conf", defaults)),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         tier = subprocess.run(
