@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.crc import crc32c, crc32c_joined, crc32c_of_pieces, crc32c_of_rows
+from wal.crc import crc32c, crc32c_joined
+from wal.records.crc_columns import crc32c_of_pieces, crc32c_of_rows
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

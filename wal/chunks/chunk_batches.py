@@ -26,9 +26,10 @@ import numpy.typing as npt
 from wal.batch_extents import BatchExtents
 from wal.columns import Columns, Int64s, Rows, row_type, tuples
 from wal.coordinates import BatchExtent, TopicIdPartition
-from wal.crc import crc32c, crc32c_of_pieces, crc32c_of_rows
+from wal.crc import crc32c
 from wal.errors import CorruptChunk
 from wal.private_copy import BLOCK_BYTES, aligned_buffer
+from wal.records.crc_columns import crc32c_of_pieces, crc32c_of_rows
 from wal.records.record_batch import CRC_START, LENGTH_PREFIX_BYTES, MAGIC_V2
 
 INDEX_ENTRY: Final = struct.Struct(">16siQIiIqqihBxq")
