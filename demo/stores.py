@@ -30,7 +30,7 @@ class Store:
     place: str
     """For people."""
     url: str | None
-    """For `--object-store`; None: in the data directory of the one broker."""
+    """The value of `--object-store`; None where the one broker keeps objects in its directory."""
     node_ids: Sequence[int]
     """Of the brokers."""
     settings: Mapping[str, str]

@@ -287,9 +287,9 @@ class PlanSegments(NamedTuple):
     max_plans: Int32 = 2**31 - 1
     """The answer holds no more; the broker may give fewer still, but one if there is one."""
     topics: Sequence[str] = ()
-    """Names, or patterns with `*`, `?` and `[…]`, of the topics that are meant; none: all."""
+    """Topics to plan, as names or patterns with `*`, `?` and `[…]`. An empty list means all."""
     excluded_topics: Sequence[str] = ()
-    """Likewise, of topics that are not meant."""
+    """Topics to leave out, written in the same way."""
 
     def wants(self, topic_name: str) -> bool:
         """Whether segments of the topic are asked for."""

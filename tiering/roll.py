@@ -72,8 +72,8 @@ READ_AHEAD_BYTES: Final = 32 << 20
 """Of ranged reads in flight or waiting while earlier ones are encoded."""
 
 READ_AHEAD_RANGES: Final = 32
-"""So many at a time: with many partitions a range is some kilobytes, and each costs the latency of
-the store. Measured with 30 ms and ranges of 64 KiB: 4 at a time give 7 MB/s, 32 give 58."""
+"""Ranges read at a time. With many partitions a range has some kilobytes, and each read costs the
+latency of the store: at 30 ms and 64 KiB, 4 at a time give 7 MB/s, 32 give 58."""
 
 DECODE_BYTES: Final = 8 << 20
 """Arrow bytes decoded at a time. Measured from 2 to 32 MiB: larger leaves the processor's caches,

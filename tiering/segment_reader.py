@@ -184,7 +184,7 @@ class SegmentReader:
     def ahead(self, extent: SegmentExtent, offset: int, max_bytes: int) -> int | None:
         """Have about `max_bytes` of batches made before anybody asks for them, from `offset` on.
 
-        How much of that this segment has; None: not all of it was begun, for now.
+        Returns how many of these bytes the segment has, or None when some could not begin.
         """
         key = extent.object_key
         footer = self._footers.known(key)

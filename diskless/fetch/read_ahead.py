@@ -73,7 +73,8 @@ class AheadSource(Protocol):
     def ahead(self, extent: Extent, offset: int, max_bytes: int) -> int | None:
         """Fetch about `max_bytes` of it, from `offset` on.
 
-        How much of that it has; None: not all of it was begun, for now.
+        Returns how many of these bytes the extent has, or None when the read of some of
+        them could not begin yet.
         """
         ...
 

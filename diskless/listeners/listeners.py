@@ -191,5 +191,5 @@ def bind_listener(host: str, port: int) -> socket.socket:
 
 
 def advertised_of(listeners: Sequence[Listener]) -> str:
-    """What is told of them, in the syntax of `advertised.listeners`."""
+    """Returns the addresses that clients are told, in the syntax of `advertised.listeners`."""
     return format_endpoints(listener.advertised for listener in listeners)

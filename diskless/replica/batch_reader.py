@@ -148,8 +148,8 @@ class BatchReader:
     def ahead(self, extent: Extent, offset: int, max_bytes: int) -> int | None:
         """Have about `max_bytes` of it fetched before anybody asks for them.
 
-        From `offset` on, where an answer ended or the extent begins. How much of that the extent
-        has; None: not all of it was begun, for now.
+        They begin at `offset`, where an answer ended or the extent begins. Returns how many of
+        these bytes the extent has, or None when the read of some of them could not begin yet.
         """
         if isinstance(extent, SegmentExtent):
             return self._source.segment_ahead(extent, offset, max_bytes)

@@ -65,7 +65,7 @@ class SegmentBatches(Protocol):
         ...
 
     def ahead(self, extent: SegmentExtent, offset: int, max_bytes: int) -> int | None:
-        """Have them made; how many of `max_bytes` it has; None: not all begun, for now."""
+        """Have batches made; returns their bytes, or None when some could not begin."""
         ...
 
 
