@@ -18,6 +18,8 @@ nothing that is still wanted.
 Served batches equal the originals in offsets, producer fields, timestamps, keys, values and headers
 (invariant R1). They are not compressed, and carry the leader epoch of this broker. Batches that
 could not be decoded are served with the bytes that their producer sent (tiering/raw_batches.py).
+Where the last batches of a segment are gone, a batch without records leads to the segment's end
+(wal/records/hole_batches.py).
 
 PyArrow is imported when the first segment is read; a broker that meets none never pays for it.
 
@@ -37,6 +39,7 @@ from tiering.segment_format import RowGroup, SegmentFooter, footer_length, parse
 from wal.coordinates import ObjectKey
 from wal.crc import Buffer
 from wal.errors import CorruptBatch, CorruptObject, CorruptSegment
+from wal.records.hole_batches import hole_batches
 from wal.records.record_batch import EncodedBatch
 from wal.settings import setting
 
@@ -158,28 +161,26 @@ class SegmentReader:
     async def read(self, extent: SegmentExtent, offset: int, max_bytes: int) -> list[EncodedBatch]:
         """Batches from the one that contains `offset` on, in order, from this segment alone.
 
-        At least one, however large; then as many as stay within `max_bytes` together. `offset` lies
+        At least one, however large; then as many as stay within `max_bytes` together. Where no
+        batch is left up to the end of the extent, one without records leads there. `offset` lies
         in the extent. Raises: CorruptSegment and what the range reader raises.
         """
         footer = await self._footer(extent)
-        index = _row_group_of(footer.row_groups, offset)
         taken: list[EncodedBatch] = []
         left_bytes = max_bytes
-        while index < len(footer.row_groups):
+        for index in range(_row_group_of(footer.row_groups, offset), len(footer.row_groups)):
             group = await self._row_group(extent, footer, index)
-            first = bisect_left(group.last_offsets, offset)
-            for batch in group.batches[first:]:
+            for batch in group.batches[bisect_left(group.last_offsets, offset) :]:
                 if taken and len(batch.data) > left_bytes:
-                    left_bytes = 0
-                    break
+                    return taken
                 taken.append(batch)
                 left_bytes -= len(batch.data)
-            if taken[-1].last_offset == footer.row_groups[index].last_offset:
+            if taken and taken[-1].last_offset >= footer.row_groups[index].last_offset:
                 self._row_groups.finish((extent.object_key, index))
-            if left_bytes <= 0:
-                break
-            index += 1
-        return taken
+            if left_bytes <= 0 and taken:
+                return taken
+        gone_from = taken[-1].last_offset + 1 if taken else offset
+        return taken + hole_batches(gone_from, extent.last_offset, leader_epoch=self._leader_epoch)
 
     def ahead(self, extent: SegmentExtent, offset: int, max_bytes: int) -> int | None:
         """Have about `max_bytes` of batches made before anybody asks for them, from `offset` on.
@@ -299,9 +300,8 @@ class SegmentReader:
 
 
 def _row_group_of(row_groups: Sequence[RowGroup], offset: int) -> int:
-    index = bisect_left(row_groups, offset, key=lambda group: group.last_offset)
-    assert index < len(row_groups), "the coordinator found this extent by the offset"
-    return index
+    """The first one that ends at `offset` or behind it; their number when none does."""
+    return bisect_left(row_groups, offset, key=lambda group: group.last_offset)
 
 
 # --- in a worker thread --------------------------------------------------------------------------
