@@ -27,6 +27,7 @@ from bench.puts import run_puts
 from bench.report import RESULTS, Report
 from bench.retention import run_retention
 from bench.roll import run_roll
+from bench.s3_outliers import run_s3_outliers
 from bench.s3_reading import run_s3_reading
 from bench.s3_writing import run_s3_writing
 from bench.slopes import run_slopes
@@ -60,6 +61,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
 
 APART: Final[Mapping[str, Callable[[Report], None]]] = {
     "peers": run_peers,
+    "s3_outliers": run_s3_outliers,
     "s3_reading": run_s3_reading,
     "s3_writing": run_s3_writing,
 }
@@ -68,7 +70,7 @@ APART: Final[Mapping[str, Callable[[Report], None]]] = {
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {
     ALL: tuple(GROUPS),
     "speed": ("produce", "consume", "latency", "puts", "slopes", "slow_store", "hour"),
-    "s3": ("s3_writing", "s3_reading"),
+    "s3": ("s3_writing", "s3_outliers", "s3_reading"),
     "coordinator": ("commits", "backlog", "pipelined", "retention", "starts"),
 }
 

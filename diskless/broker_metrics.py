@@ -172,6 +172,16 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             lambda it: it.upload_retries,
         ),
         uploader.counter(
+            "diskless_second_puts",
+            "Puts of a WAL object that were made beside one that took too long",
+            lambda it: it.puts.second_puts,
+        ),
+        uploader.counter(
+            "diskless_second_puts_first",
+            "Those of them that were stored before the one they were made beside",
+            lambda it: it.puts.second_puts_first,
+        ),
+        uploader.counter(
             "diskless_commit_retries",
             "Commits of a chunk that repeated a failed one",
             lambda it: it.commit_retries,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import s3_outliers
 from bench.s3_bed import BUCKET, S3Bed, s3_bed
 from bench.s3_writing import produced, raw_mb_per_s
 from bench.slow_s3 import Delays
@@ -61,3 +62,10 @@ def test_a_broker_on_a_bucket_with_either_log(bed: S3Bed) -> None:
     for log in LOGS:
         figures = measure(bed, log.name, log.name, {}, 4 << 20, paced_s=0.3)
         assert min(figures) > 0
+
+
+def test_waits_beside_outliers_are_those_of_the_second_time(bed: S3Bed) -> None:
+    settings = {"wal.upload.second.percent": 50}
+    waits = s3_outliers.measure(bed, "outliers", settings, settling_s=0.3, paced_s=0.3)
+    assert 0 < waits.p50_ms <= waits.p99_ms
+    assert waits.puts > waits.second_puts >= 0

@@ -13,6 +13,7 @@ chunk files, so an outage of the store fills a local disk up to that limit, and 
 
 What happens to a chunk:
 
+- Its put takes far longer than others do: it is put once more beside (`wal.stores.second_puts`).
 - The store is unavailable, or nobody knows whether a put arrived: again, for ever, with a growing,
   jittered pause, under the same key. Producers have their own deadlines.
 - The store holds something else under the key, or refuses the object: never committed. The chunk is
@@ -60,6 +61,7 @@ from wal.errors import (
 )
 from wal.failpoint import FailpointError, failpoint
 from wal.stores.object_store import ObjectStore
+from wal.stores.second_puts import SecondPuts
 from wal.worker_threads import WorkerThreads
 
 log = structlog.get_logger(__name__)
@@ -144,7 +146,8 @@ class Uploader:
         rng: random.Random,
         committer: Committer,
     ) -> None:
-        self._store = store
+        share = settings.upload_second_percent / 100
+        self.puts = SecondPuts(store, clock=clock, share=share)
         self._directory = directory
         self._settings = settings
         self._clock = clock
@@ -270,7 +273,7 @@ class Uploader:
         attempt = 0
         while True:
             try:
-                await self._store.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
+                await self.puts.put(chunk.object_key, WalObjectBody(chunk, chunk.plan))
             except ChunkLost as error:
                 return error
             except CorruptChunk as error:

@@ -110,6 +110,14 @@ class WalSettings:
         maximum=256,
         why="smaller: PUT latency limits throughput; larger: more sockets and more 1 MiB buffers",
     )
+    upload_second_percent: int = setting(
+        "wal.upload.second.percent",
+        2,
+        minimum=0,
+        maximum=50,
+        why="of the PUTs of WAL objects, how many may be made a second time because they take far "
+        "longer than others do; 0: an outlier of the store is waited for; larger: more requests",
+    )
     retry_backoff_ms: int = setting(
         "wal.retry.backoff.ms",
         100,
@@ -163,4 +171,5 @@ DIRECTORY_DEFAULTS: Final[Mapping[str, int]] = {
     "wal.commit.interval.ms": 10,
     "wal.commit.early.bytes": 1 * MIB,
     "wal.puts.per.second.max": 250,
+    "wal.upload.second.percent": 0,
 }

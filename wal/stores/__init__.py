@@ -6,6 +6,6 @@
 - `s3_store`, `blocking_s3_store`: the clients, with an event loop and without one
 - `blocking_store`: stores for Spark tasks
 - `s3_refusals`: what S3 refuses, as one line for people; `s3_settings`: limits
-- `retry`: how often and how fast to try again
+- `retry`: how often and how fast to try again; `second_puts`: an outlier is put twice
 - `observed_store`: whether a store is reached, as the outcomes of operations tell
 """
