@@ -20,8 +20,8 @@ it:
 - `cli`: the command line
 
 What stands here beside `broker`: `ports` (what the API handlers call: protocols, and the values
-that cross them), `config` and `config_reference` (the one configuration; its page), `authorization`
-(who may do what), `metrics`, `broker_metrics`, `request_metrics` (the page; what is read for it at
-a scrape; what is counted as it happens), `broker_http` (what a broker serves over HTTP), `logs`,
-`addresses`, `descriptors`.
+that cross them), `config`, `config_sources` and `config_reference` (the one configuration; where
+it is written; its page), `authorization` (who may do what), `metrics`, `broker_metrics`,
+`request_metrics` (the page; what is read for it at a scrape; what is counted as it happens),
+`broker_http` (what a broker serves over HTTP), `logs`, `addresses`, `descriptors`.
 """

@@ -1,4 +1,4 @@
-"""The one frozen configuration, and the one place that reads files and the environment.
+"""The one frozen configuration, made of its sources, which nothing else reads.
 
 Keys are dotted and Kafka-like; each is declared beside the code that uses it, in a settings section
 (see `wal.settings`), with its default, bounds and what gets worse in either direction. Sources, the
@@ -10,6 +10,10 @@ later wins:
    (`DISKLESS_WAL_COMMIT_INTERVAL_MS=100`),
 4. the command line.
 
+A secret is written in none of these but the environment: elsewhere the value is `file:PATH`, of a
+file that nobody else may read (`diskless.config_sources`). `listener.name.<name>.` in front of a
+key that a listener can have for itself sets it for the listener of that name alone.
+
 An unknown key, a value out of bounds and a line that is not `key=value` fail at start, by name. So
 do two values that do not go together: what one part may make, the next part must be able to take.
 """
@@ -17,8 +21,14 @@ do two values that do not go together: what one part may make, the next part mus
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
+from diskless.config_sources import (
+    from_environment,
+    from_options,
+    from_properties,
+    take_per_listener,
+)
 from diskless.groups.settings import GroupSettings
 from diskless.health.health_settings import HealthSettings
 from diskless.listeners.listener_settings import ListenerSettings
@@ -38,12 +48,19 @@ from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES
 from wal.chunks.wal_settings import WalSettings
 from wal.errors import InvalidSettings
 from wal.inflation_budget import InflationSettings
-from wal.settings import SettingValue, as_mapping, parse_setting, section_from, setting, settings_of
+from wal.settings import (
+    Setting,
+    SettingValue,
+    as_mapping,
+    section_from,
+    setting,
+    settings_of,
+    with_values,
+)
 from wal.stores.file_store import FileStoreSettings
 from wal.stores.s3_settings import S3Settings
 
-ENVIRONMENT_PREFIX: Final = "DISKLESS_"
-_NOT_SETTINGS: Final = frozenset({"DISKLESS_FAILPOINTS"})
+_Section = TypeVar("_Section")
 
 _OBJECT_BYTES_MAX: Final = 2**31 - 1
 """A commit states the size of its object in an int32."""
@@ -165,10 +182,16 @@ class Config:
     object_log: ObjectLogSettings = field(default_factory=ObjectLogSettings)
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    per_listener: Mapping[str, Mapping[str, SettingValue]] = field(default_factory=dict)
+    """What listeners have for themselves: by name in capitals, by key."""
     explicit: frozenset[str] = frozenset()
 
+    def of_listener(self, name: str, section: _Section) -> _Section:
+        """One of the sections, as it is for the listener of this name."""
+        return with_values(section, self.per_listener.get(name, {}))
+
     def values(self) -> Mapping[str, SettingValue]:
-        """Every key with its value, for DescribeConfigs; no value here is a secret."""
+        """Every key with its value, for DescribeConfigs."""
         merged: dict[str, SettingValue] = {}
         for name in _SECTIONS:
             merged.update(as_mapping(getattr(self, name)))
@@ -176,7 +199,14 @@ class Config:
 
 
 _SECTIONS: Final[Mapping[str, type[Any]]] = {
-    name: kind for name, kind in get_type_hints(Config).items() if name != "explicit"
+    name: kind
+    for name, kind in get_type_hints(Config).items()
+    if name not in ("per_listener", "explicit")
+}
+_SETTINGS: Final[Mapping[str, Setting]] = {
+    described.key: described
+    for section in _SECTIONS.values()
+    for _, described in settings_of(section)
 }
 
 
@@ -189,17 +219,18 @@ def load_config(
     """Merge the sources into one Config. Raises InvalidSettings naming what does not fit."""
     values: dict[str, str] = {}
     if file is not None:
-        values.update(_read_properties(file))
-    values.update(_from_environment(environment or {}))
-    values.update(overrides or {})
+        values.update(from_properties(file, _SETTINGS))
+    values.update(from_environment(environment or {}, _SETTINGS))
+    values.update(from_options(overrides or {}, _SETTINGS))
     explicit = frozenset(values)
+    per_listener = take_per_listener(values, _SETTINGS)
     sections = {name: section_from(section, values) for name, section in _SECTIONS.items()}
     if values:
         unknown = ", ".join(sorted(values))
         raise InvalidSettings(
             f"unknown configuration: {unknown}; `diskless config` lists what there is"
         )
-    config = Config(**sections, explicit=explicit)
+    config = Config(**sections, per_listener=per_listener, explicit=explicit)
     for limit in _limits_across(config):
         if limit.needed > limit.allowed:
             raise InvalidSettings(
@@ -271,33 +302,3 @@ def explain_all() -> Iterator[tuple[str, SettingValue, str]]:
     for section in _SECTIONS.values():
         for _, described in settings_of(section):
             yield described.key, described.default, described.why
-
-
-def _read_properties(path: Path) -> Iterator[tuple[str, str]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"configuration file {path}: {error}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        key, separator, value = stripped.partition("=")
-        if not separator:
-            raise InvalidSettings(f"{path}, line {number}: {stripped!r} is not key=value")
-        yield key.strip(), value.strip()
-
-
-def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    keys = {
-        ENVIRONMENT_PREFIX + described.key.upper().replace(".", "_"): described
-        for section in _SECTIONS.values()
-        for _, described in settings_of(section)
-    }
-    for name, value in environment.items():
-        if not name.startswith(ENVIRONMENT_PREFIX) or name in _NOT_SETTINGS:
-            continue
-        if name not in keys:
-            raise InvalidSettings(f"environment variable {name} names no configuration key")
-        parse_setting(keys[name], value)
-        yield keys[name].key, value

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Final
 
-from diskless.config import ENVIRONMENT_PREFIX, Config
+from diskless.config import Config
+from diskless.config_sources import ENVIRONMENT_PREFIX
 from diskless.topics.topic_configs import TOPIC_CONFIGS, TopicConfig
 from wal.chunks.wal_settings import DIRECTORY_DEFAULTS
 from wal.settings import Setting, settings_of
@@ -29,7 +30,11 @@ Keys come from, the later wins: the defaults, `--config FILE` (lines of `key=val
 the environment (`{ENVIRONMENT_PREFIX}` and the key in capitals with `_` for `.`, such as
 `{ENVIRONMENT_PREFIX}WAL_COMMIT_INTERVAL_MS=100`), and `--set KEY=VALUE`; `--object-store URL` is
 `object.store.url`. With an unknown key or a value out of bounds a broker does not start, and names
-it. Values change by restart; DescribeConfigs shows them.
+it. Values change by restart; DescribeConfigs shows them, except secrets.
+
+A secret is written out in the environment only. Elsewhere its value is `file:PATH`, a file that
+nobody else may read. `listener.name.<name>.` in front of a key that is marked *per listener* sets
+it for the listener of that name alone, as in `listener.name.outside.ssl.client.auth=required`.
 
 Bytes and milliseconds are plain numbers. When the object store is not S3, these are the defaults:
 {", ".join(f"`{key}={value}`" for key, value in DIRECTORY_DEFAULTS.items())}.
@@ -70,8 +75,16 @@ def _broker_tables() -> Iterator[str]:
         yield "| key | default | allowed | |"
         yield "|---|---|---|---|"
         for _, setting in settings_of(type(settings)):
-            yield f"| `{setting.key}` | {_default(setting)} | {_allowed(setting)} | {setting.why} |"
+            allowed = ", ".join(filter(None, (_allowed(setting), *_marks(setting))))
+            yield f"| `{setting.key}` | {_default(setting)} | {allowed} | {setting.why} |"
         yield ""
+
+
+def _marks(setting: Setting) -> Iterator[str]:
+    if setting.is_secret:
+        yield "a secret"
+    if setting.is_per_listener:
+        yield "*per listener*"
 
 
 def _topic_table() -> Iterator[str]:
@@ -83,7 +96,7 @@ def _topic_table() -> Iterator[str]:
 
 
 def _default(setting: Setting) -> str:
-    if setting.default == "":
+    if setting.default == "" or setting.is_secret:
         return "empty"
     if isinstance(setting.default, bool):
         return f"`{str(setting.default).lower()}`"

@@ -20,6 +20,7 @@ from metadata import operations as ops
 from wal.chunks.buffer import FragmentChain
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError
+from wal.security.secret import Secret
 
 LEADER_EPOCH: Final = 0
 """The one leader epoch there is: in Metadata, ListOffsets, Fetch and every batch served.
@@ -325,13 +326,13 @@ class ProducerIds(Protocol):
 
 
 class BrokerConfigEntry(NamedTuple):
-    """One setting of this broker, as DescribeConfigs shows it."""
+    """One setting of this broker, as DescribeConfigs shows it; of a secret, not the value."""
 
     name: str
     value: str
     default: str
     documentation: str
-    kind: type[int] | type[float] | type[bool] | type[str] = str
+    kind: type[int] | type[float] | type[bool] | type[str] | type[Secret] = str
 
 
 class BrokerConfigs(Protocol):

@@ -11,17 +11,21 @@ A package declares a section beside the code that uses it:
 
 `diskless.config` alone reads files and the environment; it fills the sections through
 `section_from`, which fails by key name on anything it does not know or that is out of bounds.
+
+A setting whose default is a `Secret` is one: its value is shown nowhere, and `diskless.config` says
+where it may be written.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
 from wal.errors import InvalidSettings
+from wal.security.secret import Secret
 
 _METADATA_KEY: Final = "setting"
 
-SettingValue = int | float | bool | str
+SettingValue = int | float | bool | str | Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,13 @@ class Setting:
     minimum: float | None
     maximum: float | None
     choices: tuple[str, ...]
+    is_per_listener: bool
+    """Whether `listener.name.<name>.` and the key sets it for the listener of this name alone."""
     why: str
+
+    @property
+    def is_secret(self) -> bool:
+        return isinstance(self.default, Secret)
 
 
 def setting(
@@ -43,11 +53,18 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
+    is_per_listener: bool = False,
     why: str,
 ) -> Any:
     """A dataclass field that is read from the configuration key `key`; the default's type rules."""
     described = Setting(
-        key=key, default=default, minimum=minimum, maximum=maximum, choices=choices, why=why
+        key=key,
+        default=default,
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        is_per_listener=is_per_listener,
+        why=why,
     )
     return field(default=default, metadata={_METADATA_KEY: described})
 
@@ -74,11 +91,25 @@ def section_from(section: type[_Section], values: MutableMapping[str, str]) -> _
     return section(**arguments)
 
 
+def with_values(section: _Section, values: Mapping[str, SettingValue]) -> _Section:
+    """`section` with the values that are among `values`, by key, in place of its own."""
+    return replace(  # type: ignore[type-var]
+        section,
+        **{
+            name: values[described.key]
+            for name, described in settings_of(type(section))
+            if described.key in values
+        },
+    )
+
+
 def parse_setting(described: Setting, text: str) -> SettingValue:
     """The value that `text` means for this setting. Raises InvalidSettings."""
     wanted = type(described.default)
     text = text.strip()
     value: SettingValue
+    if wanted is Secret:
+        return Secret(text)
     if wanted is bool:
         if text.lower() not in {"true", "false"}:
             raise InvalidSettings(f"{described.key}={text!r}: must be true or false")

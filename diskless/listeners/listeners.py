@@ -38,6 +38,23 @@ class SecurityProtocol(StrEnum):
     """What is spoken on a listener, by Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether connections begin with a TLS handshake."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def is_sasl(self) -> bool:
+        """Whether clients authenticate by SASL before anything else."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+SERVED: Final = (SecurityProtocol.PLAINTEXT,)
+"""The protocols that a listener may have."""
 
 
 class PlannedListener(NamedTuple):
@@ -99,7 +116,7 @@ def plan_listeners(settings: ListenerSettings) -> Sequence[PlannedListener]:
         if protocol is None:
             raise InvalidSettings(
                 f"{PROTOCOL_MAP}: says nothing of {bind.listener}; add {bind.listener}:PROTOCOL, "
-                f"one of {', '.join(SecurityProtocol)}"
+                f"one of {', '.join(SERVED)}"
             )
         told = advertised.get(bind.listener)
         if told is None and bind.host in EVERYWHERE:
@@ -130,10 +147,9 @@ def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
         name, protocol = name.strip().upper(), protocol.strip().upper()
         if not name or not separator:
             raise InvalidSettings(f"{PROTOCOL_MAP}: {entry!r} is not NAME:PROTOCOL")
-        if protocol not in set(SecurityProtocol):
+        if protocol not in SERVED:
             raise InvalidSettings(
-                f"{PROTOCOL_MAP}: {entry!r} is not served; write one of "
-                f"{', '.join(SecurityProtocol)}"
+                f"{PROTOCOL_MAP}: {entry!r} is not served; write one of {', '.join(SERVED)}"
             )
         if name in protocols:
             raise InvalidSettings(f"{PROTOCOL_MAP}: {name} is there twice")

@@ -40,6 +40,7 @@ class ConfigKind(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

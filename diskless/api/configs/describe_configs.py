@@ -6,6 +6,7 @@
 - A broker shows its own settings, read only, when its node id is asked for. The cluster-wide
   dynamic defaults (empty name) are empty: settings change by restart.
 - A group, known or not, shows what this broker's configuration says of all groups, read only.
+- A secret is marked as one and has no value, as in Kafka; its source tells whether it is set.
 - Other resource types are INVALID_REQUEST.
 - A resource that is asked for twice in the same way is answered once.
 """
@@ -36,6 +37,7 @@ from diskless.topics.topic_config_entries import (
 )
 from diskless.topics.topic_configs import ConfigKind
 from wal.errors import DisklessError, InvalidRequest
+from wal.security.secret import Secret
 
 KEY: Final = 32
 
@@ -50,6 +52,7 @@ _KINDS: Final[dict[type, ConfigKind]] = {
     int: ConfigKind.LONG,
     float: ConfigKind.DOUBLE,
     str: ConfigKind.STRING,
+    Secret: ConfigKind.PASSWORD,
 }
 
 
@@ -157,13 +160,17 @@ def _row(
     read_only: bool,
 ) -> Fields:
     """The first of `synonyms` is what is in effect."""
+    is_secret = kind is ConfigKind.PASSWORD
     return {
         "name": name,
-        "value": synonyms[0].value,
+        "value": None if is_secret else synonyms[0].value,
         "read_only": read_only,
         "config_source": synonyms[0].source,
-        "is_sensitive": False,
-        "synonyms": [synonym._asdict() for synonym in synonyms],
+        "is_sensitive": is_secret,
+        "synonyms": [
+            {**synonym._asdict(), "value": None if is_secret else synonym.value}
+            for synonym in synonyms
+        ],
         "config_type": kind,
         "documentation": documentation,
     }

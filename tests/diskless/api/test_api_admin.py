@@ -11,6 +11,7 @@ from tests.support.kafka_fakes import HIGH_WATERMARK, Broker, FakeLog, connected
 from tests.support.kafka_raw_client import RawClient
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, CorruptState, DisklessError, NotCoordinator, UnknownTopicId
+from wal.security.secret import Secret
 
 DELETE_RECORDS, LEADER_EPOCHS, DESCRIBE, ALTER, LOG_DIRS, PARTITIONS, INCREMENTAL = (
     21, 23, 32, 33, 35, 37, 44,
@@ -704,3 +705,12 @@ async def test_a_described_topic_is_as_in_metadata():
         assert (partition.leader_id, partition.leader_epoch, partition.error_code) == (0, 0, 0)
         assert partition.replica_nodes == partition.isr_nodes == (0,)
         assert partition.offline_replicas == partition.eligible_leader_replicas == ()
+
+
+async def test_a_secret_is_marked_and_not_told():
+    entry = BrokerConfigEntry("ssl.key.password", "***", "", "of the key", Secret)
+    async with connected(configs=[entry]) as (broker, client):
+        told = await described(client, str(broker.cluster.node_id), kind=BROKER)
+    config = told["ssl.key.password"]
+    assert (config.value, config.is_sensitive, config.config_type) == (None, True, 9)
+    assert [(s.value, s.source) for s in config.synonyms] == [(None, 4), (None, 5)]

@@ -1,0 +1,4 @@
+"""What keeps secrets.
+
+- `secret`: values that show nowhere, and the files that they come from
+"""
