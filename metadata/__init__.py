@@ -14,6 +14,6 @@ Folders, each importing only those above it:
 - `coordinator`: the pipeline: decide, append, apply, answer
 - `clients`: how brokers ask the coordinators
 
-What all of them use stands here: `operations` (the coordinator's operations as values),
+What all of them use stands here: `operations` (the coordinator's operations as values), `acls`,
 `metadata_settings`, `retention_settings`.
 """

@@ -1,4 +1,4 @@
-"""Applies the records of metadata/records/control.py to the SQLite state.
+"""Applies the records of metadata/records/control.py and acls.py to the SQLite state.
 
 Called by metadata/apply/apply.py, inside its transaction; like there, everything follows from the
 record and the rows, and a record that contradicts the state raises CorruptState.
@@ -8,10 +8,16 @@ from typing import Final
 
 from sqlalchemy import and_, select
 
+from metadata.acls import AclBinding
 from metadata.apply.apply_deletions import RowDeletions
 from metadata.apply.apply_topics import extend_topic
 from metadata.apply.transaction import StateTransaction
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
+from metadata.records.acls import (
+    AccessControlEntryRecord,
+    AclRecord,
+    RemoveAccessControlEntryRecord,
+)
 from metadata.records.control import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
@@ -28,12 +34,14 @@ from metadata.records.control import (
 )
 from metadata.state.producer_rows import expire_producers
 from metadata.state.schema import (
+    ACLS,
     ASSIGNMENTS,
     BROKERS,
     CLIENT_QUOTAS,
     FILE_ANSWERS,
     FILES,
     LEADERSHIP,
+    acl_row,
     float_bits,
     pack_owners,
 )
@@ -48,7 +56,7 @@ def apply_control(
     state: StateTransaction,
     deletions: RowDeletions,
     offset: int,
-    record: ControlRecord,
+    record: ControlRecord | AclRecord,
     timestamp_ms: int,
 ) -> None:
     """Raises CorruptState."""
@@ -73,6 +81,10 @@ def apply_control(
             deletions.sweep(record.limit, timestamp_ms)
         case ClientQuotasRecord():
             _set_quotas(state, record)
+        case AccessControlEntryRecord():
+            _add_acl(state, record.rule)
+        case RemoveAccessControlEntryRecord():
+            _remove_acl(state, record.rule)
 
 
 def _change_leader(state: StateTransaction, record: LeaderChangeRecord) -> None:
@@ -230,3 +242,18 @@ def _set_quotas(state: StateTransaction, record: ClientQuotasRecord) -> None:
     for key, value in sorted(record.quotas.items()):
         state.insert(CLIENT_QUOTAS, float_bits(value), entity, key)
     state.changes.quotas[record.entity] = dict(record.quotas) or None
+
+
+def _add_acl(state: StateTransaction, rule: AclBinding) -> None:
+    if state.has_acl(rule):
+        raise CorruptState(f"{rule} was added and was there")
+    state.insert(ACLS, *acl_row(rule))
+    state.changes.acls[rule] = True
+
+
+def _remove_acl(state: StateTransaction, rule: AclBinding) -> None:
+    columns = ACLS.table.columns.values()
+    is_it = [column == value for column, value in zip(columns, acl_row(rule), strict=False)]
+    if state.delete_where(ACLS, and_(*is_it)) != 1:
+        raise CorruptState(f"{rule} was removed and was not there")
+    state.changes.acls[rule] = False

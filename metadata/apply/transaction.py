@@ -15,6 +15,7 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, delete, func, select
 
+from metadata.acls import AclBinding
 from metadata.state.image import (
     Changes,
     CommittedImage,
@@ -95,6 +96,10 @@ class StateTransaction:
         if state is None:
             raise CorruptState(f"a record names the unknown partition {partition}")
         return state
+
+    def has_acl(self, rule: AclBinding) -> bool:
+        changed = self.changes.acls.get(rule)
+        return rule in self.image.acls if changed is None else changed
 
     def plans(self) -> list[PlannedSegment]:
         merged = {**self.image.plans, **self.changes.plans}

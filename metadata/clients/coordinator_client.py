@@ -32,6 +32,7 @@ from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.messages import brokers as between
 from metadata.messages import coordinator as kip
 from metadata.messages.codec import Operation
@@ -93,6 +94,18 @@ class CoordinatorClient(Protocol):
     ) -> Sequence[DisklessError | None]:
         """Idempotent. PolicyViolation where there are too many entities."""
         return await self.call(between.ALTER_CLIENT_QUOTAS, requests, timeout_ms=timeout_ms)
+
+    async def create_acls(
+        self, rules: Sequence[AclBinding], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        """Idempotent. PolicyViolation where there are too many rules."""
+        return await self.call(between.CREATE_ACLS, rules, timeout_ms=timeout_ms)
+
+    async def delete_acls(
+        self, filters: Sequence[AclFilter], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DeletedAcls | DisklessError]:
+        """Returns what each filter found, which is gone."""
+        return await self.call(between.DELETE_ACLS, filters, timeout_ms=timeout_ms)
 
     async def create_partitions_at(
         self,

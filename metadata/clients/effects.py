@@ -1,4 +1,4 @@
-"""When a change of topics or quotas is in this broker's catalogue too.
+"""When a change of topics, quotas or ACLs is in this broker's catalogue too.
 
 A broker that does not lead the catalogue reads a little behind it. Who changed something through
 this broker wants to see it here, so the routed client waits for that. Each such operation has a
@@ -11,7 +11,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from metadata import operations as ops
-from metadata.messages.brokers import ALTER_CLIENT_QUOTAS, ALTER_TOPIC_CONFIGS, CREATE_TOPICS
+from metadata.acls import AclBinding, AclFilter, DeletedAcls
+from metadata.messages.brokers import (
+    ALTER_CLIENT_QUOTAS,
+    ALTER_TOPIC_CONFIGS,
+    CREATE_ACLS,
+    CREATE_TOPICS,
+    DELETE_ACLS,
+)
 from metadata.messages.coordinator import CREATE_PARTITIONS, DELETE_TOPICS
 from metadata.replica.replica import Replica
 from wal.errors import DisklessError
@@ -77,11 +84,29 @@ def _quotas(
     )
 
 
+def _new_acls(catalogue: Replica, rules: Sequence[AclBinding]) -> Callable[[Errors], bool]:
+    return lambda errors: all(
+        error is not None or rule in catalogue.acls()
+        for rule, error in zip(rules, errors, strict=True)
+    )
+
+
+def _deleted_acls(
+    catalogue: Replica, filters: Sequence[AclFilter]
+) -> Callable[[Sequence[DeletedAcls | DisklessError]], bool]:
+    return lambda answers: all(
+        isinstance(answer, DisklessError) or catalogue.acls().isdisjoint(answer.rules)
+        for answer in answers
+    )
+
+
 EFFECTS: Final[Mapping[int, Callable[[Replica, Any], Callable[[Any], bool]]]] = {
     CREATE_TOPICS.key: _creation,
     CREATE_PARTITIONS.key: _growth,
     DELETE_TOPICS.key: _deletion,
     ALTER_TOPIC_CONFIGS.key: _configs,
     ALTER_CLIENT_QUOTAS.key: _quotas,
+    CREATE_ACLS.key: _new_acls,
+    DELETE_ACLS.key: _deleted_acls,
 }
 """By the key of the operation."""

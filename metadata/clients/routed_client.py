@@ -31,6 +31,7 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.acls import AclBinding
 from metadata.clients.coordinator_client import (
     TIMEOUT_MS,
     Answer,
@@ -124,6 +125,10 @@ class RoutedClient(Coordinator):
     def client_quotas(self) -> Mapping[ops.QuotaEntity, Mapping[str, float]]:
         """All of them, as far as this broker has heard; another mapping after every change."""
         return self._local.catalogue.client_quotas()
+
+    def acls(self) -> frozenset[AclBinding]:
+        """All rules, as far as this broker has heard; another set after every change."""
+        return self._local.catalogue.acls()
 
     def partition_state(self, partition: TopicIdPartition) -> PartitionState | None:
         """As this broker's replica has it; None when it knows no such partition."""

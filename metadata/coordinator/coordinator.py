@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.coordinator.lease import Lease
 from metadata.coordinator.pipeline import Pipeline
 from metadata.coordinator.segment_plans import plan_segments
@@ -25,6 +26,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.control import ProducersExpiredRecord, RowsSweptRecord
 from metadata.records.groups import WHENEVER_COMMITTED, CommittedOffset
 from metadata.replica.replica import Replica
+from metadata.rules.acls import decide_create_acls, decide_delete_acls
 from metadata.rules.brokers import decide_register_broker, decide_unregister_brokers
 from metadata.rules.commit import Decision, check_commit, decide_commits, producers_of
 from metadata.rules.commit_request import CheckedCommit
@@ -124,7 +126,7 @@ class PartitionCoordinator:
         """End `run` and see it end. An append under way still becomes durable."""
         await self.pipeline.stop()
 
-    # -- topics, brokers, quotas ----------------------------------------------------------------
+    # -- topics, brokers, quotas, acls ----------------------------------------------------------
 
     async def create_topics(
         self, topics: Sequence[ops.CreateTopic]
@@ -176,6 +178,16 @@ class PartitionCoordinator:
     ) -> Sequence[DisklessError | None]:
         """The catalogue's. An entry may be PolicyViolation. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_alter_client_quotas(view, requests))
+
+    async def create_acls(self, rules: Sequence[AclBinding]) -> Sequence[DisklessError | None]:
+        """The catalogue's. An entry may be PolicyViolation. Raises CommitFailed."""
+        return await self._perform(lambda view, _: decide_create_acls(view, rules))
+
+    async def delete_acls(
+        self, filters: Sequence[AclFilter]
+    ) -> Sequence[DeletedAcls | DisklessError]:
+        """The catalogue's. Raises CommitFailed."""
+        return await self._perform(lambda view, _: decide_delete_acls(view, filters))
 
     # -- data -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10013.
+"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10015.
 
     between brokers
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
@@ -6,6 +6,8 @@
     10004 TombstoneFiles        10007 DeleteTopicsAt         10010 CommitSegmentsHere
                                                              10011 AlterTopicConfigs
                                                              10012 AlterClientQuotas
+                                                             10014 CreateAcls
+                                                             10015 DeleteAcls
     10013 CommitFilesAt (metadata/messages/commit_file.py)
 
     of a tiering job
@@ -30,6 +32,7 @@ from typing import Annotated, Any, Final
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.messages.codec import (
     Address,
     Answer,
@@ -73,7 +76,7 @@ async def _one(answer: Awaitable[Answer]) -> Sequence[Answer]:
     return [await answer]
 
 
-# -- topics and quotas -----------------------------------------------------------------------------
+# -- topics, quotas, access control ----------------------------------------------------------------
 
 _NO_TOPIC: Final = b"".join(
     (NO_UUID.bytes, compact_string(""), INT32.pack(-1), uvarint(1), uvarint(1), NO_TAGS)
@@ -136,6 +139,25 @@ ALTER_CLIENT_QUOTAS: Final[Operation[Sequence[ops.AlterClientQuotas], DisklessEr
         answers=in_order(ERRORS),
         at=lambda coordinator, requests: coordinator.alter_client_quotas(requests),
     )
+)
+
+CREATE_ACLS: Final[Operation[Sequence[AclBinding], DisklessError | None]] = Operation(
+    key=10_014,
+    name="CoordinatorCreateAcls",
+    address=Address.CATALOGUE,
+    request=listed(layout(AclBinding)),
+    answers=in_order(ERRORS),
+    at=lambda coordinator, rules: coordinator.create_acls(rules),
+)
+
+DELETE_ACLS: Final[Operation[Sequence[AclFilter], DeletedAcls | DisklessError]] = Operation(
+    key=10_015,
+    name="CoordinatorDeleteAcls",
+    address=Address.CATALOGUE,
+    request=listed(layout(AclFilter)),
+    answers=in_order(or_error(layout(DeletedAcls), layout(DeletedAcls).write(DeletedAcls()))),
+    at=lambda coordinator, filters: coordinator.delete_acls(filters),
+    is_repeated=False,
 )
 
 CREATE_PARTITIONS_AT: Final[Operation[Addressed[ops.CreatePartitionsAt], DisklessError | None]] = (
@@ -300,6 +322,8 @@ BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
     REGISTER_BROKER,
     PLAN_SEGMENTS_HERE,
     COMMIT_SEGMENTS_HERE,
+    CREATE_ACLS,
+    DELETE_ACLS,
     ALTER_TOPIC_CONFIGS,
     ALTER_CLIENT_QUOTAS,
 )

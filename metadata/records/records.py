@@ -37,6 +37,7 @@ Records of our own, api keys from 1000:
     1004 FilesDeleted          ObjectKeys []string
     1005 … 1014                metadata/records/control.py
     1020 … 1023                metadata/records/groups.py
+    1030, 1031                 metadata/records/acls.py
 
 Called by the coordinator (encode), its state (decode while replaying) and `metadata dump`. Encoding
 raises ValueError for a number that its field cannot hold; decoding raises nothing but CorruptLog.
@@ -50,6 +51,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from metadata.records.acls import ACL_RECORDS, AclRecord
 from metadata.records.control import CONTROL_RECORDS, ControlRecord
 from metadata.records.file_committed import REQUEST_DIGEST_BYTES as REQUEST_DIGEST_BYTES
 from metadata.records.file_committed import CommittedBatch as CommittedBatch
@@ -149,6 +151,7 @@ MetadataRecord = (
     | FilesDeletedRecord
     | ControlRecord
     | GroupRecord
+    | AclRecord
 )
 
 
@@ -218,6 +221,7 @@ _KINDS: Final[Mapping[int, type[Any]]] = {
     1004: FilesDeletedRecord,
     **CONTROL_RECORDS,
     **GROUP_RECORDS,
+    **ACL_RECORDS,
 }
 _LAYOUTS: Final = {api_key: layout(kind) for api_key, kind in _KINDS.items()}
 

@@ -25,6 +25,7 @@ from typing import Final
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.acls import AclBinding
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
@@ -244,6 +245,10 @@ class Replica:
     def client_quotas(self) -> Mapping[ops.QuotaEntity, Mapping[str, float]]:
         """All quotas by entity; only the catalogue has any. Another mapping after every change."""
         return self.image.quotas
+
+    def acls(self) -> frozenset[AclBinding]:
+        """All rules of access control; only the catalogue has any. Another set at every change."""
+        return self.image.acls
 
     def topics(self) -> Mapping[str, ops.TopicDescription]:
         """All topics by name; no I/O; do not modify."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from metadata.acls import AclBinding
 from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.state.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -73,6 +74,8 @@ class Changes:
     """Set when leadership changed."""
     brokers: dict[int, RegisteredBroker | None] = field(default_factory=dict)
     quotas: dict[QuotaEntity, Mapping[str, float] | None] = field(default_factory=dict)
+    acls: dict[AclBinding, bool] = field(default_factory=dict)
+    """Whether a rule is there now."""
 
 
 class CommittedImage:
@@ -101,6 +104,8 @@ class CommittedImage:
         self.quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         """Another mapping after every change, so that who looks at it sees at once whether it did;
         quotas change seldom."""
+        self.acls: frozenset[AclBinding] = frozenset()
+        """Another set after every change, as with quotas."""
 
     def merge(self, changes: Changes) -> None:
         """Take over what a transaction changed, after it was committed."""
@@ -141,6 +146,9 @@ class CommittedImage:
                 for entity, quotas in {**self.quotas, **changes.quotas}.items()
                 if quotas is not None
             }
+        if changes.acls:
+            gone_rules = {rule for rule, is_there in changes.acls.items() if not is_there}
+            self.acls = (self.acls | changes.acls.keys()) - gone_rules
         self._merge_producers(changes.producers)
 
     def _owns_name(self, description: TopicDescription) -> bool:

@@ -23,6 +23,7 @@ tree and a walk along its leaves, however long the backlog.
 | leadership      | at most one: who leads this metadata partition |
 | brokers         | registered broker (catalogue only) |
 | client_quotas   | (entity, key): a quota of clients (catalogue only) |
+| acls            | rule of access control (catalogue only) |
 | swept           | partition that is gone with its topic, but has rows left to be deleted |
 | consumer_groups | consumer group there is anything of: what its coordinator stored |
 | group_offsets   | (consumer group, partition): the committed offset |
@@ -56,10 +57,11 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.type_api import TypeEngine
 
+from metadata.acls import AclBinding
 from metadata.state.state_hash import RowChecksum
 from wal.columns import Int64s
 
-STATE_VERSION: Final = 7
+STATE_VERSION: Final = 8
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -385,6 +387,22 @@ CLIENT_QUOTAS: Final = StateTable(
     key=["entity", "key"],
 )
 
+ACLS: Final = StateTable(
+    18,
+    "acls",
+    ["resource_type", "pattern_type", "operation", "permission"],
+    [("resource_name", String), ("principal", String), ("host", String)],
+    key=[
+        "resource_type",
+        "pattern_type",
+        "operation",
+        "permission",
+        "resource_name",
+        "principal",
+        "host",
+    ],
+)
+
 STATE_TABLES: Final = (
     TOPICS,
     TOPIC_CONFIGS,
@@ -403,6 +421,7 @@ STATE_TABLES: Final = (
     CONSUMER_GROUPS,
     GROUP_OFFSETS,
     CLIENT_QUOTAS,
+    ACLS,
 )
 
 APPLIED: Final = Table(
@@ -419,3 +438,15 @@ APPLIED: Final = Table(
     Column("checksum", Integer, nullable=False),
 )
 APPLIED_CHECKSUM: Final = RowChecksum(100, 8)
+
+
+def acl_row(rule: AclBinding) -> tuple[Any, ...]:
+    """The columns of `acls` in their order."""
+    kind, name, pattern, principal, host, operation, permission = rule
+    return (kind, pattern, operation, permission, name, principal, host)
+
+
+def acl_of(row: Sequence[Any]) -> AclBinding:
+    """The rule of a row of `acls`."""
+    kind, pattern, operation, permission, name, principal, host = row[:7]
+    return AclBinding(kind, name, pattern, principal, host, operation, permission)

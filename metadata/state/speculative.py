@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
+from metadata.acls import AclBinding
 from metadata.operations import QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.state.image import (
     CommittedImage,
@@ -132,6 +133,7 @@ class SpeculativeView:
         self._producers: Overlay[ProducerKey, ProducerState] = Overlay()
         self._brokers: Overlay[int, RegisteredBroker] = Overlay()
         self._quotas: Overlay[QuotaEntity, Mapping[str, float]] = Overlay()
+        self._acls: Overlay[AclBinding, bool] = Overlay()
         self._files: Overlay[ObjectKey, KnownFile] = Overlay()
         # A file is not part of the image. One that is applied while a look-up in SQLite is under
         # way may be missed by both, so files stay here until the next look-up starts; so does the
@@ -307,6 +309,21 @@ class SpeculativeView:
             count += (quotas is not None) - (entity in image)
         return count
 
+    # -- access control -------------------------------------------------------------------------
+
+    def has_acl(self, rule: AclBinding) -> bool:
+        found = self._acls.get(rule)
+        return rule in self._image.acls if isinstance(found, _Absent) else found is not None
+
+    def put_acl(self, rule: AclBinding, *, is_there: bool) -> None:
+        self._acls.put(rule, True if is_there else None, self.group)
+
+    def acls(self) -> frozenset[AclBinding]:
+        """All rules."""
+        changed = dict(self._acls.items())
+        gone = {rule for rule, is_there in changed.items() if not is_there}
+        return (self._image.acls | changed.keys()) - gone if changed else self._image.acls
+
     # -- producer ids ---------------------------------------------------------------------------
 
     @property
@@ -395,6 +412,7 @@ class SpeculativeView:
             self._producers,
             self._brokers,
             self._quotas,
+            self._acls,
         ):
             overlay.retire(applied_group)
         for written in self._files.retire(applied_group):
@@ -417,6 +435,7 @@ class SpeculativeView:
             self._producers,
             self._brokers,
             self._quotas,
+            self._acls,
             self._files,
         ):
             overlay.clear()

@@ -427,6 +427,7 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
             broker_id, host, port, rack, UUID(bytes=incarnation), endpoints
         )
     image.quotas = _quotas(rows(schema.CLIENT_QUOTAS))
+    image.acls = frozenset(map(schema.acl_of, rows(schema.ACLS)))
 
 
 def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str, float]]:

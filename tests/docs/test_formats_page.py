@@ -12,8 +12,10 @@ from uuid import UUID
 import pytest
 
 from diskless.storage.data_directory import DataDirectory
+from metadata.acls import AclBinding
 from metadata.log.local_log import LOG_DIRECTORY
 from metadata.log.log_object import log_key
+from metadata.records import acls as acl_records
 from metadata.records import control, records
 from metadata.records import groups as group_records
 from metadata.records.segment_identity import segment_key
@@ -294,6 +296,17 @@ FILE_COMMITTED: Final = records.FileCommittedRecord(
     request_digest=bytes(range(16)),
 )
 
+RULE: Final = AclBinding(2, "t", 3, "User:u", "*", 4, 3)
+RULE_FIELDS: Final = {
+    "ResourceType": 2,
+    "ResourceName": "t",
+    "PatternType": 3,
+    "Principal": "User:u",
+    "Host": "*",
+    "Operation": 4,
+    "Permission": 3,
+}
+
 RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "100 PartitionCreated": (
         records.PartitionCreatedRecord(topic_id=TOPIC, name="flights", partition=3),
@@ -490,6 +503,11 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
         {"GroupId": "g", "Kind": 2, "UpdatedAt": 3, "State": b"\xff"},
     ),
     "1023 GroupDeleted": (group_records.GroupDeletedRecord(group_id="g"), {"GroupId": "g"}),
+    "1030 AccessControlEntry": (acl_records.AccessControlEntryRecord(rule=RULE), RULE_FIELDS),
+    "1031 RemoveAccessControlEntry": (
+        acl_records.RemoveAccessControlEntryRecord(rule=RULE),
+        RULE_FIELDS,
+    ),
 }
 
 

@@ -132,9 +132,13 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
             return await client.commit_files_at(*asked, **timeout)
         case "CoordinatorAlterTopicConfigs":
             return await client.alter_topic_configs(asked, **timeout)
-        case _:
-            assert name == "CoordinatorAlterClientQuotas"
+        case "CoordinatorAlterClientQuotas":
             return await client.alter_client_quotas(asked, **timeout)
+        case "CoordinatorCreateAcls":
+            return await client.create_acls(asked, **timeout)
+        case _:
+            assert name == "CoordinatorDeleteAcls"
+            return await client.delete_acls(asked, **timeout)
 
 
 @pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)

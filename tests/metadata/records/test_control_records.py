@@ -9,9 +9,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
+from metadata.acls import AclBinding
 from metadata.apply.apply_control import TOMBSTONES_PER_RECORD_MAX
 from metadata.log.log import MetadataRecordBatch
 from metadata.operations import TOMBSTONE, Leader, RegisteredBroker
+from metadata.records.acls import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from metadata.records.control import (
     BrokerRegisteredRecord,
     BrokerUnregisteredRecord,
@@ -62,6 +64,7 @@ class Replayed:
         assert loaded.leader == self.image.leader
         assert loaded.brokers == self.image.brokers
         assert loaded.quotas == self.image.quotas
+        assert loaded.acls == self.image.acls
         assert await self.state.read(scan_state_hash) == self.image.state_hash
 
 
@@ -207,6 +210,26 @@ async def test_an_entity_has_the_quotas_of_its_last_record(tmp_path: Path) -> No
         await replica.check()
         with pytest.raises(CorruptState, match="had none"):
             await replica.apply(ClientQuotasRecord(entity=one, quotas={}))
+
+
+async def test_a_rule_is_there_from_its_record_until_it_is_removed(tmp_path: Path) -> None:
+    replica = await replayed(tmp_path)
+    one = AclBinding(2, "t", 3, "User:u", "*", 3, 3)
+    other = one._replace(pattern_type=4)
+    added, removed = AccessControlEntryRecord, RemoveAccessControlEntryRecord
+    async with replica.state:
+        await replica.apply(added(rule=one), added(rule=other))
+        first = replica.image.acls
+        assert first == {one, other}
+        await replica.check()
+        await replica.apply(removed(rule=one), added(rule=one), removed(rule=other))
+        assert replica.image.acls == {one}
+        assert first == {one, other}, "a reader of the rules does not see them change"
+        await replica.check()
+        with pytest.raises(CorruptState, match="was there"):
+            await replica.apply(added(rule=one))
+        with pytest.raises(CorruptState, match="was not there"):
+            await replica.apply(removed(rule=other))
 
 
 @pytest.mark.parametrize(

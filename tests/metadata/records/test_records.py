@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metadata.records import control, groups
+from metadata.acls import AclBinding
+from metadata.records import acls, control, groups
 from metadata.records.records import (
     RECORD_TYPES,
     FileCommittedRecord,
@@ -38,6 +39,8 @@ TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
 TOPIC_HEX = "00112233445566778899aabbccddeeff"
 PARTITION = TopicIdPartition(TOPIC, 3)
 LIFE = UUID(int=7)
+RULE = AclBinding(2, "t", 3, "User:u", "*", 4, 3)
+RULE_HEX = "02 02 74 03 07 557365723a75 02 2a 04 03"
 LIFE_HEX = "00000000000000000000000000000007"
 KEY = ObjectKey("wal/00/K")
 KEY_HEX = "09" + b"wal/00/K".hex()
@@ -181,6 +184,8 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         "01 fe07 00 02 67 02 0000000000000008 03 00ff 00",
     ),
     (groups.GroupDeletedRecord(group_id="g"), "01 ff07 00 02 67 00"),
+    (acls.AccessControlEntryRecord(rule=RULE), f"01 8608 00 {RULE_HEX} 00"),
+    (acls.RemoveAccessControlEntryRecord(rule=RULE), f"01 8708 00 {RULE_HEX} 00"),
 ]
 GOLDEN_IDS = [type(record).__name__ for record, _ in GOLDEN]
 
