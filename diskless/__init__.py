@@ -4,6 +4,7 @@
 it:
 
 - `loop`: work on the event loop that keeps nobody waiting
+- `acls`: the rules of who may do what
 - `listeners`: where it listens, and who may connect
 - `fetch`: the partitions of a Fetch as columns; fetch sessions
 - `protocol`: bytes of the Kafka protocol to values and back

@@ -4,8 +4,8 @@ The words are Kafka's: an operation on a resource of some type, named, or the cl
 Which API asks for which operation is said in the handlers (diskless/api/access.py has what they
 share) and is the same as in Kafka.
 
-There is no list of rules here: `AllowEverything` is what a broker is started with. What has one is
-given to `kafka_apis` and `coordinator_apis` in its place.
+There is no list of rules here: `AllowEverything` is what a broker is started with that was not
+told to have an authorizer. The one that has rules is diskless/acls/acl_authorizer.py.
 
 Invariants of an Authorizer: it answers from memory, since it is asked on the event loop for every
 request; it has no effects; and equal questions have equal answers within a request.
@@ -43,6 +43,9 @@ class AclOperation(IntEnum):
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
 
+
+BROKER_USER: Final = "__broker"
+"""The name by which the brokers of a cluster log in to each other. No client can have it."""
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type CLUSTER."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
+from diskless.acls.acl_settings import AuthorizerSettings
 from diskless.config_sources import (
     from_environment,
     from_options,
@@ -173,6 +174,7 @@ class Config:
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     groups: GroupSettings = field(default_factory=GroupSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    authorizer: AuthorizerSettings = field(default_factory=AuthorizerSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
     inflation: InflationSettings = field(default_factory=InflationSettings)

@@ -17,6 +17,7 @@ from uuid import UUID
 from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
 from metadata import operations as ops
+from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from wal.chunks.buffer import FragmentChain
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError
@@ -126,6 +127,24 @@ class QuotaAdmin(Protocol):
         self, requests: Sequence[ops.AlterClientQuotas]
     ) -> Sequence[DisklessError | None]:
         """Entities, keys and values were validated by the caller; in force here on return."""
+        ...
+
+
+class AclAdmin(Protocol):
+    """The rules of access control."""
+
+    def acls(self) -> frozenset[AclBinding]:
+        """All of them, from committed state; another set after every change."""
+        ...
+
+    async def create_acls(self, rules: Sequence[AclBinding]) -> Sequence[DisklessError | None]:
+        """Rules were validated by the caller; in force here on return."""
+        ...
+
+    async def delete_acls(
+        self, filters: Sequence[AclFilter]
+    ) -> Sequence[DeletedAcls | DisklessError]:
+        """Returns the rules that each filter found, which are gone; here, too."""
         ...
 
 

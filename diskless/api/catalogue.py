@@ -1,6 +1,7 @@
 """Wires all APIs for Kafka clients to what they call."""
 
 from diskless.api.access import Access
+from diskless.api.acls import create_acls, delete_acls, describe_acls
 from diskless.api.cluster import api_versions, describe_cluster, describe_log_dirs
 from diskless.api.configs import (
     alter_client_quotas,
@@ -47,6 +48,7 @@ from diskless.cluster.reader_routing import ReaderRouting
 from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.groups.group_router import GroupRouter
 from diskless.ports import (
+    AclAdmin,
     BrokerConfigs,
     Cluster,
     ProducerIds,
@@ -73,8 +75,12 @@ def kafka_apis(
     quota_admin: QuotaAdmin,
     fetch_sessions: FetchSessions,
     authorizer: Authorizer,
+    acl_admin: AclAdmin | None,
 ) -> ApiRegistry:
-    """A registry to which more may be added; ApiVersions lists what is in it when it is asked."""
+    """A registry to which more may be added; ApiVersions lists what is in it when it is asked.
+
+    `acl_admin` is None where the authorizer asks no rules.
+    """
     access = Access(authorizer)
     routing = ReaderRouting(cluster, topics)
     topic_configs = TopicConfigs(broker_configs.entries())
@@ -113,6 +119,9 @@ def kafka_apis(
             describe_cluster.api(cluster, access),
             describe_client_quotas.api(quota_admin, access),
             alter_client_quotas.api(quota_admin, access),
+            describe_acls.api(acl_admin, access),
+            create_acls.api(acl_admin, access),
+            delete_acls.api(acl_admin, access),
         ]
     )
     registry.add(api_versions.api(registry))

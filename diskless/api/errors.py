@@ -54,6 +54,10 @@ class GroupAuthorizationFailed(Rejected):
     """The client may not do this to the group."""
 
 
+class SecurityDisabled(Rejected):
+    """Rules of access control at a broker that has no authorizer."""
+
+
 class UnsupportedEndpointType(Rejected):
     """Controllers as endpoints of their own: every broker is one."""
 
@@ -122,6 +126,7 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     TopicAuthorizationFailed: ErrorCode.topic_authorization_failed,
     GroupAuthorizationFailed: ErrorCode.group_authorization_failed,
     errors.ClusterAuthorizationFailed: ErrorCode.cluster_authorization_failed,
+    SecurityDisabled: ErrorCode.security_disabled,
     UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,
 }
 

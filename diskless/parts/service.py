@@ -6,8 +6,10 @@ Joining the cluster is the last step: from then on clients of other brokers are 
 import asyncio
 from contextlib import AsyncExitStack
 
+from diskless.acls.acl_authorizer import AclAuthorizer
+from diskless.acls.acl_settings import check_not_locked_out
 from diskless.api import RunningOperations, coordinator_apis, kafka_apis, segment_apis
-from diskless.authorization import AllowEverything
+from diskless.authorization import AllowEverything, Authorizer
 from diskless.cluster.cluster import (
     ConfiguredValues,
     CoordinatorTopics,
@@ -24,7 +26,7 @@ from diskless.parts.foundation import Foundation
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
 from diskless.parts.write_path import WritePath
-from diskless.ports import Cluster
+from diskless.ports import AclAdmin, Cluster
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
@@ -75,7 +77,7 @@ def _apis(
     operations: RunningOperations,
 ) -> ApiRegistry:
     client, replicas, store_url = coordination.client, reads.replicas, storage.store.url
-    authorizer = AllowEverything()
+    authorizer, acl_admin = _authorizer(base, coordination)
     apis = kafka_apis(
         manager=replicas,
         cluster=_cluster(base, storage, coordination),
@@ -95,6 +97,7 @@ def _apis(
         quota_admin=client,
         fetch_sessions=reads.fetch_sessions,
         authorizer=authorizer,
+        acl_admin=acl_admin,
     )
     for api in (
         *coordinator_apis(coordination.local, reads.search, operations, authorizer),
@@ -102,6 +105,18 @@ def _apis(
     ):
         apis.add(api)
     return apis
+
+
+def _authorizer(base: Foundation, coordination: Coordination) -> tuple[Authorizer, AclAdmin | None]:
+    """Who is asked what clients may do, and who changes its rules; None: nobody has any.
+
+    Raises InvalidSettings: nobody could ever change the rules.
+    """
+    settings, client = base.config.authorizer, coordination.client
+    if not settings.is_on:
+        return AllowEverything(), None
+    check_not_locked_out(settings, client.acls())
+    return AclAuthorizer(client.acls, settings.policy()), client
 
 
 def _cluster(base: Foundation, storage: Storage, coordination: Coordination) -> Cluster:

@@ -153,6 +153,7 @@ LAYERS = {
         "delete_offsets", "consumer_heartbeat", "describe", "describe_consumer", "delete_group",
     ),
     "quotas": ("alter_client_quotas",),
+    "acls": ("create_acls", "delete_acls"),
     "stored": ("producers", "size_bytes"),
 }  # fmt: skip
 
@@ -355,6 +356,14 @@ def names_and_codes(answer: Any) -> Sequence[tuple[str | None, int]]:
 TOPICS_OF = both(lambda name: {"name": name, "partitions": [{"partition_index": 0, "offset": 0}]})
 QUOTA = {"entity": [{"entity_type": "user", "entity_name": "u"}], "ops": []}
 PARTITIONS = codes("topics", "partitions")
+RULE = {
+    "resource_type": 2, "resource_name": "closed", "resource_pattern_type": 3,
+    "principal": "User:u", "host": "*", "operation": 3, "permission_type": 3,
+}  # fmt: skip
+ANY_RULE = {
+    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
+    "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
+}  # fmt: skip
 
 CASES = [
     Case("write", 0, range(3, 14), [(WRITE, TOPIC)], produce,
@@ -441,6 +450,12 @@ CASES = [
          lambda answer: len(answer.results), 0, 1, False),
     Case("sizes", 35, range(3, 5), [(DESCRIBE, CLUSTER)], always(topics=None),
          lambda answer: (code(answer), len(answer.results)), (31, 0), (0, 1), False),
+    Case("rules", 29, range(1, 4), [(DESCRIBE, CLUSTER)], always(**ANY_RULE),
+         lambda answer: (code(answer), answer.resources), (31, ()), (0, ()), False),
+    Case("rules", 30, range(1, 4), [(ALTER, CLUSTER)], always(creations=[RULE, RULE]),
+         codes("results"), [31, 31], [0, 0], False),
+    Case("rules", 31, range(1, 4), [(ALTER, CLUSTER)], always(filters=[ANY_RULE]),
+         codes("filter_results"), [31], [0], False),
     Case("topic", 37, range(4), [(ALTER, TOPIC)],
          always(topics=both(lambda n: {"name": n, "count": 2, "assignments": None}),
                 validate_only=False),

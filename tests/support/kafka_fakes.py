@@ -35,6 +35,7 @@ from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
 from diskless.server.server_settings import ServerSettings
 from metadata import operations as ops
+from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from tests.support.kafka_raw_client import RawClient
 from tests.support.listeners import plain_listener
 from wal import errors
@@ -503,6 +504,40 @@ class FakeQuotas:
         return [None] * len(requests)
 
 
+class FakeAcls:
+    """Rules of access control in a set."""
+
+    def __init__(self) -> None:
+        self.known: frozenset[AclBinding] = frozenset()
+        self.error: errors.DisklessError | None = None
+        self.calls: list[Sequence[AclBinding | AclFilter]] = []
+
+    def acls(self) -> frozenset[AclBinding]:
+        return self.known
+
+    async def create_acls(
+        self, rules: Sequence[AclBinding]
+    ) -> Sequence[errors.DisklessError | None]:
+        if self.error is not None:
+            raise self.error
+        self.calls.append(rules)
+        self.known |= {*rules}
+        return [None] * len(rules)
+
+    async def delete_acls(
+        self, filters: Sequence[AclFilter]
+    ) -> Sequence[DeletedAcls | errors.DisklessError]:
+        if self.error is not None:
+            raise self.error
+        self.calls.append(filters)
+        answer = []
+        for wanted in filters:
+            gone = sorted(filter(wanted.finds, self.known))
+            self.known -= {*gone}
+            answer.append(DeletedAcls(tuple(gone)))
+        return answer
+
+
 @dataclass
 class Broker:
     """A server over fakes."""
@@ -516,6 +551,7 @@ class Broker:
     metrics: FakeMetrics
     stored: FakeStored
     quotas: FakeQuotas
+    acls: FakeAcls
     clients: list[RawClient] = field(default_factory=list)
 
     @property
@@ -538,17 +574,20 @@ async def running_broker(
     coordinated: GroupRouter | None = None,
     quota_settings: QuotaSettings | None = None,
     authorizer: Authorizer | None = None,
+    acls: FakeAcls | None = None,
     **settings: Any,
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows.
 
-    `coordinated` are its consumer groups; without them it sends their members elsewhere.
+    `coordinated` are its consumer groups; without them it sends their members elsewhere. With
+    `acls`, or an authorizer, it serves the APIs for rules, which without one are disabled.
     """
     topics = FakeTopics()
     stored = FakeStored()
     manager = FakeReplicaManager(topics)
     cluster = FakeCluster(BrokerEndpoint(0, "127.0.0.1", 0, "rack-a"))
     quotas = FakeQuotas()
+    rules = FakeAcls() if acls is None else acls
     clock = clock or SystemClock()
     registry = kafka_apis(
         manager=manager,
@@ -564,6 +603,7 @@ async def running_broker(
         quota_admin=quotas,
         fetch_sessions=FetchSessions(slots=10, clock=ManualClock(), rng=random.Random(1)),
         authorizer=authorizer or AllowEverything(),
+        acl_admin=rules if acls is not None or authorizer is not None else None,
     )
     for api in apis or ():
         registry.add(api)
@@ -580,7 +620,9 @@ async def running_broker(
     async with server:
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
-        broker = Broker(server, registry, topics, manager, cluster, pool, metrics, stored, quotas)
+        broker = Broker(
+            server, registry, topics, manager, cluster, pool, metrics, stored, quotas, rules
+        )
         yield broker
         for client in broker.clients:
             await client.close()

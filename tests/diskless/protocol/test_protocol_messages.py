@@ -57,6 +57,7 @@ def _registry():
         quota_admin=FakeQuotas(),
         fetch_sessions=FetchSessions(slots=0, clock=ManualClock(), rng=random.Random(1)),
         authorizer=AllowEverything(),
+        acl_admin=None,
     )
 
 

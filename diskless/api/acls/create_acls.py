@@ -1,0 +1,67 @@
+"""CreateAcls, key 30, versions 1-3: rules that are there afterwards.
+
+- Asks for ALTER on the cluster.
+- A rule is refused for itself, and does not hinder the others: INVALID_REQUEST for one that there
+  cannot be, POLICY_VIOLATION for one more than 10,000. Kafka has no such limit.
+- One that is there already is a success.
+- A rule is durable and in force on this broker when it is answered, on others as soon as they hear
+  of it (diskless.metadata.follow.interval.ms at most).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from diskless.acls.acl_checks import check_rule
+from diskless.api.access import Access
+from diskless.api.acls.acl_rows import refusal, rule_of
+from diskless.api.errors import error_fields
+from diskless.authorization import AclOperation
+from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
+from diskless.ports import AclAdmin
+from diskless.protocol.messages import decode_request, encode_response
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
+from metadata.acls import AclBinding
+from wal.errors import DisklessError
+
+KEY: Final = 30
+
+
+def api(acls: AclAdmin | None, access: Access) -> Api:
+    """`acls` is None without an authorizer."""
+
+    async def created(wanted: Sequence[AclBinding]) -> Sequence[DisklessError | None]:
+        assert acls is not None
+        try:
+            return await in_portions(acls.create_acls, wanted, PORTION_TOPICS)
+        except DisklessError as error:
+            return [error] * len(wanted)
+
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        refused = refusal(access, acls, request.client, AclOperation.ALTER)
+        outcomes: list[AclBinding | DisklessError] = []
+        for row in asked.creations:
+            outcomes.append(refused or _checked(rule_of(row)))
+            yield
+        wanted = [outcome for outcome in outcomes if isinstance(outcome, AclBinding)]
+
+        def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
+            left = iter(errors)
+            results = (
+                error_fields(outcome if isinstance(outcome, DisklessError) else next(left))
+                for outcome in outcomes
+            )
+            return encode_response(KEY, request.version, {"results": results})
+
+        if not wanted:
+            return (yield from encode(()))
+        return Deferred(created(wanted), encode, None)
+
+    return Api(key=KEY, name="CreateAcls", versions=range(1, 4), flexible_from=2, handler=handle)
+
+
+def _checked(rule: AclBinding) -> AclBinding | DisklessError:
+    try:
+        return check_rule(rule)
+    except DisklessError as error:
+        return error

@@ -1,0 +1,81 @@
+"""DeleteAcls, key 31, versions 1-3: the rules that filters find go, and are told.
+
+- Asks for ALTER on the cluster.
+- The coordinator finds them, so a rule that was created through another broker a moment ago goes as
+  well. One that two filters find is told by the first of them.
+- A filter is refused for itself, and does not hinder the others: INVALID_REQUEST.
+- Rules are gone for good, and here without effect, when the request is answered; on other brokers
+  as soon as they hear of it (diskless.metadata.follow.interval.ms at most).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from diskless.acls.acl_checks import check_filter
+from diskless.api.access import Access
+from diskless.api.acls.acl_rows import entry_fields, filter_of, refusal, resource_fields
+from diskless.api.errors import error_fields
+from diskless.authorization import AclOperation
+from diskless.loop.long_work import Steps, in_portions
+from diskless.ports import AclAdmin
+from diskless.protocol.messages import Fields, decode_request, encode_response
+from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
+from metadata.acls import AclFilter, DeletedAcls
+from wal.errors import DisklessError
+
+KEY: Final = 31
+
+_FILTERS_AT_ONCE: Final = 10
+"""Each is held to every rule there is, which takes some milliseconds of the coordinator."""
+
+_Outcome = DeletedAcls | DisklessError
+
+
+def api(acls: AclAdmin | None, access: Access) -> Api:
+    """`acls` is None without an authorizer."""
+
+    async def deleted(wanted: Sequence[AclFilter]) -> Sequence[_Outcome]:
+        assert acls is not None
+        try:
+            return await in_portions(acls.delete_acls, wanted, _FILTERS_AT_ONCE)
+        except DisklessError as error:
+            return [error] * len(wanted)
+
+    def handle(request: Request) -> Steps[Outcome]:
+        asked = yield from decode_request(KEY, request.version, request.body)
+        refused = refusal(access, acls, request.client, AclOperation.ALTER)
+        checked: list[AclFilter | DisklessError] = []
+        for row in asked.filters:
+            checked.append(refused or _checked(filter_of(row)))
+            yield
+        wanted = [item for item in checked if isinstance(item, AclFilter)]
+
+        def encode(outcomes: Sequence[_Outcome]) -> ReplySteps:
+            left = iter(outcomes)
+            results = (
+                _result(item if isinstance(item, DisklessError) else next(left)) for item in checked
+            )
+            return encode_response(KEY, request.version, {"filter_results": results})
+
+        if not wanted:
+            return (yield from encode(()))
+        return Deferred(deleted(wanted), encode, None)
+
+    return Api(key=KEY, name="DeleteAcls", versions=range(1, 4), flexible_from=2, handler=handle)
+
+
+def _checked(wanted: AclFilter) -> AclFilter | DisklessError:
+    try:
+        return check_filter(wanted)
+    except DisklessError as error:
+        return error
+
+
+def _result(outcome: _Outcome) -> Fields:
+    if isinstance(outcome, DisklessError):
+        return {**error_fields(outcome), "matching_acls": ()}
+    matching = (
+        {**error_fields(None), **resource_fields(rule), **entry_fields(rule)}
+        for rule in outcome.rules
+    )
+    return {**error_fields(None), "matching_acls": matching}
