@@ -108,6 +108,7 @@ def _records(base: int, values: list[bytes]) -> pa.Table:
             "value": values,
             "headers": [[]] * count,
             "batch_base_offset": [base] * count,
+            "batch_last_offset": [base + count - 1] * count,
             "producer_id": [-1] * count,
             "producer_epoch": [-1] * count,
             "base_sequence": [-1] * count,

@@ -320,6 +320,9 @@ class RolledSegment:
     crc32c: UInt32
     """CRC32C over the whole object."""
     record_count: int
+    """Rows."""
+    control_count: int = 0
+    """Control records among the planned offsets, which never become rows."""
     max_timestamp_ms: int
 
 

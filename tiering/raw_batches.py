@@ -77,6 +77,7 @@ def raw_rows(batch: LocatedBatch) -> pa.Table:
         "timestamp": timestamp_ms,
         "timestamp_type": timestamp_type,
         "batch_base_offset": batch.base_offset,
+        "batch_last_offset": batch.base_offset + header.last_offset_delta,
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,
         "base_sequence": header.base_sequence,

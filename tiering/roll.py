@@ -42,9 +42,12 @@ import pyarrow as pa
 
 from metadata.operations import RolledSegment, SegmentPlan, WalExtent
 from tiering.raw_batches import raw_rows
-from tiering.segment_format import SegmentFooter, SegmentIdentity, SourceRange
+from tiering.segment_columns import segment_table
+from tiering.segment_format import SegmentFooter, SegmentIdentity
+from tiering.segment_sources import SourceRange
 from tiering.segment_verification import object_crc32c, verify_segment
 from tiering.segment_writer import FileBody, SegmentWriter, WrittenSegment
+from tiering.typed_columns import NO_TYPED_COLUMNS, TypedColumns
 from wal.coordinates import ObjectKey
 from wal.errors import (
     CorruptBatch,
@@ -107,6 +110,7 @@ def roll(
     plan: SegmentPlan,
     store: BlockingStore,
     *,
+    typed: TypedColumns = NO_TYPED_COLUMNS,
     settings: RollSettings | None = None,
     temporary_directory: str | None = None,
 ) -> Rolled:
@@ -117,7 +121,7 @@ def roll(
     _check_plan(plan)
     written = _already_written(plan, store)
     if written is None:
-        written = _write(plan, store, settings or RollSettings(), temporary_directory)
+        written = _write(plan, store, typed, settings or RollSettings(), temporary_directory)
     segment = RolledSegment(
         partition=plan.partition,
         object_key=plan.object_key,
@@ -125,7 +129,8 @@ def roll(
         last_offset=plan.last_offset,
         object_bytes=written.object_bytes,
         crc32c=written.crc32c,
-        record_count=written.record_count,
+        record_count=written.counts.records,
+        control_count=written.counts.controls,
         max_timestamp_ms=written.max_timestamp_ms,
     )
     return Rolled(segment, written.raw_batch_count)
@@ -157,7 +162,7 @@ def _already_written(plan: SegmentPlan, store: BlockingStore) -> WrittenSegment 
     return WrittenSegment(
         object_bytes=object_bytes,
         crc32c=object_crc32c(store, plan.object_key, object_bytes),
-        record_count=footer.identity.record_count,
+        counts=footer.counts,
         max_timestamp_ms=footer.max_timestamp_ms,
         raw_batch_count=footer.raw_batch_count,
     )
@@ -166,13 +171,15 @@ def _already_written(plan: SegmentPlan, store: BlockingStore) -> WrittenSegment 
 def _write(
     plan: SegmentPlan,
     store: BlockingStore,
+    typed: TypedColumns,
     settings: RollSettings,
     temporary_directory: str | None,
 ) -> WrittenSegment:
     with tempfile.TemporaryFile(prefix="diskless-roll-", dir=temporary_directory) as file:
-        with SegmentWriter(file, _identity(plan), sources(plan)) as writer:
+        with SegmentWriter(file, _identity(plan), sources(plan), typed=typed.fields) as writer:
             for table in row_groups(plan, store, settings.row_group_bytes):
-                writer.write_row_group(table)
+                rows = segment_table(table)
+                writer.write_row_group(rows, typed.columns(rows))
             written = writer.finish()
         failpoint("roll.before_put")
         try:

@@ -1,8 +1,9 @@
 """Reads segments as `metadata.rebuild.facts.SegmentFacts`, in ranged reads of the little it needs.
 
 A footer gives almost all of it, also the checksum of the whole object. The batches of idempotent
-producers come from four columns that lie side by side in each row group, so a row group costs one
-small read; row groups whose statistics know no producer cost none.
+producers come from five columns that lie side by side in each row group, so a row group costs one
+small read; row groups whose statistics know no producer cost none. Batches whose records are all
+gone are in the footer.
 
 PyArrow works in threads. Failure cases: CorruptSegment naming the key, ObjectNotFound,
 ObjectStoreUnavailable.
@@ -18,13 +19,20 @@ import pyarrow.parquet as pq
 
 from metadata.rebuild.facts import RolledBatch, RolledRange, SegmentFacts
 from tiering.segment_columns import read_part_of_row_group
-from tiering.segment_format import SegmentFooter, decode_sources, footer_length, parse_footer
+from tiering.segment_format import SegmentFooter, footer_length, parse_footer
+from tiering.segment_sources import decode_sources
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptSegment
 from wal.stores.object_store import ObjectStat, ObjectStore
 
 _TAIL_GUESS_BYTES: Final = 64 << 10
-_BATCH_COLUMNS: Final = ["batch_base_offset", "producer_id", "producer_epoch", "base_sequence"]
+_BATCH_COLUMNS: Final = [
+    "batch_base_offset",
+    "batch_last_offset",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+]
 
 
 class _ColumnRange(NamedTuple):
@@ -53,6 +61,7 @@ async def read_segment_facts(
         partition=identity.partition,
         base_offset=identity.base_offset,
         last_offset=identity.last_offset,
+        record_count=footer.counts.records,
         max_timestamp_ms=footer.max_timestamp_ms,
         stored_ms=stat.last_modified_ms,
         sources=[RolledRange(*source) for source in sources if source.object_key in existing],
@@ -66,17 +75,22 @@ async def read_producers(
 ) -> list[RolledBatch]:
     """The batches of idempotent producers, in row groups with a timestamp of `since_ms` or later.
 
-    In offset order. Whole row groups are read, so older batches come with them.
+    In offset order, with those whose records are gone. Whole row groups are read, so older batches
+    come with them.
     """
     footer, _, _ = await _footer(store, stat)
-    batches: list[RolledBatch] = []
+    batches = [
+        RolledBatch(*empty[:-1])
+        for empty in footer.empty_batches
+        if empty.producer_id >= 0 and empty.max_timestamp_ms >= since_ms
+    ]
     for index, group in enumerate(footer.row_groups):
         where = await asyncio.to_thread(_producer_columns, footer, index)
         if where is None or group.max_timestamp_ms < since_ms:
             continue
         data = await store.get_range(stat.key, where.start, where.length)
         batches += await asyncio.to_thread(_producers_in, stat.key, footer, index, where, data)
-    return batches
+    return sorted(batches)
 
 
 async def _footer(store: ObjectStore, stat: ObjectStat) -> tuple[SegmentFooter, bytes, int]:
@@ -97,9 +111,9 @@ def _metadata(footer: SegmentFooter) -> pq.FileMetaData:
 
 
 def _greatest_producer_id(footer: SegmentFooter) -> int:
-    """By the statistics of the column, which every segment has."""
+    """By the statistics of the column, which every row group has, and the empty batches."""
     metadata = _metadata(footer)
-    greatest = -1
+    greatest = max((empty.producer_id for empty in footer.empty_batches), default=-1)
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         for number in range(group.num_columns):
@@ -134,17 +148,15 @@ def _producers_in(
     key: ObjectKey, footer: SegmentFooter, index: int, where: _ColumnRange, data: bytes
 ) -> list[RolledBatch]:
     rows = read_part_of_row_group(key, footer, index, where.start, data, _BATCH_COLUMNS)
-    last_offset = footer.row_groups[index].last_offset
-    return [batch for batch in _batches(key, rows, last_offset) if batch.producer_id >= 0]
+    return [batch for batch in _batches(key, rows) if batch.producer_id >= 0]
 
 
-def _batches(key: ObjectKey, rows: pa.Table, last_offset: int) -> Iterator[RolledBatch]:
+def _batches(key: ObjectKey, rows: pa.Table) -> Iterator[RolledBatch]:
     """One batch per run of rows with the same base offset."""
     bases = rows.column("batch_base_offset").to_numpy()
     starts = np.flatnonzero(np.concatenate(([True], bases[1:] != bases[:-1])))
     if np.any(np.diff(bases[starts]) <= 0):
         raise CorruptSegment(f"{key}: its batches do not follow each other")
     columns = [rows.column(name).to_numpy()[starts].tolist() for name in _BATCH_COLUMNS]
-    lasts = [*(base - 1 for base in columns[0][1:]), last_offset]
-    for base, producer_id, epoch, sequence, last in zip(*columns, lasts, strict=True):
-        yield RolledBatch(base, last, producer_id, epoch, sequence)
+    for batch in zip(*columns, strict=True):
+        yield RolledBatch(*batch)

@@ -1,39 +1,52 @@
 """Defines the footer of a Parquet segment: key-value metadata, checksums, checks.
 
-A segment holds the records `base_offset` .. `last_offset` of one partition, one row per record in
-offset order. Any Parquet reader reads it; docs/segment-format.md is the page for those. What only
-this project needs lies in the footer's key-value metadata, under names that start with `diskless.`:
+A segment holds records of one partition between `base_offset` and `last_offset`, one row per record
+in offset order. Any Parquet reader reads it; docs/segment-format.md is the page for those. What
+only this project needs lies in the footer's key-value metadata, under names that start with
+`diskless.`:
 
 | key | value |
 |---|---|
-| diskless.format.version | `1` |
+| diskless.format.version | `2` |
 | diskless.topic, diskless.topic.id, diskless.partition | whose records these are |
-| diskless.base.offset, diskless.last.offset, diskless.record.count | which ones |
+| diskless.base.offset, diskless.last.offset | which offsets this file answers for |
+| diskless.generation | how often these offsets were written anew: 0, or that of the key |
+| diskless.record.count | rows |
+| diskless.control.count | offsets of control records, which never become rows |
+| diskless.removed.count | offsets of records that compactions removed |
 | diskless.raw.batch.count | batches that could not be decoded and are kept as they were sent |
 | diskless.created.by | the writer; never a time or a host, so that a repeated roll is equal |
-| diskless.row.groups | JSON list of `[base offset, last offset, max timestamp, byte offset,
-length in bytes, CRC32C]`, one per row group |
+| diskless.row.groups | JSON: per row group `[base offset, last offset, rows, max timestamp]` |
+| diskless.row.group.parts | per row group 32 hex digits: length and CRC32C of the Kafka part,
+length and CRC32C of the typed part |
+| diskless.empty.batches | JSON: `[base offset, last offset, producer id, producer epoch, base
+sequence, max timestamp]` of batches without a row that hold a producer's last sequence |
 | diskless.sources.bytes | how many bytes before the footer are the sources |
 | diskless.crc32c | `<CRC32C of the page index>-<CRC32C of the footer>` as 8 hex digits each |
+
+The three counts together are exactly the offsets of the range: what has no row is accounted for.
+A row group's base and last offset are those of its first and its last batch, whose records need not
+all be there. Between row groups, and at both ends of the segment, offsets may be missing.
+
+In each row group the columns lie in the order of the schema, and those that a topic's own types add
+come last. So the columns that Kafka consumers need, the *Kafka part*, are the front of the row
+group: a broker reads that and not the *typed part*, and each has a checksum of its own.
 
 Parquet's own page checksums cover neither page headers nor the footer, so a flipped bit there can
 turn into other values without an error. Here every byte of the object is covered: row groups lie
 back to back from byte 4 and have their checksums in the table above; the page index and the footer
-have theirs in `diskless.crc32c`. The footer's is computed with its own 8 digits set to zero and
-then written over them, which leaves the footer as long as it was.
+have theirs in `diskless.crc32c`. Lengths and checksums are known when the file is written, so the
+footer is written with zeros in their places, which are overwritten in place: the values have a
+fixed length. The footer's own checksum is computed with its 8 digits set to zero.
 
     PAR1 | row group 0 | … | page index | sources | footer | footer length (u32 LE) | PAR1
 
-The sources say which bytes of which WAL objects were rolled, for a rebuild of the metadata. No
-other reader looks there, so they do not make the footers larger that brokers keep. For each run of
-neighbouring bytes, in offset order: zigzag uvarint of the ULID's milliseconds minus those of the
-run before; the ULID's ten random bytes; uvarint byte offset in the object; uvarint length. That is
-some 18 bytes. The page index's checksum covers them. Objects not named like WAL objects are left
-out: no rebuild looks for them.
+The sources are what a rebuild of the metadata reads: tiering/segment_sources.py. The page index's
+checksum covers them.
 
-This module knows the footer; metadata/rules/segments.py names the object, tiering/segment_writer.py
-writes, tiering/segment_reader.py reads, tiering/segment_columns.py knows the columns. PyArrow is
-imported on first use only: the broker starts without it.
+This module knows the footer; metadata/records/segment_identity.py names the object,
+tiering/segment_writer.py writes, tiering/segment_reader.py reads, tiering/segment_columns.py knows
+the columns. PyArrow is imported on first use only: the broker starts without it.
 
 Failure cases: CorruptSegment naming the key for everything that does not hold.
 """
@@ -42,17 +55,16 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.coordinates import TopicIdPartition
 from wal.crc import Buffer, crc32c, crc32c_joined
 from wal.errors import CorruptSegment
-from wal.ulid import decode_ulid, encode_ulid, minted_ms_of_wal_key, wal_object_key
-from wal.wire.fields import FieldReader, uvarint, zigzag
+from wal.wire.fields import uvarint
 
-FORMAT_VERSION: Final = "1"
-CREATED_BY: Final = "diskless segment writer 1"
+FORMAT_VERSION: Final = "2"
+CREATED_BY: Final = "diskless segment writer 2"
 
 MAGIC: Final = b"PAR1"
 TAIL: Final = struct.Struct("<I4s")
@@ -62,65 +74,106 @@ assert TAIL.size == 8
 FOOTER_BYTES_MAX: Final = 64 << 20
 """No footer of ours comes near; a damaged length must not make a reader fetch gigabytes."""
 
+NO_TIMESTAMP_MS: Final = -1
+"""The greatest timestamp of a segment without a row; Kafka's word for none."""
+
 VERSION_KEY: Final = "diskless.format.version"
 TOPIC_KEY: Final = "diskless.topic"
 TOPIC_ID_KEY: Final = "diskless.topic.id"
 PARTITION_KEY: Final = "diskless.partition"
 BASE_OFFSET_KEY: Final = "diskless.base.offset"
 LAST_OFFSET_KEY: Final = "diskless.last.offset"
+GENERATION_KEY: Final = "diskless.generation"
 RECORD_COUNT_KEY: Final = "diskless.record.count"
+CONTROL_COUNT_KEY: Final = "diskless.control.count"
+REMOVED_COUNT_KEY: Final = "diskless.removed.count"
 RAW_BATCH_COUNT_KEY: Final = "diskless.raw.batch.count"
 CREATED_BY_KEY: Final = "diskless.created.by"
 ROW_GROUPS_KEY: Final = "diskless.row.groups"
+PARTS_KEY: Final = "diskless.row.group.parts"
+EMPTY_BATCHES_KEY: Final = "diskless.empty.batches"
 SOURCES_BYTES_KEY: Final = "diskless.sources.bytes"
 CHECKSUMS_KEY: Final = "diskless.crc32c"
 
 CHECKSUMS_PLACEHOLDER: Final = "00000000-00000000"
-# How Thrift's compact protocol writes the pair: the key, the header of the string field after it,
-# the string's length. No topic name, the only text of a user's before it, can hold a byte 0x18.
-_CHECKSUMS_MARK: Final = CHECKSUMS_KEY.encode() + b"\x18" + bytes([len(CHECKSUMS_PLACEHOLDER)])
 _CRC_DIGITS: Final = 8
+_PART_DIGITS: Final = 8
+_PARTS_DIGITS: Final = 4 * _PART_DIGITS
 
 
 class SegmentIdentity(NamedTuple):
-    """Which records a segment holds."""
+    """Which offsets a segment answers for, and in which generation."""
 
     topic_name: str
     partition: TopicIdPartition
     base_offset: int
     last_offset: int
+    generation: int = 0
 
     @property
-    def record_count(self) -> int:
-        """Offsets of a partition are dense, so that this is also the number of rows."""
+    def offset_count(self) -> int:
         return self.last_offset - self.base_offset + 1
 
 
+class SegmentCounts(NamedTuple):
+    """What became of the offsets of a segment's range, each counted once."""
+
+    records: int
+    """They are rows."""
+    controls: int = 0
+    """They were control records, which never become rows."""
+    removed: int = 0
+    """Compactions removed them."""
+
+    @property
+    def offsets(self) -> int:
+        return self.records + self.controls + self.removed
+
+
 class RowGroup(NamedTuple):
-    """One row group: whole RecordBatches, and the bytes they take in the object."""
+    """One row group: rows of whole RecordBatches, and the bytes they take in the object."""
 
     base_offset: int
+    """Of the first batch."""
     last_offset: int
+    """Of the last batch."""
+    record_count: int
+    """Rows; fewer than offsets where records are gone."""
     max_timestamp_ms: int
     byte_offset: int
     length_bytes: int
+    """Of the Kafka part, all that a broker reads."""
     crc32c: int
+    typed_length_bytes: int = 0
+    """Of the typed part, which follows at once."""
+    typed_crc32c: int = 0
+
+    @property
+    def end(self) -> int:
+        """The first byte behind both parts."""
+        return self.byte_offset + self.length_bytes + self.typed_length_bytes
 
 
-class SourceRange(NamedTuple):
-    """Bytes of a WAL object whose batches a segment holds."""
+class EmptyBatch(NamedTuple):
+    """A batch whose records are all gone, kept because it has a producer's last sequence."""
 
-    object_key: ObjectKey
-    byte_offset: int
-    length_bytes: int
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    max_timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFooter:
-    """A verified footer. `row_groups` in offset order, gapless, from base to last offset."""
+    """A verified footer. `row_groups` in offset order, between base and last offset."""
 
     identity: SegmentIdentity
+    counts: SegmentCounts
     row_groups: Sequence[RowGroup]
+    empty_batches: Sequence[EmptyBatch]
+    """In offset order."""
     raw_batch_count: int
     page_index_crc32c: int
     page_index_start: int
@@ -132,65 +185,40 @@ class SegmentFooter:
 
     @property
     def max_timestamp_ms(self) -> int:
-        return max(group.max_timestamp_ms for group in self.row_groups)
+        times = (group.max_timestamp_ms for group in self.row_groups)
+        return max(times, default=NO_TIMESTAMP_MS)
 
     @property
     def object_crc32c(self) -> int:
         """CRC32C over the whole object, which its parts' checksums tell."""
-        value = crc32c(MAGIC)
-        for group in self.row_groups:
-            value = crc32c_joined(value, group.crc32c, group.length_bytes)
+        value = object_crc32c_of(self.row_groups)
         index_bytes = self.footer_start - self.page_index_start
         value = crc32c_joined(value, self.page_index_crc32c, index_bytes)
         return crc32c(self.footer_bytes, value)
 
 
-def encode_sources(sources: Sequence[SourceRange]) -> bytes:
-    """Encodes the sources whose objects are named like WAL objects."""
-    encoded = bytearray()
-    previous_ms = 0
-    for source in sources:
-        if minted_ms_of_wal_key(source.object_key) is None:
-            continue
-        number = decode_ulid(source.object_key.rpartition("/")[2])
-        time_ms = number >> _RANDOM_BITS
-        delta = time_ms - previous_ms
-        previous_ms = time_ms
-        encoded += zigzag(delta)
-        encoded += (number & _RANDOM_MASK).to_bytes(_RANDOM_BYTES, "big")
-        encoded += uvarint(source.byte_offset, 64) + uvarint(source.length_bytes, 64)
-    return bytes(encoded)
-
-
-def decode_sources(key: str, data: bytes) -> Sequence[SourceRange]:
-    """Returns what `encode_sources` was given. Raises: CorruptSegment naming `key`."""
-    sources: list[SourceRange] = []
-    reader = FieldReader(data, f"{key}: its sources", CorruptSegment)
-    time_ms = 0
-    while reader.position < reader.end:
-        time_ms += reader.zigzag()
-        random_part = int.from_bytes(reader.raw(_RANDOM_BYTES), "big")
-        byte_offset, length_bytes = reader.uvarint(64), reader.uvarint(64)
-        try:
-            ulid = encode_ulid(time_ms << _RANDOM_BITS | random_part)
-        except ValueError as error:
-            raise reader.corrupt(str(error)) from error
-        sources.append(SourceRange(wal_object_key(ulid), byte_offset, length_bytes))
-    return sources
-
-
-_RANDOM_BYTES: Final = 10
-_RANDOM_BITS: Final = 8 * _RANDOM_BYTES
-_RANDOM_MASK: Final = (1 << _RANDOM_BITS) - 1
+def object_crc32c_of(row_groups: Sequence[RowGroup]) -> int:
+    """CRC32C over an object up to the end of its row groups."""
+    value = crc32c(MAGIC)
+    for group in row_groups:
+        value = crc32c_joined(value, group.crc32c, group.length_bytes)
+        value = crc32c_joined(value, group.typed_crc32c, group.typed_length_bytes)
+    return value
 
 
 def footer_metadata(
     identity: SegmentIdentity,
-    row_groups: Sequence[RowGroup],
+    counts: SegmentCounts,
+    row_groups: Sequence[tuple[int, int, int, int]],
+    *,
+    empty_batches: Sequence[EmptyBatch] = (),
     raw_batch_count: int,
     sources_bytes: int,
 ) -> dict[str, str]:
-    """The key-value metadata of a segment, its checksums still to be filled in."""
+    """The key-value metadata of a segment; parts and checksums are still to be filled in.
+
+    `row_groups`: base offset, last offset, rows and greatest timestamp of each.
+    """
     return {
         SOURCES_BYTES_KEY: str(sources_bytes),
         VERSION_KEY: FORMAT_VERSION,
@@ -199,19 +227,38 @@ def footer_metadata(
         PARTITION_KEY: str(identity.partition.partition),
         BASE_OFFSET_KEY: str(identity.base_offset),
         LAST_OFFSET_KEY: str(identity.last_offset),
-        RECORD_COUNT_KEY: str(identity.record_count),
+        GENERATION_KEY: str(identity.generation),
+        RECORD_COUNT_KEY: str(counts.records),
+        CONTROL_COUNT_KEY: str(counts.controls),
+        REMOVED_COUNT_KEY: str(counts.removed),
         RAW_BATCH_COUNT_KEY: str(raw_batch_count),
         CREATED_BY_KEY: CREATED_BY,
-        ROW_GROUPS_KEY: json.dumps([list(group) for group in row_groups], separators=(",", ":")),
+        ROW_GROUPS_KEY: _json(row_groups),
+        EMPTY_BATCHES_KEY: _json(empty_batches),
+        PARTS_KEY: "0" * (_PARTS_DIGITS * len(row_groups)),
         CHECKSUMS_KEY: CHECKSUMS_PLACEHOLDER,
     }
 
 
-def sealed_footer(footer: bytes, page_index_crc32c: int) -> bytes:
-    """`footer` (with its last 8 bytes) with both checksums written over the placeholder."""
-    start = _checksums_position(footer)
-    assert start is not None, "the writer put the placeholder there"
+def _json(rows: Sequence[Sequence[int]]) -> str:
+    return json.dumps([list(row) for row in rows], separators=(",", ":"))
+
+
+def sealed_footer(footer: bytes, row_groups: Sequence[RowGroup], page_index_crc32c: int) -> bytes:
+    """`footer` (with its last 8 bytes) with lengths and checksums written over the zeros."""
     sealed = bytearray(footer)
+    parts = b"".join(
+        b"%08x%08x%08x%08x"
+        % (group.length_bytes, group.crc32c, group.typed_length_bytes, group.typed_crc32c)
+        for group in row_groups
+    )
+    assert len(parts) == _PARTS_DIGITS * len(row_groups), "a row group stays below 4 GiB"
+    if parts:
+        start = _value_position(footer, PARTS_KEY, len(parts))
+        assert start is not None, "the writer put the zeros there"
+        sealed[start : start + len(parts)] = parts
+    start = _value_position(footer, CHECKSUMS_KEY, len(CHECKSUMS_PLACEHOLDER))
+    assert start is not None, "the writer put the placeholder there"
     sealed[start : start + _CRC_DIGITS] = b"%08x" % page_index_crc32c
     own = start + _CRC_DIGITS + 1
     sealed[own : own + _CRC_DIGITS] = b"%08x" % crc32c(sealed)
@@ -245,73 +292,137 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         metadata = pq.read_metadata(pa.BufferReader(footer))
     except (pa.ArrowException, OSError) as error:
         raise CorruptSegment(f"{key}: footer cannot be read: {error}") from error
-    pairs: Mapping[bytes, bytes] = metadata.metadata or {}
+    pairs = _Pairs(metadata.metadata or {})
     try:
-        version = pairs[VERSION_KEY.encode()].decode()
+        version = pairs.text(VERSION_KEY)
         if version != FORMAT_VERSION:
             raise CorruptSegment(
                 f"{key}: format version {version}; this release reads version {FORMAT_VERSION}"
             )
         identity = SegmentIdentity(
-            pairs[TOPIC_KEY.encode()].decode(),
-            TopicIdPartition(
-                UUID(pairs[TOPIC_ID_KEY.encode()].decode()), int(pairs[PARTITION_KEY.encode()])
-            ),
-            int(pairs[BASE_OFFSET_KEY.encode()]),
-            int(pairs[LAST_OFFSET_KEY.encode()]),
+            pairs.text(TOPIC_KEY),
+            TopicIdPartition(UUID(pairs.text(TOPIC_ID_KEY)), pairs.number(PARTITION_KEY)),
+            pairs.number(BASE_OFFSET_KEY),
+            pairs.number(LAST_OFFSET_KEY),
+            pairs.number(GENERATION_KEY),
         )
-        record_count = int(pairs[RECORD_COUNT_KEY.encode()])
-        raw_batch_count = int(pairs[RAW_BATCH_COUNT_KEY.encode()])
-        row_groups = tuple(
-            RowGroup(*map(int, group)) for group in json.loads(pairs[ROW_GROUPS_KEY.encode()])
+        counts = SegmentCounts(
+            pairs.number(RECORD_COUNT_KEY),
+            pairs.number(CONTROL_COUNT_KEY),
+            pairs.number(REMOVED_COUNT_KEY),
         )
-        sources_bytes = int(pairs[SOURCES_BYTES_KEY.encode()])
+        raw_batch_count = pairs.number(RAW_BATCH_COUNT_KEY)
+        row_groups = _row_groups(pairs)
+        empty_batches = tuple(EmptyBatch(*map(int, it)) for it in pairs.rows(EMPTY_BATCHES_KEY))
+        sources_bytes = pairs.number(SOURCES_BYTES_KEY)
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptSegment(f"{key}: footer metadata is incomplete: {error!r}") from error
     footer_start = object_bytes - len(footer)
-    _check_row_groups(key, identity, row_groups, footer_start)
+    index_start = _check_row_groups(key, identity, row_groups, footer_start)
+    _check_counts(key, identity, counts, row_groups)
     rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-    described = [group.last_offset - group.base_offset + 1 for group in row_groups]
-    if rows != described or record_count != identity.record_count:
+    described = [group.record_count for group in row_groups]
+    if rows != described:
         raise CorruptSegment(f"{key}: row groups hold {rows} rows, not {described}")
-    last = row_groups[-1]
-    index_bytes = footer_start - last.byte_offset - last.length_bytes
+    index_bytes = footer_start - index_start
     if not 0 <= sources_bytes <= index_bytes:
         raise CorruptSegment(f"{key}: {sources_bytes} bytes of sources in {index_bytes}")
     return SegmentFooter(
         identity=identity,
+        counts=counts,
         row_groups=row_groups,
+        empty_batches=empty_batches,
         raw_batch_count=raw_batch_count,
         page_index_crc32c=page_index_crc32c,
-        page_index_start=last.byte_offset + last.length_bytes,
+        page_index_start=index_start,
         footer_start=footer_start,
         footer_bytes=footer,
         sources_bytes=sources_bytes,
     )
 
 
+class _Pairs:
+    """The footer's key-value metadata; raises KeyError and ValueError."""
+
+    def __init__(self, pairs: Mapping[bytes, bytes]) -> None:
+        self._pairs = pairs
+
+    def text(self, key: str) -> str:
+        return self._pairs[key.encode()].decode()
+
+    def number(self, key: str) -> int:
+        return int(self._pairs[key.encode()])
+
+    def rows(self, key: str) -> Sequence[Sequence[Any]]:
+        found: Sequence[Sequence[Any]] = json.loads(self._pairs[key.encode()])
+        return found
+
+
+def _row_groups(pairs: _Pairs) -> Sequence[RowGroup]:
+    parts = pairs.text(PARTS_KEY)
+    described = pairs.rows(ROW_GROUPS_KEY)
+    if len(parts) != _PARTS_DIGITS * len(described):
+        raise ValueError(f"{len(parts)} digits of parts for {len(described)} row groups")
+    numbers = [int(parts[at : at + _PART_DIGITS], 16) for at in range(0, len(parts), _PART_DIGITS)]
+    found = []
+    byte_offset = len(MAGIC)
+    for index, group in enumerate(described):
+        base, last, rows, max_timestamp_ms = map(int, group)
+        length, crc, typed_length, typed_crc = numbers[4 * index : 4 * index + 4]
+        found.append(
+            RowGroup(
+                base,
+                last,
+                rows,
+                max_timestamp_ms,
+                byte_offset,
+                length,
+                crc,
+                typed_length,
+                typed_crc,
+            )
+        )
+        byte_offset = found[-1].end
+    return tuple(found)
+
+
 def _check_row_groups(
     key: str, identity: SegmentIdentity, row_groups: Sequence[RowGroup], footer_start: int
-) -> None:
+) -> int:
+    """The byte where the row groups end, after they were found to follow each other."""
     offset = identity.base_offset
-    byte_offset = len(MAGIC)
+    end = len(MAGIC)
     for group in row_groups:
         if (
-            group.base_offset != offset
-            or group.last_offset < offset
-            or group.byte_offset != byte_offset
-            or group.length_bytes <= 0
+            group.base_offset < offset
+            or group.last_offset < group.base_offset
+            or (group.length_bytes <= 0)
         ):
             raise CorruptSegment(f"{key}: row groups do not follow each other at offset {offset}")
         offset = group.last_offset + 1
-        byte_offset += group.length_bytes
-    if offset != identity.last_offset + 1 or not row_groups or byte_offset > footer_start:
-        raise CorruptSegment(f"{key}: row groups end at offset {offset}, byte {byte_offset}")
+        end = group.end
+    if offset > identity.last_offset + 1 or end > footer_start:
+        raise CorruptSegment(f"{key}: row groups end at offset {offset}, byte {end}")
+    return end
+
+
+def _check_counts(
+    key: str, identity: SegmentIdentity, counts: SegmentCounts, row_groups: Sequence[RowGroup]
+) -> None:
+    rows = sum(group.record_count for group in row_groups)
+    too_full = any(
+        not 0 < group.record_count <= group.last_offset - group.base_offset + 1
+        for group in row_groups
+    )
+    if too_full or min(counts) < 0 or rows != counts.records:
+        raise CorruptSegment(f"{key}: row groups of {rows} rows do not hold {counts}")
+    if counts.offsets != identity.offset_count:
+        raise CorruptSegment(f"{key}: {counts} do not account for {identity.offset_count} offsets")
 
 
 def _verify_checksum(key: str, footer: bytes) -> int:
     """The page index's checksum, after the footer's own was found right."""
-    start = _checksums_position(footer)
+    start = _value_position(footer, CHECKSUMS_KEY, len(CHECKSUMS_PLACEHOLDER))
     if start is None:
         raise CorruptSegment(f"{key}: footer holds no checksum")
     own = start + _CRC_DIGITS + 1
@@ -328,10 +439,12 @@ def _verify_checksum(key: str, footer: bytes) -> int:
     return page_index_crc32c
 
 
-def _checksums_position(footer: bytes) -> int | None:
-    # The last one: keys of records may appear before, as minimum and maximum of a column.
-    mark = footer.rfind(_CHECKSUMS_MARK)
-    start = mark + len(_CHECKSUMS_MARK)
-    if mark < 0 or start + len(CHECKSUMS_PLACEHOLDER) > len(footer):
-        return None
-    return start
+def _value_position(footer: bytes, key: str, length: int) -> int | None:
+    """Where the value of `length` bytes under `key` starts in the footer's Thrift bytes."""
+    # How Thrift's compact protocol writes the pair: the key, the header of the string field after
+    # it, the string's length. No topic name, the only text of a user's in front of it in this list,
+    # can hold a byte 0x18; keys of records and names of typed columns come before the list.
+    mark = key.encode() + b"\x18" + uvarint(length)
+    found = footer.rfind(mark)
+    start = found + len(mark)
+    return None if found < 0 or start + length > len(footer) else start

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from metadata.operations import SegmentExtent
-from tiering.segment_format import RowGroup, SegmentFooter, footer_length, parse_footer
+from tiering.segment_format import SegmentFooter, footer_length, parse_footer
 from wal.coordinates import ObjectKey
 from wal.crc import Buffer
 from wal.errors import CorruptBatch, CorruptObject, CorruptSegment
@@ -161,14 +161,15 @@ class SegmentReader:
     async def read(self, extent: SegmentExtent, offset: int, max_bytes: int) -> list[EncodedBatch]:
         """Batches from the one that contains `offset` on, in order, from this segment alone.
 
-        At least one, however large; then as many as stay within `max_bytes` together. Where no
-        batch is left up to the end of the extent, one without records leads there. `offset` lies
-        in the extent. Raises: CorruptSegment and what the range reader raises.
+        At least one, however large; then as many as stay within `max_bytes` together. The first may
+        begin behind `offset`, where records are gone. Where no batch is left up to the end of the
+        extent, one without records leads there. `offset` lies in the extent.
+        Raises: CorruptSegment and what the range reader raises.
         """
         footer = await self._footer(extent)
         taken: list[EncodedBatch] = []
         left_bytes = max_bytes
-        for index in range(_row_group_of(footer.row_groups, offset), len(footer.row_groups)):
+        for index in range(_row_group_of(footer, offset), len(footer.row_groups)):
             group = await self._row_group(extent, footer, index)
             for batch in group.batches[bisect_left(group.last_offsets, offset) :]:
                 if taken and len(batch.data) > left_bytes:
@@ -195,12 +196,12 @@ class SegmentReader:
         if max(offset, extent.base_offset) > footer.identity.last_offset:
             return None  # the footer is not this extent's: an error to who reads it
         group_bytes = self._row_groups.last_weight or _ROW_GROUP_BYTES
-        first = _row_group_of(footer.row_groups, max(offset, extent.base_offset))
+        first = _row_group_of(footer, max(offset, extent.base_offset))
         wanted = min(_AHEAD_MAX, max(1, max_bytes // group_bytes))
         for index in range(first, min(first + wanted, len(footer.row_groups))):
             if not self._load_ahead(extent, footer, index):
                 return None
-        left = len(footer.row_groups) - first
+        left = max(len(footer.row_groups) - first, 0)
         return max_bytes if left > wanted else left * group_bytes
 
     def _load_ahead(self, extent: SegmentExtent, footer: SegmentFooter, index: int) -> bool:
@@ -228,15 +229,14 @@ class SegmentReader:
                 return await self._search(extent, footer, index, timestamp_ms)
         return None
 
-    async def max_timestamp(self, extent: SegmentExtent) -> TimestampPosition:
+    async def max_timestamp(self, extent: SegmentExtent) -> TimestampPosition | None:
         """The first record, by offset, that carries the segment's largest timestamp.
 
+        None when the segment has no record any more.
         Raises: CorruptSegment and what the range reader raises.
         """
         footer = await self._footer(extent)
-        found = await self.find_timestamp(extent, footer.max_timestamp_ms)
-        assert found is not None, "some row group has the maximum of all row groups"
-        return found
+        return await self.find_timestamp(extent, footer.max_timestamp_ms)
 
     async def _search(
         self, extent: SegmentExtent, footer: SegmentFooter, index: int, timestamp_ms: int
@@ -299,9 +299,9 @@ class SegmentReader:
         return data
 
 
-def _row_group_of(row_groups: Sequence[RowGroup], offset: int) -> int:
-    """The first one that ends at `offset` or behind it; their number when none does."""
-    return bisect_left(row_groups, offset, key=lambda group: group.last_offset)
+def _row_group_of(footer: SegmentFooter, offset: int) -> int:
+    """The first row group with an offset of `offset` or more; their number if none has."""
+    return bisect_left(footer.row_groups, offset, key=lambda group: group.last_offset)
 
 
 # --- in a worker thread --------------------------------------------------------------------------

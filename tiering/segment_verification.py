@@ -16,12 +16,14 @@ _COPY_BYTES: Final = 8 << 20
 
 
 def verify_segment(store: BlockingStore, key: ObjectKey) -> SegmentFooter:
-    """Check footer, row groups, their offsets and raw batches, and page index; returns the footer.
+    """Check footer, both parts of the row groups, their rows, batches, offsets, and page index.
+
+    Returns the footer.
 
     Raises: CorruptSegment naming the key, ObjectNotFound, ObjectStoreUnavailable.
     """
     from tiering.raw_batches import raw_batches
-    from tiering.segment_columns import RAW_BATCH, read_row_group
+    from tiering.segment_columns import RAW_BATCH, check_typed_part, read_row_group
 
     raw_batch_count = 0
     object_bytes = store.head(key).length_bytes
@@ -31,8 +33,12 @@ def verify_segment(store: BlockingStore, key: ObjectKey) -> SegmentFooter:
         footer = _read_footer(store, key, object_bytes)
         for index, group in enumerate(footer.row_groups):
             data = store.get_range(key, group.byte_offset, group.length_bytes)
-            columns = ["offset", "batch_base_offset", RAW_BATCH]
+            columns = ["offset", "batch_base_offset", "batch_last_offset", RAW_BATCH]
             rows = read_row_group(key, footer, index, data, columns)
+            typed = store.get_range(
+                key, group.byte_offset + group.length_bytes, group.typed_length_bytes
+            )
+            check_typed_part(key, group, typed)
             raw_batch_count += sum(1 for _ in raw_batches(key, rows))
         index_bytes = footer.footer_start - footer.page_index_start
         page_index = store.get_range(key, footer.page_index_start, index_bytes)

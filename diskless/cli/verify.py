@@ -234,7 +234,7 @@ async def _verify_object(store: ObjectStore, item: LiveObject, checked: Counter[
     else:
         footer = await asyncio.to_thread(_verify_segment, store.url, item)
         checked["segments"] += 1
-        checked["records in segments"] += footer.identity.record_count
+        checked["records in segments"] += footer.counts.records
 
 
 def _verify_segment(url: str, item: LiveObject) -> SegmentFooter:

@@ -53,12 +53,9 @@ class RolledBatch(NamedTuple):
     base_sequence: int
 
     @property
-    def record_count(self) -> int:
-        return self.last_offset - self.base_offset + 1
-
-    @property
     def last_sequence(self) -> int:
-        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+        """Sequences count the records that were sent, whether they are there still or not."""
+        return (self.base_sequence + self.last_offset - self.base_offset) & 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +69,8 @@ class SegmentFacts:
     partition: TopicIdPartition
     base_offset: int
     last_offset: int
+    record_count: int
+    """Rows; fewer than offsets where records are gone."""
     max_timestamp_ms: int
     stored_ms: int
     sources: Sequence[RolledRange]

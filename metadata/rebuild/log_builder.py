@@ -225,7 +225,7 @@ class LogBuilder:
                 object_key=segment.object_key,
                 object_bytes=segment.object_bytes,
                 crc32c=segment.crc32c,
-                record_count=segment.next_offset - segment.base_offset,
+                record_count=segment.record_count,
                 max_timestamp_ms=segment.max_timestamp_ms,
             )
         )

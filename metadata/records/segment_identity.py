@@ -43,15 +43,21 @@ def segment_digest(segment: SegmentIdentity) -> bytes:
 
 
 def segment_key(
-    topic_name: str, partition: TopicIdPartition, base_offset: int, last_offset: int
+    topic_name: str,
+    partition: TopicIdPartition,
+    base_offset: int,
+    last_offset: int,
+    generation: int = 0,
 ) -> ObjectKey:
-    """`<segment_directory>/partition=<n>/<base>-<last>.parquet`, offsets of 20 digits.
+    """`<segment_directory>/partition=<n>/<base>-<last>[-<generation>].parquet`.
 
-    Twenty digits sort by offset in a listing.
+    Offsets have 20 digits, which sort by offset in a listing. What the roll writes is generation 0,
+    which is not said; what is made of segments has a generation above all of theirs.
     """
+    name = f"{base_offset:020d}-{last_offset:020d}" + (f"-{generation}" if generation else "")
     return ObjectKey(
         f"{segment_directory(topic_name, partition.topic_id)}"
-        f"/partition={partition.partition}/{base_offset:020d}-{last_offset:020d}.parquet"
+        f"/partition={partition.partition}/{name}.parquet"
     )
 
 

@@ -221,15 +221,18 @@ def _refusal(view: SpeculativeView, segment: RolledSegment) -> DisklessError | N
         Offset(segment.last_offset),
     ):
         return Rejected(f"{segment.object_key} is not an outstanding plan for these offsets")
-    if segment.record_count != segment.last_offset - segment.base_offset + 1:
+    accounted = segment.record_count + segment.control_count
+    if accounted != segment.last_offset - segment.base_offset + 1:
         return Rejected(
-            f"{segment.object_key} holds {segment.record_count} records for offsets "
-            f"{segment.base_offset}..{segment.last_offset}"
+            f"{segment.object_key} holds {segment.record_count} records, and leaves out"
+            f" {segment.control_count} control records, for offsets"
+            f" {segment.base_offset}..{segment.last_offset}"
         )
     if (
         segment.object_bytes <= 0
         or not 0 <= segment.crc32c <= 0xFFFFFFFF
-        or segment.record_count > _INT32_MAX
+        or not 0 <= segment.record_count <= _INT32_MAX
+        or segment.control_count < 0
     ):
         return Rejected(f"{segment.object_key}: {segment} is not a segment")
     return None

@@ -69,6 +69,7 @@ def rolled(placed: Sequence[Placed], topic_name: str, now_ms: int) -> SegmentFac
         partition=partition,
         base_offset=base,
         last_offset=last,
+        record_count=last - base + 1,
         max_timestamp_ms=max(one.extent.max_timestamp_ms for one in placed),
         stored_ms=now_ms,
         sources=[

@@ -33,6 +33,7 @@ from tests.support.profiles import examples
 from tiering import roll as roll_module
 from tiering.raw_batches import raw_batches, raw_rows
 from tiering.roll import RollSettings, roll
+from tiering.segment_columns import segment_table
 from tiering.segment_format import SegmentIdentity
 from tiering.segment_reader import SegmentReader, TimestampPosition
 from tiering.segment_verification import verify_segment
@@ -182,6 +183,7 @@ def test_stock_readers_see_a_row_without_content_for_each_of_its_records(tmp_pat
     rows = pq.read_table(tmp_path / segment.object_key, partitioning=None).to_pylist()
     assert [row["offset"] for row in rows] == list(range(7))
     assert [row["raw_batch"] for row in rows] == [None, None, data, None, None, None, None]
+    assert not any(row["tombstone"] for row in rows)
     for row in rows[2:5]:
         assert (row["key"], row["value"], row["headers"]) == (None, None, [])
         assert row["timestamp"].timestamp() * 1000 == NOW + 9
@@ -356,7 +358,7 @@ def test_verification_counts_the_raw_batches(tmp_path: Path) -> None:
     identity = SegmentIdentity("flights", PARTITION, 10, 12)
     with (tmp_path / "file").open("w+b") as file, file_store(tmp_path / "store") as store:
         with SegmentWriter(file, identity, sources=()) as writer:
-            writer.write_row_group(raw_rows(located(POISON["garbage"])))
+            writer.write_row_group(segment_table(raw_rows(located(POISON["garbage"]))))
             writer._raw_batch_count += 1
             written = writer.finish()
         store.put(key, FileBody(file, written.object_bytes))

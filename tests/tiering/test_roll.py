@@ -86,7 +86,7 @@ def test_a_roll_that_died_around_its_put_is_finished_by_the_next(
         finally:
             failpoint.arm("")
         segment = roll(plan, store).segment
-        assert verify_segment(store, segment.object_key).identity.record_count == 200
+        assert verify_segment(store, segment.object_key).counts.records == 200
     assert [path.name for path in (tmp_path / "segments").rglob("*.parquet")] == [
         Path(segment.object_key).name
     ]

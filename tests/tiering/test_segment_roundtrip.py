@@ -153,17 +153,22 @@ def test_the_footer_names_the_records_and_holds_no_time(tmp_path: Path) -> None:
     )
     metadata = pq.read_metadata(tmp_path / segment.object_key).metadata
     assert {key.decode(): value.decode() for key, value in metadata.items()} == {
-        "diskless.format.version": "1",
+        "diskless.format.version": "2",
         "diskless.topic": "flights",
         "diskless.topic.id": str(PARTITION.topic_id),
         "diskless.partition": "3",
         "diskless.base.offset": "100",
         "diskless.last.offset": "104",
+        "diskless.generation": "0",
         "diskless.record.count": "5",
+        "diskless.control.count": "0",
+        "diskless.removed.count": "0",
         "diskless.raw.batch.count": "0",
         "diskless.sources.bytes": "0",
-        "diskless.created.by": "diskless segment writer 1",
-        "diskless.row.groups": metadata[b"diskless.row.groups"].decode(),
+        "diskless.created.by": "diskless segment writer 2",
+        "diskless.row.groups": "[[100,104,5,1700000000000]]",
+        "diskless.row.group.parts": metadata[b"diskless.row.group.parts"].decode(),
+        "diskless.empty.batches": "[]",
         "diskless.crc32c": metadata[b"diskless.crc32c"].decode(),
     }
 

@@ -12,14 +12,8 @@ from tiering_samples import SampleBatch, SampleRecord, file_store, plan_of, put_
 
 from tiering import segment_writer
 from tiering.roll import RollSettings, roll
-from tiering.segment_format import (
-    SOURCES_BYTES_KEY,
-    VERSION_KEY,
-    SourceRange,
-    decode_sources,
-    encode_sources,
-    footer_metadata,
-)
+from tiering.segment_format import SOURCES_BYTES_KEY, VERSION_KEY, footer_metadata
+from tiering.segment_sources import SourceRange, decode_sources, encode_sources
 from tiering.segment_verification import verify_segment
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
@@ -58,8 +52,8 @@ def test_objects_that_are_not_named_like_wal_objects_are_not_told() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({VERSION_KEY: "0"}, "format version 0; this release reads version 1"),
-        ({VERSION_KEY: "2"}, "format version 2; this release reads version 1"),
+        ({VERSION_KEY: "1"}, "format version 1; this release reads version 2"),
+        ({VERSION_KEY: "3"}, "format version 3; this release reads version 2"),
         ({SOURCES_BYTES_KEY: "1000000"}, "1000000 bytes of sources"),
         ({SOURCES_BYTES_KEY: None}, "incomplete: .*diskless.sources.bytes"),
     ],
@@ -70,8 +64,8 @@ def test_a_segment_of_another_version_or_without_sources_is_refused_by_name(
     change: Mapping[str, str | None],
     problem: str,
 ) -> None:
-    def footer(*told: Any) -> dict[str, str]:
-        fields = {**footer_metadata(*told), **change}
+    def footer(*told: Any, **more: Any) -> dict[str, str]:
+        fields = {**footer_metadata(*told, **more), **change}
         return {key: value for key, value in fields.items() if value is not None}
 
     key = wal_object_key(encode_ulid(7))

@@ -52,6 +52,7 @@ def test_pyarrow_reads_a_topic_as_one_dataset(topic: Path) -> None:
     assert rows.column("key").to_pylist() == [r.key for r in RECORDS] * 8
     assert rows.column("value").to_pylist() == [r.value for r in RECORDS] * 8
     assert rows.column("headers").to_pylist() == HEADERS * 8
+    assert rows.column("tombstone").to_pylist() == [r.value is None for r in RECORDS] * 8
     tail = dataset.to_table(filter=pc.field("offset") >= 30, columns=["offset"])
     assert tail.column("offset").to_pylist() == [30, 31]
 
@@ -69,7 +70,7 @@ def test_the_page_index_and_statistics_let_a_reader_skip(topic: Path) -> None:
         assert offsets.has_offset_index
         assert offsets.has_column_index
         assert offsets.compression == "ZSTD"
-        value = metadata.row_group(index).column(5)
+        value = metadata.row_group(index).column(6)
         assert value.path_in_schema == "value"
         assert value.statistics is None or not value.statistics.has_min_max
 
@@ -77,7 +78,7 @@ def test_the_page_index_and_statistics_let_a_reader_skip(topic: Path) -> None:
 def test_page_checksums_are_there_for_who_verifies_them(topic: Path, tmp_path: Path) -> None:
     path = next(iter(sorted(topic.rglob("*.parquet"))))
     content = bytearray(path.read_bytes())
-    value = pq.read_metadata(path).row_group(0).column(5)
+    value = pq.read_metadata(path).row_group(0).column(6)
     start = value.dictionary_page_offset or value.data_page_offset
     content[start + value.total_compressed_size - 1] ^= 1  # the end of its last page
     damaged = tmp_path / "damaged.parquet"

@@ -67,6 +67,7 @@ RECORD_SCHEMA: Final = pa.schema(
         pa.field("headers", _HEADERS_TYPE, nullable=False),
         # The batch that the record came in, repeated for each of its records.
         pa.field("batch_base_offset", pa.int64(), nullable=False),
+        pa.field("batch_last_offset", pa.int64(), nullable=False),
         pa.field("producer_id", pa.int64(), nullable=False),
         pa.field("producer_epoch", pa.int16(), nullable=False),
         pa.field("base_sequence", pa.int32(), nullable=False),
@@ -262,6 +263,13 @@ def _to_arrow(rows: _Rows) -> pa.RecordBatch:
             _byte_column(rows.arena, rows.values),
             _headers_column(rows),
             repeated([batch.base_offset for batch in rows.batches], np.int64),
+            repeated(
+                [
+                    batch.base_offset + header.last_offset_delta
+                    for batch, header in zip(rows.batches, headers, strict=True)
+                ],
+                np.int64,
+            ),
             repeated([header.producer_id for header in headers], np.int64),
             repeated([header.producer_epoch for header in headers], np.int16),
             repeated([header.base_sequence for header in headers], np.int32),

@@ -36,6 +36,7 @@ from wal.records.varint_columns import Bools, UInt64s, pack_varints, varint_size
 
 _BATCH_COLUMNS: Final = (
     "batch_base_offset",
+    "batch_last_offset",
     "timestamp_type",
     "producer_id",
     "producer_epoch",
@@ -48,8 +49,9 @@ _BATCH_COLUMNS: Final = (
 def encode_batches(table: pa.Table) -> list[EncodedBatch]:
     """The RecordBatches that the rows of `table` came in, uncompressed, in row order.
 
-    Consecutive rows of equal `batch_base_offset` become one batch; rows missing from it (because
-    the reader asked for a part) leave it valid, with the offsets and the base sequence that it had.
+    Consecutive rows of equal `batch_base_offset` become one batch. Rows missing from it, because
+    the reader asked for a part or because they were compacted away, leave it valid: its first and
+    last offset, its base sequence and the offsets of its records stay what they were.
     Raises: CorruptBatch when rows contradict each other or the schema.
     """
     if not table.num_rows:
@@ -96,6 +98,7 @@ def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
     batch_columns = [rows.column(name).to_numpy()[firsts].tolist() for name in _BATCH_COLUMNS]
     for index, (
         base_offset,
+        last_offset,
         timestamp_type,
         producer_id,
         producer_epoch,
@@ -103,14 +106,12 @@ def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
         leader_epoch,
         attributes,
         count,
-        last_offset_delta,
         base_timestamp_ms,
         max_timestamp_ms,
     ) in enumerate(
         zip(
             *batch_columns,
             counts.tolist(),
-            offset_deltas[firsts + counts - 1].tolist(),
             timestamps[firsts].tolist(),
             np.maximum.reduceat(timestamps, firsts).tolist(),
             strict=True,
@@ -122,7 +123,7 @@ def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
             attributes |= TIMESTAMP_TYPE_BIT
         fields = (
             attributes,
-            last_offset_delta,
+            last_offset - base_offset,
             base_timestamp_ms,
             max_timestamp_ms,
             producer_id,
@@ -134,14 +135,15 @@ def _encode_slice(rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
         uncovered = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
         crc = crc32c(payload, crc32c(uncovered[CRC_START:]))
         header = HEADER.pack(base_offset, length, leader_epoch, MAGIC_V2, crc, *fields)
-        yield EncodedBatch(
-            base_offset, base_offset + last_offset_delta, b"".join((header, payload))
-        )
+        yield EncodedBatch(base_offset, last_offset, b"".join((header, payload)))
 
 
 def _check_rows(rows: pa.RecordBatch, is_first: Bools, offset_deltas: Int64s) -> None:
     follows = ~is_first[1:]
-    bad = (offset_deltas < 0) | (offset_deltas > 2**31 - 1)
+    last_deltas = (
+        rows.column("batch_last_offset").to_numpy() - rows.column("batch_base_offset").to_numpy()
+    )
+    bad = (offset_deltas < 0) | (offset_deltas > last_deltas) | (last_deltas > 2**31 - 1)
     bad[1:] |= follows & (np.diff(offset_deltas) <= 0)
     for name in _BATCH_COLUMNS[1:]:
         bad[1:] |= follows & (np.diff(rows.column(name).to_numpy()) != 0)

@@ -92,6 +92,7 @@ class Bucket:
                 partition=PLACE,
                 base_offset=base_offset,
                 last_offset=last_offset,
+                record_count=extent.record_count,
                 max_timestamp_ms=extent.max_timestamp_ms,
                 stored_ms=item.stored_ms + 60_000,
                 sources=[],

@@ -272,7 +272,7 @@ def test_gaps_that_compaction_left_between_offsets_stay() -> None:
     assert [item.offset for item in DefaultRecordBatch(encoded.data)] == [100, 103, 104, 109]
 
 
-def test_rows_from_the_middle_of_a_batch_keep_its_base_offset_and_sequence() -> None:
+def test_rows_from_the_middle_of_a_batch_keep_its_offsets_and_sequence() -> None:
     data = build_batch(
         [Row(timestamp=NOW + n) for n in range(10)],
         producer_id=1,
@@ -282,7 +282,7 @@ def test_rows_from_the_middle_of_a_batch_keep_its_base_offset_and_sequence() -> 
     (encoded,) = encode_batches(decode_batches([located(data, 20)]).slice(4, 3))
     header = parse_header(encoded.data)
     assert (header.base_offset, header.base_sequence, header.record_count) == (20, 40, 3)
-    assert encoded.last_offset == header.last_offset == 26
+    assert encoded.last_offset == header.last_offset == 29
     read = [(item.offset, item.timestamp) for item in DefaultRecordBatch(encoded.data)]
     assert read == [(24, NOW + 4), (25, NOW + 5), (26, NOW + 6)]
 
@@ -348,6 +348,9 @@ def test_rows_survive_a_parquet_file(tmp_path: Any) -> None:
         ("offset", [10, 10, 11]),
         ("offset", [4, 5, 6]),
         ("offset", [5, 6, 2**33]),
+        ("offset", [5, 6, 8]),
+        ("batch_last_offset", [7, 7, 8]),
+        ("batch_last_offset", [2**33] * 3),
         ("producer_id", [1, 1, 2]),
         ("leader_epoch", [0, 1, 1]),
     ],
