@@ -2,6 +2,7 @@
 
 Folders, each importing only those above it:
 
+- `scram`: proofs of passwords, and what is stored to check them
 - `records`: the types of metadata records, and their bytes
 - `log`: a metadata log on local disk or in an object store
 - `state`: the SQLite file that follows from the log, and questions to it

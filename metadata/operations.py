@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from metadata.scram.credentials import ScramCredential
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError
 from wal.wire.layouts import Int8, Int32, UInt32
@@ -132,6 +133,25 @@ class AlterClientQuotas:
 
     entity: QuotaEntity
     changes: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterScramCredential:
+    """A user's SCRAM credential of one mechanism, to set or, where it is None, to remove.
+
+    Setting it again changes nothing. Name, mechanism and iterations were validated by the caller.
+    """
+
+    user: str
+    mechanism: Int8
+    """A `ScramMechanism`."""
+    credential: ScramCredential | None
+    is_first: bool = False
+    """Only where the cluster has no user yet."""
+
+
+ScramCredentials = Mapping[tuple[str, int], ScramCredential]
+"""By user and mechanism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

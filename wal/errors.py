@@ -122,6 +122,10 @@ class PolicyViolation(Rejected):
     """Allowed by the protocol but not by this cluster's configuration."""
 
 
+class UnknownCredential(Rejected):
+    """There is no such credential of this user."""
+
+
 class ClusterAuthorizationFailed(Rejected):
     """The client may not do this to the cluster as a whole."""
 

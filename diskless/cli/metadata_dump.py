@@ -26,12 +26,15 @@ from diskless.cli.metadata_sources import LoggedRecord
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord
 from metadata.records.groups import CommittedOffset
 from metadata.records.records import RECORD_TYPES, MetadataRecord, decode_record
+from metadata.records.users import SECRET_RECORDS
+from metadata.scram.credentials import ScramCredential
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptLog, InvalidSettings
 from wal.wire.fields import FieldReader
 
 _TYPE_WIDTH: Final = 20
 _PLACE_WIDTH: Final = 10
+_HIDDEN: Final = "***"
 _MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999, after which `datetime` knows no time."""
 
@@ -151,7 +154,7 @@ def _fields_of(inspected: Inspected, *, verbose: bool) -> Mapping[str, Any]:
             "api_key": inspected.api_key,
             "version": inspected.version,
             "problem": inspected.problem,
-            "raw": inspected.logged.value.hex(),
+            "raw": _raw(inspected),
         }
     values: dict[str, Any] = {}
     for field in fields(record):
@@ -170,6 +173,17 @@ def _fields_of(inspected: Inspected, *, verbose: bool) -> Mapping[str, Any]:
             ]
             values["refused"] = [refused._asdict() for refused in record.refused]
     return values
+
+
+def _raw(inspected: Inspected) -> str:
+    """The bytes of a record that cannot be decoded, unless it is one with secrets."""
+    return _HIDDEN if inspected.api_key in SECRET_RECORDS else inspected.logged.value.hex()
+
+
+def _credential(credential: ScramCredential) -> Mapping[str, Any]:
+    """Nobody is shown what is stored of a password."""
+    hidden = dict.fromkeys(("salt", "stored_key", "server_key"), _HIDDEN)
+    return {"iterations": credential.iterations, **hidden}
 
 
 def _summary(record: FileCommittedRecord) -> Mapping[str, int]:
@@ -217,6 +231,8 @@ def _plain(value: Any) -> Any:
         return _partition(value)
     if isinstance(value, CommittedOffset):
         return {**_partition(value.partition), **_numbers(value)}
+    if isinstance(value, ScramCredential):
+        return _credential(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, str):

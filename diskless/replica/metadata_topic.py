@@ -2,7 +2,8 @@
 
 It has a partition for each coordinator. A broker serves it from the logs that it follows or leads
 itself, so any of them serves all of it, a follower as far as it has come. The batches are those of
-the log, byte for byte: they carry their final offsets, and every replica applied these very ones.
+the log, byte for byte but for what is stored of passwords (metadata/log/shown_batches.py): they
+carry their final offsets, and every replica applied these very ones.
 docs/formats.md says what is in a record.
 
 The high watermark is the replica's applied offset: what can be read here is durable and has become
@@ -23,6 +24,7 @@ from typing import Final, NamedTuple, Protocol
 from diskless.ports import Buffer, ListOffsetsResult
 from diskless.replica.batch_reader import ReadResult
 from metadata.log.log import MetadataLog, MetadataRecordBatch
+from metadata.log.shown_batches import shown_batch
 from metadata.operations import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -179,7 +181,7 @@ class MetadataTopic:
                     break
                 if parse_header(batch).last_offset >= end_offset:
                     break
-                records.append(batch)
+                records.append(shown_batch(batch))
                 size += len(batch)
         except OutOfBounds as error:
             return ReadResult(error=OffsetOutOfRange(str(error)))

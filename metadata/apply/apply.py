@@ -23,6 +23,7 @@ from metadata.apply.apply_deletions import RowDeletions
 from metadata.apply.apply_groups import GroupChanges
 from metadata.apply.apply_segments import commit_segment, forget_files, plan_segment
 from metadata.apply.apply_topics import create_partition, delete_topic, set_configs
+from metadata.apply.apply_users import apply_user
 from metadata.apply.transaction import StateTransaction
 from metadata.log.log import MetadataRecordBatch
 from metadata.records.groups import GroupRecord
@@ -38,6 +39,7 @@ from metadata.records.records import (
     TopicDeletedRecord,
     record_of,
 )
+from metadata.records.users import UserRecord
 from metadata.state.image import Changes, CommittedImage
 from metadata.state.schema import PRODUCER_IDS
 from wal.errors import CorruptLog, CorruptState
@@ -110,6 +112,8 @@ class RecordApplier:
                 commit_segment(transaction, deletions, offset, record, timestamp_ms)
             case FilesDeletedRecord():
                 forget_files(transaction, record)
+            case _ if isinstance(record, UserRecord):
+                apply_user(transaction, record)
             case _:
                 apply_control(transaction, deletions, offset, record, timestamp_ms)
 

@@ -107,6 +107,13 @@ class CoordinatorClient(Protocol):
         """Returns what each filter found, which is gone."""
         return await self.call(between.DELETE_ACLS, filters, timeout_ms=timeout_ms)
 
+    async def alter_scram_credentials(
+        self, requests: Sequence[ops.AlterScramCredential], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        """UnknownCredential where there is none to remove, PolicyViolation where there are too
+        many, or some already that were to be the first."""
+        return await self.call(between.ALTER_SCRAM_CREDENTIALS, requests, timeout_ms=timeout_ms)
+
     async def create_partitions_at(
         self,
         coordinator: int,

@@ -1,4 +1,4 @@
-"""When a change of topics, quotas or ACLs is in this broker's catalogue too.
+"""When a change of topics, quotas, users or ACLs is in this broker's catalogue too.
 
 A broker that does not lead the catalogue reads a little behind it. Who changed something through
 this broker wants to see it here, so the routed client waits for that. Each such operation has a
@@ -14,6 +14,7 @@ from metadata import operations as ops
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.messages.brokers import (
     ALTER_CLIENT_QUOTAS,
+    ALTER_SCRAM_CREDENTIALS,
     ALTER_TOPIC_CONFIGS,
     CREATE_ACLS,
     CREATE_TOPICS,
@@ -100,6 +101,23 @@ def _deleted_acls(
     )
 
 
+def _credentials(
+    catalogue: Replica, requests: Sequence[ops.AlterScramCredential]
+) -> Callable[[Errors], bool]:
+    """Each is as asked for, or what somebody else made of it in between."""
+    old = catalogue.scram_credentials()
+
+    def is_altered(request: ops.AlterScramCredential) -> bool:
+        key = (request.user, request.mechanism)
+        known = catalogue.scram_credentials().get(key)
+        return known == request.credential or known != old.get(key)
+
+    return lambda errors: all(
+        error is not None or is_altered(request)
+        for request, error in zip(requests, errors, strict=True)
+    )
+
+
 EFFECTS: Final[Mapping[int, Callable[[Replica, Any], Callable[[Any], bool]]]] = {
     CREATE_TOPICS.key: _creation,
     CREATE_PARTITIONS.key: _growth,
@@ -108,5 +126,6 @@ EFFECTS: Final[Mapping[int, Callable[[Replica, Any], Callable[[Any], bool]]]] = 
     ALTER_CLIENT_QUOTAS.key: _quotas,
     CREATE_ACLS.key: _new_acls,
     DELETE_ACLS.key: _deleted_acls,
+    ALTER_SCRAM_CREDENTIALS.key: _credentials,
 }
 """By the key of the operation."""

@@ -130,6 +130,10 @@ class RoutedClient(Coordinator):
         """All rules, as far as this broker has heard; another set after every change."""
         return self._local.catalogue.acls()
 
+    def scram_credentials(self) -> ops.ScramCredentials:
+        """All of them, as far as this broker has heard; another mapping after every change."""
+        return self._local.catalogue.scram_credentials()
+
     def partition_state(self, partition: TopicIdPartition) -> PartitionState | None:
         """As this broker's replica has it; None when it knows no such partition."""
         replica = self._replica_of(partition)

@@ -55,6 +55,7 @@ from metadata.rules.topics import (
     decide_delete_records,
     decide_delete_topics,
 )
+from metadata.rules.users import decide_alter_scram_credentials
 from metadata.state.file_queries import DeletableFile, deletable_files, describe_files
 from metadata.state.speculative import SpeculativeView
 from metadata.workers.broker_sessions import BrokerSessions
@@ -188,6 +189,15 @@ class PartitionCoordinator:
     ) -> Sequence[DeletedAcls | DisklessError]:
         """The catalogue's. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_delete_acls(view, filters))
+
+    async def alter_scram_credentials(
+        self, requests: Sequence[ops.AlterScramCredential]
+    ) -> Sequence[DisklessError | None]:
+        """The catalogue's. An entry may be UnknownCredential, PolicyViolation.
+
+        Raises CommitFailed.
+        """
+        return await self._perform(lambda view, _: decide_alter_scram_credentials(view, requests))
 
     # -- data -------------------------------------------------------------------------------------
 

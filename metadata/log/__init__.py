@@ -5,5 +5,6 @@
 - `object_log`: in the bucket: election, appends, pruning. `object_log_reader` is the half that only
   reads; `object_puts` finds out what became of a put; `superseded_objects` says since when an
   object is not the last one any more
-- `log_object`: the bytes of one object; `log_batch`: a batch of metadata records as a RecordBatch
+- `log_object`: the bytes of one object; `log_batch`: a batch of metadata records as a RecordBatch;
+  `shown_batches`: what of it is shown to readers
 """

@@ -1,4 +1,4 @@
-"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10015.
+"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10016.
 
     between brokers
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
@@ -8,6 +8,7 @@
                                                              10012 AlterClientQuotas
                                                              10014 CreateAcls
                                                              10015 DeleteAcls
+                                                             10016 AlterScramCredentials
     10013 CommitFilesAt (metadata/messages/commit_file.py)
 
     of a tiering job
@@ -56,6 +57,7 @@ from metadata.messages.shapes import (
     single,
 )
 from metadata.records.control import decode_quota_entity, encode_quota_entity
+from metadata.scram.credentials import ScramCredential
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, UnknownTopicId
 from wal.wire.fields import (
@@ -76,7 +78,7 @@ async def _one(answer: Awaitable[Answer]) -> Sequence[Answer]:
     return [await answer]
 
 
-# -- topics, quotas, access control ----------------------------------------------------------------
+# -- topics, quotas, users, access control ---------------------------------------------------------
 
 _NO_TOPIC: Final = b"".join(
     (NO_UUID.bytes, compact_string(""), INT32.pack(-1), uvarint(1), uvarint(1), NO_TAGS)
@@ -158,6 +160,32 @@ DELETE_ACLS: Final[Operation[Sequence[AclFilter], DeletedAcls | DisklessError]] 
     answers=in_order(or_error(layout(DeletedAcls), layout(DeletedAcls).write(DeletedAcls()))),
     at=lambda coordinator, filters: coordinator.delete_acls(filters),
     is_repeated=False,
+)
+
+_CREDENTIAL: Final = fields_of(ScramCredential)
+_NO_CREDENTIAL: Final = ScramCredential(iterations=0, salt=b"", stored_key=b"", server_key=b"")
+
+
+def _write_credential(credential: ScramCredential | None) -> bytes:
+    return INT8.pack(credential is None) + _CREDENTIAL.write(credential or _NO_CREDENTIAL)
+
+
+def _read_credential(reader: FieldReader) -> ScramCredential | None:
+    is_removed, credential = reader.int8(), _CREDENTIAL.read(reader)
+    return None if is_removed else credential
+
+
+ALTER_SCRAM_CREDENTIALS: Final[
+    Operation[Sequence[ops.AlterScramCredential], DisklessError | None]
+] = Operation(
+    key=10_016,
+    name="CoordinatorAlterScramCredentials",
+    address=Address.CATALOGUE,
+    request=listed(
+        layout(ops.AlterScramCredential, credential=Field(_write_credential, _read_credential))
+    ),
+    answers=in_order(ERRORS),
+    at=lambda coordinator, requests: coordinator.alter_scram_credentials(requests),
 )
 
 CREATE_PARTITIONS_AT: Final[Operation[Addressed[ops.CreatePartitionsAt], DisklessError | None]] = (
@@ -326,4 +354,5 @@ BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
     DELETE_ACLS,
     ALTER_TOPIC_CONFIGS,
     ALTER_CLIENT_QUOTAS,
+    ALTER_SCRAM_CREDENTIALS,
 )

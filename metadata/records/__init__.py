@@ -1,7 +1,8 @@
 """The types of metadata records, and their bytes.
 
 - `records`: topics, partitions, segments; the frame of all. `control`: leadership, assignment,
-  ownership, brokers, quotas. `groups`: consumer groups. `acls`: rules of access control
+  ownership, brokers, quotas. `groups`: consumer groups. `acls`: rules of access control. `users`:
+  what is stored of passwords
 - `file_committed`: the large one, column by column, with `columns` for its integers
 - `segment_identity`: when two segments are the same
 """

@@ -36,6 +36,7 @@ Records of our own, api keys from 1000:
                                Crc32c uint32, RecordCount int32, MaxTimestamp int64
     1004 FilesDeleted          ObjectKeys []string
     1005 … 1014                metadata/records/control.py
+    1015 … 1016                metadata/records/users.py
     1020 … 1023                metadata/records/groups.py
     1030, 1031                 metadata/records/acls.py
 
@@ -59,6 +60,7 @@ from metadata.records.file_committed import FileCommittedRecord as FileCommitted
 from metadata.records.file_committed import RefusedBatch as RefusedBatch
 from metadata.records.file_committed import decode_file_committed, encode_file_committed
 from metadata.records.groups import GROUP_RECORDS, GroupRecord
+from metadata.records.users import USER_RECORDS, UserRecord
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import FieldReader, uvarint
@@ -152,6 +154,7 @@ MetadataRecord = (
     | ControlRecord
     | GroupRecord
     | AclRecord
+    | UserRecord
 )
 
 
@@ -222,6 +225,7 @@ _KINDS: Final[Mapping[int, type[Any]]] = {
     **CONTROL_RECORDS,
     **GROUP_RECORDS,
     **ACL_RECORDS,
+    **USER_RECORDS,
 }
 _LAYOUTS: Final = {api_key: layout(kind) for api_key, kind in _KINDS.items()}
 

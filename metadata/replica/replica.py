@@ -250,6 +250,10 @@ class Replica:
         """All rules of access control; only the catalogue has any. Another set at every change."""
         return self.image.acls
 
+    def scram_credentials(self) -> ops.ScramCredentials:
+        """All of them; only the catalogue has any. Another mapping after every change."""
+        return self.image.scram
+
     def topics(self) -> Mapping[str, ops.TopicDescription]:
         """All topics by name; no I/O; do not modify."""
         return MappingProxyType(self.image.topics_by_name)

@@ -2,8 +2,9 @@
 
 - `commit_request`, `commit`: a commit: checked, decided; `commit_rows` has the rule for its
   batches, `commit_columns` the same for many at once
-- `topics`, `quotas`, `acls`, `brokers`, `groups`: topics and partitions; quotas of clients; rules
-  of access control; which brokers there are; which coordinator a consumer group has
+- `topics`, `quotas`, `users`, `acls`, `brokers`, `groups`: topics and partitions; quotas of
+  clients; SCRAM credentials; rules of access control; which brokers there are; which coordinator a
+  consumer group has
 - `files`: what comes next for a WAL object; `segments`: segments planned and committed
 - `retention`: which records are old enough
 """

@@ -12,7 +12,14 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from metadata.acls import AclBinding
-from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
+from metadata.operations import (
+    Leader,
+    QuotaEntity,
+    RegisteredBroker,
+    ScramCredentials,
+    TopicDescription,
+)
+from metadata.scram.credentials import ScramCredential
 from metadata.state.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
 
@@ -76,6 +83,8 @@ class Changes:
     quotas: dict[QuotaEntity, Mapping[str, float] | None] = field(default_factory=dict)
     acls: dict[AclBinding, bool] = field(default_factory=dict)
     """Whether a rule is there now."""
+    scram: dict[tuple[str, int], ScramCredential | None] = field(default_factory=dict)
+    """By user and mechanism."""
 
 
 class CommittedImage:
@@ -106,6 +115,8 @@ class CommittedImage:
         quotas change seldom."""
         self.acls: frozenset[AclBinding] = frozenset()
         """Another set after every change, as with quotas."""
+        self.scram: ScramCredentials = {}
+        """Likewise."""
 
     def merge(self, changes: Changes) -> None:
         """Take over what a transaction changed, after it was committed."""
@@ -149,6 +160,12 @@ class CommittedImage:
         if changes.acls:
             gone_rules = {rule for rule, is_there in changes.acls.items() if not is_there}
             self.acls = (self.acls | changes.acls.keys()) - gone_rules
+        if changes.scram:
+            self.scram = {
+                key: credential
+                for key, credential in {**self.scram, **changes.scram}.items()
+                if credential is not None
+            }
         self._merge_producers(changes.producers)
 
     def _owns_name(self, description: TopicDescription) -> bool:

@@ -24,6 +24,7 @@ tree and a walk along its leaves, however long the backlog.
 | brokers         | registered broker (catalogue only) |
 | client_quotas   | (entity, key): a quota of clients (catalogue only) |
 | acls            | rule of access control (catalogue only) |
+| scram_credentials | (mechanism, user): what is stored of a password (catalogue only) |
 | swept           | partition that is gone with its topic, but has rows left to be deleted |
 | consumer_groups | consumer group there is anything of: what its coordinator stored |
 | group_offsets   | (consumer group, partition): the committed offset |
@@ -61,7 +62,7 @@ from metadata.acls import AclBinding
 from metadata.state.state_hash import RowChecksum
 from wal.columns import Int64s
 
-STATE_VERSION: Final = 8
+STATE_VERSION: Final = 9
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -403,6 +404,19 @@ ACLS: Final = StateTable(
     ],
 )
 
+SCRAM_CREDENTIALS: Final = StateTable(
+    19,
+    "scram_credentials",
+    ["mechanism", "iterations"],
+    [
+        ("user", String),
+        ("salt", LargeBinary),
+        ("stored_key", LargeBinary),
+        ("server_key", LargeBinary),
+    ],
+    key=["mechanism", "user"],
+)
+
 STATE_TABLES: Final = (
     TOPICS,
     TOPIC_CONFIGS,
@@ -422,6 +436,7 @@ STATE_TABLES: Final = (
     GROUP_OFFSETS,
     CLIENT_QUOTAS,
     ACLS,
+    SCRAM_CREDENTIALS,
 )
 
 APPLIED: Final = Table(

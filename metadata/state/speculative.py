@@ -19,6 +19,7 @@ from uuid import UUID
 
 from metadata.acls import AclBinding
 from metadata.operations import QuotaEntity, RegisteredBroker, TopicDescription
+from metadata.scram.credentials import ScramCredential
 from metadata.state.image import (
     CommittedImage,
     PartitionState,
@@ -134,6 +135,7 @@ class SpeculativeView:
         self._brokers: Overlay[int, RegisteredBroker] = Overlay()
         self._quotas: Overlay[QuotaEntity, Mapping[str, float]] = Overlay()
         self._acls: Overlay[AclBinding, bool] = Overlay()
+        self._scram: Overlay[tuple[str, int], ScramCredential] = Overlay()
         self._files: Overlay[ObjectKey, KnownFile] = Overlay()
         # A file is not part of the image. One that is applied while a look-up in SQLite is under
         # way may be missed by both, so files stay here until the next look-up starts; so does the
@@ -324,6 +326,23 @@ class SpeculativeView:
         gone = {rule for rule, is_there in changed.items() if not is_there}
         return (self._image.acls | changed.keys()) - gone if changed else self._image.acls
 
+    # -- users ----------------------------------------------------------------------------------
+
+    def scram(self, user: str, mechanism: int) -> ScramCredential | None:
+        found = self._scram.get((user, mechanism))
+        return self._image.scram.get((user, mechanism)) if isinstance(found, _Absent) else found
+
+    def put_scram(self, user: str, mechanism: int, credential: ScramCredential | None) -> None:
+        self._scram.put((user, mechanism), credential, self.group)
+
+    def scram_count(self) -> int:
+        """Returns how many credentials there are."""
+        image = self._image.scram
+        count = len(image)
+        for key, credential in self._scram.items():
+            count += (credential is not None) - (key in image)
+        return count
+
     # -- producer ids ---------------------------------------------------------------------------
 
     @property
@@ -413,6 +432,7 @@ class SpeculativeView:
             self._brokers,
             self._quotas,
             self._acls,
+            self._scram,
         ):
             overlay.retire(applied_group)
         for written in self._files.retire(applied_group):

@@ -34,6 +34,7 @@ from sqlalchemy.pool import QueuePool
 
 from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.records.control import decode_quota_entity
+from metadata.scram.credentials import ScramCredential
 from metadata.state import schema
 from metadata.state.image import CommittedImage, PartitionState, PlannedSegment, StoredTopic
 from metadata.state.state_file import (
@@ -428,6 +429,14 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         )
     image.quotas = _quotas(rows(schema.CLIENT_QUOTAS))
     image.acls = frozenset(map(schema.acl_of, rows(schema.ACLS)))
+    image.scram = {
+        (user, mechanism): ScramCredential(
+            iterations=iterations, salt=salt, stored_key=stored_key, server_key=server_key
+        )
+        for mechanism, iterations, user, salt, stored_key, server_key, _ in rows(
+            schema.SCRAM_CREDENTIALS
+        )
+    }
 
 
 def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str, float]]:

@@ -16,9 +16,10 @@ from metadata.acls import AclBinding
 from metadata.log.local_log import LOG_DIRECTORY
 from metadata.log.log_object import log_key
 from metadata.records import acls as acl_records
-from metadata.records import control, records
+from metadata.records import control, records, users
 from metadata.records import groups as group_records
 from metadata.records.segment_identity import segment_key
+from metadata.scram.credentials import ScramCredential
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
 from metadata.state.state import STATE_FILE
 from wal.chunks import object_notes
@@ -460,6 +461,27 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             ],
             "Quotas": [{"Key": "a", "Value": 1.0}, {"Key": "b", "Value": 2.5}],
         },
+    ),
+    "1015 ScramCredentialSet": (
+        users.ScramCredentialSetRecord(
+            user="u",
+            mechanism=2,
+            credential=ScramCredential(
+                iterations=8_192, salt=b"s", stored_key=b"stored", server_key=b""
+            ),
+        ),
+        {
+            "User": "u",
+            "Mechanism": 2,
+            "Iterations": 8_192,
+            "Salt": b"s",
+            "StoredKey": b"stored",
+            "ServerKey": b"",
+        },
+    ),
+    "1016 ScramCredentialRemoved": (
+        users.ScramCredentialRemovedRecord(user="u", mechanism=1),
+        {"User": "u", "Mechanism": 1},
     ),
     "1020 OffsetsCommitted": (
         group_records.OffsetsCommittedRecord(

@@ -233,6 +233,8 @@ def _encode_value(field: Field, value: Any, strange: bytes) -> bytes:
             assert field.is_nullable
             return b"\x00"
         return _varint(len(value.encode()) + 1) + value.encode()
+    if field.type == "bytes":
+        return _varint(len(value) + 1) + bytes(value)
     return struct.pack(_FORMATS[field.type], value)
 
 
@@ -292,6 +294,9 @@ def _decode_value(field: Field, data: bytes, skips_tags: bool) -> tuple[Any, byt
             assert field.is_nullable
             return None, data
         return data[: length - 1].decode(), data[length - 1 :]
+    if field.type == "bytes":
+        length, data = _decode_varint(data)
+        return data[: length - 1], data[length - 1 :]
     size = struct.calcsize(_FORMATS[field.type])
     return struct.unpack(_FORMATS[field.type], data[:size])[0], data[size:]
 

@@ -22,11 +22,13 @@ from diskless.loop.long_work import PORTION_TOPICS, done_at_once
 from diskless.ports import ClientInfo, ListOffsetsResult
 from diskless.server.registry import ApiRegistry, Request
 from metadata import operations as ops
+from metadata.acls import AclBinding, AclFilter, DeletedAcls, PatternType, Permission
 from metadata.clients.coordinator_client import TIMEOUT_MS, CoordinatorClient
 from metadata.clients.wire_client import WireClient
 from metadata.messages.codec import Operation
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.shapes import Addressed
+from metadata.scram.credentials import ScramCredential
 from tests.support.coordinator_samples import SAMPLES, told
 from tests.support.kafka_fakes import DenyEverything, running_broker
 from tests.support.kafka_raw_client import RawClient
@@ -46,6 +48,7 @@ from wal.errors import (
     NotCoordinator,
     ObjectExpired,
     TopicExists,
+    UnknownCredential,
     UnknownFile,
     UnknownPartition,
     UnknownTopicId,
@@ -177,6 +180,14 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         entity=(("client-id", "c"), ("user", None)),
         changes={"producer_byte_rate": 5.0, "consumer_byte_rate": None},
     )
+    rule = AclBinding(2, "t", PatternType.LITERAL, "User:u", "*", 3, Permission.ALLOW)
+    added = ops.AlterScramCredential(
+        user="u",
+        mechanism=1,
+        credential=ScramCredential(iterations=4_096, salt=b"s", stored_key=b"k", server_key=b"v"),
+        is_first=True,
+    )
+    removed = ops.AlterScramCredential(user="u", mechanism=2, credential=None)
     share = ops.CreatePartitionsAt(topic_id=A, name="t", partitions=(1, 3))
     handed = ops.HandedFile(object_key=KEY, object_format=1, file_size_bytes=9, owner_ids=(0, 1))
     broker = ops.RegisteredBroker(1, "here", 9092, "rack", B, "X://here:9093")
@@ -224,6 +235,9 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
             [ops.AlteredTopicConfigs(True, {"segment.ms": "6"})],
         ),
         ("alter_client_quotas", ([quotas],), {}, [None]),
+        ("create_acls", ([rule],), {}, [None]),
+        ("delete_acls", ([AclFilter(principal="User:u")],), {}, [DeletedAcls((rule,))]),
+        ("alter_scram_credentials", ([added, removed],), {}, [None, UnknownCredential("none")]),
     ]
     async with serving() as s:
         for name, arguments, options, answer in calls:

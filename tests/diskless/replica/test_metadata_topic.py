@@ -23,6 +23,9 @@ from metadata.operations import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
 )
+from metadata.records.records import decode_record, encode_record
+from metadata.records.users import ScramCredentialSetRecord
+from metadata.scram.credentials import ScramCredential
 from tests.support.replica_setting import AppliedSoFar, Logged
 from wal.clock import ManualClock
 from wal.coordinates import TopicIdPartition
@@ -327,3 +330,34 @@ async def test_reads_beside_appends_see_whole_batches(logged: Logged) -> None:
         tasks.create_task(append())
         consumed = tasks.create_task(consume())
     assert consumed.result() == await stored(logged.log)
+
+
+async def test_readers_are_not_shown_what_is_stored_of_passwords(logged: Logged) -> None:
+    secrets = [b"salt-of-ann", b"stored-key-of-ann", b"server-key-of-ann"]
+    record = encode_record(
+        ScramCredentialSetRecord(
+            user="ann",
+            mechanism=1,
+            credential=ScramCredential(
+                iterations=4_096, salt=secrets[0], stored_key=secrets[1], server_key=secrets[2]
+            ),
+        )
+    )
+    offset = logged.log.end_offset
+    await logged.log.append([[b"before", bytes(record), b"behind"]], NOW_MS + 10_000)
+    logged.apply()
+    topic = MetadataTopic([logged])
+    (result,) = await topic.read(
+        [LogRead(P0, offset, 1 << 20)], max_bytes=1 << 20, at_least_one=True
+    )
+    data = b"".join(map(bytes, result.records))
+    assert not [secret for secret in secrets if secret in data]
+    (stored_batch,) = await logged.log.read_encoded(offset, 0)
+    assert len(data) == len(stored_batch)
+    shown = decode_batch(data)
+    assert shown.records[0] == b"before"
+    assert shown.records[2] == b"behind"
+    seen = decode_record(shown.records[1])
+    assert isinstance(seen, ScramCredentialSetRecord)
+    assert (seen.user, seen.credential.iterations) == ("ann", 4_096)
+    assert seen.credential.stored_key == bytes(len(secrets[1]))

@@ -132,6 +132,8 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
             return await client.commit_files_at(*asked, **timeout)
         case "CoordinatorAlterTopicConfigs":
             return await client.alter_topic_configs(asked, **timeout)
+        case "CoordinatorAlterScramCredentials":
+            return await client.alter_scram_credentials(asked, **timeout)
         case "CoordinatorAlterClientQuotas":
             return await client.alter_client_quotas(asked, **timeout)
         case "CoordinatorCreateAcls":

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metadata.acls import AclBinding
-from metadata.records import acls, control, groups
+from metadata.records import acls, control, groups, users
 from metadata.records.records import (
     RECORD_TYPES,
     FileCommittedRecord,
@@ -28,6 +28,7 @@ from metadata.records.records import (
     decode_record,
     encode_record,
 )
+from metadata.scram.credentials import ScramCredential
 from tests.metadata.records.test_file_committed import ENCODED, FILE_COMMITTED, files
 from tests.support.profiles import examples
 from tests.support.typed_samples import values_of
@@ -150,6 +151,20 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         ),
         "01 f607 00 03 03 6970 00 02 61 00  05 75736572 01 01 00"
         "03 02 6b 3ff0000000000000 00  02 72 4004000000000000 00  00",
+    ),
+    (
+        users.ScramCredentialSetRecord(
+            user="ann",
+            mechanism=2,
+            credential=ScramCredential(
+                iterations=4_096, salt=b"\x01\x02", stored_key=b"\x03", server_key=b"\x04"
+            ),
+        ),
+        "01 f707 00 04 616e6e 02 00001000 03 0102 02 03 02 04 00",
+    ),
+    (
+        users.ScramCredentialRemovedRecord(user="ann", mechanism=1),
+        "01 f807 00 04 616e6e 01 00",
     ),
     (
         groups.OffsetsCommittedRecord(

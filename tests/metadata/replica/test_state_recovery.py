@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from metadata.acls import AclBinding, PatternType, Permission
 from metadata.log.log import MetadataRecordBatch
-from metadata.operations import AlterClientQuotas, FindBatches, ListOffsets, PlanSegments
+from metadata.operations import (
+    AlterClientQuotas,
+    AlterScramCredential,
+    FindBatches,
+    ListOffsets,
+    PlanSegments,
+)
 from metadata.replica.verify import verify_metadata
+from metadata.scram.credentials import ScramCredential
 from metadata.state.schema import (
     ASSIGNMENTS,
     BROKERS,
@@ -50,6 +58,11 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     await bench.coordinator.allocate_producer_ids()
     quotas = AlterClientQuotas(entity=(("user", "ann"),), changes={"producer_byte_rate": 5.5})
     assert await bench.coordinator.alter_client_quotas([quotas]) == [None]
+    credential = ScramCredential(iterations=4_096, salt=b"1", stored_key=b"2", server_key=b"3")
+    user = AlterScramCredential(user="ann", mechanism=2, credential=credential)
+    assert await bench.coordinator.alter_scram_credentials([user]) == [None]
+    rule = AclBinding(2, "t", PatternType.LITERAL, "User:ann", "*", 3, Permission.ALLOW)
+    assert await bench.coordinator.create_acls([rule]) == [None]
     return partition
 
 

@@ -1,0 +1,207 @@
+"""SCRAM: the vectors of the RFCs, another implementation as oracle, and what must be refused."""
+
+import base64
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import scramp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.scram.client import ScramClient
+from metadata.scram.credentials import (
+    ITERATIONS_MIN,
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+    is_password_of,
+    salt_password,
+)
+from metadata.scram.server import ScramServer
+from metadata.scram.text import InvalidScramMessage, read_client_final, read_client_first
+from tests.support.profiles import examples
+
+SALT = b"0123456789abcdef"
+MECHANISMS = pytest.mark.parametrize("mechanism", ScramMechanism)
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1)
+
+
+def stored(mechanism: ScramMechanism, password: str, iterations: int = 4_096) -> ScramCredential:
+    salted = salt_password(mechanism, password, SALT, iterations)
+    return credential_of(mechanism, salted, SALT, iterations)
+
+
+def server(
+    mechanism: ScramMechanism, password: str = "pencil", nonce: str = "server"
+) -> ScramServer:
+    credential = stored(mechanism, password)
+    return ScramServer(mechanism, lambda user: credential, nonce)
+
+
+def test_the_exchange_of_rfc_7677_is_byte_for_byte_the_same() -> None:
+    mechanism = ScramMechanism.SHA_256
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = salt_password(mechanism, "pencil", salt, 4_096)
+    credential = credential_of(mechanism, salted, salt, 4_096)
+    exchange = ScramServer(mechanism, lambda user: credential, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    client = ScramClient(mechanism, "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
+    first = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    server_first = (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    final = (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert client.first() == first
+    assert exchange.first(first) == server_first
+    assert client.final(server_first) == final
+    assert exchange.user is None
+    server_final = exchange.final(final)
+    assert server_final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert exchange.user == "user"
+    client.verify(server_final)
+
+
+@MECHANISMS
+@given(user=NAMES, password=NAMES)
+@examples(0.2)
+def test_client_and_server_agree_on_any_name_and_password(
+    mechanism: ScramMechanism, user: str, password: str
+) -> None:
+    exchange = server(mechanism, password)
+    client = ScramClient(mechanism, user, password, "client")
+    client.verify(exchange.final(client.final(exchange.first(client.first()))))
+    assert exchange.user == user
+
+
+@MECHANISMS
+def test_another_implementation_logs_in_and_is_logged_in(mechanism: ScramMechanism) -> None:
+    oracle = scramp.ScramMechanism(mechanism.sasl_name)
+    exchange = server(mechanism)
+    client = scramp.ScramClient([mechanism.sasl_name], "u=s,er", "pencil", c_nonce="oracle")
+    client.set_server_first(exchange.first(client.get_client_first().encode()).decode())
+    client.set_server_final(exchange.final(client.get_client_final().encode()).decode())
+    assert exchange.user == "u=s,er"
+
+    info = oracle.make_auth_info("pencil", salt=SALT, iteration_count=4_096)
+    credential = stored(mechanism, "pencil")
+    assert (info[1], info[2]) == (credential.stored_key, credential.server_key)
+    theirs = oracle.make_server(lambda user: info, s_nonce="oracle")
+    ours = ScramClient(mechanism, "user", "pencil", "client")
+    theirs.set_client_first(ours.first().decode())
+    theirs.set_client_final(ours.final(theirs.get_server_first().encode()).decode())
+    ours.verify(theirs.get_server_final().encode())
+
+
+@MECHANISMS
+def test_a_wrong_password_is_refused_at_the_end(mechanism: ScramMechanism) -> None:
+    exchange = server(mechanism)
+    client = ScramClient(mechanism, "user", "pencils", "client")
+    final = client.final(exchange.first(client.first()))
+    with pytest.raises(InvalidScramMessage, match="wrong password"):
+        exchange.final(final)
+    assert exchange.user is None
+
+
+def test_a_recorded_exchange_is_of_no_use_again() -> None:
+    mechanism = ScramMechanism.SHA_256
+    recorded = server(mechanism, nonce="one")
+    client = ScramClient(mechanism, "user", "pencil", "client")
+    final = client.final(recorded.first(client.first()))
+    recorded.final(final)
+    again = server(mechanism, nonce="another")
+    again.first(client.first())
+    with pytest.raises(InvalidScramMessage, match="nonce"):
+        again.final(final)
+    assert again.user is None
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        # The client's part alone, and the nonce with something behind it.
+        lambda text: text.replace("r=clientserver", "r=client"),
+        lambda text: text.replace("r=clientserver", "r=clientserverx"),
+        # Another header than the client began with.
+        lambda text: text.replace("c=biws", "c=eSws"),
+        lambda text: text.replace(",p=", ",x=y,p="),
+        lambda text: text[:-8] + "AAAAAAA=",
+        lambda text: text + ",p=AAAA",
+    ],
+)
+def test_a_last_message_that_was_altered_is_refused(altered: Callable[[str], str]) -> None:
+    exchange = server(ScramMechanism.SHA_256)
+    client = ScramClient(ScramMechanism.SHA_256, "user", "pencil", "client")
+    final = client.final(exchange.first(client.first()))
+    with pytest.raises(InvalidScramMessage):
+        exchange.final(altered(final.decode()).encode())
+    assert exchange.user is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"n,,n=user",
+        b"n,,r=nonce,n=user",
+        b"p=tls-unique,,n=user,r=nonce",
+        b"n,,m=ext,n=user,r=nonce",
+        b"n,,n=,r=nonce",
+        b"n,,n=user,r=",
+        b"n,,n=us=er,r=nonce",
+        b"n,,n=us\0er,r=nonce",
+        b"n,,n=us\xffer,r=nonce",
+        b"n,a=other,n=user,r=nonce",
+        b"n,,n=user,r=" + b"x" * 1_025,
+    ],
+)
+def test_a_first_message_that_is_none_is_refused(message: bytes) -> None:
+    with pytest.raises(InvalidScramMessage):
+        server(ScramMechanism.SHA_256).first(message)
+
+
+def test_a_user_may_name_itself_and_extensions_are_passed_over() -> None:
+    exchange = server(ScramMechanism.SHA_256)
+    assert exchange.first(b"y,a=user,n=user,r=nonce,tokenauth=true").startswith(b"r=nonceserver,")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"r=clientserver,s=c2FsdA==,i=4095",
+        b"r=clientserver,s=c2FsdA==,i=999999999",
+        b"r=client,s=c2FsdA==,i=4096",
+        b"r=somebody,s=c2FsdA==,i=4096",
+        b"r=clientserver,s=c2Fsd,i=4096",
+        b"e=other-error",
+    ],
+)
+def test_a_client_computes_nothing_for_a_server_that_is_none(answer: bytes) -> None:
+    with pytest.raises(InvalidScramMessage):
+        ScramClient(ScramMechanism.SHA_256, "user", "pencil", "client").final(answer)
+
+
+def test_a_client_notices_a_server_that_does_not_know_the_password() -> None:
+    exchange = server(ScramMechanism.SHA_256)
+    client = ScramClient(ScramMechanism.SHA_256, "user", "pencil", "client")
+    client.final(exchange.first(client.first()))
+    for answer in (b"v=" + base64.b64encode(bytes(32)), b"e=invalid-proof", b""):
+        with pytest.raises(InvalidScramMessage):
+            client.verify(answer)
+
+
+@given(st.binary() | st.text().map(str.encode))
+@examples(1)
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for read in (read_client_first, read_client_final):
+        with contextlib.suppress(InvalidScramMessage):
+            read(data)
+
+
+def test_a_credential_shows_no_secret() -> None:
+    credential = stored(ScramMechanism.SHA_256, "pencil")
+    assert repr(credential) == f"ScramCredential(iterations={ITERATIONS_MIN})"
+    assert is_password_of(ScramMechanism.SHA_256, credential, "pencil")
+    assert not is_password_of(ScramMechanism.SHA_256, credential, "Pencil")
