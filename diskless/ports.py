@@ -148,6 +148,20 @@ class AclAdmin(Protocol):
         ...
 
 
+class ScramAdmin(Protocol):
+    """The SCRAM credentials of users."""
+
+    def scram_credentials(self) -> ops.ScramCredentials:
+        """All of them, from committed state; another mapping after every change."""
+        ...
+
+    async def alter_scram_credentials(
+        self, requests: Sequence[ops.AlterScramCredential]
+    ) -> Sequence[DisklessError | None]:
+        """Names and credentials were validated by the caller; in force here on return."""
+        ...
+
+
 class ReplicaManager(Protocol):
     """Append and fetch; owns the purgatories."""
 

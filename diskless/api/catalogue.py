@@ -43,6 +43,7 @@ from diskless.api.topics import (
     describe_topic_partitions,
     metadata,
 )
+from diskless.api.users import alter_user_scram_credentials, describe_user_scram_credentials
 from diskless.authorization import Authorizer
 from diskless.cluster.reader_routing import ReaderRouting
 from diskless.fetch.fetch_sessions import FetchSessions
@@ -54,6 +55,7 @@ from diskless.ports import (
     ProducerIds,
     QuotaAdmin,
     ReplicaManager,
+    ScramAdmin,
     StoredPartitions,
     TopicAdmin,
 )
@@ -73,6 +75,7 @@ def kafka_apis(
     stored: StoredPartitions,
     quotas: QuotaEnforcer,
     quota_admin: QuotaAdmin,
+    scram_admin: ScramAdmin,
     fetch_sessions: FetchSessions,
     authorizer: Authorizer,
     acl_admin: AclAdmin | None,
@@ -122,6 +125,8 @@ def kafka_apis(
             describe_acls.api(acl_admin, access),
             create_acls.api(acl_admin, access),
             delete_acls.api(acl_admin, access),
+            describe_user_scram_credentials.api(scram_admin, access),
+            alter_user_scram_credentials.api(scram_admin, access),
         ]
     )
     registry.add(api_versions.api(registry))

@@ -58,6 +58,22 @@ class SecurityDisabled(Rejected):
     """Rules of access control at a broker that has no authorizer."""
 
 
+class ResourceNotFound(Rejected):
+    """What was named is not there."""
+
+
+class DuplicateResource(Rejected):
+    """Something was named twice that can be named once."""
+
+
+class UnacceptableCredential(Rejected):
+    """A credential that is too weak, or of nobody who may have one."""
+
+
+class UnsupportedSaslMechanism(Rejected):
+    """A SASL mechanism that is not served."""
+
+
 class UnsupportedEndpointType(Rejected):
     """Controllers as endpoints of their own: every broker is one."""
 
@@ -128,6 +144,11 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     errors.ClusterAuthorizationFailed: ErrorCode.cluster_authorization_failed,
     SecurityDisabled: ErrorCode.security_disabled,
     UnsupportedEndpointType: ErrorCode.unsupported_endpoint_type,
+    errors.UnknownCredential: ErrorCode.resource_not_found,
+    ResourceNotFound: ErrorCode.resource_not_found,
+    DuplicateResource: ErrorCode.duplicate_resource,
+    UnacceptableCredential: ErrorCode.unacceptable_credential,
+    UnsupportedSaslMechanism: ErrorCode.unsupported_sasl_mechanism,
 }
 
 

@@ -95,6 +95,7 @@ def _apis(
         stored=ReplicaPartitions(client, store_url),
         quotas=coordination.quotas,
         quota_admin=client,
+        scram_admin=client,
         fetch_sessions=reads.fetch_sessions,
         authorizer=authorizer,
         acl_admin=acl_admin,

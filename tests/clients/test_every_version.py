@@ -328,6 +328,23 @@ class Questions:
         answer = self._ask(49, version, entries=[entry], validate_only=False)
         assert [row.error_code for row in answer.entries] == [NOTHING]
 
+    # -- users
+
+    def describe_user_scram_credentials(self, version: int) -> None:
+        answer = self._ask(50, version, users=None)
+        assert answer.error_code == NOTHING
+
+    def alter_user_scram_credentials(self, version: int) -> None:
+        user = {
+            "name": a_name("user"),
+            "mechanism": 1,
+            "iterations": 4_096,
+            "salt": b"salt",
+            "salted_password": bytes(32),
+        }
+        answer = self._ask(51, version, deletions=[], upsertions=[user])
+        assert [row.error_code for row in answer.results] == [NOTHING]
+
     # -- groups
 
     def _join(self, group: str, version: int = 5) -> tuple[str, int]:
@@ -533,6 +550,8 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
     47: Questions.offset_delete,
     48: Questions.describe_client_quotas,
     49: Questions.alter_client_quotas,
+    50: Questions.describe_user_scram_credentials,
+    51: Questions.alter_user_scram_credentials,
     60: Questions.describe_cluster,
     61: Questions.describe_producers,
     68: Questions.consumer_group_heartbeat,

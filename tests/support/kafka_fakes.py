@@ -538,6 +538,26 @@ class FakeAcls:
         return answer
 
 
+class FakeUsers:
+    """SCRAM credentials in a dictionary."""
+
+    def __init__(self) -> None:
+        self.known: ops.ScramCredentials = {}
+        self.error: errors.DisklessError | None = None
+
+    def scram_credentials(self) -> ops.ScramCredentials:
+        return self.known
+
+    async def alter_scram_credentials(
+        self, requests: Sequence[ops.AlterScramCredential]
+    ) -> Sequence[errors.DisklessError | None]:
+        if self.error is not None:
+            raise self.error
+        known = {**self.known, **{(row.user, row.mechanism): row.credential for row in requests}}
+        self.known = {key: value for key, value in known.items() if value is not None}
+        return [None] * len(requests)
+
+
 @dataclass
 class Broker:
     """A server over fakes."""
@@ -552,6 +572,7 @@ class Broker:
     stored: FakeStored
     quotas: FakeQuotas
     acls: FakeAcls
+    users: FakeUsers
     clients: list[RawClient] = field(default_factory=list)
 
     @property
@@ -586,7 +607,7 @@ async def running_broker(
     stored = FakeStored()
     manager = FakeReplicaManager(topics)
     cluster = FakeCluster(BrokerEndpoint(0, "127.0.0.1", 0, "rack-a"))
-    quotas = FakeQuotas()
+    quotas, users = FakeQuotas(), FakeUsers()
     rules = FakeAcls() if acls is None else acls
     clock = clock or SystemClock()
     registry = kafka_apis(
@@ -601,6 +622,7 @@ async def running_broker(
             quotas.client_quotas, settings=quota_settings or QuotaSettings(), clock=clock
         ),
         quota_admin=quotas,
+        scram_admin=users,
         fetch_sessions=FetchSessions(slots=10, clock=ManualClock(), rng=random.Random(1)),
         authorizer=authorizer or AllowEverything(),
         acl_admin=rules if acls is not None or authorizer is not None else None,
@@ -621,7 +643,17 @@ async def running_broker(
         host, port = server.address
         cluster.endpoint = BrokerEndpoint(0, host, port, "rack-a")
         broker = Broker(
-            server, registry, topics, manager, cluster, pool, metrics, stored, quotas, rules
+            server,
+            registry,
+            topics,
+            manager,
+            cluster,
+            pool,
+            metrics,
+            stored,
+            quotas,
+            rules,
+            users,
         )
         yield broker
         for client in broker.clients:

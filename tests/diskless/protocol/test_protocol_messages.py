@@ -29,6 +29,7 @@ from tests.support.kafka_fakes import (
     FakeReplicaManager,
     FakeStored,
     FakeTopics,
+    FakeUsers,
 )
 from tests.support.kio_entities import as_fields, entities, promoted, smallest
 from tests.support.profiles import examples
@@ -55,6 +56,7 @@ def _registry():
         stored=FakeStored(),
         quotas=QuotaEnforcer(dict, settings=QuotaSettings(), clock=ManualClock()),
         quota_admin=FakeQuotas(),
+        scram_admin=FakeUsers(),
         fetch_sessions=FetchSessions(slots=0, clock=ManualClock(), rng=random.Random(1)),
         authorizer=AllowEverything(),
         acl_admin=None,

@@ -58,11 +58,11 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     await bench.coordinator.allocate_producer_ids()
     quotas = AlterClientQuotas(entity=(("user", "ann"),), changes={"producer_byte_rate": 5.5})
     assert await bench.coordinator.alter_client_quotas([quotas]) == [None]
+    rule = AclBinding(2, "t", PatternType.LITERAL, "User:ann", "*", 3, Permission.ALLOW)
+    assert await bench.coordinator.create_acls([rule]) == [None]
     credential = ScramCredential(iterations=4_096, salt=b"1", stored_key=b"2", server_key=b"3")
     user = AlterScramCredential(user="ann", mechanism=2, credential=credential)
     assert await bench.coordinator.alter_scram_credentials([user]) == [None]
-    rule = AclBinding(2, "t", PatternType.LITERAL, "User:ann", "*", 3, Permission.ALLOW)
-    assert await bench.coordinator.create_acls([rule]) == [None]
     return partition
 
 

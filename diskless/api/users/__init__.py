@@ -1,0 +1,1 @@
+"""Log-ins and users: SaslHandshake, SaslAuthenticate, the SCRAM credentials."""
