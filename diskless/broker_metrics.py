@@ -106,6 +106,11 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             lambda it: it.batches_appended,
         ),
         replicas.counter(
+            "diskless_batches_repeated",
+            "Batches that were sent again before they had an outcome, and not stored twice",
+            lambda it: it.batches_repeated,
+        ),
+        replicas.counter(
             "diskless_batches_rejected", "Batches that broke a rule", lambda it: it.batches_rejected
         ),
         lane.counters(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from diskless.parts.foundation import Foundation
 from diskless.parts.storage import Storage
-from diskless.replica.noted_facts import NotedFacts
+from diskless.topics.noted_facts import NotedFacts
 from metadata.clients.routed_client import RoutedClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import MetadataPartition, Worker

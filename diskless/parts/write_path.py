@@ -16,8 +16,8 @@ from diskless.parts.coordination import Coordination
 from diskless.parts.foundation import Foundation
 from diskless.parts.storage import Storage
 from diskless.replica.commit_lane import CommitLane
-from diskless.replica.noted_facts import NotedFacts
 from diskless.replica.replica_manager import append_failed
+from diskless.topics.noted_facts import NotedFacts
 from wal.chunks.chunk_directory import ChunkDirectory
 from wal.chunks.object_notes import CommitJournal
 from wal.chunks.seal_policy import Arrivals

@@ -4,6 +4,9 @@ The API handlers decode, call this, and encode. A batch is checked by its topic'
 to the write loop; the commit lane delivers its outcome. The other calls of the port have files of
 their own: diskless/replica/fetcher.py, diskless/replica/offset_lookup.py.
 
+A batch of an idempotent producer that repeats one without outcome is not appended: it waits for the
+outcome of the first (`diskless/replica/delayed_produce.py`).
+
 A **delayed produce** waits until each of its batches has an outcome. They come one by one; the last
 one completes the operation. Its deadline answers REQUEST_TIMED_OUT, because a batch whose outcome
 is not known may still be committed.
@@ -18,17 +21,18 @@ Source: "Purgatory Redesign"; KIP-1163/1164; reference behaviour per Kafka's Rep
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from diskless.fetch.read_ahead import ReadAhead
 from diskless.loop.long_work import Steps
 from diskless.ports import AppendBatch, ClientInfo
 from diskless.replica.batch_lanes import BatchLanes
 from diskless.replica.batch_reader import BatchReader
+from diskless.replica.delayed_produce import BatchesUnderWay, BatchWaiter, DelayedProduce
 from diskless.replica.fetcher import Fetcher
 from diskless.replica.metadata_topic import MetadataTopic
 from diskless.replica.offset_lookup import OffsetLookup
-from diskless.replica.purgatory import DelayedOperation, Purgatory
+from diskless.replica.purgatory import Purgatory
 from diskless.replica.served_topics import ServedTopics
 from diskless.replica.timestamp_search import TimestampSearch
 from diskless.topics.topic_configs import compression_of, topic_rules
@@ -37,7 +41,7 @@ from metadata.operations import BatchCommit, TopicDescription
 from wal.chunks.write_loop import PendingBatch, WriteLoop
 from wal.clock import Clock
 from wal.coordinates import LOG_APPEND_TIME, TopicIdPartition
-from wal.errors import DisklessError, InvalidRecord, InvalidTopic, OutcomeUnknown, detached
+from wal.errors import DisklessError, InvalidRecord, InvalidTopic, detached
 from wal.records.batch_preparation import SUMMED_AT_ONCE_BYTES, NeededWork, needed_work
 from wal.records.batch_validation import TopicRules, check_contents, check_header, opens_records
 from wal.records.recompression import Compression
@@ -46,56 +50,6 @@ BATCHES_AT_ONCE: Final = 64
 """Batches of a request that are checked and handed on between two yields: a millisecond."""
 _SUMMED_BETWEEN_YIELDS_BYTES: Final = 16 << 20
 """... unless they are together larger than this, which takes 0.7 ms."""
-
-
-class DelayedProduce(DelayedOperation):
-    """One Produce request; complete when every batch has its outcome."""
-
-    __slots__ = ("future", "open_batches", "results")
-
-    def __init__(self, future: "asyncio.Future[Sequence[BatchCommit]]", count: int) -> None:
-        super().__init__()
-        self.future = future
-        self.results: list[BatchCommit | None] = [None] * count
-        self.open_batches = count
-
-    def settle(self, index: int, result: BatchCommit) -> None:
-        """The outcome of one batch; late outcomes of an expired produce change nothing."""
-        if self.results[index] is None:
-            self.results[index] = result
-            self.open_batches -= 1
-            if not self.open_batches:
-                self.try_complete()
-
-    def is_satisfied(self) -> bool:
-        return self.open_batches == 0
-
-    def on_expiration(self) -> None:
-        timed_out = BatchCommit(
-            error=OutcomeUnknown("not committed within the request's timeout; it may still be")
-        )
-        self.results = [result or timed_out for result in self.results]
-
-    def on_complete(self) -> None:
-        if not self.future.done():
-            self.future.set_result(cast(list[BatchCommit], self.results))
-
-
-class _Waiter:
-    """The token of one pending batch: where its outcome goes."""
-
-    __slots__ = ("_has_append_time", "_index", "_produce")
-
-    def __init__(self, produce: DelayedProduce, index: int, has_append_time: bool) -> None:
-        self._produce = produce
-        self._index = index
-        self._has_append_time = has_append_time
-
-    def batch_done(self, result: BatchCommit) -> None:
-        if not self._has_append_time and result.error is None:
-            base_offset, _, log_start_offset, is_duplicate, _ = result
-            result = BatchCommit(base_offset, -1, log_start_offset, is_duplicate)
-        self._produce.settle(self._index, result)
 
 
 class _Appending(NamedTuple):
@@ -152,6 +106,7 @@ class ReplicaManager:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.produce_purgatory: Purgatory[TopicIdPartition] = Purgatory("produce")
+        self._under_way = BatchesUnderWay()
         self._lanes = lanes
         self._topic_defaults = topic_defaults or {}
         # By name: to hash a UUID is Python code.
@@ -164,6 +119,11 @@ class ReplicaManager:
         """Answer whatever still waits, and let nothing wait any more; for a clean stop."""
         self.produce_purgatory.expire_all()
         self.fetcher.close()
+
+    @property
+    def batches_repeated(self) -> int:
+        """Batches that were sent again before they had an outcome, and not appended."""
+        return self._under_way.repeats
 
     def forget(self, partitions: Collection[TopicIdPartition]) -> None:
         """These partitions are gone: fetches that wait for them find that out now."""
@@ -225,7 +185,9 @@ class ReplicaManager:
                     batch.records.release()
             else:
                 left_bytes -= valid.header.length_bytes
-                if (needed is None and lanes.are_empty) or not lanes.takes(
+                if not self._under_way.is_new(valid.token):
+                    valid.payload.release()
+                elif (needed is None and lanes.are_empty) or not lanes.takes(
                     valid,
                     needed,
                     client=request.connection_id,
@@ -290,7 +252,14 @@ class ReplicaManager:
             timestamp_type,
             request.request_id,
             records,
-            _Waiter(request.produce, position, timestamp_type == LOG_APPEND_TIME),
+            BatchWaiter(
+                request.produce,
+                position,
+                timestamp_type == LOG_APPEND_TIME,
+                topic.name,
+                partition,
+                header,
+            ),
         )
         return pending, needed
 

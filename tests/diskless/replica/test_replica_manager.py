@@ -7,6 +7,7 @@ import pytest
 
 from diskless.loop.long_work import done_at_once
 from diskless.ports import AppendBatch
+from diskless.replica.delayed_produce import REPEATS_MAX
 from diskless.replica.replica_manager import BATCHES_AT_ONCE, append_failed
 from metadata.operations import BatchCommit, TopicDescription
 from tests.support.batch_builder import Row, build_batch
@@ -85,6 +86,86 @@ async def test_past_its_timeout_the_outcome_of_a_batch_is_unknown(setting: Setti
     # The commit comes after all: too late for the answer, and no harm.
     setting.write_loop.settle(0, done(3))
     assert results == await future
+
+
+def idempotent(
+    setting: Setting, sequence: int = 0, *, records: int = 1, epoch: int = 0
+) -> AppendBatch:
+    numbers = {"producer_id": 9, "producer_epoch": epoch, "base_sequence": sequence}
+    return setting.batch(0, build_batch([Row(NOW_MS)] * records, **numbers))
+
+
+async def test_a_batch_that_is_sent_again_waits_for_the_first(setting: Setting) -> None:
+    first = setting.append(idempotent(setting), timeout_ms=20)
+    async with asyncio.timeout(SOON_S):
+        assert isinstance((await first)[0].error, OutcomeUnknown)
+    again = setting.append(idempotent(setting), setting.batch(1), client=OTHER_CLIENT)
+    assert [batch.partition for batch in setting.write_loop.batches] == [P0, P1]
+    setting.write_loop.settle(1, done(4))
+    setting.write_loop.settle(0, done(7))
+    assert [result.base_offset for result in await again] == [7, 4]
+    assert setting.manager.batches_repeated == 1
+
+
+async def test_a_batch_that_has_its_outcome_is_appended_when_it_is_sent_again(
+    setting: Setting,
+) -> None:
+    for number in range(2):
+        future = setting.append(idempotent(setting))
+        setting.write_loop.settle(number, done(7))
+        assert (await future)[0].base_offset == 7
+    assert len(setting.write_loop.batches) == 2
+
+
+async def test_what_failed_the_first_does_not_refuse_the_second(setting: Setting) -> None:
+    first, again = (setting.append(idempotent(setting)) for _ in range(2))
+    setting.write_loop.settle(0, BatchCommit(error=StorageFailed("disk")))
+    assert isinstance((await first)[0].error, StorageFailed)
+    assert isinstance((await again)[0].error, OutcomeUnknown)
+    third = setting.append(idempotent(setting))
+    setting.write_loop.settle(1, done(7))
+    assert (await third)[0].error is None
+
+
+async def test_a_batch_that_the_disk_refused_is_not_waited_for(setting: Setting) -> None:
+    setting.write_loop.error = Overloaded("full")
+    assert isinstance((await setting.append(idempotent(setting)))[0].error, Overloaded)
+    setting.write_loop.error = None
+    setting.append(idempotent(setting))
+    setting.write_loop.settle(0, done(7))
+    assert len(setting.write_loop.batches) == 1
+
+
+async def test_only_the_same_batch_is_taken_for_the_same(setting: Setting) -> None:
+    others = [
+        idempotent(setting),
+        idempotent(setting, 1),
+        idempotent(setting, records=2),
+        idempotent(setting, epoch=1),
+        setting.batch(0),
+        setting.batch(0),
+    ]
+    for batch in others:
+        setting.append(batch)
+    assert len(setting.write_loop.batches) == len(others)
+    for number in range(len(others)):
+        setting.write_loop.settle(number, done(number))
+
+
+async def test_more_than_a_few_requests_do_not_wait_for_one_batch(setting: Setting) -> None:
+    futures = [setting.append(idempotent(setting)) for _ in range(REPEATS_MAX + 2)]
+    assert len(setting.write_loop.batches) == 2
+    for number in range(2):
+        setting.write_loop.settle(number, done(7))
+    assert {(await future)[0].base_offset for future in futures} == {7}
+
+
+async def test_a_request_that_nobody_waits_for_makes_room_for_another(setting: Setting) -> None:
+    for _ in range(REPEATS_MAX + 2):
+        future = setting.append(idempotent(setting))
+        future.cancel()
+    assert len(setting.write_loop.batches) == 1
+    setting.write_loop.settle(0, done(7))
 
 
 async def test_a_client_that_went_away_takes_no_batch_back(setting: Setting) -> None:
