@@ -12,7 +12,8 @@ Segments:
 - `segment_format`: what a footer says. Read this first. `segment_columns`: columns to and from
   records
 - `segment_writer`, `segment_reader`: writing one; serving consumers from it
-- `typed_columns`: those that a topic's own types add; `segment_sources`: where records come from
+- `typed_columns`: those that a topic's own types add; `types`: a folder, how schemas become such;
+  `segment_sources`: where records come from
 - `raw_batches`: batches that nobody can decode
 - `segment_verification`: checking every byte of one; `segment_footers`: what a rebuild reads of
   them

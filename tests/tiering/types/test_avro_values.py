@@ -1,0 +1,233 @@
+"""Avro to typed columns: what fits is there, what does not has a code and nothing else."""
+
+import io
+import json
+import math
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.profiles import examples
+from tests.support.schema_samples import AVRO_SCHEMAS, avro_values
+from tiering.types.arrow_types import MALFORMED, TYPE_MISMATCH, TypedValues
+from tiering.types.avro_schema import parse_avro_schema
+from tiering.types.avro_values import AvroDecoder
+from tiering.types.columns import FIRST_ID, follow
+from tiering.types.schema_configs import AVRO, parse_schema
+from tiering.types.shapes import root_struct
+from wal.wire.fields import zigzag
+
+
+def _decoder(schema: Any) -> AvroDecoder:
+    parsed = parse_schema(AVRO, json.dumps(schema))
+    assert parsed.writer is not None
+    columns, _ = follow((), parsed.shape, FIRST_ID)
+    return AvroDecoder(parsed.writer, columns, is_wrapped=parsed.is_wrapped)
+
+
+def _written(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def _decoded(schema: Any, *values: bytes) -> TypedValues:
+    return _decoder(schema).decode(pa.array(values, pa.binary()))
+
+
+def _record(**fields: Any) -> Any:
+    return {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": name, "type": type_} for name, type_ in fields.items()],
+    }
+
+
+def _wrapped(schema: Any, wanted: Any) -> Any:
+    is_record = isinstance(schema, dict) and schema["type"] == "record"
+    return wanted if is_record else {"value": wanted}
+
+
+_SAMPLES = AVRO_SCHEMAS.flatmap(
+    lambda one: st.tuples(st.just(one), st.lists(avro_values(one), max_size=6))
+)
+
+
+@examples(0.6)
+@given(_SAMPLES)
+def test_every_value_of_a_schema_comes_out_as_it_went_in(
+    sample: tuple[Any, list[tuple[Any, Any]]],
+) -> None:
+    schema, values = sample
+    found = _decoded(schema, *(_written(schema, value) for value, _ in values))
+    assert found.errors.null_count == len(values)
+    assert found.data.to_pylist() == [_wrapped(schema, wanted) for _, wanted in values]
+    found.data.validate(full=True)
+
+
+@examples(0.6)
+@given(
+    _SAMPLES,
+    st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=20), st.integers(-3, 12)), max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_poison_spoils_no_other_record(
+    sample: tuple[Any, list[tuple[Any, Any]]],
+    poison: list[tuple[int, bytes, int]],
+    rng: Any,
+) -> None:
+    schema, values = sample
+    rows: list[tuple[bytes, Any]] = [(_written(schema, value), wanted) for value, wanted in values]
+    written = [row[0] for row in rows]
+    for index, more, cut in poison:
+        # Too long, too short, or two good ones together: what would move all that follow.
+        start = written[index % len(written)] if written else b""
+        rows.append((start[: len(start) + min(cut, 0)] + more, ...))
+        rows.append((start * 2, ...))
+    rng.shuffle(rows)
+    decoder = _decoder(schema)
+    found = decoder.decode(pa.array([row[0] for row in rows], pa.binary()))
+    data, errors = found.data.to_pylist(), found.errors.to_pylist()
+    for (text, wanted), one, code in zip(rows, data, errors, strict=True):
+        by_itself = decoder.decode(pa.array([text], pa.binary()))
+        alone = by_itself.data[0].as_py()
+        assert repr(one) == repr(alone)
+        assert code == by_itself.errors[0].as_py()
+        assert (one is None) == (code is not None)
+        if wanted is not ...:
+            assert (one, code) == (_wrapped(schema, wanted), None)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("string", zigzag(1 << 50) + b"abc"),
+        ("string", zigzag(1 << 62)),
+        ("string", zigzag(-5) + b"abc"),
+        ("string", zigzag(2) + b"\xff\xfe"),
+        ("bytes", zigzag(4) + b"abc"),
+        ("long", b"\xff" * 12),
+        ("long", b""),
+        ("long", zigzag(1) + b"\x00"),
+        ({"type": "array", "items": "long"}, zigzag(1 << 50) + zigzag(1) + zigzag(0)),
+        ({"type": "array", "items": "long"}, zigzag(-(1 << 60)) + zigzag(3) + zigzag(0)),
+        ({"type": "map", "values": "long"}, zigzag(1) + zigzag(0)),
+        ("boolean", b""),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+            zigzag(20) + b"\x7f" * 20,
+        ),
+    ],
+)
+def test_bytes_that_are_not_of_the_schema_are_malformed_and_alone(type_: Any, value: bytes) -> None:
+    schema = _record(a=type_, b="string")
+    good = _written(_record(a="string"), {"a": "x"})
+    first = _decoded(schema, value + good)
+    assert first.errors.to_pylist() == [MALFORMED]
+    with_others = _decoder(_record(a=type_))
+    assert with_others.decode(pa.array([value] * 3)).errors.to_pylist() == [MALFORMED] * 3
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("boolean", b"\x07"),
+        ("int", zigzag(1 << 40)),
+        ("int", zigzag(-(1 << 31) - 1)),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, zigzag(1)),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, zigzag(-1)),
+        ({"type": "int", "logicalType": "date"}, zigzag(3_000_000)),
+        ({"type": "long", "logicalType": "timestamp-millis"}, zigzag(1 << 60)),
+        ({"type": "long", "logicalType": "timestamp-micros"}, zigzag(-(1 << 62))),
+        (["int"], zigzag(1) + zigzag(7)),
+        (
+            ["null", {"type": "array", "items": "int"}],
+            zigzag(1) + zigzag(1) + zigzag(1 << 33) + b"\0",
+        ),
+        ({"type": "map", "values": "int"}, zigzag(2) + (zigzag(1) + b"k" + b"\2") * 2 + b"\0"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1},
+            zigzag(2) + (1000).to_bytes(2, "big"),
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 1},
+            zigzag(9) + (-(10**20)).to_bytes(9, "big", signed=True),
+        ),
+    ],
+)
+def test_what_a_column_cannot_hold_is_a_mismatch_of_the_whole_record(
+    type_: Any, value: bytes
+) -> None:
+    good = _written(_record(a="string"), {"a": "x"})
+    found = _decoded(_record(good="string", a=type_), good + value)
+    assert found.errors.to_pylist() == [TYPE_MISMATCH]
+    assert found.data.to_pylist() == [None]
+    bare = _decoded(type_, value)
+    assert bare.errors.to_pylist() == [TYPE_MISMATCH]
+
+
+def test_a_value_that_holds_what_follows_it_misleads_nobody() -> None:
+    """Two values whose lengths are wrong by as much as each other still end at the right place."""
+    schema = _record(a="long", b="string")
+    short, long = zigzag(1) + zigzag(8) + b"abcd", zigzag(1) + zigzag(0) + b"abcdefgh" * 2
+    good = _written(schema, {"a": 5, "b": "x"})
+    found = _decoded(schema, good, short[:-3], good, long, good)
+    assert found.errors.to_pylist() == [None, MALFORMED, None, MALFORMED, None]
+
+
+def test_fields_without_bytes_have_no_columns() -> None:
+    schema = _record(
+        n="null",
+        a="int",
+        e={"type": "record", "name": "E", "fields": [{"name": "x", "type": "null"}]},
+    )
+    found = _decoded(schema, _written(schema, {"n": None, "a": 7, "e": {"x": None}}))
+    assert found.data.to_pylist() == [{"a": 7}]
+
+
+def _follow(*schemas: Any) -> Any:
+    columns: Any = ()
+    next_id = FIRST_ID
+    for schema in schemas:
+        columns, next_id = follow(
+            columns, root_struct(parse_avro_schema(json.dumps(schema)).shape), next_id
+        )
+    return columns
+
+
+def test_values_of_an_older_schema_go_into_the_columns_of_a_newer_one() -> None:
+    old = _record(a="int", b="float", gone="string", x="string")
+    new = _record(a="long", b="double", more=["null", "string"], x="long")
+    columns = _follow(old, new)
+    older = AvroDecoder(parse_avro_schema(json.dumps(old)), columns)
+    newer = AvroDecoder(parse_avro_schema(json.dumps(new)), columns)
+    first = older.decode(pa.array([_written(old, {"a": 1, "b": 0.5, "gone": "g", "x": "text"})]))
+    then = newer.decode(
+        pa.array([_written(new, {"a": 1 << 40, "b": math.pi, "more": "m", "x": 3})])
+    )
+    assert first.data.type == then.data.type
+    assert first.data.to_pylist() == [
+        {"a": 1, "b": 0.5, "gone": "g", "x_v1": "text", "more": None, "x": None}
+    ]
+    assert then.data.to_pylist() == [
+        {"a": 1 << 40, "b": math.pi, "gone": None, "x_v1": None, "more": "m", "x": 3}
+    ]
+
+
+def test_values_of_a_schema_that_the_columns_do_not_know_are_mismatches() -> None:
+    columns = _follow(_record(a="int"))
+    other = _record(a="string", b="int")
+    decoder = AvroDecoder(parse_avro_schema(json.dumps(other)), columns)
+    found = decoder.decode(pa.array([_written(other, {"a": "x", "b": 1})]))
+    assert found.errors.to_pylist() == [TYPE_MISMATCH]
+
+
+def test_slices_of_an_array_are_decoded() -> None:
+    schema = _record(a={"type": "array", "items": "int"})
+    values = [_written(schema, {"a": list(range(count))}) for count in range(5)]
+    found = _decoder(schema).decode(pa.array(values, pa.binary())[2:4])
+    assert found.data.to_pylist() == [{"a": [0, 1]}, {"a": [0, 1, 2]}]
