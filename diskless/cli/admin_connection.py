@@ -1,7 +1,7 @@
 """A stock Kafka admin client as the commands use it: one cluster, deadlines, errors for people.
 
-`diskless topic` and `diskless quota` derive from `AdminConnection`; whatever else speaks to a
-running broker translates errors with `translated_errors`.
+`diskless topic`, `diskless quota` and `diskless acl` derive from `AdminConnection`; whatever else
+speaks to a running broker translates errors with `translated_errors`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +40,17 @@ class AdminConnection:
 
     def __exit__(self, *_: object) -> None:
         self._admin.close()
+
+    def _ask(self, request: Any) -> Any:
+        """The answer to a message that kafka-python has, and no method that sends it."""
+        # The way in which its own methods send; it is the one private thing of it used here.
+        manager = self._admin._manager
+
+        async def answer() -> Any:
+            return await manager.send(request)
+
+        with translated_errors(self._bootstrap):
+            return manager.run(answer)
 
 
 def check_results(results: Sequence[Mapping[str, Any]]) -> None:

@@ -1,6 +1,7 @@
 """The command line: what each sub-command takes stands beside what it does.
 
-`serve` runs a broker. `topic`, `quota` and `tier` are clients of a running one (`broker_commands`).
+`serve` runs a broker. `topic`, `quota`, `acl` and `tier` are clients of a running one
+(`broker_commands`, `acl`).
 `verify`, `chunk dump` and `wal dump` read what is stored, without a broker, and `rebuild` writes
 lost metadata anew (`stored_commands`); `metadata` reads with or without one (`metadata_commands`).
 Everything heavy is imported inside the command that needs it, so that `diskless --help` is instant
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from diskless.cli.acl.acl_commands import add_acl
 from diskless.cli.broker_commands import add_quota, add_tier, add_topic
 from diskless.cli.metadata_commands import add_metadata
 from diskless.cli.options import DEFAULT_LISTEN, Commands, add_data, add_pairs, command, key_values
@@ -66,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     add_topic(commands)
     add_quota(commands)
+    add_acl(commands)
     add_tier(commands)
     add_verify(commands)
     add_rebuild(commands)

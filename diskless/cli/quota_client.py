@@ -4,11 +4,11 @@ kafka-python has the messages, and no methods that send them; these are here.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
-from diskless.cli.admin_connection import AdminConnection, check_results, translated_errors
+from diskless.cli.admin_connection import AdminConnection, check_results
 from diskless.quotas.quota_entities import CLIENT_ID, USER, quota_entity
 from metadata.operations import QuotaEntity
 from wal.errors import Rejected
@@ -29,8 +29,7 @@ class QuotaClient(AdminConnection):
     def list(self) -> Sequence[QuotaRow]:
         """All quotas of users and client ids, in the broker's order."""
         request = DescribeClientQuotasRequest(components=[], strict=False)
-        with translated_errors(self._bootstrap):
-            answer = self._ask(request)
+        answer = self._ask(request)
         check_results([answer.to_dict()])
         rows = []
         for entry in answer.entries:
@@ -54,8 +53,7 @@ class QuotaClient(AdminConnection):
             ],
         )
         request = AlterClientQuotasRequest(entries=[entry], validate_only=False)
-        with translated_errors(self._bootstrap):
-            answer = self._ask(request)
+        answer = self._ask(request)
         check_results([result.to_dict() for result in answer.entries])
 
     def keys_of(self, entity: Mapping[str, str | None]) -> Sequence[str]:
@@ -65,15 +63,6 @@ class QuotaClient(AdminConnection):
         if not keys:
             raise Rejected(f"no quotas at {self._bootstrap} that could be removed")
         return keys
-
-    def _ask(self, request: Any) -> Any:
-        # The way in which its own methods send; it is the one private thing of it used here.
-        manager = self._admin._manager
-
-        async def answer() -> Any:
-            return await manager.send(request)
-
-        return manager.run(answer)
 
 
 def _entity_of(row: QuotaRow) -> QuotaEntity:

@@ -46,7 +46,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
 def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     finished = run("--help")
     assert finished.returncode == 0
-    commands = ("serve", "topic", "quota", "tier", "verify", "rebuild", "chunk", "wal", "config")
+    commands = (
+        "serve",
+        "topic",
+        "quota",
+        "acl",
+        "tier",
+        "verify",
+        "rebuild",
+        "chunk",
+        "wal",
+        "config",
+    )
     for command in commands:
         assert re.search(rf"^ +{command}\b", finished.stdout, re.MULTILINE), command
 
