@@ -16,5 +16,5 @@ Folders, each importing only those above it:
 - `clients`: how brokers ask the coordinators
 
 What all of them use stands here: `operations` (the coordinator's operations as values), `acls`,
-`metadata_settings`, `retention_settings`.
+`rewrites` (those about merging and compacting segments), `metadata_settings`, `retention_settings`.
 """

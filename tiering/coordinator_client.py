@@ -1,4 +1,4 @@
-"""The two operations that a tiering job needs of a broker, for a driver that blocks.
+"""The four operations that a tiering job needs of a broker, for a driver that blocks.
 
 Used by the job's driver alone, two calls a round, so each has a connection of its own
 (metadata/clients/wire_client.py) to the first broker that answers. Both operations may be repeated:
@@ -16,9 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from metadata.clients.wire_client import WireClient
-from metadata.messages.brokers import COMMIT_SEGMENTS, PLAN_SEGMENTS
+from metadata.messages.brokers import (
+    COMMIT_REWRITES,
+    COMMIT_SEGMENTS,
+    PLAN_REWRITES,
+    PLAN_SEGMENTS,
+)
 from metadata.messages.codec import Answer, Operation, Request
 from metadata.operations import PlannedSegments, PlanSegments, RolledSegment, SegmentCommit
+from metadata.rewrites import PlannedRewrites, PlanRewrites, Rewrite, RewriteCommit
 from wal.clock import SystemClock
 from wal.errors import CommitFailed, DisklessError, InvalidSettings
 
@@ -45,6 +51,17 @@ class CoordinatorClient:
     def commit_segments(self, segments: Sequence[RolledSegment]) -> Sequence[SegmentCommit]:
         """Offer segments for their batches; the answers match them by position."""
         return self._call(COMMIT_SEGMENTS, segments)
+
+    def plan_rewrites(self, asked: PlanRewrites) -> PlannedRewrites:
+        """Rewrites of segments that are not committed yet, after planning what is due."""
+        (planned,) = self._call(PLAN_REWRITES, asked)
+        if isinstance(planned, DisklessError):
+            raise planned
+        return planned
+
+    def commit_rewrites(self, rewrites: Sequence[Rewrite]) -> Sequence[RewriteCommit]:
+        """Offer segments for those they are made of; the answers match them by position."""
+        return self._call(COMMIT_REWRITES, rewrites)
 
     def _call(self, operation: Operation[Request, Answer], request: Request) -> Sequence[Answer]:
         # In a thread, because the caller may have an event loop already: notebooks do.

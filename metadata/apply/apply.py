@@ -21,6 +21,7 @@ from metadata.apply.apply_commit import FileCommits
 from metadata.apply.apply_control import apply_control
 from metadata.apply.apply_deletions import RowDeletions
 from metadata.apply.apply_groups import GroupChanges
+from metadata.apply.apply_rewrites import apply_rewrite
 from metadata.apply.apply_segments import commit_segment, forget_files, plan_segment
 from metadata.apply.apply_topics import create_partition, delete_topic, set_configs
 from metadata.apply.apply_users import apply_user
@@ -38,6 +39,11 @@ from metadata.records.records import (
     TopicConfigsRecord,
     TopicDeletedRecord,
     record_of,
+)
+from metadata.records.rewrites import (
+    RewriteEndedRecord,
+    RewritePlannedRecord,
+    SegmentRewrittenRecord,
 )
 from metadata.records.users import UserRecord
 from metadata.state.image import Changes, CommittedImage
@@ -114,6 +120,8 @@ class RecordApplier:
                 forget_files(transaction, record)
             case _ if isinstance(record, UserRecord):
                 apply_user(transaction, record)
+            case RewritePlannedRecord() | SegmentRewrittenRecord() | RewriteEndedRecord():
+                apply_rewrite(transaction, deletions, offset, record, timestamp_ms)
             case _:
                 apply_control(transaction, deletions, offset, record, timestamp_ms)
 

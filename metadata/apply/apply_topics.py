@@ -14,7 +14,14 @@ from metadata.apply.transaction import StateTransaction
 from metadata.operations import CATALOGUE, TopicDescription
 from metadata.records.records import PartitionCreatedRecord, TopicConfigsRecord, TopicDeletedRecord
 from metadata.state.image import PartitionState, StoredTopic
-from metadata.state.schema import ASSIGNMENTS, PARTITIONS, SEGMENT_PLANS, TOPIC_CONFIGS, TOPICS
+from metadata.state.schema import (
+    ASSIGNMENTS,
+    PARTITIONS,
+    REWRITES,
+    SEGMENT_PLANS,
+    TOPIC_CONFIGS,
+    TOPICS,
+)
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptState
 
@@ -121,12 +128,17 @@ def delete_topic(
             left_behind.append(state.id)
         partition_ids.add(state.id)
         transaction.changes.partitions[partition] = None
+        transaction.changes.rewrites[partition] = None
     partitions = PARTITIONS.table.c
     transaction.delete_where(
         SEGMENT_PLANS,
         SEGMENT_PLANS.table.c.partition.in_(
             select(partitions.id).where(partitions.topic == topic.id)
         ),
+    )
+    transaction.delete_where(
+        REWRITES,
+        REWRITES.table.c.partition.in_(select(partitions.id).where(partitions.topic == topic.id)),
     )
     transaction.delete_where(PARTITIONS, partitions.topic == topic.id)
     deletions.leave_behind(left_behind)

@@ -21,6 +21,7 @@ from metadata.state.image import (
     CommittedImage,
     PartitionState,
     PlannedSegment,
+    RewriteState,
     StoredTopic,
 )
 from metadata.state.schema import (
@@ -100,6 +101,11 @@ class StateTransaction:
     def has_acl(self, rule: AclBinding) -> bool:
         changed = self.changes.acls.get(rule)
         return rule in self.image.acls if changed is None else changed
+
+    def rewrite(self, partition: TopicIdPartition) -> RewriteState | None:
+        if partition in self.changes.rewrites:
+            return self.changes.rewrites[partition]
+        return self.image.rewrites.get(partition)
 
     def plans(self) -> list[PlannedSegment]:
         merged = {**self.image.plans, **self.changes.plans}

@@ -32,6 +32,7 @@ from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata import rewrites as rw
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.messages import brokers as between
 from metadata.messages import coordinator as kip
@@ -221,6 +222,19 @@ class CoordinatorClient(Protocol):
     ) -> Sequence[ops.SegmentCommit]:
         """Swap batches for segments, atomically per call entry; idempotent by object key."""
         return await self.call(between.COMMIT_SEGMENTS_HERE, segments, timeout_ms=timeout_ms)
+
+    async def plan_rewrites(
+        self, asked: rw.PlanRewrites, *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[rw.RewritePlan]:
+        """Rewrites of segments under way, after planning what is due."""
+        (planned,) = await self.call(between.PLAN_REWRITES_HERE, asked, timeout_ms=timeout_ms)
+        return _or_raise(planned).plans
+
+    async def commit_rewrites(
+        self, rewrites: Sequence[rw.Rewrite], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[rw.RewriteCommit]:
+        """Swap segments for others, atomically per entry; idempotent by generation and key."""
+        return await self.call(between.COMMIT_REWRITES_HERE, rewrites, timeout_ms=timeout_ms)
 
     # -- producers and brokers --------------------------------------------------------------------
 

@@ -17,9 +17,11 @@ from typing import Final
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata import rewrites as rw
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.coordinator.lease import Lease
 from metadata.coordinator.pipeline import Pipeline
+from metadata.coordinator.rewrites import commit_rewrites, plan_rewrites
 from metadata.coordinator.segment_plans import plan_segments
 from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
@@ -81,11 +83,13 @@ class PartitionCoordinator:
         rng: random.Random,
         settings: CoordinatorSettings,
         sleep: Sleep = asyncio.sleep,
+        cleanup_policy: str = "delete",
         lease_renewal_ms: int = 0,
         deposed: int | None = None,
     ) -> None:
         """`replica` is open and has applied all of `log`, which this process leads.
 
+        `cleanup_policy`: of topics that set none.
         `lease_renewal_ms`: an idle leader appends something when its lease has only that long left.
         `deposed`: the broker that led before, if it let its lease end instead of resigning.
         """
@@ -93,6 +97,7 @@ class PartitionCoordinator:
         self._clock = clock
         self._rng = rng
         self._settings = settings
+        self._cleanup_policy = cleanup_policy
         self._steady_clock = SteadyClock(clock)
         self.pipeline: Final = Pipeline(replica, log, clock=clock, settings=settings)
         self._perform: Final = self.pipeline.perform
@@ -305,6 +310,21 @@ class PartitionCoordinator:
             lambda view, _: decide_commit_segments(view, segments),
             object_keys=[segment.object_key for segment in segments],
         )
+
+    async def plan_rewrites(self, asked: rw.PlanRewrites) -> Sequence[rw.RewritePlan]:
+        """At most `plans_per_call_max` rewrites are under way at any time, one for a partition."""
+        return await plan_rewrites(
+            self.pipeline,
+            self.replica,
+            clock=self._clock,
+            settings=self._settings,
+            cleanup_policy=self._cleanup_policy,
+            asked=asked,
+        )
+
+    async def commit_rewrites(self, rewrites: Sequence[rw.Rewrite]) -> Sequence[rw.RewriteCommit]:
+        """An entry is empty, a duplicate, UnknownPartition or Rejected (is not as planned)."""
+        return await commit_rewrites(self.pipeline, self.replica, rewrites)
 
     async def deletable_files(
         self, *, before_ms: int, after: tuple[int, int], limit: int, is_owner: bool

@@ -93,10 +93,14 @@ class MetadataPartition:
         clock: Clock,
         rng: random.Random,
         settings: CoordinatorSettings,
+        cleanup_policy: str = "delete",
         lease_ms: int = 0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`log` is open and is closed with the partition; `lease_ms` is that of its leaders."""
+        """`log` is open and is closed with the partition; `lease_ms` is that of its leaders.
+
+        `cleanup_policy` is that of topics that set none.
+        """
         self.replica: Final = replica
         self.log: Final = log
         self.coordinator: PartitionCoordinator | None = None
@@ -106,6 +110,7 @@ class MetadataPartition:
         self._clock = clock
         self._rng = rng
         self._settings = settings
+        self._cleanup_policy = cleanup_policy
         self._lease_ms = lease_ms
         self._sleep = sleep
         self._ready = asyncio.Event()
@@ -240,6 +245,7 @@ class MetadataPartition:
             rng=self._rng,
             settings=self._settings,
             sleep=self._sleep,
+            cleanup_policy=self._cleanup_policy,
             lease_renewal_ms=int(self._lease_ms * _RENEW_WHEN_LEFT),
             deposed=(
                 None

@@ -1,4 +1,4 @@
-"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10016.
+"""Operations that KIP-1164 leaves out, as bytes: API keys 10000 to 10023.
 
     between brokers
     10002 CreateTopics          10005 HandOverFiles          10008 RegisterBroker
@@ -10,9 +10,11 @@
                                                              10015 DeleteAcls
                                                              10016 AlterScramCredentials
     10013 CommitFilesAt (metadata/messages/commit_file.py)
+    10022 PlanRewritesHere      10023 CommitRewritesHere
 
     of a tiering job
     10000 PlanSegments          10001 CommitSegments
+    10020 PlanRewrites          10021 CommitRewrites
 
 Laid out like the KIP's own (metadata/messages/codec.py); docs/coordinator-api.md has the fields.
 Answers repeat nothing of the request and come in its order. Operations that are addressed to one
@@ -22,8 +24,9 @@ CreateTopics exists beside the KIP's CreatePartitions because a topic's configs 
 creation, and because the coordinator chooses the id of a topic that has none (a zero TopicId).
 
 PlanSegments and CommitSegments have the bytes of PlanSegmentsHere and CommitSegmentsHere under
-keys of their own. A tiering job may ask any broker, and that one asks the others. A broker that is
-asked by a broker answers for the coordinators it leads itself.
+keys of their own, and so have PlanRewrites and CommitRewrites. A tiering job may ask any broker,
+and that one asks the others. A broker that is asked by a broker answers for the coordinators it
+leads itself.
 """
 
 import sys
@@ -33,6 +36,7 @@ from typing import Annotated, Any, Final
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata import rewrites as rw
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.messages.codec import (
     Address,
@@ -338,7 +342,68 @@ PLAN_SEGMENTS: Final = replace(
 """A plan is the same when it is asked for again."""
 COMMIT_SEGMENTS: Final = replace(COMMIT_SEGMENTS_HERE, key=10_001, name="CommitSegments")
 
-OF_A_TIERING_JOB: Final[Sequence[Operation[Any, Any]]] = (PLAN_SEGMENTS, COMMIT_SEGMENTS)
+# -- rewrites of segments --------------------------------------------------------------------------
+
+_REWRITES: Final = fields_of(rw.PlannedRewrites)
+
+
+def _read_rewrites(reader: MessageReader) -> rw.PlannedRewrites:
+    # The segments of the plans are as many as they are; it is a broker that answers.
+    reader.entries_left = sys.maxsize
+    planned: rw.PlannedRewrites = _REWRITES.read(reader)
+    return planned
+
+
+async def _plan_rewrites(coordinator: Any, asked: rw.PlanRewrites) -> Sequence[rw.PlannedRewrites]:
+    return [rw.PlannedRewrites(await coordinator.plan_rewrites(asked))]
+
+
+def _all_rewrites(
+    asked: rw.PlanRewrites, answers: Sequence[Sequence[rw.PlannedRewrites | DisklessError]]
+) -> Sequence[rw.PlannedRewrites | DisklessError]:
+    found = [planned for (planned,) in answers if not isinstance(planned, DisklessError)]
+    if not found:
+        return answers[0]
+    return [rw.PlannedRewrites([plan for planned in found for plan in planned.plans])]
+
+
+PLAN_REWRITES_HERE: Final[Operation[rw.PlanRewrites, rw.PlannedRewrites | DisklessError]] = (
+    Operation(
+        key=10_022,
+        name="CoordinatorPlanRewritesHere",
+        address=Address.LED,
+        request=single(fields_of(rw.PlanRewrites)),
+        answers=alone(
+            or_error(
+                Field(_REWRITES.write, _read_rewrites), _REWRITES.write(rw.PlannedRewrites(()))
+            )
+        ),
+        at=_plan_rewrites,
+        merged=_all_rewrites,
+    )
+)
+
+COMMIT_REWRITES_HERE: Final[Operation[Sequence[rw.Rewrite], rw.RewriteCommit]] = Operation(
+    key=10_023,
+    name="CoordinatorCommitRewritesHere",
+    address=Address.BY_PARTITION,
+    request=listed(layout(rw.Rewrite)),
+    answers=in_order(layout(rw.RewriteCommit, "error", "is_duplicate", error=ERROR)),
+    at=lambda coordinator, rewrites: coordinator.commit_rewrites(rewrites),
+    failed=lambda error: rw.RewriteCommit(error=error),
+)
+
+PLAN_REWRITES: Final = replace(
+    PLAN_REWRITES_HERE, key=10_020, name="PlanRewrites", changes_state=False
+)
+COMMIT_REWRITES: Final = replace(COMMIT_REWRITES_HERE, key=10_021, name="CommitRewrites")
+
+OF_A_TIERING_JOB: Final[Sequence[Operation[Any, Any]]] = (
+    PLAN_SEGMENTS,
+    COMMIT_SEGMENTS,
+    PLAN_REWRITES,
+    COMMIT_REWRITES,
+)
 BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
     COMMIT_FILES_AT,
     CREATE_TOPICS,
@@ -355,4 +420,6 @@ BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
     ALTER_TOPIC_CONFIGS,
     ALTER_CLIENT_QUOTAS,
     ALTER_SCRAM_CREDENTIALS,
+    PLAN_REWRITES_HERE,
+    COMMIT_REWRITES_HERE,
 )

@@ -3,6 +3,7 @@
 - `records`: topics, partitions, segments; the frame of all. `control`: leadership, assignment,
   ownership, brokers, quotas. `groups`: consumer groups. `acls`: rules of access control. `users`:
   what is stored of passwords
+- `rewrites`: segments that are merged or compacted
 - `file_committed`: the large one, column by column, with `columns` for its integers
 - `segment_identity`: when two segments are the same
 """

@@ -377,7 +377,13 @@ def _answers(connection: Connection) -> Iterable[Violation]:
 def _stray_rows(connection: Connection) -> Iterable[Violation]:
     """Rows belong to a partition that exists, or to one that is being swept away."""
     known = select(schema.PARTITIONS.table.c.id).union_all(select(schema.SWEPT.table.c.partition))
-    for table in (schema.BATCHES, schema.SEGMENTS, schema.SEGMENT_PLANS, schema.PRODUCER_STATES):
+    for table in (
+        schema.BATCHES,
+        schema.SEGMENTS,
+        schema.SEGMENT_PLANS,
+        schema.PRODUCER_STATES,
+        schema.REWRITES,
+    ):
         column = table.table.c.partition
         for partition in connection.execute(
             select(column).distinct().where(column.not_in(known))

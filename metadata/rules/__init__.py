@@ -5,6 +5,7 @@
 - `topics`, `quotas`, `users`, `acls`, `brokers`, `groups`: topics and partitions; quotas of
   clients; SCRAM credentials; rules of access control; which brokers there are; which coordinator a
   consumer group has
-- `files`: what comes next for a WAL object; `segments`: segments planned and committed
+- `files`: what comes next for a WAL object; `segments`: segments planned and committed;
+  `rewrites`: segments merged and compacted
 - `retention`: which records are old enough
 """

@@ -9,5 +9,6 @@
   pending is durable
 - `producer_state`, `producer_rows`: Kafka's rules for idempotent producers; their states as rows
 - `commit_answer`: the answer to a commit, as it is stored
-- `queries`, `offset_queries`, `file_queries`, `group_queries`: questions to the committed state
+- `queries`, `offset_queries`, `file_queries`, `segment_queries`, `group_queries`: questions to the
+  committed state
 """

@@ -1,9 +1,9 @@
 """The part of the committed state that is kept in memory.
 
-All topics, partitions and outstanding segment plans, and the recently used producer states: what
-deciding an operation needs. It equals SQLite as of the last committed transaction. The coordinator
-task alone changes it, by merging the `Changes` of a transaction after it was committed; the writer
-thread reads it while it applies, which is safe because nothing is merged meanwhile.
+All topics, partitions, outstanding plans of segments and rewrites, and the recently used producer
+states: what deciding an operation needs. It equals SQLite as of the last committed transaction. The
+coordinator task alone changes it, by merging the `Changes` of a transaction after it was committed;
+the writer thread reads it while it applies, which is safe because nothing is merged meanwhile.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from metadata.operations import (
     ScramCredentials,
     TopicDescription,
 )
+from metadata.rewrites import NO_REWRITE
 from metadata.scram.credentials import ScramCredential
 from metadata.state.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -52,6 +53,25 @@ class PlannedSegment(NamedTuple):
     planned_at_ms: int
 
 
+class RewriteState(NamedTuple):
+    """What was planned last to rewrite of a partition, and how far it is compacted.
+
+    In the order of its row's columns. While nothing is under way, only the first two mean anything.
+    """
+
+    generation: int = 0
+    """Of the last rewrite that was planned."""
+    cleaned_end_offset: int = 0
+    """Below it no compaction has left anything to do; records from it on are dirty."""
+    kind: int = NO_REWRITE
+    """Of what is under way."""
+    base_offset: int = -1
+    last_offset: int = -1
+    planned_at_ms: int = -1
+    delete_horizon_ms: int = -1
+    target_bytes: int = -1
+
+
 class StoredTopic(NamedTuple):
     """A topic and its surrogate key."""
 
@@ -76,6 +96,7 @@ class Changes:
     topics: dict[UUID, StoredTopic | None] = field(default_factory=dict)
     partitions: dict[TopicIdPartition, PartitionState | None] = field(default_factory=dict)
     plans: dict[ObjectKey, PlannedSegment | None] = field(default_factory=dict)
+    rewrites: dict[TopicIdPartition, RewriteState | None] = field(default_factory=dict)
     producers: dict[ProducerKey, ProducerState | None] = field(default_factory=dict)
     leader: Leader | None = None
     """Set when leadership changed."""
@@ -106,6 +127,8 @@ class CommittedImage:
         self.topics_by_name: dict[str, TopicDescription] = {}
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
         self.plans: dict[ObjectKey, PlannedSegment] = {}
+        self.rewrites: dict[TopicIdPartition, RewriteState] = {}
+        """Of the partitions that something was ever planned for."""
         self.producers: dict[ProducerKey, ProducerState] = {}
         self.leader: Leader | None = None
         """Who leads; None before the first leader."""
@@ -144,6 +167,11 @@ class CommittedImage:
                 self.plans.pop(key, None)
             else:
                 self.plans[key] = plan
+        for partition, rewrite in changes.rewrites.items():
+            if rewrite is None:
+                self.rewrites.pop(partition, None)
+            else:
+                self.rewrites[partition] = rewrite
         if changes.leader is not None:
             self.leader = changes.leader
         for broker_id, broker in changes.brokers.items():

@@ -19,6 +19,7 @@ tree and a walk along its leaves, however long the backlog.
 | producer_ids    | exactly one: the next producer id never given out |
 | segment_plans   | segment that was planned and not yet committed |
 | segments        | committed segment |
+| rewrites        | partition that was ever to be merged or compacted: how far it is |
 | assignments     | partition that lives at another coordinator (catalogue only) |
 | leadership      | at most one: who leads this metadata partition |
 | brokers         | registered broker (catalogue only) |
@@ -62,7 +63,7 @@ from metadata.acls import AclBinding
 from metadata.state.state_hash import RowChecksum
 from wal.columns import Int64s
 
-STATE_VERSION: Final = 9
+STATE_VERSION: Final = 10
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -387,6 +388,22 @@ CLIENT_QUOTAS: Final = StateTable(
     [("entity", LargeBinary), ("key", String)],
     key=["entity", "key"],
 )
+REWRITES: Final = StateTable(
+    25,
+    "rewrites",
+    [
+        "partition",
+        "generation",
+        "cleaned_end_offset",
+        "kind",
+        "base_offset",
+        "last_offset",
+        "planned_at_ms",
+        "delete_horizon_ms",
+        "target_bytes",
+    ],
+    key=["partition"],
+)
 
 ACLS: Final = StateTable(
     18,
@@ -437,6 +454,7 @@ STATE_TABLES: Final = (
     CLIENT_QUOTAS,
     ACLS,
     SCRAM_CREDENTIALS,
+    REWRITES,
 )
 
 APPLIED: Final = Table(

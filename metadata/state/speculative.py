@@ -25,6 +25,7 @@ from metadata.state.image import (
     PartitionState,
     PlannedSegment,
     ProducerKey,
+    RewriteState,
     StoredTopic,
 )
 from metadata.state.producer_state import ProducerState
@@ -130,6 +131,7 @@ class SpeculativeView:
         self._topics_by_name: Overlay[str, TopicDescription] = Overlay()
         self._partitions: Overlay[TopicIdPartition, PartitionState] = Overlay()
         self._plans: Overlay[ObjectKey, PlannedSegment] = Overlay()
+        self._rewrites: Overlay[TopicIdPartition, RewriteState] = Overlay()
         self._planned_ends: Overlay[TopicIdPartition, int] = Overlay()
         self._producers: Overlay[ProducerKey, ProducerState] = Overlay()
         self._brokers: Overlay[int, RegisteredBroker] = Overlay()
@@ -187,6 +189,7 @@ class SpeculativeView:
         for index in range(description.partition_count):
             partition = TopicIdPartition(description.topic_id, index)
             self._partitions.put(partition, None, self.group)
+            self._rewrites.put(partition, None, self.group)
         for plan in list(self.plans()):
             if plan.partition.topic_id == description.topic_id:
                 self._plans.put(plan.object_key, None, self.group)
@@ -242,6 +245,17 @@ class SpeculativeView:
 
     def put_planned_end(self, partition: TopicIdPartition, planned_end: int | None) -> None:
         self._planned_ends.put(partition, planned_end, self.group)
+
+    # -- rewrites -------------------------------------------------------------------------------
+
+    def rewrite(self, partition: TopicIdPartition) -> RewriteState:
+        """What was planned last for the partition, which exists."""
+        found = self._rewrites.get(partition)
+        state = self._image.rewrites.get(partition) if isinstance(found, _Absent) else found
+        return state or RewriteState()
+
+    def put_rewrite(self, partition: TopicIdPartition, state: RewriteState) -> None:
+        self._rewrites.put(partition, state, self.group)
 
     # -- producers ------------------------------------------------------------------------------
 
@@ -427,6 +441,7 @@ class SpeculativeView:
             self._topics_by_name,
             self._partitions,
             self._plans,
+            self._rewrites,
             self._planned_ends,
             self._producers,
             self._brokers,
@@ -451,6 +466,7 @@ class SpeculativeView:
             self._topics_by_name,
             self._partitions,
             self._plans,
+            self._rewrites,
             self._planned_ends,
             self._producers,
             self._brokers,

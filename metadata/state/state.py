@@ -36,7 +36,13 @@ from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDesc
 from metadata.records.control import decode_quota_entity
 from metadata.scram.credentials import ScramCredential
 from metadata.state import schema
-from metadata.state.image import CommittedImage, PartitionState, PlannedSegment, StoredTopic
+from metadata.state.image import (
+    CommittedImage,
+    PartitionState,
+    PlannedSegment,
+    RewriteState,
+    StoredTopic,
+)
 from metadata.state.state_file import (
     DATABASE_SUFFIXES,
     adopt_database,
@@ -419,6 +425,8 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         image.plans[ObjectKey(key)] = PlannedSegment(
             partitions[partition_id], base_offset, last_offset, ObjectKey(key), planned_at_ms
         )
+    for partition_id, *rewrite, _ in rows(schema.REWRITES):
+        image.rewrites[partitions[partition_id]] = RewriteState(*rewrite)
     for _, next_producer_id, _ in rows(schema.PRODUCER_IDS):
         image.next_producer_id = next_producer_id
     for _, leader_epoch, leader_id, port, host, incarnation, _ in rows(schema.LEADERSHIP):

@@ -18,6 +18,7 @@ from metadata.log.log_object import log_key
 from metadata.records import acls as acl_records
 from metadata.records import control, records, users
 from metadata.records import groups as group_records
+from metadata.records import rewrites as rewrite_records
 from metadata.records.segment_identity import segment_key
 from metadata.scram.credentials import ScramCredential
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
@@ -529,6 +530,60 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "1031 RemoveAccessControlEntry": (
         acl_records.RemoveAccessControlEntryRecord(rule=RULE),
         RULE_FIELDS,
+    ),
+    "1060 RewritePlanned": (
+        rewrite_records.RewritePlannedRecord(
+            partition=PLACE,
+            generation=4,
+            kind=2,
+            base_offset=5,
+            last_offset=6,
+            planned_at_ms=7,
+            delete_horizon_ms=8,
+            target_bytes=9,
+        ),
+        {
+            "TopicId": TOPIC,
+            "PartitionIndex": 3,
+            "Generation": 4,
+            "Kind": 2,
+            "BaseOffset": 5,
+            "LastOffset": 6,
+            "PlannedAt": 7,
+            "DeleteHorizon": 8,
+            "TargetBytes": 9,
+        },
+    ),
+    "1061 SegmentRewritten": (
+        rewrite_records.SegmentRewrittenRecord(
+            partition=PLACE,
+            generation=4,
+            base_offset=5,
+            last_offset=6,
+            object_key=ObjectKey("k"),
+            object_bytes=7,
+            crc32c=2**32 - 1,
+            record_count=8,
+            removed_count=9,
+            max_timestamp_ms=10,
+        ),
+        {
+            "TopicId": TOPIC,
+            "PartitionIndex": 3,
+            "Generation": 4,
+            "BaseOffset": 5,
+            "LastOffset": 6,
+            "ObjectKey": "k",
+            "ObjectSize": 7,
+            "Crc32c": 2**32 - 1,
+            "RecordCount": 8,
+            "RemovedCount": 9,
+            "MaxTimestamp": 10,
+        },
+    ),
+    "1062 RewriteEnded": (
+        rewrite_records.RewriteEndedRecord(partition=PLACE, generation=4, cleaned_end_offset=5),
+        {"TopicId": TOPIC, "PartitionIndex": 3, "Generation": 4, "CleanedEndOffset": 5},
     ),
 }
 

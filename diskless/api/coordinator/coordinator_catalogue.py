@@ -10,11 +10,11 @@ tiering job in `segments`. What is said here is only what is special:
 
 - CreatePartitions, CreateTopics, CreatePartitionsAt, AlterTopicConfigs, AlterClientQuotas: a bad
   name, count, config or quota refuses its entry alone (`topic_checks`).
-- CommitFile, CommitFilesAt, CommitSegmentsHere: never divided. A CommitFile of 4 MiB, the default
-  limit of `socket.control.request.max.bytes`, holds 50,000 batches.
+- CommitFile, CommitFilesAt, CommitSegmentsHere, CommitRewritesHere: never divided. A CommitFile of
+  4 MiB, the default limit of `socket.control.request.max.bytes`, holds 50,000 batches.
 - DeleteRecords: -1 is the high watermark; LowWatermark is the log start offset afterwards.
 - ListOffsets, FindBatches: `diskless_list_offsets`, `diskless_find_batches`.
-- PlanSegmentsHere: an answer ends where one to a tiering job does (`segments`).
+- PlanSegmentsHere, PlanRewritesHere: an answer ends where one to a tiering job does (`segments`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from diskless.api.coordinator.coordinator_operation import (
     coordinator_api,
     passed_on,
 )
-from diskless.api.coordinator.segments import planning
+from diskless.api.coordinator.segments import planning, planning_rewrites
 from diskless.authorization import Authorizer
 from diskless.loop.long_work import PORTION_ROWS, PORTION_TOPICS
 from diskless.quotas.quota_entities import check_quotas
@@ -51,6 +51,7 @@ _PORTIONS: Final[Mapping[int, int | None]] = {
     COMMIT_FILE.key: None,
     COMMIT_FILES_AT.key: None,
     brokers.COMMIT_SEGMENTS_HERE.key: None,
+    brokers.COMMIT_REWRITES_HERE.key: None,
     coordinator.DELETE_RECORDS.key: PORTION_ROWS,
     coordinator.DESCRIBE_FILES.key: PORTION_ROWS,
 }
@@ -73,6 +74,7 @@ def coordinator_apis(
         coordinator.LIST_OFFSETS.key: diskless_list_offsets.exact_listing(client, search),
         FIND_BATCHES.key: diskless_find_batches.bounded_search(client),
         brokers.PLAN_SEGMENTS_HERE.key: planning(client, ""),
+        brokers.PLAN_REWRITES_HERE.key: planning_rewrites(client, ""),
     }
     return [
         coordinator_api(

@@ -1,4 +1,4 @@
-"""PlanSegments and CommitSegments (private APIs 10000 and 10001, version 0) for a tiering job.
+"""What a tiering job asks a broker: private APIs 10000, 10001, 10020 and 10021, version 0.
 
 Not Kafka APIs, and not listed by ApiVersions; metadata/messages/brokers.py has their rows. This
 broker asks the leaders, whichever brokers they are, by the operations between brokers.
@@ -8,11 +8,12 @@ broker asks the leaders, whichever brokers they are, by the operations between b
   plans at `RESPONSE_BYTES_MAX`; the job asks again when it has committed what it got.
 - CommitSegments: the job offers what it rolled. Every segment is answered for itself; offering one
   again is a success that says so.
+- PlanRewrites and CommitRewrites: the same for segments that are to be merged or compacted.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeVar
 
 from diskless.api.access import Access
 from diskless.api.coordinator.coordinator_operation import (
@@ -24,15 +25,26 @@ from diskless.api.coordinator.coordinator_operation import (
 from diskless.authorization import Authorizer
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
-from metadata.messages.brokers import COMMIT_SEGMENTS, COMMIT_SEGMENTS_HERE, PLAN_SEGMENTS
+from metadata.messages.brokers import (
+    COMMIT_REWRITES,
+    COMMIT_REWRITES_HERE,
+    COMMIT_SEGMENTS,
+    COMMIT_SEGMENTS_HERE,
+    PLAN_REWRITES,
+    PLAN_SEGMENTS,
+)
 from metadata.operations import PlannedSegments, PlanSegments, SegmentPlan
+from metadata.rewrites import PlannedRewrites, PlanRewrites, RewritePlan
 from wal.errors import DisklessError, InvalidRequest
-from wal.wire.layouts import layout
+from wal.wire.layouts import Layout, layout
 
 RESPONSE_BYTES_MAX: Final = 16 << 20
 """About 200,000 extents."""
 
 _PLAN: Final = layout(SegmentPlan)
+_REWRITE: Final = layout(RewritePlan)
+
+_Plan = TypeVar("_Plan")
 
 
 def segment_apis(
@@ -48,6 +60,12 @@ def segment_apis(
     return (
         coordinator_api(PLAN_SEGMENTS, planning(client, object_store_url), running, access),
         coordinator_api(COMMIT_SEGMENTS, committing, running, access),
+        coordinator_api(
+            PLAN_REWRITES, planning_rewrites(client, object_store_url), running, access
+        ),
+        coordinator_api(
+            COMMIT_REWRITES, passed_on(COMMIT_REWRITES_HERE, client, portion=None), running, access
+        ),
     )
 
 
@@ -60,13 +78,28 @@ def planning(
         if asked.max_plans < 1:
             raise InvalidRequest(f"at most {asked.max_plans} plans were asked for")
         plans = await client.plan_segments(asked, timeout_ms=timeout_ms)
-        return [PlannedSegments(_within_limit(plans[: asked.max_plans]), object_store_url)]
+        return [PlannedSegments(_within_limit(plans[: asked.max_plans], _PLAN), object_store_url)]
 
     return call
 
 
-def _within_limit(plans: Sequence[SegmentPlan]) -> Sequence[SegmentPlan]:
-    """Returns as many as fit into an answer, and one in any case: else it would never be rolled."""
-    ends = list(accumulate(len(_PLAN.write(plan)) for plan in plans))
+def planning_rewrites(
+    client: CoordinatorClient, object_store_url: str
+) -> Call[PlanRewrites, PlannedRewrites | DisklessError]:
+    """The same for rewrites."""
+
+    async def call(asked: PlanRewrites, timeout_ms: int) -> Sequence[PlannedRewrites]:
+        if asked.max_plans < 1:
+            raise InvalidRequest(f"at most {asked.max_plans} plans were asked for")
+        plans = await client.plan_rewrites(asked, timeout_ms=timeout_ms)
+        plans = _within_limit(plans[: asked.max_plans], _REWRITE)
+        return [PlannedRewrites(plans, object_store_url)]
+
+    return call
+
+
+def _within_limit(plans: Sequence[_Plan], of: Layout[_Plan]) -> Sequence[_Plan]:
+    """Returns as many as fit into an answer, and one in any case: else it would never be done."""
+    ends = list(accumulate(len(of.write(plan)) for plan in plans))
     fitting = sum(end <= RESPONSE_BYTES_MAX for end in ends)
     return plans[: max(fitting, 1)]

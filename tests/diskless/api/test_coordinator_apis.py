@@ -28,6 +28,16 @@ from metadata.clients.wire_client import WireClient
 from metadata.messages.codec import Operation
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.shapes import Addressed
+from metadata.rewrites import (
+    COMPACTION,
+    PlannedRewrites,
+    PlanRewrites,
+    Rewrite,
+    RewriteCommit,
+    RewriteInput,
+    RewritePlan,
+    RewrittenSegment,
+)
 from metadata.scram.credentials import ScramCredential
 from tests.support.coordinator_samples import SAMPLES, told
 from tests.support.kafka_fakes import DenyEverything, running_broker
@@ -195,6 +205,24 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
     delete = ops.DeleteRecords(TopicIdPartition(A, 0), -1)
     listing = ops.ListOffsets(TopicIdPartition(A, 0), -1)
     unknown = UnknownTopicId("no such")
+    rewrite_plan = RewritePlan(
+        topic_name="t",
+        partition=TopicIdPartition(A, 0),
+        kind=COMPACTION,
+        generation=3,
+        planned_at_ms=4,
+        delete_horizon_ms=5,
+        producers_since_ms=6,
+        target_bytes=7,
+        inputs=(RewriteInput(ObjectKey("segments/s"), 1, Offset(0), Offset(9), 10, 3),),
+    )
+    rewrite = Rewrite(
+        partition=TopicIdPartition(A, 0),
+        generation=3,
+        segments=(
+            RewrittenSegment(Offset(0), Offset(9), ObjectKey("segments/s-3"), 1, 2, 9, 1, 3),
+        ),
+    )
     limits = {"max_bytes": 9, "at_least_one": False, "batches_per_partition_max": 2}
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
         ("create_partitions", ([growth],), {}, [None]),
@@ -238,6 +266,8 @@ async def test_every_operation_reaches_the_coordinators_as_it_was_asked() -> Non
         ("create_acls", ([rule],), {}, [None]),
         ("delete_acls", ([AclFilter(principal="User:u")],), {}, [DeletedAcls((rule,))]),
         ("alter_scram_credentials", ([added, removed],), {}, [None, UnknownCredential("none")]),
+        ("plan_rewrites", (PlanRewrites(5),), {}, [PlannedRewrites((rewrite_plan,))]),
+        ("commit_rewrites", ([rewrite],), {}, [RewriteCommit(True)]),
     ]
     async with serving() as s:
         for name, arguments, options, answer in calls:

@@ -17,7 +17,7 @@ from metadata import operations as ops
 from metadata.clients import wire_client
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.wire_client import Connect, WireClient, connect_tcp
-from metadata.messages.brokers import PLAN_SEGMENTS_HERE
+from metadata.messages.brokers import PLAN_REWRITES_HERE, PLAN_SEGMENTS_HERE
 from metadata.messages.commit_file import COMMIT_FILE
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
 from tests.support.profiles import examples
@@ -130,6 +130,10 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
             return await client.commit_segments(asked, **timeout)
         case "CoordinatorCommitFilesAt":
             return await client.commit_files_at(*asked, **timeout)
+        case "CoordinatorPlanRewritesHere":
+            return await client.call(PLAN_REWRITES_HERE, asked, **timeout)
+        case "CoordinatorCommitRewritesHere":
+            return await client.commit_rewrites(asked, **timeout)
         case "CoordinatorAlterTopicConfigs":
             return await client.alter_topic_configs(asked, **timeout)
         case "CoordinatorAlterScramCredentials":

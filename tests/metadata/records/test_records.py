@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metadata.acls import AclBinding
-from metadata.records import acls, control, groups, users
+from metadata.records import acls, control, groups, rewrites, users
 from metadata.records.records import (
     RECORD_TYPES,
     FileCommittedRecord,
@@ -201,6 +201,40 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     (groups.GroupDeletedRecord(group_id="g"), "01 ff07 00 02 67 00"),
     (acls.AccessControlEntryRecord(rule=RULE), f"01 8608 00 {RULE_HEX} 00"),
     (acls.RemoveAccessControlEntryRecord(rule=RULE), f"01 8708 00 {RULE_HEX} 00"),
+    (
+        rewrites.RewritePlannedRecord(
+            partition=PARTITION,
+            generation=4,
+            kind=2,
+            base_offset=5,
+            last_offset=6,
+            planned_at_ms=7,
+            delete_horizon_ms=8,
+            target_bytes=9,
+        ),
+        f"01 a408 00 {TOPIC_HEX} 00000003 00000004 02 0000000000000005 0000000000000006"
+        "0000000000000007 0000000000000008 0000000000000009 00",
+    ),
+    (
+        rewrites.SegmentRewrittenRecord(
+            partition=PARTITION,
+            generation=4,
+            base_offset=5,
+            last_offset=6,
+            object_key=KEY,
+            object_bytes=7,
+            crc32c=2**32 - 1,
+            record_count=8,
+            removed_count=9,
+            max_timestamp_ms=10,
+        ),
+        f"01 a508 00 {TOPIC_HEX} 00000003 00000004 0000000000000005 0000000000000006 {KEY_HEX}"
+        "0000000000000007 ffffffff 00000008 00000009 000000000000000a 00",
+    ),
+    (
+        rewrites.RewriteEndedRecord(partition=PARTITION, generation=4, cleaned_end_offset=5),
+        f"01 a608 00 {TOPIC_HEX} 00000003 00000004 0000000000000005 00",
+    ),
 ]
 GOLDEN_IDS = [type(record).__name__ for record, _ in GOLDEN]
 
