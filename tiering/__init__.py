@@ -4,8 +4,8 @@ The job:
 
 - `command`: `diskless tier`; `job`: the driver: plan, roll, commit
 - `spark_roller`: one Spark task per segment; `roll`: one segment: batches of WAL objects become one
-  Parquet object; `metered_store`: what that read
-- `coordinator_client`: the operations that a job needs of a broker
+  Parquet object; `wal_rows`: those batches as Arrow rows
+- `coordinator_client`: the operations that a job, and a reader of tables, needs of a broker
 
 Segments:
 

@@ -30,7 +30,7 @@ def verify_segment(store: BlockingStore, key: ObjectKey) -> SegmentFooter:
     try:
         if store.get_range(key, 0, min(len(MAGIC), object_bytes)) != MAGIC:
             raise CorruptSegment(f"{key}: does not start as a Parquet file")
-        footer = _read_footer(store, key, object_bytes)
+        footer = read_footer(store, key, object_bytes)
         for index, group in enumerate(footer.row_groups):
             data = store.get_range(key, group.byte_offset, group.length_bytes)
             columns = ["offset", "batch_base_offset", "batch_last_offset", RAW_BATCH]
@@ -62,7 +62,8 @@ def object_crc32c(store: BlockingStore, key: ObjectKey, object_bytes: int) -> in
     return value
 
 
-def _read_footer(store: BlockingStore, key: ObjectKey, object_bytes: int) -> SegmentFooter:
+def read_footer(store: BlockingStore, key: ObjectKey, object_bytes: int) -> SegmentFooter:
+    """Read and check the footer. Raises: CorruptSegment, and what the store raises."""
     guess = min(_TAIL_GUESS_BYTES, object_bytes)
     tail = store.get_range(key, object_bytes - guess, guess)
     length = footer_length(key, tail, object_bytes)

@@ -39,12 +39,11 @@ from pyspark.sql import SparkSession
 
 from metadata.operations import SegmentPlan
 from tiering.job import RollResult, RollWork, describe
-from tiering.metered_store import MeteredStore
 from tiering.roll import Rolled, roll
 from wal import failpoint
 from wal.clock import SystemClock
 from wal.errors import DisklessError, InvalidSettings
-from wal.stores.blocking_store import open_blocking_store
+from wal.stores.blocking_store import MeteredStore, open_blocking_store
 
 JAVA_VERSION_MIN: Final = 17
 
@@ -179,20 +178,28 @@ class SparkRoller:
         SparkContext._ensure_initialized(conf=_conf(first))
         settings = _DEFAULTS | dict(SparkConf().getAll()) | asked
         settings["spark.master"] = master = _with_retries(settings["spark.master"])
-        if _is_local(master):
+        if is_local(master):
             settings = _LOCAL_DEFAULTS | settings
         session = SparkSession.builder.config(conf=_conf(settings)).getOrCreate()
         self._cleanup.callback(session.stop)
         context = session.sparkContext
-        python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-        if python:
-            context.pythonExec = python
-        elif _is_local(master):
-            # By default tasks run whatever `python3` is on the PATH, without our dependencies.
-            context.pythonExec = sys.executable
-        if not _is_local(master):
+        choose_python(context)
+        if not is_local(master):
             context.addPyFile(str(package_zip(directory)))
         return session
+
+
+def choose_python(context: SparkContext) -> None:
+    """Have tasks run in the Python that was asked for, or on one machine in this one.
+
+    By default they run whatever `python3` is on the PATH, without our dependencies.
+    """
+    configured = context.getConf().get("spark.pyspark.python")
+    python = configured or os.environ.get("PYSPARK_PYTHON")
+    if python:
+        context.pythonExec = python
+    elif is_local(context.master):
+        context.pythonExec = sys.executable
 
 
 def _conf(settings: Mapping[str, str]) -> SparkConf:
@@ -301,8 +308,9 @@ def _temporary_directory() -> Iterator[str]:
         yield directory
 
 
-def _is_local(master: str) -> bool:
-    return master == "local" or master.startswith("local[")
+def is_local(master: str | None) -> bool:
+    """Whether tasks run in the processes of this machine's driver."""
+    return master is not None and (master == "local" or master.startswith("local["))
 
 
 def _with_retries(master: str) -> str:

@@ -30,7 +30,7 @@ from tiering_samples import (
 from metadata.operations import RolledSegment
 from tests.support.batch_builder import Row, build_batch, record, seal
 from tests.support.profiles import examples
-from tiering import roll as roll_module
+from tiering import wal_rows
 from tiering.raw_batches import raw_batches, raw_rows
 from tiering.roll import RollSettings, roll
 from tiering.segment_columns import segment_table
@@ -141,8 +141,8 @@ def assert_served_as_from_the_wal(
 @pytest.fixture
 def little_inflation(monkeypatch: pytest.MonkeyPatch) -> None:
     """2 MiB are as much as a batch may inflate to, so that a bomb fits into a test."""
-    monkeypatch.setattr(roll_module, "INFLATED_BYTES_MAX", 2 << 20)
-    monkeypatch.setattr(roll_module, "GROUP_INFLATED_BYTES_MAX", 2 << 20)
+    monkeypatch.setattr(wal_rows, "INFLATED_BYTES_MAX", 2 << 20)
+    monkeypatch.setattr(wal_rows, "GROUP_INFLATED_BYTES_MAX", 2 << 20)
 
 
 @pytest.mark.parametrize("append_time_ms", [None, 1_800_000_000_000])
@@ -320,7 +320,7 @@ def test_a_bad_batch_is_looked_for_only_where_decoding_failed_and_by_halves(
         calls.append(len(located))
         return decode_batches(located, **limits)
 
-    monkeypatch.setattr(roll_module, "decode_batches", counted)
+    monkeypatch.setattr(wal_rows, "decode_batches", counted)
     with file_store(tmp_path) as store:
         rolled = roll(plan_of(put_wal_object(store, "wal/00/object", [batches])), store)
     assert calls[0] == 64

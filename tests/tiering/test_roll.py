@@ -20,8 +20,7 @@ from tiering_samples import (
 )
 
 from metadata.operations import SegmentPlan
-from tiering import roll as roll_module
-from tiering import segment_format
+from tiering import segment_format, wal_rows
 from tiering.roll import RollSettings, roll, row_groups
 from tiering.segment_verification import verify_segment
 from wal import failpoint
@@ -166,7 +165,7 @@ def test_an_extent_larger_than_one_read_is_read_in_pieces(
     with file_store(tmp_path) as store:
         plan = _planned(store, batches)
         counting = CountingStore(store)
-        monkeypatch.setattr(roll_module, "READ_BYTES_MAX", 700)
+        monkeypatch.setattr(wal_rows, "READ_BYTES_MAX", 700)
         roll(plan, counting)
     assert max(length for _, _, length in counting.ranges) == 700
     rows = pq.read_table(tmp_path / plan.object_key)
@@ -177,7 +176,7 @@ def test_an_extent_larger_than_one_read_is_read_in_pieces(
 def test_a_large_compressed_batch_among_small_ones_is_decoded_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll_module, "GROUP_INFLATED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(wal_rows, "GROUP_INFLATED_BYTES_MAX", 100_000)
     small = [SampleBatch([SampleRecord()], codec=GZIP)] * 9
     batches = [*small, SampleBatch([SampleRecord(value=bytes(300_000))], codec=ZSTD), *small]
     with file_store(tmp_path) as store:
@@ -285,12 +284,12 @@ def test_small_ranges_are_read_many_at_a_time(tmp_path: Path) -> None:
 def test_no_more_is_read_ahead_than_may_be_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll_module, "READ_AHEAD_BYTES", 3_500)
+    monkeypatch.setattr(wal_rows, "READ_AHEAD_BYTES", 3_500)
     asked: list[int] = []
     store = WatchedStore(tmp_path, asked.append)
     plan = plan_of_small_objects(store, 16)
     size = plan.extents[0].length_bytes
-    ahead = roll_module._read_ahead(roll_module._coalesced(plan.extents), store)
+    ahead = wal_rows.read_ahead(wal_rows._coalesced(plan.extents), store)
     for given, _ in enumerate(ahead, 1):
         assert sum(asked) <= 3_500 + given * size
     assert len(asked) == 16
