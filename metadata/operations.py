@@ -284,6 +284,16 @@ class ListedOffset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadableTopic:
+    """What a reader of tables must know of a topic; the URL holds no secrets."""
+
+    topic_id: UUID
+    partition_count: Int32
+    configs: Mapping[str, str] = field(default_factory=dict)
+    object_store_url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlan:
     """A segment that is to be rolled: fixed offsets, fixed key, the batches it is made of.
 

@@ -1,9 +1,9 @@
-"""The four operations that a tiering job needs of a broker, for a driver that blocks.
+"""The operations that tiering jobs and the Spark source need of a broker, for programs that block.
 
-Used by the job's driver alone, two calls a round, so each has a connection of its own
-(metadata/clients/wire_client.py) to the first broker that answers. Both operations may be repeated:
-a plan is durable and the same when asked again, a commit is recognised by its object key. So what
-went wrong on the way is always worth another attempt, which is the caller's decision.
+They call seldom, so each call has a connection of its own (metadata/clients/wire_client.py) to the
+first broker that answers. All operations may be repeated: a plan is durable and the same when asked
+again, a commit is recognised by its object key, the others only read. So what went wrong on the way
+is always worth another attempt, which is the caller's decision; `repeated` makes it.
 
 Failure cases: CommitFailed (nothing was changed by asking, or no broker answered),
 CommitOutcomeUnknown (a commit was sent and no answer came), and what the coordinator says.
@@ -11,9 +11,9 @@ CommitOutcomeUnknown (a commit was sent and no answer came), and what the coordi
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, TypeVar
 
 from metadata.clients.wire_client import WireClient
 from metadata.messages.brokers import (
@@ -23,12 +23,32 @@ from metadata.messages.brokers import (
     PLAN_SEGMENTS,
 )
 from metadata.messages.codec import Answer, Operation, Request
-from metadata.operations import PlannedSegments, PlanSegments, RolledSegment, SegmentCommit
+from metadata.messages.find_batches import FindBatchesMessage
+from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
+from metadata.operations import (
+    FindBatches,
+    FoundBatches,
+    ListedOffset,
+    ListOffsets,
+    PlannedSegments,
+    PlanSegments,
+    ReadableTopic,
+    RolledSegment,
+    SegmentCommit,
+)
 from metadata.rewrites import PlannedRewrites, PlanRewrites, Rewrite, RewriteCommit
 from wal.clock import SystemClock
-from wal.errors import CommitFailed, DisklessError, InvalidSettings
+from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, InvalidSettings, Retriable
 
 CLIENT_ID: Final = "diskless-tier"
+
+ATTEMPTS_MAX: Final = 6
+FIRST_PAUSE_S: Final = 0.5
+"""Doubled after each attempt: a broker that restarts is back within these fifteen seconds."""
+
+_INT32_MAX: Final = 2**31 - 1
+
+_Result = TypeVar("_Result")
 
 
 class CoordinatorClient:
@@ -63,6 +83,28 @@ class CoordinatorClient:
         """Offer segments for those they are made of; the answers match them by position."""
         return self._call(COMMIT_REWRITES, rewrites)
 
+    def read_topic(self, name: str) -> ReadableTopic:
+        """Where the records of a topic lie. Raises: UnknownPartition."""
+        (topic,) = self._call(READ_TOPIC, [name])
+        if isinstance(topic, DisklessError):
+            raise topic
+        return topic
+
+    def read_offsets(self, asked: Sequence[ListOffsets]) -> Sequence[ListedOffset]:
+        """Offsets for timestamps, strictly consistent; an error is in its entry."""
+        return self._call(READ_OFFSETS, asked)
+
+    def read_extents(
+        self, asked: Sequence[FindBatches], *, extents_max: int
+    ) -> Sequence[FoundBatches]:
+        """Where records lie, from the extent with the asked offset on; an error is in its entry.
+
+        At most `extents_max` of each partition; the byte limits of `asked` are not looked at. The
+        broker may be behind, and then give fewer, or none.
+        """
+        message = FindBatchesMessage(asked, _INT32_MAX, extents_max)
+        return self._call(READ_EXTENTS, message)
+
     def _call(self, operation: Operation[Request, Answer], request: Request) -> Sequence[Answer]:
         # In a thread, because the caller may have an event loop already: notebooks do.
         with ThreadPoolExecutor(1) as thread:
@@ -82,6 +124,18 @@ class CoordinatorClient:
                 except CommitFailed as error:
                     failures.append(str(error))
         raise CommitFailed("; ".join(failures))
+
+
+def repeated(ask: Callable[[], _Result], sleep: Callable[[float], None]) -> _Result:
+    """What `ask` returns, asked again while that may help. Raises what it does the last time."""
+    pause_s = FIRST_PAUSE_S
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            return ask()
+        except (Retriable, CommitOutcomeUnknown):
+            sleep(pause_s)
+            pause_s *= 2
+    return ask()
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:

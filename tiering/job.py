@@ -18,16 +18,14 @@ something to roll.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 from metadata.operations import WHATEVER_IS_DUE, PlanSegments, RolledSegment, SegmentPlan
-from tiering.coordinator_client import CoordinatorClient
+from tiering.coordinator_client import CoordinatorClient, repeated
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
-    CommitOutcomeUnknown,
     DisklessError,
     InvalidSettings,
-    Retriable,
     UnknownPartition,
     UnknownTopicId,
 )
@@ -38,10 +36,6 @@ PLANS_PER_ROUND: Final = 256
 
 ROUNDS_MAX: Final = 1000
 """A job that producers outrun ends nevertheless, and says so."""
-
-ATTEMPTS_MAX: Final = 6
-FIRST_PAUSE_S: Final = 0.5
-"""Doubled after each attempt: a broker that restarts is back within these fifteen seconds."""
 
 
 class RollWork(NamedTuple):
@@ -152,9 +146,6 @@ def run_once(
     return run.report()
 
 
-_Answer = TypeVar("_Answer")
-
-
 class _Run:
     """One run of the job."""
 
@@ -182,7 +173,7 @@ class _Run:
         """One plan, one parallel roll, one commit; returns what was planned, rolled or not."""
         # Those that failed are planned still, and must not crowd out the others.
         asked = asked._replace(max_plans=PLANS_PER_ROUND + len(self._failed))
-        planned = self._repeated(lambda: self._client.plan_segments(asked))
+        planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
         plans = [plan for plan in planned.plans if plan.object_key not in self._failed]
         if not plans:
             return ()
@@ -214,7 +205,7 @@ class _Run:
     def _commit(self, rolled: Sequence[tuple[RollResult, RolledSegment]]) -> None:
         failpoint("roll.before_commit")
         segments = [segment for _, segment in rolled]
-        answers = self._repeated(lambda: self._client.commit_segments(segments))
+        answers = repeated(lambda: self._client.commit_segments(segments), self._sleep)
         failpoint("roll.after_commit")
         committed = []
         for (result, segment), answer in zip(rolled, answers, strict=True):
@@ -234,17 +225,6 @@ class _Run:
         for failure in failures:
             self._failed[failure.object_key] = failure
             self._progress.failed(failure)
-
-    def _repeated(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Ask again while that may help; both operations are safe to repeat."""
-        pause_s = FIRST_PAUSE_S
-        for _ in range(ATTEMPTS_MAX - 1):
-            try:
-                return ask()
-            except (Retriable, CommitOutcomeUnknown):
-                self._sleep(pause_s)
-                pause_s *= 2
-        return ask()
 
 
 def describe(error: DisklessError) -> str:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from diskless.acls.acl_authorizer import AclAuthorizer
 from diskless.acls.acl_settings import check_not_locked_out
-from diskless.api import RunningOperations, coordinator_apis, kafka_apis, segment_apis
+from diskless.api import RunningOperations, coordinator_apis, kafka_apis, reader_apis, segment_apis
 from diskless.authorization import AllowEverything, Authorizer
 from diskless.cluster.cluster import (
     ConfiguredValues,
@@ -103,6 +103,7 @@ def _apis(
     for api in (
         *coordinator_apis(coordination.local, reads.search, operations, authorizer),
         *segment_apis(client, store_url, operations, authorizer),
+        *reader_apis(client, reads.search, store_url, operations, authorizer),
     ):
         apis.add(api)
     return apis

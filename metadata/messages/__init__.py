@@ -4,5 +4,6 @@
 - `shapes`: the shapes of requests and answers that rows are put together from
 - `coordinator`, `commit_file`, `find_batches`: KIP-1164's operations
 - `brokers`: those between brokers beside them, and the two of a tiering job
+- `readers`: what a program asks that takes records from the object store itself
 - `errors`: our errors as Kafka's codes, and back
 """

@@ -14,6 +14,7 @@ from metadata.messages.brokers import BETWEEN_BROKERS, OF_A_TIERING_JOB
 from metadata.messages.codec import ENTRIES_MAX
 from metadata.messages.coordinator import OF_THE_KIP
 from metadata.messages.errors import COORDINATOR_CODES
+from metadata.messages.readers import OF_A_READER, READ_EXTENTS, READ_OFFSETS, READ_TOPIC
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers
 from tests.support.kip_1164_schemas import SCHEMAS, Field, Schemas, decode, encode, parse_schemas
 from tests.support.profiles import examples
@@ -42,7 +43,7 @@ def test_the_kips_messages_are_those_of_the_kip() -> None:
 
 
 def test_every_operation_has_a_sample() -> None:
-    rows = (*OF_THE_KIP, *BETWEEN_BROKERS)
+    rows = (*OF_THE_KIP, *BETWEEN_BROKERS, READ_TOPIC)
     assert {operation.name for operation in rows} == set(SAMPLES)
     assert len({operation.key for operation in rows}) == len(rows)
 
@@ -52,6 +53,13 @@ def test_the_operations_of_a_tiering_job_are_on_the_page() -> None:
         assert f"**{operation.name}** ({operation.key})" in PAGE
         here = SAMPLES[f"Coordinator{operation.name}Here"].operation
         assert (operation.request, operation.answers) == (here.request, here.answers)
+
+
+def test_the_operations_of_a_reader_are_on_the_page() -> None:
+    for operation in OF_A_READER:
+        assert f"**{operation.name}**" in PAGE
+    for operation in (READ_EXTENTS, READ_OFFSETS):
+        assert f"**{operation.name}** ({operation.key})" in PAGE
 
 
 def test_every_operation_is_on_the_page_and_no_other() -> None:

@@ -22,8 +22,8 @@ from tiering_samples import (
 )
 
 from metadata.operations import PlanSegments, SegmentPlan
-from tiering.coordinator_client import parse_bootstrap
-from tiering.job import ATTEMPTS_MAX, RollResult, run_once
+from tiering.coordinator_client import ATTEMPTS_MAX, parse_bootstrap
+from tiering.job import RollResult, run_once
 from wal import failpoint
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, InvalidSettings, NotCoordinator, Rejected, UnknownTopicId

@@ -11,7 +11,8 @@ Each API of this kind decodes with its `Operation` (metadata/messages/codec.py),
   coordinator in their order.
 - Requests of very many entries are read, served and answered a part at a time.
 - Bytes that are no request close the connection: there is no answer that would fit.
-- Asks for CLUSTER_ACTION, as KIP-1164 has it; who may not is told so in every entry.
+- Asks for CLUSTER_ACTION, as KIP-1164 has it, or for what an API says instead; who may not is told
+  so in every entry.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from diskless.api.access import Access, AllowedRows
 from diskless.authorization import AclOperation
 from diskless.loop.long_rows import as_list
 from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
+from diskless.ports import ClientInfo
 from diskless.server.registry import Api, Deferred, MustClose, Outcome, ReplySteps, Request
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.codec import Operation
@@ -40,6 +42,8 @@ Call = Callable[[_Asked, int], Coroutine[Any, Any, Sequence[_Answer]]]
 """Carries out a request; given its TimeoutMs too."""
 Check = Callable[[Any], Any]
 """An entry as it is passed on, or a DisklessError about it alone."""
+Refusal = Callable[[ClientInfo, Any], DisklessError | None]
+"""Why a client may not ask this; None: it may."""
 
 _log = structlog.get_logger("diskless.coordinator")
 
@@ -88,8 +92,13 @@ def coordinator_api(
     call: Call[_Asked, _Answer],
     running: RunningOperations,
     access: Access,
+    *,
+    refusal: Refusal | None = None,
 ) -> Api:
-    """An API that answers with what `call` gives for a request and its TimeoutMs."""
+    """An API that answers with what `call` gives for a request and its TimeoutMs.
+
+    `refusal` None: CLUSTER_ACTION is needed.
+    """
 
     def handle(request: Request) -> Steps[Outcome]:
         try:
@@ -105,7 +114,10 @@ def coordinator_api(
         def refuse(error: DisklessError) -> ReplySteps:
             return [*(yield from operation.encode_failure_in_steps(asked, error))]
 
-        refused = access.refused_cluster(request.client, AclOperation.CLUSTER_ACTION)
+        if refusal is None:
+            refused = access.refused_cluster(request.client, AclOperation.CLUSTER_ACTION)
+        else:
+            refused = refusal(request.client, asked)
         if refused is not None:
             return (yield from refuse(refused))
         task = running.start(call(asked, timeout_ms), operation.name)

@@ -1,0 +1,167 @@
+"""ReadTopic, ReadExtents and ReadOffsets (private APIs 10030 to 10032, version 0) for readers.
+
+Not Kafka APIs, and not listed by ApiVersions; metadata/messages/readers.py has their rows. A reader
+takes the records from the object store itself, as the Spark source does. This broker asks the
+leaders where it must, so a reader may ask any broker.
+
+- ReadTopic: the id and the partitions of a topic, its configs, and where its objects lie.
+- ReadExtents: where records lie, from this broker's replica, which may be behind. An offset that it
+  has not heard of is looked for at the leader. FindBatches ends an answer by bytes, and behind each
+  segment; here it is asked on and on until there are as many extents as BatchesPerPartition says,
+  or `EXTENTS_MAX` in all, or `LOOK_UPS_MAX` look-ups were made. An entry that came too late for
+  that has no extents, no error, and -1 as high watermark: it is to be asked about again.
+- ReadOffsets: offsets for timestamps, exact to the record, and strictly consistent.
+- Each needs READ on the topics that it names, in name or id.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from diskless.api.access import Access
+from diskless.api.coordinator.coordinator_operation import (
+    Call,
+    Refusal,
+    RunningOperations,
+    coordinator_api,
+)
+from diskless.api.coordinator.diskless_list_offsets import exact_listing
+from diskless.authorization import AclOperation, Authorizer
+from diskless.ports import ClientInfo
+from diskless.replica.timestamp_search import TimestampSearch
+from diskless.server.registry import Api
+from metadata.clients.coordinator_client import Coordinator
+from metadata.messages.find_batches import FindBatchesMessage
+from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
+from metadata.operations import Extent, FindBatches, FoundBatches, ListOffsets, ReadableTopic
+from wal.errors import DisklessError, InvalidRequest, UnknownPartition
+
+TOPICS_MAX: Final = 100
+"""Topics that one ReadTopic may name."""
+
+EXTENTS_MAX: Final = 10_000
+"""Of one answer: about 1 MiB."""
+
+LOOK_UPS_MAX: Final = 500
+"""Of one answer; a segment takes one."""
+
+_INT32_MAX: Final = 2**31 - 1
+
+Names = Callable[[Any], Collection[str]]
+
+
+def reader_apis(
+    client: Coordinator,
+    search: TimestampSearch,
+    object_store_url: str,
+    running: RunningOperations,
+    authorizer: Authorizer,
+) -> Sequence[Api]:
+    """APIs to be added to a registry. `client` reaches all leaders; the URL holds no secrets."""
+    access = Access(authorizer)
+
+    def named(topic_ids: Collection[UUID]) -> Collection[str]:
+        topics = map(client.topic_by_id, topic_ids)
+        return [topic.name for topic in topics if topic is not None]
+
+    def of_extents(message: FindBatchesMessage) -> Collection[str]:
+        return named({request.partition.topic_id for request in message.requests})
+
+    def of_offsets(requests: Sequence[ListOffsets]) -> Collection[str]:
+        return named({request.partition.topic_id for request in requests})
+
+    return (
+        coordinator_api(
+            READ_TOPIC,
+            _topics(client, object_store_url),
+            running,
+            access,
+            refusal=_needs_read(access, lambda names: names),
+        ),
+        coordinator_api(
+            READ_EXTENTS,
+            _extents(client),
+            running,
+            access,
+            refusal=_needs_read(access, of_extents),
+        ),
+        coordinator_api(
+            READ_OFFSETS,
+            exact_listing(client, search),
+            running,
+            access,
+            refusal=_needs_read(access, of_offsets),
+        ),
+    )
+
+
+def _needs_read(access: Access, names: Names) -> Refusal:
+    """Refuses the whole of a request that names a topic which its sender may not read."""
+
+    def refusal(client: ClientInfo, asked: Any) -> DisklessError | None:
+        refused = access.refused_topics(client, AclOperation.READ, names(asked))
+        return next(iter(refused.values()), None)
+
+    return refusal
+
+
+def _extents(client: Coordinator) -> Call[FindBatchesMessage, FoundBatches]:
+    async def call(message: FindBatchesMessage, timeout_ms: int) -> Sequence[FoundBatches]:
+        answers = []
+        extents_left, look_ups_left = EXTENTS_MAX, LOOK_UPS_MAX
+        for request in message.requests:
+            limit = min(message.batches_per_partition_max, extents_left)
+            found: FoundBatches | None = None
+            extents: list[Extent] = []
+            while look_ups_left and len(extents) < limit:
+                look_ups_left -= 1
+                found = await look_up(request, limit - len(extents), timeout_ms)
+                if found.error is not None or not found.extents:
+                    break
+                extents += found.extents
+                request = request._replace(offset=extents[-1].last_offset + 1)
+                if request.offset >= found.high_watermark:
+                    break
+            if found is None:
+                found = FoundBatches()
+            elif extents:
+                # What was found before an error is found; asking for the rest shows it again.
+                found = found._replace(extents=extents, error=None)
+            extents_left -= len(extents)
+            answers.append(found)
+        return answers
+
+    async def look_up(request: FindBatches, extents_max: int, timeout_ms: int) -> FoundBatches:
+        (found,) = await client.find_batches(
+            [request._replace(max_bytes=_INT32_MAX)],
+            max_bytes=_INT32_MAX,
+            batches_per_partition_max=extents_max,
+            timeout_ms=timeout_ms,
+        )
+        return found
+
+    return call
+
+
+def _topics(
+    client: Coordinator, object_store_url: str
+) -> Call[Sequence[str], ReadableTopic | DisklessError]:
+    async def call(
+        names: Sequence[str], timeout_ms: int
+    ) -> Sequence[ReadableTopic | DisklessError]:
+        if len(names) > TOPICS_MAX:
+            raise InvalidRequest(f"{len(names)} topics in one request; {TOPICS_MAX} may be")
+        return [readable(name) for name in names]
+
+    def readable(name: str) -> ReadableTopic | DisklessError:
+        topic = client.topics().get(name)
+        if topic is None:
+            return UnknownPartition(f"there is no topic {name!r}")
+        return ReadableTopic(
+            topic_id=topic.topic_id,
+            partition_count=topic.partition_count,
+            configs=topic.configs,
+            object_store_url=object_store_url,
+        )
+
+    return call
