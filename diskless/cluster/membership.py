@@ -1,7 +1,9 @@
 """This broker's place in a cluster of several: it registers, and it knows who else is there.
 
 `Membership.run` tells the leader of the catalogue every third of a session that this broker is
-alive. `SharedCluster` reads the registered brokers from this broker's replica of the catalogue, and
+alive. It does so at once when it reads that it was put out: a leader whose lease ended, in an
+outage of the store say, is put out by the next one (metadata/workers/broker_sessions.py).
+`SharedCluster` reads the registered brokers from this broker's replica of the catalogue, and
 the leaders from its replicas of the metadata partitions; with that, clients are sent to the produce
 gateways of their rack (diskless/cluster/produce_routing.py). It is rebuilt when either changed, for
 each listener: who came through one is only sent to brokers that have it, at their addresses of it.
@@ -12,7 +14,7 @@ serves on what it knows. A node id that another live broker has ends this broker
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -29,6 +31,7 @@ from wal.coordinates import TopicIdPartition
 from wal.errors import CommitOutcomeUnknown, Retriable
 
 _BEATS_PER_SESSION: Final = 3
+_LOOKS_PER_BEAT: Final = 16
 _RECORD: Final = "the record of a broker"
 
 log = structlog.get_logger(__name__)
@@ -45,9 +48,13 @@ class Membership:
         rack: str,
         endpoints: Sequence[Endpoint],
         session_timeout_ms: int,
+        registered: Callable[[], Mapping[int, RegisteredBroker]],
         sleep: Sleep = asyncio.sleep,
     ) -> None:
+        """`registered` are the brokers of the catalogue, as far as this broker has read it."""
         self._registry = registry
+        self._registered = registered
+        self._is_there = False
         self._broker = RegisteredBroker(
             candidate.broker_id,
             candidate.host,
@@ -63,7 +70,14 @@ class Membership:
         """Register and stay registered until cancelled. Raises InvalidRequest (node id taken)."""
         while True:
             await self._beat(self._broker)
-            await self._sleep(self._interval_s)
+            await self._sleep_unless_put_out()
+
+    async def _sleep_unless_put_out(self) -> None:
+        for _ in range(_LOOKS_PER_BEAT):
+            await self._sleep(self._interval_s / _LOOKS_PER_BEAT)
+            was_there, self._is_there = self._is_there, self._broker.broker_id in self._registered()
+            if was_there and not self._is_there:
+                return
 
     async def leave(self) -> None:
         """Tell the cluster that this broker stops, so that clients are not sent here any more."""

@@ -30,6 +30,7 @@ from diskless.ports import AclAdmin, Cluster
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
+from metadata.operations import CATALOGUE
 
 
 async def serve(
@@ -63,6 +64,7 @@ async def serve(
             rack=base.config.broker.rack,
             endpoints=base.advertised,
             session_timeout_ms=base.config.coordinator.session_timeout_ms,
+            registered=lambda: coordination.partitions[CATALOGUE].replica.brokers(),
         )
         stack.push_async_callback(membership.leave)
         run_until_stop(stack, tasks, membership.run(), "membership")

@@ -8,7 +8,7 @@ session timeout is unregistered, by a record as well.
 A new leader has heard no broker yet, so every registered one gets one session timeout from then on.
 So it is after this process itself was paused: nobody could be heard meanwhile. The exception is the
 broker that led before and did not resign. It was silent for a lease already, that is why there is
-another leader; so it leaves the cluster at once, and comes back with its next beat if it is alive.
+another leader; so it leaves the cluster at once, and comes back when it reads that, if it is alive.
 
 Failure cases: two live brokers with one node id would answer for each other; the second is refused
 until the first has been silent long enough, unless it is at the same address, where only one can
