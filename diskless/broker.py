@@ -96,6 +96,8 @@ async def _watch(
     run_until_stop(stack, tasks, loop.run(), "loop-watch")
     places = DirectoryWatch(base.data.path, base.lock)
     run_until_stop(stack, tasks, places.run(), "directory-watch")
+    if base.tls.keys:
+        run_until_stop(stack, tasks, base.tls.run(), "tls-keys")
     store = StoreWatch(
         storage.store,
         storage.reach,

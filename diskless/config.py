@@ -33,6 +33,7 @@ from diskless.config_sources import (
 from diskless.groups.settings import GroupSettings
 from diskless.health.health_settings import HealthSettings
 from diskless.listeners.listener_settings import ListenerSettings
+from diskless.listeners.tls_settings import TlsSettings
 from diskless.loop.loop_watch import LoopSettings
 from diskless.quotas.quota_settings import QuotaSettings
 from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES
@@ -165,6 +166,7 @@ class Config:
 
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     listeners: ListenerSettings = field(default_factory=ListenerSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     wal: WalSettings = field(default_factory=WalSettings)

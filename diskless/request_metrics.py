@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -43,8 +43,11 @@ class RequestMetrics(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._connections = Gauge(
-            "diskless_connections", "Open client connections", registry=registry
+        self._handshakes = Counter(
+            "diskless_tls_handshakes",
+            "TLS handshakes, by listener and by how they ended",
+            ["listener", "result"],
+            registry=registry,
         )
         self._refused = Counter(
             "diskless_connections_refused",
@@ -61,11 +64,8 @@ class RequestMetrics(Collector):
         self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
         registry.register(self)
 
-    def connection_opened(self) -> None:
-        self._connections.inc()
-
-    def connection_closed(self) -> None:
-        self._connections.dec()
+    def handshake_ended(self, listener: str, result: str) -> None:
+        self._handshakes.labels(listener, result).inc()
 
     def connection_refused(self, reason: str) -> None:
         self._refused.labels(reason).inc()

@@ -5,7 +5,7 @@ what a lower layer needs from above arrives as an argument typed by a small `Pro
 
 Folders, each importing only those above it:
 
-- `security`: secrets
+- `security`: secrets, and the keys and contexts of TLS
 - `wire`: values as bytes: primitive types, and layouts made of them
 - `stores`: the contract of an object store, and who keeps it
 - `caches`: bytes of objects that were read lately, or will be soon

@@ -5,7 +5,8 @@ ready, and ends with a status and a line that tell what became of it. Whatever k
 starting is raised, for the command line to say in one line; what ends it later is logged.
 
 A signal during the start ends the start: it may take long (a store that does not answer, a metadata
-partition without leader), and what is half built is taken down like the whole.
+partition without leader), and what is half built is taken down like the whole. SIGHUP looks at the
+files of keys and certificates.
 """
 
 import asyncio
@@ -69,6 +70,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.is_ready = False
+        self._looks: set[asyncio.Task[None]] = set()
 
     async def run(self, config: Config, data: Path) -> None:
         """Returns when a signal has ended it. Raises what the broker dies of."""
@@ -84,10 +86,13 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled)
+        # Keys are read later than this anyway.
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
         running = running_broker(config, data=data, clock=SystemClock(), rng=_system_rng())
         try:
             async with running as broker:
                 self.is_ready = True
+                loop.add_signal_handler(signal.SIGHUP, self._look_at_keys, broker)
                 _print_ready(broker)
                 await stop.wait()
                 log.info("stopping")
@@ -95,6 +100,11 @@ class _Process:
             if not stop.is_set() or self.is_ready:
                 raise
             log.info("stopped before it was ready")
+
+    def _look_at_keys(self, broker: BrokerParts) -> None:
+        look = asyncio.ensure_future(broker.base.tls.reload())
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
 
 
 def _print_ready(broker: BrokerParts) -> None:

@@ -1,6 +1,12 @@
-"""Listeners: their names and addresses, and what accepts connections on them.
+"""Listeners: their names and addresses, what accepts connections on them, and TLS.
 
 - `endpoints`: NAME://host:port; `listener_settings`: the section of the configuration
 - `listeners`: from the configuration to bound sockets, or to the line that says what is wrong
 - `connection_limits`: who may connect; `acceptor`: accepts who may
+
+TLS, from the socket up:
+
+- `tls_settings`: the section of the configuration; `tls_keys`: what is in its files, read again
+- `tls_listener`: from an accepted socket to a connection; `handshakes`: whose turn it is
+- `tls_stream`: one connection; `certificate_names`: who is at its other end
 """

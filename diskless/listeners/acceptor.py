@@ -2,10 +2,12 @@
 
 The event loop's own servers call a protocol only once a transport is there, which on a listener
 with handshakes is too late to count anybody. Here the limits are asked for each accepted socket
-before anything is made for it. Who is one too many is closed at once.
+before anything is made for it. Who is one too many is closed at once. On a TLS listener the
+handshake comes next (`diskless.listeners.tls_listener`), and only then the protocol.
 
 Invariants: a connection that was counted in is counted out once, whether its transport was made or
-not. After `stop`, nothing is accepted, and no transport is being made any more.
+not. After `stop`, nothing is accepted, and no transport is being made any more: handshakes that are
+under way are cancelled.
 
 Failure case: where the process has no descriptor left, accepting pauses for a second; who connects
 meanwhile waits in the system's queue.
@@ -20,6 +22,8 @@ from typing import Final
 import structlog
 
 from diskless.listeners.connection_limits import ConnectionLimits, plain_address
+from diskless.listeners.tls_listener import Refused, TlsListener
+from diskless.logs import Pace
 from wal.clock import Clock
 
 _ACCEPTED_IN_A_ROW_MAX: Final = 32
@@ -27,19 +31,22 @@ _ACCEPTED_IN_A_ROW_MAX: Final = 32
 
 _PAUSE_S: Final = 1.0
 
+COMPLETE: Final = "complete"
+"""How a handshake ends that leads to a connection; the others are in `Refused.result`."""
+
 _log = structlog.get_logger(__name__)
 
 
 class Admission:
     """The place of one connection among those that are counted."""
 
-    __slots__ = ("_limits", "delay_s", "host")
+    __slots__ = ("_limits", "heard_at", "host")
 
     def __init__(self, limits: ConnectionLimits, host: str, now: float) -> None:
         self._limits: ConnectionLimits | None = limits
         self.host: Final = host
-        self.delay_s: Final = limits.opened(host, now)
-        """In how many seconds it may be read from."""
+        self.heard_at: Final = now + limits.opened(host, now)
+        """From when it may be read from."""
 
     def end(self) -> None:
         """Count it out; the first call counts."""
@@ -59,13 +66,15 @@ class Acceptor:
         limits: ConnectionLimits,
         clock: Clock,
         refused: Callable[[str], None],
-        make: Callable[[Admission], asyncio.BaseProtocol],
+        make: Callable[[Admission], asyncio.BufferedProtocol],
         tasks: asyncio.TaskGroup,
+        tls: TlsListener | None = None,
+        handshaken: Callable[[str], None] = lambda result: None,
     ) -> None:
         """`listener` is bound. `refused` is told the limit that kept somebody out.
 
         `make` makes the protocol of who was admitted; that ends the admission when its transport is
-        gone.
+        gone. `handshaken` is told how each handshake of `tls` ended.
         """
         self._listener = listener
         self._backlog = backlog
@@ -74,9 +83,17 @@ class Acceptor:
         self._refused = refused
         self._make = make
         self._tasks = tasks
+        self._tls = tls
+        self._handshaken = handshaken
+        self._refusals = Pace()
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         self._resumption: asyncio.TimerHandle | None = None
+
+    @property
+    def connecting(self) -> int:
+        """Sockets that were accepted and have no protocol yet."""
+        return len(self._connecting)
 
     def start(self) -> None:
         self._listener.listen(self._backlog)
@@ -88,6 +105,9 @@ class Acceptor:
         if self._resumption is not None:
             self._resumption.cancel()
         self._listener.close()
+        for task in self._connecting:
+            if self._tls is not None:
+                task.cancel()
         if self._connecting:
             await asyncio.wait(self._connecting)
 
@@ -119,17 +139,32 @@ class Acceptor:
             return
         client.setblocking(False)
         admission = Admission(self._limits, host, self._clock.monotonic())
-        task = self._tasks.create_task(self._connect(client, self._make(admission)))
+        task = self._tasks.create_task(self._connect(client, host, self._make(admission)))
         self._connecting.add(task)
         # A task that is cancelled before its first step runs nothing of itself.
         task.add_done_callback(functools.partial(self._connected, client, admission))
 
-    async def _connect(self, client: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+    async def _connect(
+        self, client: socket.socket, host: str, protocol: asyncio.BufferedProtocol
+    ) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: protocol, client)
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(lambda: protocol, client)
+            else:
+                await self._tls.connect(client, host, protocol)
+                self._handshaken(COMPLETE)
+        except Refused as refusal:
+            self._handshaken(refusal.result)
+            self._log_refusal(host, refusal)
+            raise asyncio.CancelledError from refusal
         except OSError as error:
             _log.debug("a connection was lost as it was accepted", error=str(error))
             raise asyncio.CancelledError from error
+
+    def _log_refusal(self, host: str, refusal: Refused) -> None:
+        suppressed = self._refusals.take_turn(self._clock.monotonic())
+        if suppressed is not None:
+            _log.warning("handshake failed", reason=str(refusal), host=host, suppressed=suppressed)
 
     def _connected(
         self, client: socket.socket, admission: Admission, task: asyncio.Task[None]

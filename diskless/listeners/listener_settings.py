@@ -29,7 +29,7 @@ class ListenerSettings:
     )
     protocol_map: str = setting(
         PROTOCOL_MAP,
-        "PLAINTEXT:PLAINTEXT",
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         why="NAME:PROTOCOL, separated by commas: what is spoken on the listener of that name",
     )
     inter_broker_name: str = setting(

@@ -1,7 +1,7 @@
 """Makes listeners of the configuration, and says in one line what does not go together.
 
-    plans = plan_listeners(settings)            # before anything is opened
-    listeners = open_listeners(plans, stack)    # each has its address, none listens yet
+    plans = plan_listeners(settings)                  # before anything is opened
+    listeners = open_listeners(plans, keys, stack)    # each has its address, none listens yet
 
 `listeners` says where to listen, `advertised.listeners` what others are told of it, and
 `listener.security.protocol.map` what is spoken there. A client is only ever told addresses of the
@@ -31,6 +31,7 @@ from diskless.listeners.listener_settings import (
     PROTOCOL_MAP,
     ListenerSettings,
 )
+from diskless.listeners.tls_keys import TlsKeys
 from wal.errors import InvalidSettings
 
 
@@ -53,7 +54,7 @@ class SecurityProtocol(StrEnum):
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
-SERVED: Final = (SecurityProtocol.PLAINTEXT,)
+SERVED: Final = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL)
 """The protocols that a listener may have."""
 
 
@@ -77,6 +78,8 @@ class Listener:
     """Bound; refuses connections until a server listens on it."""
     advertised: Endpoint
     is_inter_broker: bool
+    tls: TlsKeys | None = None
+    """What its handshakes use; None: it has none."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -118,6 +121,11 @@ def plan_listeners(settings: ListenerSettings) -> Sequence[PlannedListener]:
                 f"{PROTOCOL_MAP}: says nothing of {bind.listener}; add {bind.listener}:PROTOCOL, "
                 f"one of {', '.join(SERVED)}"
             )
+        if protocol not in SERVED:
+            raise InvalidSettings(
+                f"{PROTOCOL_MAP}: {bind.listener}:{protocol} is not served; write one of "
+                f"{', '.join(SERVED)}"
+            )
         told = advertised.get(bind.listener)
         if told is None and bind.host in EVERYWHERE:
             raise InvalidSettings(
@@ -147,9 +155,9 @@ def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
         name, protocol = name.strip().upper(), protocol.strip().upper()
         if not name or not separator:
             raise InvalidSettings(f"{PROTOCOL_MAP}: {entry!r} is not NAME:PROTOCOL")
-        if protocol not in SERVED:
+        if protocol not in set(SecurityProtocol):
             raise InvalidSettings(
-                f"{PROTOCOL_MAP}: {entry!r} is not served; write one of {', '.join(SERVED)}"
+                f"{PROTOCOL_MAP}: {entry!r} is no protocol; write one of {', '.join(SERVED)}"
             )
         if name in protocols:
             raise InvalidSettings(f"{PROTOCOL_MAP}: {name} is there twice")
@@ -173,9 +181,12 @@ def _inter_broker(configured: str, names: Sequence[str]) -> str:
     return name
 
 
-def open_listeners(planned: Sequence[PlannedListener], stack: AsyncExitStack) -> Sequence[Listener]:
+def open_listeners(
+    planned: Sequence[PlannedListener], keys: Sequence[TlsKeys], stack: AsyncExitStack
+) -> Sequence[Listener]:
     """Give each its address; `stack` closes the sockets. Raises InvalidSettings."""
     opened = []
+    keys_of = {one.listener: one for one in keys}
     for plan in planned:
         bound = bind_listener(plan.bind.host, plan.bind.port)
         stack.callback(bound.close)
@@ -187,6 +198,7 @@ def open_listeners(planned: Sequence[PlannedListener], stack: AsyncExitStack) ->
                 socket=bound,
                 advertised=plan.advertised or Endpoint(plan.bind.listener, host, port),
                 is_inter_broker=plan.is_inter_broker,
+                tls=keys_of.get(plan.bind.listener),
             )
         )
     return opened

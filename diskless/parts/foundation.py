@@ -19,12 +19,18 @@ from diskless.config import Config
 from diskless.health.health import Health, LoopPulse
 from diskless.health.http_server import HttpServer
 from diskless.listeners.endpoints import Endpoint
-from diskless.listeners.listeners import Listener, open_listeners, plan_listeners
+from diskless.listeners.listeners import (
+    Listener,
+    PlannedListener,
+    open_listeners,
+    plan_listeners,
+)
+from diskless.listeners.tls_keys import KeyWatch, TlsKeys
 from diskless.metrics import MetricsPage
 from diskless.storage.cluster_identity import OBJECT_LOG
 from diskless.storage.data_directory import DataDirectory
 from wal.clock import Clock
-from wal.errors import NotCoordinator
+from wal.errors import InvalidSettings, NotCoordinator
 from wal.segmented_log.log_directory import DirectoryLock
 
 
@@ -42,6 +48,7 @@ class Foundation:
     ) -> None:
         """Raises: InvalidSettings, NotCoordinator (`data` is in use)."""
         planned = plan_listeners(config.listeners)
+        keys = _open_keys(planned, config, clock)
         self.config: Final = config
         self.clock: Final = clock
         self.rng: Final = rng
@@ -55,7 +62,8 @@ class Foundation:
         except BlockingIOError as error:
             raise NotCoordinator(f"{self.data.path} is in use by another broker") from error
         stack.callback(self.lock.close)
-        self.listeners: Final = open_listeners(planned, stack)
+        self.tls: Final = KeyWatch(keys)
+        self.listeners: Final = open_listeners(planned, keys, stack)
         host, port = self.listeners[0].address
         self.host: Final = host
         """Of the first listener, as is `port`."""
@@ -89,3 +97,20 @@ class Foundation:
         pulse = LoopPulse(asyncio.get_running_loop())
         routes = broker_routes(self.health, pulse, self.metrics_page)
         return stack.enter_context(HttpServer(listener, routes))
+
+
+def _open_keys(
+    planned: Sequence[PlannedListener], config: Config, clock: Clock
+) -> Sequence[TlsKeys]:
+    """The keys of those that are TLS listeners. Raises InvalidSettings."""
+    names = {plan.bind.listener for plan in planned}
+    for name in config.per_listener:
+        if name not in names:
+            raise InvalidSettings(
+                f"listener.name.{name.lower()}.…: listeners has no {name}, but {', '.join(names)}"
+            )
+    return [
+        TlsKeys(plan.bind.listener, config.of_listener(plan.bind.listener, config.tls), clock)
+        for plan in planned
+        if plan.protocol.is_tls
+    ]

@@ -51,6 +51,7 @@ async def serve(
         pool=storage.pool,
         clock=base.clock,
         metrics=RequestMetrics(base.registry),
+        tls=base.config.tls,
         long_work=reads.long_work,
         arrivals=writes.arrivals,
     )

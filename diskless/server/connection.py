@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from diskless.listeners.acceptor import Admission
+from diskless.listeners.tls_listener import PRINCIPAL
 from diskless.loop.backlog import BACKLOG_REQUESTS, Backlog
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turn, Turns
@@ -128,6 +129,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have all the methods of asyncio.Transport, but not the class.
         self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info(PRINCIPAL)
+        if name is not None:
+            self._client = self._client._replace(user=name)
         shared = self._shared
         shared.made(self)
         self.owner = host = self._client.host
@@ -151,10 +155,10 @@ class Connection(asyncio.BufferedProtocol):
             failed=self._failed,
         )
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
-        shared.metrics.connection_opened()
-        if self._admission.delay_s:
+        delay_s = self._admission.heard_at - shared.clock.monotonic()
+        if delay_s > 0:
             # Not paused here: uvloop begins to read after this, whatever it was told before.
-            self._throttle.delay(self._admission.delay_s)
+            self._throttle.delay(delay_s)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._is_closed:
@@ -206,7 +210,6 @@ class Connection(asyncio.BufferedProtocol):
         self._abandon()
         self._shared.turns.forget(self)
         self.responses.set_unsent(0)
-        self._shared.metrics.connection_closed()
         self._admission.end()
         self._shared.lost(self)
 
@@ -379,6 +382,11 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.add(slot)
 
     # --- called by the server
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that it came through."""
+        return self._client.listener
 
     @property
     def unread_since(self) -> float | None:

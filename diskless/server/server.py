@@ -11,9 +11,11 @@ Every task of a request belongs to the server's task group, so no request outliv
 """
 
 import asyncio
+import functools
 import itertools
 import socket
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -22,7 +24,12 @@ import structlog
 
 from diskless.listeners.acceptor import Acceptor, Admission
 from diskless.listeners.connection_limits import ConnectionLimits, parse_ip_overrides
+from diskless.listeners.handshakes import Handshakes
 from diskless.listeners.listeners import Listener
+from diskless.listeners.tls_keys import TlsKeys
+from diskless.listeners.tls_listener import TlsListener
+from diskless.listeners.tls_settings import TlsSettings
+from diskless.listeners.tls_stream import Scratch
 from diskless.loop.long_work import LongWork
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turns
@@ -52,6 +59,12 @@ _NOT_SENT_BYTES_MAX: Final = 128 << 10
 """What the system takes for a socket ahead of what it can send. Left to itself it takes 4 MB, which
 nobody counts: of each client that does not read, and in one call that holds the loop."""
 
+_TLS_DEFAULTS: Final = TlsSettings()
+
+OPEN: Final = "open"
+HANDSHAKE: Final = "handshake"
+"""States of a connection, for the metrics."""
+
 _log = structlog.get_logger("diskless.server.server")
 
 
@@ -59,6 +72,8 @@ class ServerStatistics(NamedTuple):
     """What the server holds now."""
 
     connections: int
+    by_state: Mapping[tuple[str, ...], int]
+    """Connections by listener and state, those in the middle of a handshake too."""
     request_bytes_held: int
     """Receive buffers lent out, and what unanswered requests keep besides them."""
     connections_waiting: int
@@ -81,6 +96,7 @@ class KafkaServer:
         pool: BufferPool,
         clock: Clock,
         metrics: ServerMetrics,
+        tls: TlsSettings = _TLS_DEFAULTS,
         long_work: LongWork | None = None,
         arrivals: Arrivals | None = None,
     ) -> None:
@@ -97,6 +113,18 @@ class KafkaServer:
         self._settings = settings
         self._clock = clock
         self._connections: set[Connection] = set()
+        self._open = Counter({listener.name: 0 for listener in listeners})
+        """Connections by listener."""
+        self._tls_acceptors: dict[str, Acceptor] = {}
+        """By the name of their listener."""
+        self._handshakes = Handshakes(
+            at_once=tls.handshakes_max,
+            per_address=tls.handshakes_per_address_max,
+            per_s=tls.handshakes_per_s,
+            clock=clock,
+        )
+        self._handshake_timeout_s = tls.handshake_timeout_ms / 1000
+        self._scratch = Scratch()
         self._limits = ConnectionLimits(
             connections_max=settings.max_connections,
             per_ip_max=settings.max_connections_per_ip,
@@ -154,8 +182,15 @@ class KafkaServer:
 
     def statistics(self) -> ServerStatistics:
         shared = self._shared
+        by_state: dict[tuple[str, ...], int] = {
+            (name, OPEN): count for name, count in self._open.items()
+        }
+        by_state |= {
+            (name, HANDSHAKE): acceptor.connecting for name, acceptor in self._tls_acceptors.items()
+        }
         return ServerStatistics(
             connections=len(self._connections),
+            by_state=by_state,
             request_bytes_held=shared.budget.used_bytes,
             connections_waiting=shared.budget.waiting,
             unsent_bytes=shared.responses.unsent_bytes,
@@ -182,10 +217,12 @@ class KafkaServer:
 
     def _made(self, connection: Connection) -> None:
         self._connections.add(connection)
+        self._open[connection.listener] += 1
         self._all_gone.clear()
 
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._open[connection.listener] -= 1
         if not self._connections:
             self._all_gone.set()
 
@@ -200,14 +237,28 @@ class KafkaServer:
         listener.socket.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES_MAX
         )
-        return Acceptor(
+        metrics = self._shared.metrics
+        acceptor = Acceptor(
             listener.socket,
             backlog=self._settings.backlog,
             limits=self._limits,
             clock=self._clock,
-            refused=self._shared.metrics.connection_refused,
+            refused=metrics.connection_refused,
             make=make,
             tasks=self._tasks,
+            tls=None if listener.tls is None else self._tls_listener(listener.tls),
+            handshaken=functools.partial(metrics.handshake_ended, listener.name),
+        )
+        if listener.tls is not None:
+            self._tls_acceptors[listener.name] = acceptor
+        return acceptor
+
+    def _tls_listener(self, keys: TlsKeys) -> TlsListener:
+        return TlsListener(
+            keys=keys,
+            handshakes=self._handshakes,
+            scratch=self._scratch,
+            timeout_s=self._handshake_timeout_s,
         )
 
     async def _sweep_for_ever(self) -> None:

@@ -6,9 +6,9 @@ from typing import Protocol
 class ServerMetrics(Protocol):
     """What the TCP server counts. Every call is made on the event loop and must be cheap."""
 
-    def connection_opened(self) -> None: ...
-
-    def connection_closed(self) -> None: ...
+    def handshake_ended(self, listener: str, result: str) -> None:
+        """Of TLS: `complete`, or why there is no connection."""
+        ...
 
     def connection_refused(self, reason: str) -> None:
         """Closed before anything was read: `max.connections` or `max.connections.per.ip`."""

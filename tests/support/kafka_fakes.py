@@ -452,17 +452,14 @@ class FakeMetrics:
     """`ServerMetrics` in counters."""
 
     def __init__(self) -> None:
-        self.open = 0
+        self.handshakes: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.cut: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
 
-    def connection_opened(self) -> None:
-        self.open += 1
-
-    def connection_closed(self) -> None:
-        self.open -= 1
+    def handshake_ended(self, listener: str, result: str) -> None:
+        self.handshakes[result] += 1
 
     def connection_refused(self, reason: str) -> None:
         self.refused[reason] += 1
@@ -579,6 +576,10 @@ class Broker:
     def bootstrap(self) -> str:
         host, port = self.server.address
         return f"{host}:{port}"
+
+    @property
+    def open_connections(self) -> int:
+        return self.server.statistics().connections
 
     async def connect(self, local_host: str | None = None) -> RawClient:
         """A client that is closed before the server stops."""

@@ -76,7 +76,8 @@ def test_the_only_listener_is_for_brokers_too() -> None:
         ({"advertised": ""}, "add OUTSIDE://NAME:9094"),
         ({"protocol_map": "INSIDE:PLAINTEXT"}, "add OUTSIDE:PROTOCOL"),
         ({"protocol_map": "INSIDE"}, "is not NAME:PROTOCOL"),
-        ({"protocol_map": "INSIDE:SASL_SSL"}, "write one of PLAINTEXT"),
+        ({"protocol_map": "INSIDE:TLS"}, "write one of PLAINTEXT, SSL"),
+        ({"protocol_map": "INSIDE:SASL_SSL"}, "INSIDE:SASL_SSL is not served; write one of PLAIN"),
         ({"protocol_map": "A:PLAINTEXT,a:PLAINTEXT"}, "A is there twice"),
         ({"inter_broker_name": ""}, "one of INSIDE, OUTSIDE"),
         ({"inter_broker_name": "X"}, "one of INSIDE, OUTSIDE"),
@@ -96,6 +97,6 @@ async def test_where_nothing_else_is_said_others_are_told_the_port_it_got() -> N
         settings(listeners="INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0", advertised="")
     )
     async with AsyncExitStack() as stack:
-        for listener in open_listeners(planned, stack):
+        for listener in open_listeners(planned, [], stack):
             assert listener.advertised == Endpoint(listener.name, *listener.address)
             assert listener.advertised.port > 0

@@ -67,10 +67,10 @@ async def test_connections_that_are_not_heard_yet_do_not_hold_up_a_stop():
     clock = ManualClock()
     async with running_broker(clock=clock, max_connection_creation_rate=1) as broker:
         clients = [await RawClient.connect(broker.server.address) for _ in range(5)]
-        await until(lambda: broker.metrics.open == 5)
+        await until(lambda: broker.open_connections == 5)
         clients[0].writer.transport.abort()
-        await until(lambda: broker.metrics.open == 4)
-    assert broker.metrics.open == 0
+        await until(lambda: broker.open_connections == 4)
+    assert broker.open_connections == 0
     for client in clients:
         await client.close()
 
@@ -80,7 +80,7 @@ async def test_a_client_that_says_nothing_is_closed_after_the_idle_time():
     clock = ManualClock()
     async with running_broker(clock=clock, idle_max_ms=5_000) as broker:
         silent = await broker.connect()
-        await until(lambda: broker.metrics.open == 1)
+        await until(lambda: broker.open_connections == 1)
         clock.advance(5.1)
         broker.server.sweep()
         assert await silent.is_closed_by_server()
@@ -93,11 +93,11 @@ async def test_the_server_looks_after_hundreds_of_connections_by_itself():
     # It looks every quarter of the shorter time.
     async with running_broker(clock=clock, idle_max_ms=40) as broker:
         clients = [await broker.connect() for _ in range(600)]
-        await until(lambda: broker.metrics.open == 600)
+        await until(lambda: broker.open_connections == 600)
         clock.advance(0.05)
         for client in clients:
             assert await client.is_closed_by_server()
-        await until(lambda: broker.metrics.open == 0)
+        await until(lambda: broker.open_connections == 0)
 
 
 @on_both_loops
@@ -175,7 +175,7 @@ async def test_those_who_have_not_read_for_longest_are_cut_off_when_answers_take
             await until(lambda: broker.server.statistics().unsent_bytes <= 2 * 4 * MIB)
         broker.server.sweep()
         assert broker.metrics.cut == {"slow reader": 2}
-        await until(lambda: broker.metrics.open == 1)
+        await until(lambda: broker.open_connections == 1)
         clients[-1].writer.transport.resume_reading()
         assert (await clients[-1].receive())[0] == 2
         for client in clients:
@@ -215,5 +215,5 @@ async def test_a_hundred_too_many_leave_the_broker_well():
         assert len(broker.server._connections) <= 20
         for one in sockets:
             one.close()
-        await until(lambda: broker.metrics.open == 1)
+        await until(lambda: broker.open_connections == 1)
         await good.call(18, 0)

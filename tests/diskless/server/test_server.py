@@ -98,7 +98,7 @@ async def test_a_produce_that_is_half_received_is_known_until_it_is_whole_or_wil
         await second.close()
         await until(lambda: arrivals.unfinished == 0)
         await first.send(frame(18, 0, 2, b"")[:-1])
-        await until(lambda: broker.server.statistics().connections == 1)
+        await until(lambda: broker.open_connections == 1)
         assert arrivals.unfinished == 0
 
 
@@ -133,7 +133,7 @@ async def test_who_sends_many_requests_before_it_is_answered_has_a_backlog_and_o
         assert [(await few.receive())[0] for _ in range(5)] == list(range(5))
         assert turns.are_others_served
         await few.close()
-        await until(lambda: broker.server.statistics().connections == 1)
+        await until(lambda: broker.open_connections == 1)
         assert not turns.are_others_served
 
 
@@ -202,10 +202,10 @@ async def test_bad_bytes_close_their_connection_and_no_other(name):
     async with running_broker() as broker:
         good = await broker.connect()
         bad = await broker.connect()
-        await until(lambda: broker.metrics.open == 2)
+        await until(lambda: broker.open_connections == 2)
         await bad.send(BAD_STARTS[name])
         assert await bad.is_closed_by_server()
-        await until(lambda: broker.metrics.open == 1)
+        await until(lambda: broker.open_connections == 1)
         assert broker.metrics.cut == {"bad request": 1}
         assert broker.server.statistics().request_bytes_held == 0
         assert broker.pool.statistics().in_use_bytes == 0
@@ -428,7 +428,7 @@ async def test_a_client_that_goes_cancels_a_fetch_that_waits_for_a_future():
         await client.send(fetch_frame(1, max_wait_ms=3_600_000))
         await until(lambda: bool(asked))
         await client.close()
-        await until(lambda: broker.metrics.open == 0)
+        await until(lambda: broker.open_connections == 0)
         assert asked[0].cancelled()
         await until(lambda: broker.server.statistics().request_bytes_held == 0)
 
@@ -444,7 +444,7 @@ async def test_a_client_that_goes_cancels_its_fetch_but_not_its_append():
         await client.close()
         await until(lambda: broker.manager.fetches_running == 0)
         assert broker.manager.fetches_cancelled == 1
-        await until(lambda: broker.metrics.open == 0)
+        await until(lambda: broker.open_connections == 0)
         assert not broker.manager.held[0].done()
         assert broker.server.statistics().request_bytes_held > 0
         broker.manager.release_held()
@@ -460,6 +460,6 @@ async def test_a_client_that_goes_right_after_asking_leaves_nothing_behind():
             client = await broker.connect()
             await client.send(fetch_frame(number, max_wait_ms=3_600_000), b"\0\0\1")
             client.writer.transport.abort()
-        await until(lambda: broker.metrics.open == 0 and broker.manager.fetches_running == 0)
+        await until(lambda: broker.open_connections == 0 and broker.manager.fetches_running == 0)
         await until(lambda: broker.server.statistics().request_bytes_held == 0)
         assert broker.pool.statistics().in_use_bytes == 0

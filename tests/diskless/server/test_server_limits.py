@@ -29,7 +29,7 @@ async def test_a_request_that_trickles_in_is_cut_off_at_its_deadline():
     clock = ManualClock()
     async with running_broker(clock=clock) as broker:
         slow = await broker.connect()
-        await until(lambda: broker.metrics.open == 1)
+        await until(lambda: broker.open_connections == 1)
         (connection,) = broker.server._connections
         started = frame(3, 9, 1, b"\x00\x01\x00\x00\x00")
         sent = 0
@@ -92,7 +92,7 @@ async def test_a_client_that_asks_and_asks_and_never_reads_is_not_read_any_more(
             broker.topics.add(f"topic-{number}", partitions=20)
         client = await broker.connect()
         client.writer.transport.pause_reading()
-        await until(lambda: broker.metrics.open == 1)
+        await until(lambda: broker.open_connections == 1)
         (connection,) = broker.server._connections
         everything = frame(3, 1, 1, struct.pack(">i", -1))
         sent = 0
@@ -107,7 +107,7 @@ async def test_a_client_that_asks_and_asks_and_never_reads_is_not_read_any_more(
         assert answered < sent
         assert broker.server.statistics().request_bytes_held < 2 << 20
         client.writer.transport.abort()
-        await until(lambda: broker.metrics.open == 0)
+        await until(lambda: broker.open_connections == 0)
         await until(lambda: broker.server.statistics().request_bytes_held == 0)
 
 
@@ -123,7 +123,7 @@ async def test_answers_that_are_never_read_are_given_up_after_the_idle_time():
         await until(lambda: broker.server.statistics().unsent_bytes > 0)
         clock.advance(601)
         broker.server.sweep()
-        await until(lambda: broker.metrics.open == 0)
+        await until(lambda: broker.open_connections == 0)
         assert broker.metrics.cut == {"slow reader": 1}
         assert broker.server.statistics().unsent_bytes == 0
         client.writer.transport.abort()
@@ -377,7 +377,7 @@ async def test_one_connection_too_many_is_closed_and_a_free_place_is_used_again(
         assert await third.is_closed_by_server()
         assert broker.metrics.refused == {"max.connections": 1}
         await first.close()
-        await until(lambda: broker.metrics.open == 1)
+        await until(lambda: broker.open_connections == 1)
         fourth = await broker.connect()
         await fourth.call(18, 0)
 
@@ -419,7 +419,7 @@ async def test_stopping_answers_what_was_asked_and_ends_parked_fetches():
     assert await consumer.is_closed_by_server()
     assert await producer.is_closed_by_server()
     assert broker.manager.fetches_cancelled == 0
-    assert broker.server.statistics().connections == 0
+    assert broker.open_connections == 0
     await consumer.close()
     await producer.close()
 

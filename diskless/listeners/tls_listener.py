@@ -1,0 +1,91 @@
+"""What makes a connection of an accepted socket on a TLS listener.
+
+A turn among the handshakes, the handshake, the client's name by its certificate; then its protocol
+begins. Until then nothing of it can cost others more than a turn and a millisecond.
+
+Failure cases: Refused, with a word for the metric, for a client that does not speak TLS, shows a
+certificate that is not trusted or has no name, takes too long or leaves. A cancelled connection is
+closed at once.
+"""
+
+import asyncio
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from diskless.listeners.certificate_names import subject_text
+from diskless.listeners.handshakes import Handshakes
+from diskless.listeners.tls_keys import TlsKeys
+from diskless.listeners.tls_stream import Scratch, TlsStream
+
+PRINCIPAL: Final = "principal"
+"""What `get_extra_info` of a transport calls who the client is by its certificate."""
+
+_PLAIN_TEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
+
+
+class Refused(Exception):
+    """A handshake that did not lead to a connection."""
+
+    def __init__(self, result: str, detail: str) -> None:
+        super().__init__(detail)
+        self.result: Final = result
+        """In a word: `failed`, `plaintext`, `timeout`, `left`, `nameless`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsListener:
+    """The handshakes of one listener, whose turns it shares with the others of the process."""
+
+    keys: TlsKeys
+    handshakes: Handshakes
+    scratch: Scratch
+    timeout_s: float
+
+    async def connect(
+        self, client: socket.socket, address: str, protocol: asyncio.BufferedProtocol
+    ) -> None:
+        """Returns when `protocol` has its transport. Raises Refused, OSError."""
+        async with self.handshakes.turn(address):
+            stream = TlsStream(self.keys.server, protocol, self.scratch)
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: stream, client)
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    await stream.secured
+                name = self._principal(stream)
+            except asyncio.CancelledError:
+                stream.abort()
+                raise
+            except Exception as error:
+                stream.close()
+                raise _refused(error, self.timeout_s) from error
+            if name is not None:
+                stream.extra[PRINCIPAL] = name
+            stream.begin()
+
+    def _principal(self, stream: TlsStream) -> str | None:
+        certificate = stream.certificate()
+        if certificate is None:
+            return None
+        subject = subject_text(certificate)
+        name = self.keys.principals.name(subject)
+        if name is None:
+            raise Refused("nameless", f"no rule of ssl.principal.mapping.rules is about {subject}")
+        return name
+
+
+def _refused(error: Exception, timeout_s: float) -> Exception:
+    match error:
+        case ssl.SSLError():
+            is_plain = error.reason in _PLAIN_TEXT
+            detail = "plain text on a TLS listener" if is_plain else error.reason or str(error)
+            return Refused("plaintext" if is_plain else "failed", detail)
+        case TimeoutError():
+            return Refused("timeout", f"no TLS handshake within {timeout_s:g} s")
+        case OSError():
+            return Refused("left", str(error))
+        case ValueError():
+            return Refused("failed", f"its certificate: {error}")
+    return error
