@@ -420,6 +420,16 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
                 "forgotten": it.files.forgotten,
             },
         ),
+        MetricSource(
+            "diskless_table_segments_overdue",
+            "counter",
+            "Segments deleted at table.owner.max.ms although their table may still name them",
+            ("partition",),
+            lambda: {
+                (str(index),): at_work.files.overdue_deleted
+                for index, at_work in tuple(parts.coordination.workers_at_work.items())
+            },
+        ),
         workers(
             "diskless_worker_success_age_seconds",
             "gauge",

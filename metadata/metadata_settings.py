@@ -119,6 +119,14 @@ class CoordinatorSettings:
         why="time between an object's last reference and its deletion; must exceed a fetch plus "
         "the age of any cached extent, or a reader in flight meets a missing object",
     )
+    table_owner_max_ms: int = setting(
+        "table.owner.max.ms",
+        24 * 3_600_000,
+        minimum=0,
+        why="how long a segment that was deleted or replaced is kept for the table of its topic "
+        "when no commit of the table says that it may go; lower: a tiering job that is away for "
+        "longer leaves a table that names missing objects; higher: deleted data stays longer then",
+    )
     orphan_scan_interval_ms: int = setting(
         "diskless.coordinator.orphan.scan.interval.ms",
         3_600_000,

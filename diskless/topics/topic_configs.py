@@ -327,6 +327,33 @@ _TABLE: Final = (
         "A Parquet segment is planned when records are older than this, however few they are.",
         low=1,
     ),
+    _long(
+        "table.commit.interval.ms",
+        60_000,
+        "How long the topic's table stays as it is at least, whatever is rolled meanwhile; each "
+        "change is a snapshot. Not one of Kafka's keys.",
+    ),
+    _bool(
+        "table.enabled",
+        False,
+        "Whether `diskless tier` keeps an Iceberg table of the topic's segments, which is in the "
+        "broker's catalogue. Not one of Kafka's keys.",
+    ),
+    TopicConfig(
+        name="table.namespace",
+        kind=ConfigKind.STRING,
+        default="topics",
+        pattern="[A-Za-z0-9_-]{1,100}",
+        documentation="The namespace of the topic's table in the catalogue; it is named like the "
+        "topic. Not one of Kafka's keys.",
+    ),
+    _long(
+        "table.snapshot.retention.ms",
+        _HOUR_MS,
+        "How long a snapshot of the topic's table can be read after a newer one took its place: "
+        "objects of deleted segments are kept for it. Not one of Kafka's keys.",
+        low=60_000,
+    ),
     _bool(
         "tiering.enable",
         True,

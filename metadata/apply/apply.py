@@ -23,6 +23,7 @@ from metadata.apply.apply_deletions import RowDeletions
 from metadata.apply.apply_groups import GroupChanges
 from metadata.apply.apply_rewrites import apply_rewrite
 from metadata.apply.apply_segments import commit_segment, forget_files, plan_segment
+from metadata.apply.apply_tables import commit_table
 from metadata.apply.apply_topics import create_partition, delete_topic, set_configs
 from metadata.apply.apply_users import apply_user
 from metadata.apply.transaction import StateTransaction
@@ -45,6 +46,7 @@ from metadata.records.rewrites import (
     RewritePlannedRecord,
     SegmentRewrittenRecord,
 )
+from metadata.records.tables import TableCommittedRecord
 from metadata.records.users import UserRecord
 from metadata.state.image import Changes, CommittedImage
 from metadata.state.schema import PRODUCER_IDS
@@ -118,6 +120,8 @@ class RecordApplier:
                 commit_segment(transaction, deletions, offset, record, timestamp_ms)
             case FilesDeletedRecord():
                 forget_files(transaction, record)
+            case TableCommittedRecord():
+                commit_table(transaction, record)
             case _ if isinstance(record, UserRecord):
                 apply_user(transaction, record)
             case RewritePlannedRecord() | SegmentRewrittenRecord() | RewriteEndedRecord():

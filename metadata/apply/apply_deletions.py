@@ -17,6 +17,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, cast
+from uuid import UUID
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from metadata.records.records import RecordsDeletedRecord
 from metadata.state.schema import (
     BATCHES,
     FILES,
+    LEFT_SEGMENTS,
     NOT_DELETABLE,
     PRODUCER_STATES,
     SEGMENTS,
@@ -131,7 +133,8 @@ class RowDeletions:
             # The first row that stays may begin below the new log start: the delete cut it in half.
             first = self._driver.execute(_FIRST_BASE_OFFSET, (state.id, start)).fetchone()
             planned_end = state.high_watermark if first is None else first[0]
-        segments = self.drop_segments(state.id, 0, start - 1, timestamp_ms)
+        topic_id = record.partition.topic_id
+        segments = self.drop_segments(state.id, 0, start - 1, timestamp_ms, topic_id)
         self._state.put_partition(
             record.partition,
             state,
@@ -162,7 +165,7 @@ class RowDeletions:
             if left <= 0:
                 return
             last = self._nth(_NTH_SEGMENT, partition, left)
-            left -= self.drop_segments(partition, 0, last, timestamp_ms).rows
+            left -= self.drop_segments(partition, 0, last, timestamp_ms, None).rows
             if left <= 0:
                 return
             left -= self._drop_producers(partition, self._nth(_NTH_PRODUCER, partition, left))
@@ -189,13 +192,34 @@ class RowDeletions:
             self._driver.execute(_DELETE_BATCHES, bounds)
         return self._settle(by_file, timestamp_ms)
 
-    def drop_segments(self, partition_id: int, first: int, last: int, timestamp_ms: int) -> Dropped:
-        """Delete segments whose last offset is within `first` .. `last`, and release them."""
+    def drop_segments(
+        self,
+        partition_id: int,
+        first: int,
+        last: int,
+        timestamp_ms: int,
+        topic_id: UUID | None,
+    ) -> Dropped:
+        """Delete segments whose last offset is within `first` .. `last`, and release them.
+
+        `topic_id`: whose table may name them still; None when the topic is gone.
+        """
         bounds = (partition_id, first, last)
         by_file = self._driver.execute(_SEGMENTS_BY_FILE, bounds).fetchall()
         if by_file:
             self._driver.execute(_DELETE_SEGMENTS, bounds)
+            if topic_id is not None:
+                self._leave(topic_id, [row[0] for row in by_file])
         return self._settle(by_file, timestamp_ms)
+
+    def _leave(self, topic_id: UUID, file_ids: Sequence[int]) -> None:
+        """Write down that segments left the live ones in this metadata batch."""
+        left_offset = self._state.changes.next_offset
+        rows = [
+            self._state.added(LEFT_SEGMENTS, file_id, left_offset, topic_id.bytes)
+            for file_id in file_ids
+        ]
+        self._driver.executemany(LEFT_SEGMENTS.insert_sql, rows)
 
     def _drop_producers(self, partition_id: int, last: int) -> int:
         bounds = (partition_id, 0, last)

@@ -100,8 +100,9 @@ def _replace(
             f"{record.object_key} replaces {expected} records of {record.base_offset}.."
             f"{record.last_offset}, found {count} of {base}..{last}"
         )
+    topic_id = record.partition.topic_id
     dropped = deletions.drop_segments(
-        state.id, record.base_offset, record.last_offset, timestamp_ms
+        state.id, record.base_offset, record.last_offset, timestamp_ms, topic_id
     )
     transaction.insert(
         FILES,

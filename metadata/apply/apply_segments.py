@@ -18,6 +18,7 @@ from metadata.state.image import PlannedSegment
 from metadata.state.schema import (
     FILE_ANSWERS,
     FILES,
+    LEFT_SEGMENTS,
     NOT_DELETABLE,
     SEGMENT_PLANS,
     SEGMENTS,
@@ -128,7 +129,9 @@ def forget_files(transaction: StateTransaction, record: FilesDeletedRecord) -> N
             raise CorruptState(f"{key} was deleted but is {'unknown' if row is None else 'live'}")
         transaction.delete_where(FILES, files.id == row.id)
         transaction.delete_where(FILE_ANSWERS, FILE_ANSWERS.table.c.file == row.id)
-        if row.object_format != PARQUET_SEGMENT:
-            transaction.changes.forgotten_until_ms = max(
-                transaction.changes.forgotten_until_ms, minted_ms(key)
-            )
+        if row.object_format == PARQUET_SEGMENT:
+            transaction.delete_where(LEFT_SEGMENTS, LEFT_SEGMENTS.table.c.file == row.id)
+            continue
+        transaction.changes.forgotten_until_ms = max(
+            transaction.changes.forgotten_until_ms, minted_ms(key)
+        )

@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import select
 
 from metadata.apply.apply_deletions import RowDeletions
+from metadata.apply.apply_tables import forget_table
 from metadata.apply.transaction import StateTransaction
 from metadata.operations import CATALOGUE, TopicDescription
 from metadata.records.records import PartitionCreatedRecord, TopicConfigsRecord, TopicDeletedRecord
@@ -146,6 +147,7 @@ def delete_topic(
     transaction.delete_where(ASSIGNMENTS, ASSIGNMENTS.table.c.topic == topic.id)
     transaction.delete_where(TOPICS, TOPICS.table.c.id == topic.id)
     transaction.changes.topics[record.topic_id] = None
+    forget_table(transaction, topic.id, record.topic_id)
     for key in [*transaction.image.producers, *transaction.changes.producers]:
         if key[0] in partition_ids:
             transaction.changes.producers[key] = None

@@ -47,6 +47,7 @@ from metadata.rules.groups import (
 )
 from metadata.rules.quotas import decide_alter_client_quotas
 from metadata.rules.segments import decide_commit_segments
+from metadata.rules.tables import Hold, decide_commit_tables, described, has_table, hold_of
 from metadata.rules.topics import (
     PRODUCER_ID_BLOCK,
     decide_allocate_producer_ids,
@@ -60,6 +61,14 @@ from metadata.rules.topics import (
 from metadata.rules.users import decide_alter_scram_credentials
 from metadata.state.file_queries import DeletableFile, deletable_files, describe_files
 from metadata.state.speculative import SpeculativeView
+from metadata.table_operations import (
+    CommitTable,
+    ListedSegments,
+    ListSegments,
+    ListTables,
+    TableCommit,
+    TableDescription,
+)
 from metadata.workers.broker_sessions import BrokerSessions
 from metadata.workers.deletion_steps import delete_records_in_steps
 from wal.clock import Clock, Sleep
@@ -326,6 +335,25 @@ class PartitionCoordinator:
         """An entry is empty, a duplicate, UnknownPartition or Rejected (is not as planned)."""
         return await commit_rewrites(self.pipeline, self.replica, rewrites)
 
+    def list_tables(self, asked: ListTables) -> Sequence[TableDescription]:
+        """The catalogue's: topics that are tables, by name."""
+        now_ms = self._clock.now_ms()
+        return [
+            described(topic, self.replica.table(topic.topic_id), now_ms)
+            for name, topic in sorted(self.replica.topics().items())
+            if has_table(topic.configs) and asked.wants(name)
+        ]
+
+    async def list_segments(self, requests: Sequence[ListSegments]) -> Sequence[ListedSegments]:
+        """Live segments and how far they are applied; an entry may be UnknownPartition."""
+        return await self.replica.list_segments(requests)
+
+    async def commit_tables(self, requests: Sequence[CommitTable]) -> Sequence[TableCommit]:
+        """The catalogue's. An entry may be UnknownTopicId, Rejected, InvalidRequest."""
+        return await self._perform(
+            lambda view, now_ms: decide_commit_tables(view, requests, now_ms)
+        )
+
     async def deletable_files(
         self, *, before_ms: int, after: tuple[int, int], limit: int, is_owner: bool
     ) -> Sequence[tuple[tuple[int, int], DeletableFile]]:
@@ -338,6 +366,21 @@ class PartitionCoordinator:
                 limit=limit,
                 is_owner=is_owner,
             )
+        )
+
+    def hold_of(self, file: DeletableFile, now_ms: int) -> Hold:
+        """For the file workers: whether the table of a segment's topic may name it still."""
+        if file.left is None:
+            return Hold.NONE
+        topic_id = file.left.topic_id
+        return hold_of(
+            self.replica.topic_configs(topic_id),
+            self.replica.table(topic_id),
+            coordinator_id=self.coordinator_id,
+            left_offset=file.left.left_offset,
+            left_ms=file.deletable_since_ms,
+            now_ms=now_ms,
+            owner_max_ms=self._settings.table_owner_max_ms,
         )
 
     async def describe_files(self, keys: Sequence[ObjectKey]) -> Sequence[ops.DescribedFile]:

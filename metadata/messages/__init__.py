@@ -5,5 +5,6 @@
 - `coordinator`, `commit_file`, `find_batches`: KIP-1164's operations
 - `brokers`: those between brokers beside them, and the two of a tiering job
 - `readers`: what a program asks that takes records from the object store itself
+- `tables`: those about tables, between brokers and of a tiering job
 - `errors`: our errors as Kafka's codes, and back
 """

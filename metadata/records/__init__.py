@@ -4,6 +4,7 @@
   ownership, brokers, quotas. `groups`: consumer groups. `acls`: rules of access control. `users`:
   what is stored of passwords
 - `rewrites`: segments that are merged or compacted
+- `tables`: the pointers of tables, and as they are stored: `stored_tables`
 - `file_committed`: the large one, column by column, with `columns` for its integers
 - `segment_identity`: when two segments are the same
 """

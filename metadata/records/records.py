@@ -39,6 +39,7 @@ Records of our own, api keys from 1000:
     1015 … 1016                metadata/records/users.py
     1020 … 1023                metadata/records/groups.py
     1030, 1031                 metadata/records/acls.py
+    1040                       metadata/records/tables.py
     1060 … 1062                metadata/records/rewrites.py
 
 Called by the coordinator (encode), its state (decode while replaying) and `metadata dump`. Encoding
@@ -62,6 +63,7 @@ from metadata.records.file_committed import RefusedBatch as RefusedBatch
 from metadata.records.file_committed import decode_file_committed, encode_file_committed
 from metadata.records.groups import GROUP_RECORDS, GroupRecord
 from metadata.records.rewrites import REWRITE_RECORDS, RewriteRecord
+from metadata.records.tables import TABLE_RECORDS, TableRecord
 from metadata.records.users import USER_RECORDS, UserRecord
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog
@@ -158,6 +160,7 @@ MetadataRecord = (
     | AclRecord
     | UserRecord
     | RewriteRecord
+    | TableRecord
 )
 
 
@@ -230,6 +233,7 @@ _KINDS: Final[Mapping[int, type[Any]]] = {
     **ACL_RECORDS,
     **USER_RECORDS,
     **REWRITE_RECORDS,
+    **TABLE_RECORDS,
 }
 _LAYOUTS: Final = {api_key: layout(kind) for api_key, kind in _KINDS.items()}
 

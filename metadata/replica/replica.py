@@ -29,6 +29,7 @@ from metadata.acls import AclBinding
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.groups import CommittedOffset
+from metadata.records.stored_tables import StoredTable
 from metadata.replica.read_ahead import read_ahead
 from metadata.replica.snapshots import SnapshotStore
 from metadata.replica.state_recovery import REPLAY_BYTES, apply_batches, open_state
@@ -44,7 +45,9 @@ from metadata.state.group_queries import (
 from metadata.state.image import Changes, CommittedImage
 from metadata.state.offset_queries import list_offset
 from metadata.state.queries import FileNames, find_batches
+from metadata.state.segment_queries import list_segments
 from metadata.state.state import STATE_FILE, StateDatabase
+from metadata.table_operations import ListedSegments, ListSegments
 from wal.clock import Sleep
 from wal.coordinates import TopicIdPartition
 from wal.errors import DisklessError, OutOfBounds, StorageFailed
@@ -283,6 +286,21 @@ class Replica:
         """Returns what was set on a topic, as this broker's catalogue knows it; None: no topic."""
         topic = (self._catalogue or self).topic_by_id(topic_id)
         return None if topic is None else topic.configs
+
+    def table(self, topic_id: UUID) -> StoredTable | None:
+        """Returns the pointer of a topic's table, as this broker's catalogue knows it."""
+        return (self._catalogue or self).image.tables.get(topic_id)
+
+    async def list_segments(self, requests: Sequence[ListSegments]) -> Sequence[ListedSegments]:
+        """Live segments, as of this replica's position; an entry may be UnknownPartition."""
+        return await self.state.read(
+            partial(
+                list_segments,
+                names=self.names,
+                requests=[(asked, self.partition_id(asked.partition)) for asked in requests],
+                coordinator_id=self.coordinator_id,
+            )
+        )
 
     def has_partition(self, partition: TopicIdPartition) -> bool:
         return partition in self.image.partitions

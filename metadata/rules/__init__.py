@@ -7,5 +7,6 @@
   consumer group has
 - `files`: what comes next for a WAL object; `segments`: segments planned and committed;
   `rewrites`: segments merged and compacted
+- `tables`: where the pointer of a table goes, and which segments it may still name
 - `retention`: which records are old enough
 """

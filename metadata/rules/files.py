@@ -34,6 +34,7 @@ from metadata.operations import (
 from metadata.records.control import FileHandedOverRecord, FilesTombstonedRecord
 from metadata.records.records import FilesDeletedRecord, MetadataRecord
 from metadata.rules.commit import Decision
+from metadata.rules.tables import Hold
 from metadata.state.file_queries import DeletableFile
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.coordinates import ObjectKey
@@ -83,7 +84,7 @@ class FileStep(Enum):
     """What comes next for a file without live batches."""
 
     WAIT = auto()
-    """For its key to become too old to be committed, or for an earlier owner."""
+    """For its key to become too old to be committed, for an earlier owner, or for a table."""
     TAKE_OVER = auto()
     """An earlier owner should have handed it over by now: ask whether it ever heard of it."""
     SEAL = auto()
@@ -104,13 +105,21 @@ class FilePlan(NamedTuple):
 
 
 def plan_file(
-    file: DeletableFile, *, coordinator_id: int, now_ms: int, settings: CoordinatorSettings
+    file: DeletableFile,
+    *,
+    coordinator_id: int,
+    now_ms: int,
+    settings: CoordinatorSettings,
+    hold: Hold = Hold.NONE,
 ) -> FilePlan:
     """Returns the next step for a file whose deletion grace is over.
 
-    A segment's key belongs to a plan that is done with, so nobody asks for its answer.
+    A segment's key belongs to a plan that is done with, so nobody asks for its answer; `hold` tells
+    whether a table is an owner of it.
     """
     if file.object_format == PARQUET_SEGMENT:
+        if hold is Hold.HELD:
+            return FilePlan(FileStep.WAIT)
         return FilePlan(FileStep.DELETE, is_final=True)
     is_too_old = now_ms - minted_ms(file.object_key) > settings.max_commit_age_ms
     waiting = FilePlan(FileStep.WAIT)

@@ -6,6 +6,7 @@ and deleting by them could take a live object.
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import Connection, func, select
 
@@ -14,7 +15,7 @@ from metadata.state.image import ProducerKey
 from metadata.state.producer_rows import load_producers
 from metadata.state.producer_state import ProducerState
 from metadata.state.queries import stored_rows
-from metadata.state.schema import FILE_ANSWERS, FILES, compiled, unpack_owners
+from metadata.state.schema import FILE_ANSWERS, FILES, LEFT_SEGMENTS, compiled, unpack_owners
 from metadata.state.speculative import FileStanding, KnownFile
 from metadata.state.state import checked_row
 from wal.coordinates import ObjectKey
@@ -30,6 +31,7 @@ _NEWEST_KEY: Final = compiled(
         FILES.table.c.object_key >= "", FILES.table.c.object_key < ""
     )
 )
+_FILE_COLUMNS: Final = len(FILES.columns)
 _ANSWER: Final = compiled(select(FILE_ANSWERS.table).where(FILE_ANSWERS.table.c.file == 0))
 
 
@@ -106,6 +108,13 @@ def describe_files(connection: Connection, keys: Sequence[ObjectKey]) -> Sequenc
     return described
 
 
+class LeftSegment(NamedTuple):
+    """Whose segment it was, and at which metadata offset it left the live ones."""
+
+    topic_id: UUID
+    left_offset: int
+
+
 class DeletableFile(NamedTuple):
     """A file without live batches, and when the last of them went."""
 
@@ -118,6 +127,8 @@ class DeletableFile(NamedTuple):
     """Coordinators that own it one after the other; empty for a segment."""
     object_bytes: int
     standing: FileStanding
+    left: LeftSegment | None = None
+    """Of a segment that a table may name."""
 
 
 def deletable_files(
@@ -138,6 +149,8 @@ def deletable_files(
     answered = select(FILE_ANSWERS.table.c.file).where(FILE_ANSWERS.table.c.file == columns.id)
     rows = connection.execute(
         FILES.select_all.add_columns(answered.exists())
+        .add_columns(*LEFT_SEGMENTS.table.c)
+        .outerjoin(LEFT_SEGMENTS.table, LEFT_SEGMENTS.table.c.file == columns.id)
         .where(
             columns.is_owner == int(is_owner),
             columns.deletable_since_ms >= max(since, 0),
@@ -151,7 +164,8 @@ def deletable_files(
     found = []
     for row in rows:
         # Objects are deleted by what stands here: a damaged row must not name a live one.
-        values = checked_row(FILES, row[:-1])
+        values = checked_row(FILES, row[:_FILE_COLUMNS])
+        is_answered, *left = row[_FILE_COLUMNS:]
         file = DeletableFile(
             ObjectKey(values[9]),
             values[1],
@@ -159,7 +173,13 @@ def deletable_files(
             bool(values[8]),
             unpack_owners(values[10]),
             values[2],
-            _standing(values, is_answered=bool(row[-1])),
+            _standing(values, is_answered=bool(is_answered)),
+            None if left[0] is None else _left_segment(left),
         )
         found.append(((file.deletable_since_ms, values[0]), file))
     return found
+
+
+def _left_segment(row: Sequence[Any]) -> LeftSegment:
+    _, left_offset, topic_id, _ = checked_row(LEFT_SEGMENTS, row)
+    return LeftSegment(UUID(bytes=topic_id), left_offset)

@@ -19,6 +19,7 @@ from metadata.operations import (
     ScramCredentials,
     TopicDescription,
 )
+from metadata.records.stored_tables import StoredTable
 from metadata.rewrites import NO_REWRITE
 from metadata.scram.credentials import ScramCredential
 from metadata.state.producer_state import ProducerState
@@ -106,6 +107,7 @@ class Changes:
     """Whether a rule is there now."""
     scram: dict[tuple[str, int], ScramCredential | None] = field(default_factory=dict)
     """By user and mechanism."""
+    tables: dict[UUID, StoredTable | None] = field(default_factory=dict)
 
 
 class CommittedImage:
@@ -140,6 +142,8 @@ class CommittedImage:
         """Another set after every change, as with quotas."""
         self.scram: ScramCredentials = {}
         """Likewise."""
+        self.tables: Mapping[UUID, StoredTable] = {}
+        """By topic id. Another mapping after every change: threads look at it."""
 
     def merge(self, changes: Changes) -> None:
         """Take over what a transaction changed, after it was committed."""
@@ -193,6 +197,12 @@ class CommittedImage:
                 key: credential
                 for key, credential in {**self.scram, **changes.scram}.items()
                 if credential is not None
+            }
+        if changes.tables:
+            self.tables = {
+                topic_id: table
+                for topic_id, table in {**self.tables, **changes.tables}.items()
+                if table is not None
             }
         self._merge_producers(changes.producers)
 

@@ -221,7 +221,7 @@ def stored_partition(connection: Connection, partition_id: int | None) -> Partit
 
 
 def stored_rows(
-    connection: Connection, sql: str, parameters: Sequence[int | str]
+    connection: Connection, sql: str, parameters: Sequence[int | str | bytes]
 ) -> Sequence[tuple[Any, ...]]:
     """All rows that `sql` finds, unchecked; for statements that run several times per look-up.
 

@@ -26,6 +26,8 @@ tree and a walk along its leaves, however long the backlog.
 | client_quotas   | (entity, key): a quota of clients (catalogue only) |
 | acls            | rule of access control (catalogue only) |
 | scram_credentials | (mechanism, user): what is stored of a password (catalogue only) |
+| tables          | topic with an Iceberg table: its pointer and its commits (catalogue only) |
+| left_segments   | segment that left the live ones and is stored: at which metadata offset |
 | swept           | partition that is gone with its topic, but has rows left to be deleted |
 | consumer_groups | consumer group there is anything of: what its coordinator stored |
 | group_offsets   | (consumer group, partition): the committed offset |
@@ -63,7 +65,7 @@ from metadata.acls import AclBinding
 from metadata.state.state_hash import RowChecksum
 from wal.columns import Int64s
 
-STATE_VERSION: Final = 10
+STATE_VERSION: Final = 11
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -420,6 +422,13 @@ ACLS: Final = StateTable(
         "host",
     ],
 )
+TABLES: Final = StateTable(
+    30, "tables", ["topic"], [("commits", LargeBinary), ("location", String)], key=["topic"]
+)
+LEFT_SEGMENTS: Final = StateTable(
+    31, "left_segments", ["file", "left_offset"], [("topic_id", LargeBinary)], key=["file"]
+)
+Index("left_by_topic", LEFT_SEGMENTS.table.c.topic_id, LEFT_SEGMENTS.table.c.left_offset)
 
 SCRAM_CREDENTIALS: Final = StateTable(
     19,
@@ -455,6 +464,8 @@ STATE_TABLES: Final = (
     ACLS,
     SCRAM_CREDENTIALS,
     REWRITES,
+    TABLES,
+    LEFT_SEGMENTS,
 )
 
 APPLIED: Final = Table(

@@ -1,15 +1,24 @@
-"""The committed segments of a partition, as rows of the state: for planning rewrites of them."""
+"""The committed segments of a partition, as rows of the state: for planning
+rewrites of them, and for the tables that name them."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from uuid import UUID
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from metadata.rewrites import RewriteInput
 from metadata.state import schema
-from metadata.state.queries import FileNames, stored_rows
-from metadata.state.state import checked_row
+from metadata.state.queries import FileNames, stored_partition, stored_rows
+from metadata.state.state import checked_row, read_applied
+from metadata.table_operations import (
+    SEGMENTS_PER_ANSWER_MAX,
+    ListedSegments,
+    ListSegments,
+    LiveSegment,
+)
 from wal.coordinates import Offset
+from wal.errors import CorruptState, UnknownPartition
 
 _PAGE_ROWS: Final = 256
 
@@ -18,6 +27,11 @@ _SEGMENTS_FROM: Final = schema.compiled(
     .where(schema.SEGMENTS.table.c.partition == 0, schema.SEGMENTS.table.c.last_offset >= 0)
     .order_by(schema.SEGMENTS.table.c.last_offset)
     .limit(_PAGE_ROWS)
+)
+_LAST_LEFT: Final = schema.compiled(
+    select(func.max(schema.LEFT_SEGMENTS.table.c.left_offset)).where(
+        schema.LEFT_SEGMENTS.table.c.topic_id == b""
+    )
 )
 
 
@@ -60,3 +74,51 @@ def neighbours_within(
             break
         found.append(segment)
     return found
+
+
+def list_segments(
+    connection: Connection,
+    names: FileNames,
+    requests: Sequence[tuple[ListSegments, int | None]],
+    *,
+    coordinator_id: int,
+) -> Sequence[ListedSegments]:
+    """Answer each (request, partition's surrogate key or None) in order, all as of one moment."""
+    applied = read_applied(connection)
+    applied_offset = 0 if applied is None else applied.next_offset
+    left: dict[UUID, int] = {}
+    answers = []
+    for request, partition_id in requests:
+        try:
+            state = stored_partition(connection, partition_id)
+            if state is None:
+                raise UnknownPartition(f"no partition {request.partition}")
+            rows = stored_rows(
+                connection,
+                _SEGMENTS_FROM,
+                (state.id, request.from_offset, SEGMENTS_PER_ANSWER_MAX, 0),
+            )
+            segments = [
+                _live_segment(connection, names, checked_row(schema.SEGMENTS, row)) for row in rows
+            ]
+        except (CorruptState, UnknownPartition) as error:
+            answers.append(ListedSegments(error=error))
+            continue
+        topic_id = request.partition.topic_id
+        if topic_id not in left:
+            ((last,),) = stored_rows(connection, _LAST_LEFT, (topic_id.bytes,))
+            left[topic_id] = -1 if last is None else last
+        answers.append(ListedSegments(segments, coordinator_id, applied_offset, left[topic_id]))
+    return answers
+
+
+def _live_segment(connection: Connection, names: FileNames, row: Sequence[Any]) -> LiveSegment:
+    _, last_offset, base_offset, file_id, record_count, _, _, _ = row
+    file = names.get(connection, file_id)
+    return LiveSegment(
+        file.object_key,
+        file.object_bytes,
+        Offset(base_offset),
+        Offset(last_offset),
+        record_count,
+    )

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from metadata.acls import AclBinding
 from metadata.operations import QuotaEntity, RegisteredBroker, TopicDescription
+from metadata.records.stored_tables import StoredTable
 from metadata.scram.credentials import ScramCredential
 from metadata.state.image import (
     CommittedImage,
@@ -138,6 +139,7 @@ class SpeculativeView:
         self._quotas: Overlay[QuotaEntity, Mapping[str, float]] = Overlay()
         self._acls: Overlay[AclBinding, bool] = Overlay()
         self._scram: Overlay[tuple[str, int], ScramCredential] = Overlay()
+        self._tables: Overlay[UUID, StoredTable] = Overlay()
         self._files: Overlay[ObjectKey, KnownFile] = Overlay()
         # A file is not part of the image. One that is applied while a look-up in SQLite is under
         # way may be missed by both, so files stay here until the next look-up starts; so does the
@@ -186,6 +188,7 @@ class SpeculativeView:
         """The topic, its partitions and its plans are gone."""
         self._topics.put(description.topic_id, None, self.group)
         self._topics_by_name.put(description.name, None, self.group)
+        self._tables.put(description.topic_id, None, self.group)
         for index in range(description.partition_count):
             partition = TopicIdPartition(description.topic_id, index)
             self._partitions.put(partition, None, self.group)
@@ -357,6 +360,16 @@ class SpeculativeView:
             count += (credential is not None) - (key in image)
         return count
 
+    # -- tables ---------------------------------------------------------------------------------
+
+    def table(self, topic_id: UUID) -> StoredTable | None:
+        """Returns the pointer of the topic's table; None when it was never written."""
+        found = self._tables.get(topic_id)
+        return self._image.tables.get(topic_id) if isinstance(found, _Absent) else found
+
+    def put_table(self, topic_id: UUID, table: StoredTable) -> None:
+        self._tables.put(topic_id, table, self.group)
+
     # -- producer ids ---------------------------------------------------------------------------
 
     @property
@@ -448,6 +461,7 @@ class SpeculativeView:
             self._quotas,
             self._acls,
             self._scram,
+            self._tables,
         ):
             overlay.retire(applied_group)
         for written in self._files.retire(applied_group):
@@ -472,6 +486,7 @@ class SpeculativeView:
             self._brokers,
             self._quotas,
             self._acls,
+            self._tables,
             self._files,
         ):
             overlay.clear()

@@ -34,6 +34,7 @@ from sqlalchemy.pool import QueuePool
 
 from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.records.control import decode_quota_entity
+from metadata.records.stored_tables import StoredTable, unpack_commits
 from metadata.scram.credentials import ScramCredential
 from metadata.state import schema
 from metadata.state.image import (
@@ -444,6 +445,10 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         for mechanism, iterations, user, salt, stored_key, server_key, _ in rows(
             schema.SCRAM_CREDENTIALS
         )
+    }
+    image.tables = {
+        topic_ids[topic]: StoredTable(ObjectKey(location), unpack_commits(commits))
+        for topic, commits, location, _ in rows(schema.TABLES)
     }
 
 

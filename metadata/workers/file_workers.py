@@ -13,7 +13,8 @@ records or its topic), or at once when its commit left no batch alive. From then
 What comes next for a file is decided by `metadata.rules.files.plan_file`. A row stays until its key
 is *too old to be committed*: a commit that is sent again must get its first answer for so long.
 Only then is the object deleted once more (a recovered chunk may have uploaded it again meanwhile)
-and forgotten through the metadata log. Segments need no such care: their keys belong to plans.
+and forgotten through the metadata log. Segments need no such care: their keys belong to plans. But
+one whose topic is a table waits until the table cannot name it (metadata/rules/tables.py).
 
 Passes are bounded and go round: an object that the store refuses to delete and an owner that does
 not answer neither stop the others nor are given up. Only keys that the store confirmed are
@@ -37,6 +38,7 @@ from typing import Final, Protocol
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT, HandedFile
 from metadata.rules.files import FilePlan, FileStep, owners_before, plan_file
+from metadata.rules.tables import Hold
 from metadata.state.file_queries import DeletableFile
 from metadata.workers.file_agreement import OtherCoordinators, give_up_files
 from metadata.workers.note_keeper import NoteKeeper
@@ -74,6 +76,8 @@ class FileAccounts(Protocol):
     ) -> Sequence[DisklessError | None]: ...
 
     async def seal_files(self, keys: Sequence[ObjectKey]) -> None: ...
+
+    def hold_of(self, file: DeletableFile, now_ms: int) -> Hold: ...
 
     async def forget_files(
         self, keys: Sequence[ObjectKey], *, tombstones: bool = False
@@ -121,10 +125,13 @@ class FileWorkers:
         self._deleted: set[ObjectKey] = set()
         self._handed: set[ObjectKey] = set()
         self._absent: dict[int, _Absent] = {}
+        self._overdue: set[ObjectKey] = set()
         self._last_success = clock.monotonic()
         # What follows is for the metrics, and counts from the start of these workers.
         self.objects_deleted = 0
         """Deletions that the store confirmed."""
+        self.overdue_deleted = 0
+        """Those of segments that a table may still name: its owner was too late."""
         self.handed_over = 0
         """Files that the next owner took."""
         self.taken_over = 0
@@ -163,11 +170,16 @@ class FileWorkers:
         )
 
     def _plan(self, file: DeletableFile) -> FilePlan:
+        now_ms = self._clock.now_ms()
+        hold = Hold.NONE if file.left is None else self._coordinator.hold_of(file, now_ms)
+        if hold is Hold.OVERDUE:
+            self._overdue.add(file.object_key)
         return plan_file(
             file,
             coordinator_id=self._coordinator_id,
-            now_ms=self._clock.now_ms(),
+            now_ms=now_ms,
             settings=self._settings,
+            hold=hold,
         )
 
     # -- deleting and forgetting ----------------------------------------------------------------
@@ -208,12 +220,22 @@ class FileWorkers:
     async def _delete(
         self, doomed: Mapping[ObjectKey, int | None], forgettable: set[ObjectKey]
     ) -> None:
+        overdue = self._overdue & doomed.keys()
+        self._overdue.clear()
+        if overdue:
+            _logger.warning(
+                "%d segments are deleted although tables may name them: no commit of their table "
+                "came within table.owner.max.ms; the tiering job should write it, for instance %s",
+                len(overdue),
+                min(overdue),
+            )
         await self._notes.keep(doomed)
         failpoint("delete.before_object")
         confirmed = await self._store.delete(list(doomed))
         failpoint("delete.after_object")
         self._notes.were_deleted(confirmed)
         self.objects_deleted += sum(key not in self._deleted for key in confirmed)
+        self.overdue_deleted += sum(key in overdue for key in confirmed)
         _remember(self._deleted, [key for key in confirmed if key not in forgettable])
         forgotten = [key for key in confirmed if key in forgettable]
         if forgotten:

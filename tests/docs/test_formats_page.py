@@ -19,6 +19,7 @@ from metadata.records import acls as acl_records
 from metadata.records import control, records, users
 from metadata.records import groups as group_records
 from metadata.records import rewrites as rewrite_records
+from metadata.records import tables as table_records
 from metadata.records.segment_identity import segment_key
 from metadata.scram.credentials import ScramCredential
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
@@ -584,6 +585,27 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "1062 RewriteEnded": (
         rewrite_records.RewriteEndedRecord(partition=PLACE, generation=4, cleaned_end_offset=5),
         {"TopicId": TOPIC, "PartitionIndex": 3, "Generation": 4, "CleanedEndOffset": 5},
+    ),
+    "1040 TableCommitted": (
+        table_records.TableCommittedRecord(
+            topic_id=TOPIC,
+            old_location=ObjectKey("a"),
+            new_location=ObjectKey("b"),
+            applied={1: 5, 0: 7},
+            committed_at_ms=2,
+            retention_ms=3,
+        ),
+        {
+            "TopicId": TOPIC,
+            "OldLocation": "a",
+            "NewLocation": "b",
+            "Applied": [
+                {"CoordinatorId": 0, "Offset": 7},
+                {"CoordinatorId": 1, "Offset": 5},
+            ],
+            "CommittedAt": 2,
+            "RetentionMs": 3,
+        },
     ),
 }
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 from hypothesis import strategies as st
 
 from metadata import operations as ops
-from metadata.messages import brokers, commit_file, coordinator, find_batches, readers
+from metadata.messages import brokers, commit_file, coordinator, find_batches, readers, tables
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
 from tests.support.typed_samples import ERRORS, INT8, INT16, INT32, UINT32, Known, values_of
@@ -86,7 +86,7 @@ def _samples(name: str, module: ModuleType) -> Samples:
 
 _SAMPLES: Final = [
     _samples(name, module)
-    for module in (coordinator, commit_file, find_batches, brokers, readers)
+    for module in (coordinator, commit_file, find_batches, brokers, readers, tables)
     for name, annotation in module.__annotations__.items()
     if any(get_origin(kind) is Operation for kind in get_args(annotation))
 ]

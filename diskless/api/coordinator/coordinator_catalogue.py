@@ -39,6 +39,7 @@ from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages import brokers, coordinator
 from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT
 from metadata.messages.find_batches import FIND_BATCHES
+from metadata.messages.tables import TABLES_BETWEEN_BROKERS
 
 _CHECKS: Final[Mapping[int, Check]] = {
     coordinator.CREATE_PARTITIONS.key: topic_checks.checked_growth,
@@ -89,5 +90,9 @@ def coordinator_apis(
             running,
             access,
         )
-        for operation in (*coordinator.OF_THE_KIP, *brokers.BETWEEN_BROKERS)
+        for operation in (
+            *coordinator.OF_THE_KIP,
+            *brokers.BETWEEN_BROKERS,
+            *TABLES_BETWEEN_BROKERS,
+        )
     ]

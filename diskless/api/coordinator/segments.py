@@ -1,7 +1,8 @@
-"""What a tiering job asks a broker: private APIs 10000, 10001, 10020 and 10021, version 0.
+"""What a tiering job asks a broker: private APIs 10000, 10001, 10020, 10021 and 10040 to 10042.
 
-Not Kafka APIs, and not listed by ApiVersions; metadata/messages/brokers.py has their rows. This
-broker asks the leaders, whichever brokers they are, by the operations between brokers.
+Not Kafka APIs, and not listed by ApiVersions; metadata/messages/brokers.py and tables.py beside it
+have their rows. This broker asks the leaders, whichever brokers they are, by the operations between
+brokers.
 
 - PlanSegments: what the job is to roll. Answers with the plans that are not committed yet, after
   planning what is due, and with the URL at which the objects lie. An answer is cut off between
@@ -9,6 +10,7 @@ broker asks the leaders, whichever brokers they are, by the operations between b
 - CommitSegments: the job offers what it rolled. Every segment is answered for itself; offering one
   again is a success that says so.
 - PlanRewrites and CommitRewrites: the same for segments that are to be merged or compacted.
+- ListTables, ListSegments, CommitTables: what a table is made of (metadata/table_operations.py).
 """
 
 from collections.abc import Sequence
@@ -33,8 +35,17 @@ from metadata.messages.brokers import (
     PLAN_REWRITES,
     PLAN_SEGMENTS,
 )
+from metadata.messages.tables import (
+    COMMIT_TABLES,
+    COMMIT_TABLES_HERE,
+    LIST_SEGMENTS,
+    LIST_SEGMENTS_HERE,
+    LIST_TABLES,
+    LIST_TABLES_HERE,
+)
 from metadata.operations import PlannedSegments, PlanSegments, SegmentPlan
 from metadata.rewrites import PlannedRewrites, PlanRewrites, RewritePlan
+from metadata.table_operations import ListedTables, ListTables
 from wal.errors import DisklessError, InvalidRequest
 from wal.wire.layouts import Layout, layout
 
@@ -66,6 +77,9 @@ def segment_apis(
         coordinator_api(
             COMMIT_REWRITES, passed_on(COMMIT_REWRITES_HERE, client, portion=None), running, access
         ),
+        coordinator_api(LIST_TABLES, _listing(client, object_store_url), running, access),
+        coordinator_api(LIST_SEGMENTS, passed_on(LIST_SEGMENTS_HERE, client), running, access),
+        coordinator_api(COMMIT_TABLES, passed_on(COMMIT_TABLES_HERE, client), running, access),
     )
 
 
@@ -94,6 +108,20 @@ def planning_rewrites(
         plans = await client.plan_rewrites(asked, timeout_ms=timeout_ms)
         plans = _within_limit(plans[: asked.max_plans], _REWRITE)
         return [PlannedRewrites(plans, object_store_url)]
+
+    return call
+
+
+def _listing(
+    client: CoordinatorClient, object_store_url: str
+) -> Call[ListTables, ListedTables | DisklessError]:
+    """The tables that the catalogue knows, and where their objects lie."""
+
+    async def call(asked: ListTables, timeout_ms: int) -> Sequence[ListedTables | DisklessError]:
+        (listed,) = await client.call(LIST_TABLES_HERE, asked, timeout_ms=timeout_ms)
+        if isinstance(listed, DisklessError):
+            return [listed]
+        return [listed._replace(object_store_url=object_store_url)]
 
     return call
 

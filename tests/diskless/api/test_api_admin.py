@@ -343,11 +343,17 @@ KAFKA_TOPIC_CONFIGS = """
 """
 
 
+OWN_TOPIC_CONFIGS = """
+    table.commit.interval.ms table.enabled table.namespace table.snapshot.retention.ms
+    tiering.enable
+"""
+
+
 async def test_every_topic_config_of_kafka_and_our_own_is_shown():
     async with connected() as (broker, client):
         broker.topics.add("t")
         assert sorted(await described(client, "t")) == sorted(
-            [*KAFKA_TOPIC_CONFIGS.split(), "tiering.enable"]
+            [*KAFKA_TOPIC_CONFIGS.split(), *OWN_TOPIC_CONFIGS.split()]
         )
 
 

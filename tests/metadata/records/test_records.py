@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metadata.acls import AclBinding
-from metadata.records import acls, control, groups, rewrites, users
+from metadata.records import acls, control, groups, rewrites, tables, users
 from metadata.records.records import (
     RECORD_TYPES,
     FileCommittedRecord,
@@ -234,6 +234,19 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     (
         rewrites.RewriteEndedRecord(partition=PARTITION, generation=4, cleaned_end_offset=5),
         f"01 a608 00 {TOPIC_HEX} 00000003 00000004 0000000000000005 00",
+    ),
+    (
+        tables.TableCommittedRecord(
+            topic_id=TOPIC,
+            old_location=ObjectKey("a"),
+            new_location=ObjectKey("b"),
+            applied={3: 8, 0: 7},
+            committed_at_ms=5,
+            retention_ms=6,
+        ),
+        f"01 9008 00 {TOPIC_HEX} 02 61 02 62"
+        "03 00000000 0000000000000007 00 00000003 0000000000000008 00"
+        "0000000000000005 0000000000000006 00",
     ),
 ]
 GOLDEN_IDS = [type(record).__name__ for record, _ in GOLDEN]
