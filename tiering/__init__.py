@@ -5,6 +5,7 @@ The job:
 - `command`: `diskless tier`; `job`: the driver: plan, roll, commit
 - `spark_roller`: one Spark task per segment; `roll`: one segment: batches of WAL objects become one
   Parquet object; `wal_rows`: those batches as Arrow rows
+- `merging`: a folder: small neighbouring segments become one
 - `coordinator_client`: the operations that a job, and a reader of tables, needs of a broker
 
 Segments:

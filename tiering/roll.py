@@ -33,16 +33,14 @@ import pyarrow as pa
 
 from metadata.operations import RolledSegment, SegmentPlan
 from tiering.segment_columns import segment_table
-from tiering.segment_format import SegmentFooter, SegmentIdentity
+from tiering.segment_format import SegmentIdentity, WrittenSegment
 from tiering.segment_sources import SourceRange
-from tiering.segment_verification import object_crc32c, verify_segment
-from tiering.segment_writer import FileBody, SegmentWriter, WrittenSegment
+from tiering.segment_verification import existing_segment
+from tiering.segment_writer import FileBody, SegmentWriter
 from tiering.typed_columns import NO_TYPED_COLUMNS, TypedColumns
 from tiering.wal_rows import decoded
 from wal.errors import (
-    CorruptSegment,
     ObjectExists,
-    ObjectNotFound,
     Rejected,
 )
 from wal.failpoint import failpoint
@@ -79,7 +77,7 @@ def roll(
     Blocks. Failpoints: roll.before_put, roll.after_put.
     """
     _check_plan(plan)
-    written = _already_written(plan, store)
+    written = existing_segment(store, plan.object_key, _identity(plan))
     if written is None:
         written = _write(plan, store, typed, settings or RollSettings(), temporary_directory)
     segment = RolledSegment(
@@ -110,24 +108,6 @@ def _check_plan(plan: SegmentPlan) -> None:
         raise Rejected(f"{plan.object_key}: planned extents end before offset {offset}")
 
 
-def _already_written(plan: SegmentPlan, store: BlockingStore) -> WrittenSegment | None:
-    """The segment that an earlier or a concurrent attempt left, after reading and checking all."""
-    try:
-        object_bytes = store.head(plan.object_key).length_bytes
-    except ObjectNotFound:
-        return None
-    footer: SegmentFooter = verify_segment(store, plan.object_key)
-    if footer.identity != _identity(plan):
-        raise CorruptSegment(f"{plan.object_key}: holds {footer.identity}, not what was planned")
-    return WrittenSegment(
-        object_bytes=object_bytes,
-        crc32c=object_crc32c(store, plan.object_key, object_bytes),
-        counts=footer.counts,
-        max_timestamp_ms=footer.max_timestamp_ms,
-        raw_batch_count=footer.raw_batch_count,
-    )
-
-
 def _write(
     plan: SegmentPlan,
     store: BlockingStore,
@@ -146,7 +126,7 @@ def _write(
             store.put(plan.object_key, FileBody(file, written.object_bytes))
         except ObjectExists:
             # Another version of this program was faster. It wrote the same records.
-            existing = _already_written(plan, store)
+            existing = existing_segment(store, plan.object_key, _identity(plan))
             if existing is None:
                 raise
             return existing

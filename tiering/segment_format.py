@@ -197,6 +197,16 @@ class SegmentFooter:
         return crc32c(self.footer_bytes, value)
 
 
+class WrittenSegment(NamedTuple):
+    """What lies in a file or in the store, exactly."""
+
+    object_bytes: int
+    crc32c: int
+    counts: SegmentCounts
+    max_timestamp_ms: int
+    raw_batch_count: int
+
+
 def object_crc32c_of(row_groups: Sequence[RowGroup]) -> int:
     """CRC32C over an object up to the end of its row groups."""
     value = crc32c(MAGIC)

@@ -1,14 +1,22 @@
 """Reads a whole segment from a blocking store and checks every byte of it.
 
-Called by a roll that finds its key taken, and by `diskless verify`. Reads one row group at a time.
+Called by a roll or a merge that finds its key taken, and by `diskless verify`. Reads one row group
+at a time.
 """
 
 from typing import Final
 
-from tiering.segment_format import MAGIC, SegmentFooter, footer_length, parse_footer
+from tiering.segment_format import (
+    MAGIC,
+    SegmentFooter,
+    SegmentIdentity,
+    WrittenSegment,
+    footer_length,
+    parse_footer,
+)
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
-from wal.errors import CorruptObject, CorruptSegment
+from wal.errors import CorruptObject, CorruptSegment, ObjectNotFound
 from wal.stores.blocking_store import BlockingStore
 
 _TAIL_GUESS_BYTES: Final = 64 << 10
@@ -53,6 +61,29 @@ def verify_segment(store: BlockingStore, key: ObjectKey) -> SegmentFooter:
     return footer
 
 
+def existing_segment(
+    store: BlockingStore, key: ObjectKey, identity: SegmentIdentity
+) -> WrittenSegment | None:
+    """The segment that an earlier or a concurrent attempt left, after reading and checking all.
+
+    Raises: CorruptSegment when something else lies there, ObjectStoreUnavailable.
+    """
+    try:
+        object_bytes = store.head(key).length_bytes
+    except ObjectNotFound:
+        return None
+    footer = verify_segment(store, key)
+    if footer.identity != identity:
+        raise CorruptSegment(f"{key}: holds {footer.identity}, not what was planned")
+    return WrittenSegment(
+        object_bytes=object_bytes,
+        crc32c=object_crc32c(store, key, object_bytes),
+        counts=footer.counts,
+        max_timestamp_ms=footer.max_timestamp_ms,
+        raw_batch_count=footer.raw_batch_count,
+    )
+
+
 def object_crc32c(store: BlockingStore, key: ObjectKey, object_bytes: int) -> int:
     """CRC32C over the whole object, read piece by piece."""
     value = 0
@@ -64,9 +95,27 @@ def object_crc32c(store: BlockingStore, key: ObjectKey, object_bytes: int) -> in
 
 def read_footer(store: BlockingStore, key: ObjectKey, object_bytes: int) -> SegmentFooter:
     """Read and check the footer. Raises: CorruptSegment, and what the store raises."""
+    return _footer_and_tail(store, key, object_bytes)[0]
+
+
+def read_footer_and_sources(
+    store: BlockingStore, key: ObjectKey, object_bytes: int
+) -> tuple[SegmentFooter, bytes]:
+    """As `read_footer`, with the bytes of the sources before the footer."""
+    footer, tail = _footer_and_tail(store, key, object_bytes)
+    end = len(tail) - len(footer.footer_bytes)
+    if footer.sources_bytes <= end:
+        return footer, tail[end - footer.sources_bytes : end]
+    start = footer.footer_start - footer.sources_bytes
+    return footer, store.get_range(key, start, footer.sources_bytes)
+
+
+def _footer_and_tail(
+    store: BlockingStore, key: ObjectKey, object_bytes: int
+) -> tuple[SegmentFooter, bytes]:
     guess = min(_TAIL_GUESS_BYTES, object_bytes)
     tail = store.get_range(key, object_bytes - guess, guess)
     length = footer_length(key, tail, object_bytes)
     if length > guess:
         tail = store.get_range(key, object_bytes - length, length)
-    return parse_footer(key, tail[-length:], object_bytes)
+    return parse_footer(key, tail[-length:], object_bytes), tail

@@ -17,7 +17,7 @@ every page would repeat two values in the page index.
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, Final, NamedTuple, Self
+from typing import BinaryIO, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +30,7 @@ from tiering.segment_format import (
     RowGroup,
     SegmentCounts,
     SegmentIdentity,
+    WrittenSegment,
     footer_metadata,
     object_crc32c_of,
     sealed_footer,
@@ -59,16 +60,6 @@ _STATISTICS_COLUMNS: Final = tuple(
     name for name in SEGMENT_SCHEMA.names if name not in ("value", "headers", RAW_BATCH)
 )
 _ENCODINGS: Final = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
-
-
-class WrittenSegment(NamedTuple):
-    """What lies in the file now."""
-
-    object_bytes: int
-    crc32c: int
-    counts: SegmentCounts
-    max_timestamp_ms: int
-    raw_batch_count: int
 
 
 class SegmentWriter:
