@@ -104,6 +104,14 @@ class CoordinatorSettings:
         minimum=1,
         why="unrolled data older than this is planned even when it is little",
     )
+    segment_merge_bytes: int = setting(
+        "segment.merge.bytes",
+        512 << 20,
+        minimum=0,
+        maximum=2**40,
+        why="small neighbouring segments are merged up to this size; lower: more files; higher: "
+        "longer merge tasks; 0: none are merged",
+    )
     plans_per_call_max: int = setting(
         "diskless.segment.plans.per.call.max",
         1_000,

@@ -1,6 +1,7 @@
 """The configuration section about deleting old data and forgetting silent producers."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from wal.settings import setting
 
@@ -59,3 +60,6 @@ class RetentionSettings:
         why="pause between two looks for producers that were silent for producer.id.expiration.ms; "
         "higher: their rows stay that much longer",
     )
+
+
+DEFAULT_RETENTION: Final = RetentionSettings()

@@ -11,7 +11,7 @@ key has replaced. Offsets, and everything else of the records that stay, are as 
 A partition has one rewrite at a time. Its plan is durable and fixes all that the outputs depend on,
 so that a job that is killed, repeated or run twice writes the same objects. An output takes the
 place of one or several whole inputs, and says how many of their records it leaves out; the
-coordinator holds that against its own counts (metadata/rules/rewrites.py).
+coordinator holds that against its own counts (metadata/rules/rewriting/rewrites.py).
 """
 
 from collections.abc import Sequence

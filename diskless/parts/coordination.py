@@ -185,7 +185,7 @@ async def _open_partitions(
             clock=base.clock,
             rng=base.rng,
             settings=config.coordinator,
-            cleanup_policy=config.retention.cleanup_policy,
+            retention=config.retention,
             lease_ms=config.object_log.lease_ms if base.is_shared else 0,
         )
         opened[index] = await stack.enter_async_context(partition)

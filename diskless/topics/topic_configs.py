@@ -322,6 +322,12 @@ _TABLE: Final = (
     _int("segment.index.bytes", 10 << 20, "Segments carry their own index." + _NO_EFFECT, low=4),
     _long("segment.jitter.ms", 0, "Segments are planned centrally." + _NO_EFFECT),
     _long(
+        "segment.merge.bytes",
+        512 << 20,
+        "Small neighbouring Parquet segments are merged up to this size; 0: never. Not one of "
+        "Kafka's keys.",
+    ),
+    _long(
         "segment.ms",
         10 * 60_000,
         "A Parquet segment is planned when records are older than this, however few they are.",

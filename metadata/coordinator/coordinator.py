@@ -28,6 +28,7 @@ from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.control import ProducersExpiredRecord, RowsSweptRecord
 from metadata.records.groups import WHENEVER_COMMITTED, CommittedOffset
 from metadata.replica.replica import Replica
+from metadata.retention_settings import DEFAULT_RETENTION, RetentionSettings
 from metadata.rules.acls import decide_create_acls, decide_delete_acls
 from metadata.rules.brokers import decide_register_broker, decide_unregister_brokers
 from metadata.rules.commit import Decision, check_commit, decide_commits, producers_of
@@ -92,13 +93,13 @@ class PartitionCoordinator:
         rng: random.Random,
         settings: CoordinatorSettings,
         sleep: Sleep = asyncio.sleep,
-        cleanup_policy: str = "delete",
+        retention: RetentionSettings = DEFAULT_RETENTION,
         lease_renewal_ms: int = 0,
         deposed: int | None = None,
     ) -> None:
         """`replica` is open and has applied all of `log`, which this process leads.
 
-        `cleanup_policy`: of topics that set none.
+        `retention`: of topics that set none.
         `lease_renewal_ms`: an idle leader appends something when its lease has only that long left.
         `deposed`: the broker that led before, if it let its lease end instead of resigning.
         """
@@ -106,7 +107,7 @@ class PartitionCoordinator:
         self._clock = clock
         self._rng = rng
         self._settings = settings
-        self._cleanup_policy = cleanup_policy
+        self._retention = retention
         self._steady_clock = SteadyClock(clock)
         self.pipeline: Final = Pipeline(replica, log, clock=clock, settings=settings)
         self._perform: Final = self.pipeline.perform
@@ -327,7 +328,7 @@ class PartitionCoordinator:
             self.replica,
             clock=self._clock,
             settings=self._settings,
-            cleanup_policy=self._cleanup_policy,
+            retention=self._retention,
             asked=asked,
         )
 

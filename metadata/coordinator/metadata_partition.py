@@ -42,6 +42,7 @@ from metadata.operations import Leader
 from metadata.records.control import LeaderChangeRecord
 from metadata.records.records import encode_record
 from metadata.replica.replica import Replica
+from metadata.retention_settings import DEFAULT_RETENTION, RetentionSettings
 from wal.clock import Clock, Sleep
 from wal.errors import CommitFailed, CommitOutcomeUnknown, NotCoordinator, Retriable
 from wal.failpoint import failpoint
@@ -93,13 +94,13 @@ class MetadataPartition:
         clock: Clock,
         rng: random.Random,
         settings: CoordinatorSettings,
-        cleanup_policy: str = "delete",
+        retention: RetentionSettings = DEFAULT_RETENTION,
         lease_ms: int = 0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`log` is open and is closed with the partition; `lease_ms` is that of its leaders.
 
-        `cleanup_policy` is that of topics that set none.
+        `retention` is that of topics that set none.
         """
         self.replica: Final = replica
         self.log: Final = log
@@ -110,7 +111,7 @@ class MetadataPartition:
         self._clock = clock
         self._rng = rng
         self._settings = settings
-        self._cleanup_policy = cleanup_policy
+        self._retention = retention
         self._lease_ms = lease_ms
         self._sleep = sleep
         self._ready = asyncio.Event()
@@ -245,7 +246,7 @@ class MetadataPartition:
             rng=self._rng,
             settings=self._settings,
             sleep=self._sleep,
-            cleanup_policy=self._cleanup_policy,
+            retention=self._retention,
             lease_renewal_ms=int(self._lease_ms * _RENEW_WHEN_LEFT),
             deposed=(
                 None

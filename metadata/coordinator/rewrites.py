@@ -1,11 +1,10 @@
 """Plans the rewrites that are due, answers with all that are under way, and commits them.
 
 A rewrite stays under way until its outcome is committed, so a job that failed gets it again. Rules:
-metadata/rules/rewrites.py.
+metadata/rules/rewriting/rewrites.py.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -13,6 +12,7 @@ from sqlalchemy import Connection
 from metadata.coordinator.pipeline import Pipeline
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
+from metadata.retention_settings import RetentionSettings
 from metadata.rewrites import (
     NO_REWRITE,
     PlanRewrites,
@@ -21,8 +21,15 @@ from metadata.rewrites import (
     RewriteInput,
     RewritePlan,
 )
-from metadata.rules.rewrites import (
+from metadata.rules.rewriting.merges import (
+    MergePolicy,
+    merge_candidates,
+    merge_policy,
+    survey_merges,
+)
+from metadata.rules.rewriting.rewrites import (
     CompactionPolicy,
+    RewriteProposal,
     compaction_candidates,
     compaction_policy,
     decide_commit_rewrites,
@@ -41,28 +48,16 @@ async def plan_rewrites(
     *,
     clock: Clock,
     settings: CoordinatorSettings,
-    cleanup_policy: str,
+    retention: RetentionSettings,
     asked: PlanRewrites,
 ) -> Sequence[RewritePlan]:
     """At most `plans_per_call_max` are under way at any time, one for a partition."""
-
-    def policy_of(topic_id: UUID) -> CompactionPolicy | None:
-        configs = replica.topic_configs(topic_id)
-        return None if configs is None else compaction_policy(configs, settings, cleanup_policy)
-
     image = replica.image
     limit = settings.plans_per_call_max
     room = limit - sum(state.kind != NO_REWRITE for state in image.rewrites.values())
-    candidates = compaction_candidates(image, policy_of, asked.wants) if room > 0 else ()
-    if candidates:
-        proposals = await replica.state.read(
-            partial(
-                survey_compactions,
-                names=replica.names,
-                candidates=candidates,
-                now_ms=clock.now_ms(),
-                proposals_max=room,
-            )
+    if room > 0:
+        proposals = await _due(
+            replica, clock=clock, settings=settings, retention=retention, asked=asked, room=room
         )
         if proposals:
             await pipeline.perform(
@@ -89,6 +84,40 @@ async def plan_rewrites(
         )
         for partition, state, name in found
     ]
+
+
+async def _due(
+    replica: Replica,
+    *,
+    clock: Clock,
+    settings: CoordinatorSettings,
+    retention: RetentionSettings,
+    asked: PlanRewrites,
+    room: int,
+) -> Sequence[RewriteProposal]:
+    """Compactions first, then merges; a topic has the one or the other. At most `room`."""
+
+    def compaction_of(topic_id: UUID) -> CompactionPolicy | None:
+        configs = replica.topic_configs(topic_id)
+        if configs is None:
+            return None
+        return compaction_policy(configs, settings, retention.cleanup_policy)
+
+    def merge_of(topic_id: UUID) -> MergePolicy | None:
+        configs = replica.topic_configs(topic_id)
+        return None if configs is None else merge_policy(configs, settings, retention)
+
+    compactions = compaction_candidates(replica.image, compaction_of, asked.wants)
+    merges = merge_candidates(replica.image, merge_of, asked.wants)
+
+    def survey(connection: Connection) -> Sequence[RewriteProposal]:
+        found = survey_compactions(
+            connection, replica.names, compactions, now_ms=clock.now_ms(), proposals_max=room
+        )
+        left = room - len(found)
+        return [*found, *survey_merges(connection, replica.names, merges, proposals_max=left)]
+
+    return await replica.state.read(survey) if compactions or merges else ()
 
 
 async def commit_rewrites(

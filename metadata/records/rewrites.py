@@ -1,7 +1,7 @@
 """Metadata records about rewrites of segments: planned, a segment replaced, ended.
 
 They are framed and encoded like all metadata records (metadata/records/records.py) and applied by
-metadata/apply/apply_rewrites.py. metadata/rules/rewrites.py says when they are written.
+metadata/apply/apply_rewrites.py. metadata/rules/rewriting/rewrites.py says when they are written.
 
     1060 RewritePlanned    TopicId uuid, PartitionIndex int32, Generation int32, Kind int8,
                            BaseOffset int64, LastOffset int64, PlannedAt int64,

@@ -6,7 +6,7 @@
   clients; SCRAM credentials; rules of access control; which brokers there are; which coordinator a
   consumer group has
 - `files`: what comes next for a WAL object; `segments`: segments planned and committed;
-  `rewrites`: segments merged and compacted
+  `rewriting`: a folder: segments merged and compacted
 - `tables`: where the pointer of a table goes, and which segments it may still name
 - `retention`: which records are old enough
 """

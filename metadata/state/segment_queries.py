@@ -1,7 +1,7 @@
 """The committed segments of a partition, as rows of the state: for planning
 rewrites of them, and for the tables that name them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, Final
 from uuid import UUID
 
@@ -60,6 +60,19 @@ def segments_from(
             )
         if len(page) < _PAGE_ROWS:
             return
+
+
+def partitions_with_small_segments(connection: Connection, *, below_bytes: int) -> Set[int]:
+    """Partitions that have several segments of fewer bytes. Reads all rows of segments once."""
+    segments, files = schema.SEGMENTS.table.c, schema.FILES.table.c
+    small = (
+        select(segments.partition)
+        .join_from(schema.SEGMENTS.table, schema.FILES.table, segments.file == files.id)
+        .where(files.object_bytes < below_bytes)
+        .group_by(segments.partition)
+        .having(func.count() > 1)
+    )
+    return set(connection.scalars(small))
 
 
 def neighbours_within(

@@ -19,7 +19,7 @@ from metadata.rewrites import (
     RewritePlan,
     RewrittenSegment,
 )
-from metadata.rules.rewrites import CompactionPolicy, is_compaction_due
+from metadata.rules.rewriting.rewrites import CompactionPolicy, is_compaction_due
 from tests.support.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,

@@ -46,6 +46,7 @@ from metadata.rewrites import (
     RewrittenSegment,
 )
 from metadata.rules.commit import Decision
+from metadata.rules.retention import CLEANUP_POLICY_CONFIG
 from metadata.state.image import CommittedImage, PartitionState, RewriteState
 from metadata.state.queries import FileNames
 from metadata.state.segment_queries import segments_from
@@ -96,6 +97,12 @@ class RewriteProposal(NamedTuple):
 # -- planning --------------------------------------------------------------------------------------
 
 
+def is_compacted(configs: Mapping[str, str], cleanup_policy: str) -> bool:
+    """Whether a topic that set `configs` is compacted; `cleanup_policy` is that of other topics."""
+    policies = configs.get(CLEANUP_POLICY_CONFIG, cleanup_policy).split(",")
+    return "compact" in [policy.strip() for policy in policies]
+
+
 def compaction_policy(
     configs: Mapping[str, str], settings: CoordinatorSettings, cleanup_policy: str
 ) -> CompactionPolicy | None:
@@ -103,8 +110,7 @@ def compaction_policy(
 
     `cleanup_policy` is that of topics that set none.
     """
-    policies = configs.get("cleanup.policy", cleanup_policy).split(",")
-    if "compact" not in [policy.strip() for policy in policies]:
+    if not is_compacted(configs, cleanup_policy):
         return None
     return CompactionPolicy(
         dirty_ratio_min=_ratio(configs.get("min.cleanable.dirty.ratio", "0.5")),
