@@ -130,6 +130,10 @@ class ClusterAuthorizationFailed(Rejected):
     """The client may not do this to the cluster as a whole."""
 
 
+class TopicAuthorizationFailed(Rejected):
+    """The client may not do this to the topic."""
+
+
 class OffsetOutOfRange(Rejected):
     """Below the log start offset or above the high watermark, checked with the coordinator."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from diskless.acls.acl_index import AclIndex, Answering
-from diskless.acls.acl_meaning import Policy, is_cluster_action
+from diskless.acls.acl_meaning import READS_METADATA, SEES_CONFIGS, Policy, is_cluster_action
 from diskless.authorization import AclOperation, ResourceType
 from diskless.ports import ClientInfo
 from metadata.acls import AclBinding
@@ -84,9 +84,21 @@ class AclAuthorizer:
             if len(self._answers) >= ANSWERS_KEPT_MAX:
                 self._forget()
             answering = self._answers[asker] = self._index.answering(
-                *asker, is_lenient=self._policy.allows_without_acl
+                *asker,
+                is_lenient=self._policy.allows_without_acl,
+                withheld=self._withheld(client, operation, resource_type),
             )
         return answering
+
+    def _withheld(
+        self, client: ClientInfo, operation: AclOperation, resource_type: ResourceType
+    ) -> frozenset[str]:
+        """What `client` may not do it to whatever the rules say: see READS_METADATA."""
+        *kind, name = READS_METADATA
+        if [operation, resource_type] != kind:
+            return frozenset()
+        besides, of_type, of_name = SEES_CONFIGS
+        return frozenset({name} if self.denied(client, besides, of_type, (of_name,)) else ())
 
     def _keep(self, answering: Answering, allowed: Collection[str]) -> None:
         self._names_kept += len(allowed)

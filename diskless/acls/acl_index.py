@@ -105,21 +105,28 @@ class NamedSet:
 class Answering:
     """Answers for one user at one host, about one operation on one type of resource."""
 
-    __slots__ = ("_allowing", "_denying", "_mentioned", "is_open", "known")
+    __slots__ = ("_allowing", "_denying", "_mentioned", "_withheld", "is_open", "known")
 
     def __init__(
         self,
         allowing: Sequence[NamedSet],
         denying: Sequence[NamedSet],
         mentioned: NamedSet | None,
+        withheld: frozenset[str],
     ) -> None:
-        """`mentioned`: all that any rule names, where what none names is allowed."""
+        """`mentioned`: all that any rule names, where what none names is allowed.
+
+        `withheld`: names that are not allowed whatever the rules say about them.
+        """
+        self._withheld = withheld
         self._allowing = allowing
         self._denying = denying
         self._mentioned = mentioned
         self.known: set[str] = set()
         """Names that are allowed, of those that were asked about."""
-        self.is_open: Final = not denying and any(named.has_all() for named in allowing)
+        self.is_open: Final = (
+            not denying and not withheld and any(named.has_all() for named in allowing)
+        )
         """Whether every name is allowed."""
 
     def allowed(self, names: set[str]) -> set[str]:
@@ -131,7 +138,7 @@ class Answering:
             allowed |= names - self._mentioned.among(names)
         for named in self._denying:
             allowed -= named.among(allowed)
-        return allowed
+        return allowed - self._withheld
 
     def is_closed(self) -> bool:
         """Whether there is no name at all that is allowed, of something that exists or not."""
@@ -178,13 +185,21 @@ class AclIndex:
         self._mentioned.clear()
 
     def answering(
-        self, user: str, host: str, operation: int, resource_type: int, *, is_lenient: bool
+        self,
+        user: str,
+        host: str,
+        operation: int,
+        resource_type: int,
+        *,
+        is_lenient: bool,
+        withheld: frozenset[str],
     ) -> Answering:
-        """`is_lenient`: what no rule names is allowed."""
+        """`is_lenient`: what no rule names is allowed. `withheld`: see `Answering`."""
         return Answering(
             [*self._speaking(Permission.ALLOW, user, host, operation, resource_type)],
             [*self._speaking(Permission.DENY, user, host, operation, resource_type)],
             self._mentioned_of(resource_type) if is_lenient else None,
+            withheld,
         )
 
     def _speaking(

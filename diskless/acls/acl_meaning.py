@@ -10,6 +10,9 @@ A question is whether a user at a host may do an operation to one resource. The 
 4. Without a rule that fits, the answer is no; with `allow.everyone.if.no.acl.found` it is yes
    where no rule names the resource, whoever and whatever that rule is about.
 
+5. READ of the topic that shows the metadata log asks for DESCRIBE_CONFIGS on the cluster besides:
+   who reads it reads of all topics, groups and users.
+
 A rule fits when its resource pattern names the resource, its principal is `User:` and the name, or
 `User:*`, its host is that address or `*`, and its operation is the one asked about, ALL, or for an
 ALLOW one that implies it.
@@ -24,6 +27,7 @@ from typing import Final, NamedTuple
 
 from diskless.authorization import BROKER_USER, CLUSTER_NAME, AclOperation, ResourceType
 from metadata.acls import WILDCARD, AclBinding, PatternType, Permission
+from metadata.operations import METADATA_TOPIC
 
 ALL: Final = 2
 """Kafka's number of the operation that stands for all."""
@@ -68,6 +72,16 @@ class Decision(NamedTuple):
     why: str
 
 
+READS_METADATA: Final = (AclOperation.READ, ResourceType.TOPIC, METADATA_TOPIC)
+SEES_CONFIGS: Final = (AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
+"""What is asked besides of who wants to read the metadata log."""
+
+_METADATA_WHY: Final = (
+    f"to read {METADATA_TOPIC}, which tells of all topics and groups, one must be allowed "
+    "DESCRIBE_CONFIGS on the cluster"
+)
+
+
 def operations_deciding(permission: Permission, operation: int) -> Sequence[int]:
     """Returns the operations of rules of this permission that speak about `operation`."""
     implying = _IMPLYING.get(operation, ()) if permission == Permission.ALLOW else ()
@@ -93,8 +107,16 @@ def fits(rule: AclBinding, asked: Question) -> bool:
     )
 
 
-def decide(rules: Iterable[AclBinding], policy: Policy, asked: Question) -> Decision:
+def decide(rules: Collection[AclBinding], policy: Policy, asked: Question) -> Decision:
     """The answer; of several rules that give it, the first in their order."""
+    decision = _decide(rules, policy, asked)
+    if not decision.is_allowed or asked[2:] != READS_METADATA:
+        return decision
+    besides = _decide(rules, policy, Question(asked.user, asked.host, *SEES_CONFIGS))
+    return decision if besides.is_allowed else besides._replace(why=_METADATA_WHY)
+
+
+def _decide(rules: Collection[AclBinding], policy: Policy, asked: Question) -> Decision:
     if asked.user in policy.super_users:
         return Decision(True, None, f"{asked.user} is one of super.users")
     if is_cluster_action(asked.user, asked.operation, asked.resource_type):

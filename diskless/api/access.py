@@ -14,10 +14,10 @@ that named a topic by id may not be allowed to know what it is called.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from diskless.api.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
+from diskless.api.errors import GroupAuthorizationFailed
 from diskless.authorization import (
     CLUSTER_NAME,
     OPERATIONS_OF,
@@ -25,8 +25,9 @@ from diskless.authorization import (
     Authorizer,
     ResourceType,
 )
-from diskless.ports import ClientInfo, TopicAdmin
-from wal.errors import ClusterAuthorizationFailed, DisklessError
+from diskless.ports import ClientInfo
+from metadata.operations import TopicDescription
+from wal.errors import ClusterAuthorizationFailed, DisklessError, TopicAuthorizationFailed
 
 _Row = TypeVar("_Row")
 _Result = TypeVar("_Result")
@@ -38,6 +39,12 @@ NOTHING_REFUSED: Final[Refused] = MappingProxyType({})
 
 NOT_ASKED: Final = -(2**31)
 """Authorized operations when the request did not ask for them."""
+
+
+class TopicsById(Protocol):
+    """The topics, as far as this broker has heard."""
+
+    def topic_by_id(self, topic_id: UUID) -> TopicDescription | None: ...
 
 
 class Access:
@@ -67,7 +74,7 @@ class Access:
         client: ClientInfo,
         operation: AclOperation,
         named: Collection[str | UUID],
-        topics: TopicAdmin,
+        topics: TopicsById,
     ) -> Refused:
         """Topics as a request names them, by name or id; an id of no topic is not refused here."""
         names = (name for item in named if (name := topic_name(item, topics)) is not None)
@@ -79,6 +86,11 @@ class Access:
             for item in named
             if (name := topic_name(item, topics)) is not None and name in refused
         }
+
+    def described_topics(self, client: ClientInfo, names: frozenset[str]) -> frozenset[str]:
+        """Those of `names` that `client` may know of."""
+        denied = self._authorizer.denied(client, AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+        return names.difference(denied)
 
     def refused_groups(
         self, client: ClientInfo, operation: AclOperation, group_ids: Iterable[str]
@@ -161,7 +173,7 @@ def allowed_rows(
     return AllowedRows(rows, allowed, errors)
 
 
-def topic_name(named: str | UUID, topics: TopicAdmin) -> str | None:
+def topic_name(named: str | UUID, topics: TopicsById) -> str | None:
     """The name of a topic that is named so; None: there is none of this id."""
     if isinstance(named, str):
         return named

@@ -46,10 +46,6 @@ class TransactionsNotServed(Rejected):
     """A transactional id. The code is the one that all clients give up at, at once."""
 
 
-class TopicAuthorizationFailed(Rejected):
-    """The client may not do this to the topic."""
-
-
 class GroupAuthorizationFailed(Rejected):
     """The client may not do this to the group."""
 
@@ -139,7 +135,7 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     fetch_sessions.InvalidFetchSessionEpoch: ErrorCode.invalid_fetch_session_epoch,
     fetch_sessions.FetchSessionTopicIds: ErrorCode.fetch_session_topic_id_error,
     TransactionsNotServed: ErrorCode.transactional_id_authorization_failed,
-    TopicAuthorizationFailed: ErrorCode.topic_authorization_failed,
+    errors.TopicAuthorizationFailed: ErrorCode.topic_authorization_failed,
     GroupAuthorizationFailed: ErrorCode.group_authorization_failed,
     errors.ClusterAuthorizationFailed: ErrorCode.cluster_authorization_failed,
     SecurityDisabled: ErrorCode.security_disabled,

@@ -5,7 +5,7 @@ protocols take the same values. With an `error`, the other fields of an answer s
 they tell that they do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -214,6 +214,8 @@ class ConsumerHeartbeat(NamedTuple):
     """The partitions it has, by topic id."""
     makes_own_id: bool
     """Whether members of this version come with an id of their own making (version ≥ 1)."""
+    described: Callable[[frozenset[str]], frozenset[str]] = frozenset
+    """Those of some topics that the member may know of; to be asked about what patterns match."""
 
 
 class ConsumerHeartbeatAnswer(NamedTuple):

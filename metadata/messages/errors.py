@@ -57,6 +57,7 @@ COORDINATOR_CODES: Final = (
     CoordinatorCode(errors.PolicyViolation, 44, "POLICY_VIOLATION"),
     CoordinatorCode(errors.UnknownCredential, 62, "DELEGATION_TOKEN_NOT_FOUND"),
     CoordinatorCode(errors.ClusterAuthorizationFailed, 31, "CLUSTER_AUTHORIZATION_FAILED"),
+    CoordinatorCode(errors.TopicAuthorizationFailed, 29, "TOPIC_AUTHORIZATION_FAILED"),
     CoordinatorCode(errors.OffsetOutOfRange, 1, "OFFSET_OUT_OF_RANGE"),
     CoordinatorCode(errors.StaleProducerEpoch, 47, "INVALID_PRODUCER_EPOCH"),
     CoordinatorCode(errors.OutOfOrderSequence, 45, "OUT_OF_ORDER_SEQUENCE_NUMBER"),

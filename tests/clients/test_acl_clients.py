@@ -27,7 +27,7 @@ SETTINGS = {
     "wal.commit.interval.ms": "5",
 }
 ME = "User:ANONYMOUS"
-TOPIC, GROUP, READ, WRITE = 2, 3, 3, 4
+TOPIC, READ, WRITE = 2, 3, 4
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,8 @@
 
 Not Kafka APIs, and not listed by ApiVersions; metadata/messages/brokers.py and tables.py beside it
 have their rows. This broker asks the leaders, whichever brokers they are, by the operations between
-brokers.
+brokers. Each asks for ALTER on the cluster: a job is no broker, and CLUSTER_ACTION would let it
+commit WAL objects, too.
 
 - PlanSegments: what the job is to roll. Answers with the plans that are not committed yet, after
   planning what is due, and with the URL at which the objects lie. An answer is cut off between
@@ -15,7 +16,7 @@ brokers.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from diskless.api.access import Access
 from diskless.api.coordinator.coordinator_operation import (
@@ -24,7 +25,8 @@ from diskless.api.coordinator.coordinator_operation import (
     coordinator_api,
     passed_on,
 )
-from diskless.authorization import Authorizer
+from diskless.authorization import AclOperation, Authorizer
+from diskless.ports import ClientInfo
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages.brokers import (
@@ -35,6 +37,7 @@ from metadata.messages.brokers import (
     PLAN_REWRITES,
     PLAN_SEGMENTS,
 )
+from metadata.messages.codec import Operation
 from metadata.messages.tables import (
     COMMIT_TABLES,
     COMMIT_TABLES_HERE,
@@ -68,19 +71,24 @@ def segment_apis(
     access = Access(authorizer)
     # Another broker is asked by the operation that it does not pass on.
     committing = passed_on(COMMIT_SEGMENTS_HERE, client, portion=None)
-    return (
-        coordinator_api(PLAN_SEGMENTS, planning(client, object_store_url), running, access),
-        coordinator_api(COMMIT_SEGMENTS, committing, running, access),
-        coordinator_api(
-            PLAN_REWRITES, planning_rewrites(client, object_store_url), running, access
-        ),
-        coordinator_api(
-            COMMIT_REWRITES, passed_on(COMMIT_REWRITES_HERE, client, portion=None), running, access
-        ),
-        coordinator_api(LIST_TABLES, _listing(client, object_store_url), running, access),
-        coordinator_api(LIST_SEGMENTS, passed_on(LIST_SEGMENTS_HERE, client), running, access),
-        coordinator_api(COMMIT_TABLES, passed_on(COMMIT_TABLES_HERE, client), running, access),
+    rewriting = passed_on(COMMIT_REWRITES_HERE, client, portion=None)
+    operations: Sequence[tuple[Operation[Any, Any], Call[Any, Any]]] = (
+        (PLAN_SEGMENTS, planning(client, object_store_url)),
+        (COMMIT_SEGMENTS, committing),
+        (PLAN_REWRITES, planning_rewrites(client, object_store_url)),
+        (COMMIT_REWRITES, rewriting),
+        (LIST_TABLES, _listing(client, object_store_url)),
+        (LIST_SEGMENTS, passed_on(LIST_SEGMENTS_HERE, client)),
+        (COMMIT_TABLES, passed_on(COMMIT_TABLES_HERE, client)),
     )
+
+    def refusal(of: ClientInfo, _: Any) -> DisklessError | None:
+        return access.refused_cluster(of, AclOperation.ALTER)
+
+    return [
+        coordinator_api(operation, call, running, access, refusal=refusal)
+        for operation, call in operations
+    ]
 
 
 def planning(

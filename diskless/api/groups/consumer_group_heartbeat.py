@@ -1,12 +1,14 @@
 """ConsumerGroupHeartbeat, key 68, versions 0-1: what members of KIP-848 groups say and hear.
 
 - Version 1 adds subscriptions by pattern, and member ids of the client's making.
-- Asks for READ on the group, and for DESCRIBE on each topic that is subscribed to by name.
+- Asks for READ on the group, and for DESCRIBE on each topic that is subscribed to by name. Patterns
+  find topics that may be described.
 - The answer comes at once, or when what the heartbeat has changed is durable.
 """
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -44,6 +46,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
             assignor=asked.server_assignor,
             owned=owned,
             makes_own_id=version >= _OWN_MEMBER_ID_FROM,
+            described=partial(access.described_topics, request.client),
         )
 
         def encode(answer: ConsumerHeartbeatAnswer) -> ReplySteps:

@@ -150,7 +150,7 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from diskless.acls.acl_meaning import Question, decide
+    from diskless.acls.acl_meaning import Question, decide, names_resource
     from diskless.acls.acl_text import operations_of, principal_of, resource_of, rule_text
     from diskless.cli.acl.acl_client import AclClient
     from metadata.acls import WILDCARD, PatternType
@@ -161,7 +161,7 @@ def _explain(options: argparse.Namespace) -> int:
         raise InvalidSettings("one operation on one resource is explained, without a *")
     user = principal_of(options.user).removeprefix("User:")
     with AclClient(options.bootstrap) as client:
-        rules = client.rules(AclFilter(resource.resource_type, resource.name, PatternType.MATCH))
+        rules = client.rules(AclFilter())
         policy = client.policy()
     asked = Question(user, options.host, operations[0], resource.resource_type, resource.name)
     decision = decide(rules, policy, asked)
@@ -171,7 +171,8 @@ def _explain(options: argparse.Namespace) -> int:
     )
     if decision.rule is not None:
         print(f"  {rule_text(decision.rule)}")
-    if not options.host and any(rule.host != WILDCARD for rule in rules):
+    about = [rule for rule in rules if names_resource(rule, asked.resource_type, asked.name)]
+    if not options.host and any(rule.host != WILDCARD for rule in about):
         print("there are rules for single hosts: --host asks about one of them")
     return 0 if decision.is_allowed else _MAY_NOT
 

@@ -228,6 +228,7 @@ class ConsumerGroup:
     ) -> None:
         """ConsumerGroupHeartbeat, unless `refused_heartbeat` refuses it."""
         core = self._core
+        core.subscribed.described = request.described
         core.refuse_postponed(request.member_id, _superseded())
         try:
             if request.member_epoch == LEAVE_EPOCH:

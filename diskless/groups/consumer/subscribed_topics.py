@@ -2,10 +2,12 @@
 
 Subscriptions are names, a pattern, or both; what counts is the topics there are. What they come to
 is kept until topics change, and shared by members with the same subscription. The cluster's own
-topics are not found by patterns: a member that wants to read the metadata log names it.
+topics are not found by patterns: a member that wants to read the metadata log names it. Nor are
+topics that the member may not describe whose heartbeat made the group look; as in Kafka, that is
+whichever member comes first, and a change of its rights counts when topics change next.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -58,6 +60,8 @@ class SubscribedTopics:
         self._version = _NEVER
         self._resolved: dict[tuple[tuple[str, ...], str | None], _Resolved] = {}
         self._patterns: dict[str, TopicPattern] = {}
+        self.described: Callable[[frozenset[str]], frozenset[str]] = frozenset
+        """Those of some topics that may be found by a pattern; set by each heartbeat."""
         self.topic_names: Mapping[UUID, str] = {}
         """Of the topics that members mean, as of the last `counts`."""
 
@@ -120,7 +124,8 @@ class SubscribedTopics:
         if known is None:
             wanted = frozenset(names)
             if pattern is not None:
-                wanted |= self._pattern(pattern).matching(self._topics.topics())
+                matching = self._pattern(pattern).matching(self._topics.topics())
+                wanted |= self.described(matching)
             found = self._topics.named(wanted)
             counts = {topic.topic_id: topic.partition_count for topic in found}
             topic_names = {topic.topic_id: topic.name for topic in found}

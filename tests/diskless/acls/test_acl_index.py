@@ -12,26 +12,28 @@ from diskless.acls.acl_meaning import ALL, Policy, Question, can_anybody_alter, 
 from diskless.authorization import CLUSTER_NAME, AclOperation, ResourceType
 from diskless.ports import ClientInfo
 from metadata.acls import AclBinding, PatternType, Permission
+from metadata.operations import METADATA_TOPIC
 from tests.support.profiles import examples
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
 ALTER, CLUSTER_ACTION = AclOperation.ALTER, AclOperation.CLUSTER_ACTION
+ALTER_CONFIGS = AclOperation.ALTER_CONFIGS
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 
-NAMES = ["", "a", "aa", "ab", "aba", "abc", "b", "ba", "*", "c"]
+NAMES = ["", "a", "aa", "ab", "aba", "abc", "b", "ba", "*", "c", METADATA_TOPIC]
 HOSTS = ["10.0.0.1", "10.0.0.2"]
 USERS = ["ann", "bob", "__broker", "root"]
 
 RULES = st.builds(
     AclBinding,
-    resource_type=st.sampled_from([TOPIC, GROUP]),
-    resource_name=st.sampled_from(NAMES[1:]),
+    resource_type=st.sampled_from([TOPIC, GROUP, CLUSTER]),
+    resource_name=st.sampled_from([*NAMES[1:], CLUSTER_NAME]),
     pattern_type=st.sampled_from([LITERAL, PREFIXED]),
     principal=st.sampled_from(["User:ann", "User:bob", "User:*", "Group:ann"]),
     host=st.sampled_from([*HOSTS, "*"]),
-    operation=st.sampled_from([READ, WRITE, ALTER, DESCRIBE, ALL]),
+    operation=st.sampled_from([READ, WRITE, ALTER, DESCRIBE, ALTER_CONFIGS, ALL]),
     permission=st.sampled_from([ALLOW, DENY]),
 )
 RULE_SETS = st.frozensets(RULES, max_size=8)
@@ -115,6 +117,22 @@ def test_brokers_may_do_what_brokers_do_and_nothing_else() -> None:
         assert authorizer.denied(broker, ALTER, CLUSTER, [CLUSTER_NAME])
         assert authorizer.denied(broker, READ, TOPIC, ["a"])
         assert authorizer.denied(asked_by("ann"), CLUSTER_ACTION, CLUSTER, [CLUSTER_NAME])
+
+
+def test_who_reads_the_metadata_log_must_be_allowed_to_see_all_configs() -> None:
+    reads_all = allow("*")
+    sees = AclBinding(CLUSTER, CLUSTER_NAME, LITERAL, "User:ann", "*", ALTER_CONFIGS, ALLOW)
+    rules = Rules(frozenset({reads_all}))
+    authorizer = AclAuthorizer(rules, Policy())
+    names = ["a", METADATA_TOPIC]
+    assert {*authorizer.denied(asked_by("ann"), READ, TOPIC, names)} == {METADATA_TOPIC}
+    assert not authorizer.denied(asked_by("ann"), DESCRIBE, TOPIC, names)
+    asked = Question("ann", "h", READ, TOPIC, METADATA_TOPIC)
+    assert "DESCRIBE_CONFIGS" in decide(rules.now, Policy(), asked).why
+    rules.now = frozenset({reads_all, sees})
+    assert not authorizer.denied(asked_by("ann"), READ, TOPIC, names)
+    rules.now = frozenset({sees})
+    assert {*authorizer.denied(asked_by("ann"), READ, TOPIC, names)} == {*names}
 
 
 def test_a_rule_that_goes_ends_an_answer_that_is_kept() -> None:

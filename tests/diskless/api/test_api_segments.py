@@ -155,6 +155,6 @@ async def test_who_may_not_act_on_the_cluster_neither_plans_nor_commits() -> Non
     coordinators = Coordinators()
     async with serving(coordinators, DenyEverything()) as client:
         for operation, asked in ((PLAN_SEGMENTS, PlanSegments(True)), (COMMIT_SEGMENTS, ROLLED)):
-            with pytest.raises(ClusterAuthorizationFailed):
+            with pytest.raises(ClusterAuthorizationFailed, match="may not ALTER"):
                 await client.call(operation, asked)
     assert coordinators.asked == []

@@ -11,7 +11,7 @@ from diskless.groups.consumer.consumer_group import ConsumerGroupState
 from diskless.groups.group_machine import Removed
 from diskless.groups.requests import ConsumerHeartbeatAnswer, GroupProtocol
 from tests.support.consumer_group_driver import ALL, TOPIC, Driver, refused
-from tests.support.consumer_requests import SESSION_S, SETTINGS
+from tests.support.consumer_requests import SESSION_S, SETTINGS, consumer_join
 from tests.support.group_requests import subscription, subscription_with_owned
 
 
@@ -317,6 +317,22 @@ def test_a_pattern_is_the_topics_that_match_it_now_and_later(driver: Driver) -> 
     assert driver.beat("a", 1).assignment == {TOPIC: ALL, later: frozenset({0})}
     assert driver.group.reads("t-2")
     assert not driver.group.reads("other")
+
+
+def test_a_pattern_finds_no_topics_that_the_member_may_not_describe(driver: Driver) -> None:
+    asked: list[frozenset[str]] = []
+
+    def described(names: frozenset[str]) -> frozenset[str]:
+        asked.append(names)
+        return names - {"t2"}
+
+    driver.topics.create("t2", 2)
+    join = consumer_join("a", topic_pattern="t.*")
+    joined = driver.send(join._replace(described=described))
+    assert asked == [frozenset({"topic", "t2"})]
+    assert joined.assignment == {TOPIC: ALL}
+    driver.beat("a", 1, sorted(ALL))
+    assert len(asked) == 1, "what a pattern finds is kept until topics change"
 
 
 def test_a_pattern_can_be_taken_back(driver: Driver) -> None:
