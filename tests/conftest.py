@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.support.faulty_s3",
     "tests.support.timeless_hypothesis",
     "tests.support.profiles",
+    "tests.support.spark_session",
 ]
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -8,6 +8,8 @@ The job:
 - `merging`: a folder: small neighbouring segments become one
 - `coordinator_client`: the operations that a job, and a reader of tables, needs of a broker
 
+The Spark source: `source`.
+
 Segments:
 
 - `segment_format`: what a footer says. Read this first. `segment_columns`: columns to and from

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,12 +41,6 @@ RECORDS = [
     SampleRecord(b"\xff", b"x" * 2000, 2**63 - 1),
 ]
 BATCH = SampleBatch(RECORDS, codec=ZSTD, producer_id=7, producer_epoch=1, base_sequence=9)
-
-
-@pytest.fixture(scope="session")
-def spark_roller() -> Iterator[SparkRoller]:
-    with SparkRoller("local[2]") as roller:
-        yield roller
 
 
 def plans_for(directory: Path, count: int) -> list[SegmentPlan]:

@@ -1,0 +1,19 @@
+"""`spark.read.format("diskless")` and `spark.readStream`: a topic as a table, without jars.
+
+    from tiering.source import register
+    register(spark)
+
+The driver plans: brokers tell where records lie, and offsets are cut into shares, by sizes alone.
+Tasks read: each looks up its extents and takes WAL objects and segments from the object store.
+
+- `registration`: makes the format known to a session; `data_source`: what Spark is given
+- `options`: what a user may set; `columns`: names and types; `filters`: what a query prunes
+- `batch`, `stream`: the two kinds of read; `reading`: what they share
+- `topic_log`: what brokers are asked; `planning`: ranges to shares
+- `share_rows`: one task: extents to rows; `segment_rows`: those of a segment
+"""
+
+from tiering.source.data_source import DisklessDataSource
+from tiering.source.registration import register
+
+__all__ = ("DisklessDataSource", "register")

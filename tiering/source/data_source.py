@@ -1,0 +1,45 @@
+"""`format("diskless")` itself: what Spark is given to register."""
+
+from typing import Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from tiering.source.batch import batch_reader
+from tiering.source.columns import schema_of
+from tiering.source.options import SourceOptions, parse_options, refuse
+from wal.errors import InvalidSettings
+
+_STREAMING_ONLY: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "pushdown")
+
+
+class DisklessDataSource(DataSource):
+    """`spark.dataSource.register(DisklessDataSource)`; docs/tables.md has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "diskless"
+
+    def schema(self) -> StructType:
+        """Option `columns`, or all columns of Spark's Kafka source. Asks nobody."""
+        return schema_of(self._parsed().columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = self._parsed()
+        refuse(options, _STREAMING_ONLY, "for spark.readStream; give spark.read a range instead")
+        return batch_reader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = self._parsed()
+        refuse(options, _BATCH_ONLY, "for spark.read; spark.readStream has no end")
+        try:
+            from tiering.source.stream import StreamReader
+        except ModuleNotFoundError as error:
+            if error.name != "pyspark.sql.streaming.datasource":
+                raise
+            raise InvalidSettings("spark.readStream needs PySpark 4.2 or newer") from error
+        return StreamReader(options, schema)
+
+    def _parsed(self) -> SourceOptions:
+        return parse_options(self.options)

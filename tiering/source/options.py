@@ -1,0 +1,206 @@
+"""Reads the options of `format("diskless")`, and says which one to change when they make no sense.
+
+Names are those of Spark's Kafka source where that has them, in any case, so that a job moves by the
+name of its format. An option that nobody knows is an error: a misspelt limit would be no limit.
+
+Failure cases: InvalidSettings naming the option and what it may be.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+
+from metadata.operations import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from tiering.coordinator_client import parse_bootstrap
+from wal.errors import InvalidSettings
+
+OPTIONS: Final[Mapping[str, str]] = {
+    "bootstrap": "host:port of a broker; several separated by commas",
+    "topic": "the topic to read",
+    "columns": "columns to read, separated by commas; default: all of the schema",
+    "partitions": "partitions to read, as `0,3-5`; default: all",
+    "startingOffsets": "`earliest`, `latest`, or offsets by partition as JSON",
+    "startingTimestamp": "milliseconds since 1970: the first record of that time or later",
+    "endingOffsets": "the same for the end of a batch read, itself not read",
+    "endingTimestamp": "the same for the end of a batch read",
+    "maxOffsetsPerTrigger": "offsets of a micro-batch, over all partitions; default: no limit",
+    "maxBytesPerTrigger": "stored bytes of a micro-batch, over all partitions; default: no limit",
+    "failOnDataLoss": "false: go on where records were deleted before they were read",
+    "pushdown": "true: read only what the filters of the query may match",
+    "objectStore": "URL at which Spark reaches the bucket, when brokers reach it by another",
+}
+"""What each means, for docs/tables.md."""
+
+_ALIASES: Final[Mapping[str, str]] = {
+    "kafka.bootstrap.servers": "bootstrap",
+    "subscribe": "topic",
+}
+
+PARTITION_MAX: Final = 1_000_000
+"""No topic has so many; a range without an end must not take all memory."""
+
+_Value = TypeVar("_Value")
+
+
+class Edge(NamedTuple):
+    """Where reading begins or ends, in each partition."""
+
+    timestamp: int
+    """As ListOffsets has it: a time in milliseconds, or EARLIEST_TIMESTAMP, or LATEST_TIMESTAMP."""
+    offsets: Mapping[int, int] | None = None
+    """By partition, in place of `timestamp`; -1 and -2 are the latest and the earliest."""
+
+    def of(self, partition: int) -> int:
+        """An offset, or a negative timestamp of ListOffsets that stands for one. Not for times."""
+        if self.offsets is None:
+            return self.timestamp
+        return self.offsets[partition]
+
+
+EARLIEST: Final = Edge(EARLIEST_TIMESTAMP)
+LATEST: Final = Edge(LATEST_TIMESTAMP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The options of one read, checked."""
+
+    bootstrap: str
+    topic: str
+    columns: tuple[str, ...] | None = None
+    partitions: frozenset[int] | None = None
+    starting: Edge | None = None
+    ending: Edge | None = None
+    offsets_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    pushdown: bool = False
+    object_store_url: str | None = None
+    given: frozenset[str] = field(default_factory=frozenset)
+    """Names of the options that were given."""
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Raises: InvalidSettings."""
+    given = _by_name(options)
+
+    def value(name: str, parse: Callable[[str], _Value]) -> _Value | None:
+        text = given.get(name)
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise InvalidSettings(f"option {name}={text!r}: must be {error}") from error
+
+    bootstrap = _required(given, "bootstrap")
+    parse_bootstrap(bootstrap)
+    return SourceOptions(
+        bootstrap=bootstrap,
+        topic=_required(given, "topic"),
+        columns=value("columns", _names),
+        partitions=value("partitions", _partitions),
+        starting=_edge(given, value, "startingOffsets", "startingTimestamp"),
+        ending=_edge(given, value, "endingOffsets", "endingTimestamp"),
+        offsets_per_trigger=value("maxOffsetsPerTrigger", _positive),
+        bytes_per_trigger=value("maxBytesPerTrigger", _positive),
+        fail_on_data_loss=value("failOnDataLoss", _boolean) is not False,
+        pushdown=value("pushdown", _boolean) is True,
+        object_store_url=given.get("objectStore"),
+        given=frozenset(given),
+    )
+
+
+def refuse(options: SourceOptions, names: tuple[str, ...], why: str) -> None:
+    """Raise InvalidSettings when one of `names` is given."""
+    for name in names:
+        if name in options.given:
+            raise InvalidSettings(f"option {name} is {why}")
+
+
+def _by_name(options: Mapping[str, str]) -> Mapping[str, str]:
+    names = {**{name.lower(): name for name in OPTIONS}, **_ALIASES}
+    given: dict[str, str] = {}
+    for key, text in options.items():
+        name = names.get(key.lower())
+        if name is None:
+            raise InvalidSettings(f"option {key}: there is none; there are {', '.join(OPTIONS)}")
+        if given.setdefault(name, text) != text:
+            raise InvalidSettings(f"option {name} is given twice, {given[name]!r} and {text!r}")
+    return given
+
+
+def _required(given: Mapping[str, str], name: str) -> str:
+    text = given.get(name, "").strip()
+    if not text:
+        raise InvalidSettings(f"option {name} is missing: {OPTIONS[name]}")
+    return text
+
+
+def _edge(given: Mapping[str, str], value: Any, offsets: str, timestamp: str) -> Edge | None:
+    if offsets in given and timestamp in given:
+        raise InvalidSettings(f"options {offsets} and {timestamp}: give one of them")
+    edge: Edge | None = value(offsets, lambda text: _offsets(text, given["topic"]))
+    if edge is None:
+        edge = value(timestamp, _time)
+    return edge
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names of columns, each once, separated by commas")
+    return names
+
+
+def _partitions(text: str) -> frozenset[int]:
+    what = f"numbers below {PARTITION_MAX:,} or ranges of them, as 0,3-5"
+    wanted: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise ValueError(what)
+        if not int(first) <= int(last or first) < PARTITION_MAX:
+            raise ValueError(what)
+        wanted.update(range(int(first), int(last or first) + 1))
+    return frozenset(wanted)
+
+
+def _offsets(text: str, topic: str) -> Edge:
+    """`earliest`, `latest`, or JSON: {"flights": {"0": 23, "1": -2}}, or the inner part of it."""
+    simple = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    if simple is not None:
+        return simple
+    what = f'earliest, latest, or offsets by partition as JSON: {{"{topic}": {{"0": 23, "1": -2}}}}'
+    try:
+        tree = json.loads(text)
+        if isinstance(tree, dict) and set(tree) == {topic} and isinstance(tree[topic], dict):
+            tree = tree[topic]
+        if not isinstance(tree, dict) or not tree:
+            raise ValueError(what)
+        offsets = {int(partition): offset for partition, offset in tree.items()}
+    except ValueError as error:
+        raise ValueError(what) from error
+    if any(type(offset) is not int or not -2 <= offset < 1 << 63 for offset in offsets.values()):
+        raise ValueError(what)
+    return Edge(LATEST_TIMESTAMP, offsets)
+
+
+def _time(text: str) -> Edge:
+    if not text.strip().isdecimal() or int(text) >= 1 << 63:
+        raise ValueError("milliseconds since 1970")
+    return Edge(int(text))
+
+
+def _positive(text: str) -> int:
+    if not text.strip().isdecimal() or not 0 < int(text) < 1 << 63:
+        raise ValueError("a positive number")
+    return int(text)
+
+
+def _boolean(text: str) -> bool:
+    known = {"true": True, "false": False}.get(text.strip().lower())
+    if known is None:
+        raise ValueError("true or false")
+    return known

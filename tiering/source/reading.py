@@ -1,0 +1,110 @@
+"""What a batch and a streaming read have in common: resolving edges, and running a task.
+
+A reader goes as a pickle from the driver's planner to the tasks; it holds options, no connection.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from metadata.operations import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from tiering.source.columns import Columns
+from tiering.source.filters import Bounds
+from tiering.source.options import Edge, SourceOptions
+from tiering.source.planning import Share
+from tiering.source.share_rows import Wanted, records_gone, share_tables
+from tiering.source.topic_log import TopicLog
+from wal.coordinates import TopicIdPartition
+from wal.errors import InvalidSettings
+from wal.stores.blocking_store import open_blocking_store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOfTopic(InputPartition):
+    """What one Spark task reads."""
+
+    topic_id: UUID
+    object_store_url: str
+    share: Share
+
+
+def open_log(options: SourceOptions) -> TopicLog:
+    """The topic of the options, not looked up yet."""
+    return TopicLog(options.bootstrap, options.topic, sleep=time.sleep)
+
+
+def chosen(options: SourceOptions, topic_id: UUID, count: int) -> Sequence[TopicIdPartition]:
+    """The partitions to read, of `count` that there are. Raises: InvalidSettings."""
+    wanted = options.partitions
+    if wanted is not None and wanted and max(wanted) >= count:
+        raise InvalidSettings(
+            f"option partitions: {options.topic} has no partition {max(wanted)}, it has {count}"
+        )
+    return [
+        TopicIdPartition(topic_id, number)
+        for number in range(count)
+        if wanted is None or number in wanted
+    ]
+
+
+def resolved(
+    log: TopicLog, partitions: Sequence[TopicIdPartition], edge: Edge, name: str
+) -> Mapping[int, int]:
+    """The offset that an edge stands for in each partition. Raises: InvalidSettings."""
+    asked = {
+        timestamp: list[TopicIdPartition]()
+        for timestamp in (edge.timestamp, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+    }
+    found: dict[int, int] = {}
+    for partition in partitions:
+        try:
+            at = edge.of(partition.partition)
+        except KeyError:
+            raise InvalidSettings(
+                f"option {name} has no offset for partition {partition.partition}; name all"
+                " partitions that are read, or choose them by option partitions"
+            ) from None
+        if edge.offsets is None or at < 0:
+            asked[at].append(partition)
+        else:
+            found[partition.partition] = at
+    for timestamp, some in asked.items():
+        found.update(log.offsets(some, timestamp))
+    # Nothing is as young as the time that was asked for: the log's end is where that would come.
+    younger = [partition for partition in partitions if found[partition.partition] == -1]
+    return {**found, **log.ends(younger)}
+
+
+def checked_starts(
+    log: TopicLog, starts: Mapping[int, int], firsts: Mapping[int, int], *, fail: bool
+) -> Mapping[int, int]:
+    """`starts`, none of them before the log's. Raises: RecordsGone when that is to fail."""
+    checked = dict(starts)
+    for partition, start in starts.items():
+        first = firsts[partition]
+        if start < first:
+            if fail:
+                raise records_gone(log.name, partition, start, first)
+            checked[partition] = first
+    return checked
+
+
+def task_batches(
+    task: ShareOfTopic, options: SourceOptions, columns: Columns, bounds: Bounds
+) -> Iterator[pa.RecordBatch]:
+    """Runs in a task: the rows of its share as Spark wants them."""
+    log = open_log(options)
+    partition = TopicIdPartition(task.topic_id, task.share.partition)
+    wanted = Wanted(
+        columns=columns.stored,
+        timestamp_min_ms=bounds.timestamp_min_ms,
+        timestamp_max_ms=bounds.timestamp_max_ms,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+    with open_blocking_store(task.object_store_url) as store:
+        for rows in share_tables(log, partition, task.share, store, wanted):
+            yield from columns.batches(rows, options.topic, task.share.partition)

@@ -1,0 +1,118 @@
+"""What the brokers know of one topic: where its partitions begin and end, and where records lie.
+
+The driver plans with it, and each task looks up the extents of its share itself. So a plan holds
+offsets alone, whatever the number of extents, and a task that begins late reads the segment that
+replaced WAL objects meanwhile. Calls are repeated while that may help (`repeated`).
+
+A broker answers from its replica, which may be behind the leader; `ends` asks the leaders. So an
+offset below an end that `ends` gave may be unknown to the broker for a moment, and is asked for
+again.
+
+Failure cases: UnknownPartition (no such topic), OffsetOutOfRange naming the partition,
+CommitFailed when no broker answers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from metadata.operations import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    Extent,
+    FindBatches,
+    FoundBatches,
+    ListedOffset,
+    ListOffsets,
+    ReadableTopic,
+)
+from tiering.coordinator_client import CoordinatorClient, repeated
+from wal.coordinates import TopicIdPartition
+from wal.errors import CommitFailed, CorruptState, InvalidSettings, OffsetOutOfRange
+
+EXTENTS_PER_CALL: Final = 10_000
+
+_INT32_MAX: Final = 2**31 - 1
+
+
+class TopicLog:
+    """One topic, through the brokers at `bootstrap`; safe to use from any thread."""
+
+    def __init__(self, bootstrap: str, name: str, *, sleep: Callable[[float], None]) -> None:
+        self._brokers = CoordinatorClient(bootstrap)
+        self.name = name
+        self._sleep = sleep
+
+    def topic(self) -> ReadableTopic:
+        """As it is now. Raises: UnknownPartition."""
+        return repeated(lambda: self._brokers.read_topic(self.name), self._sleep)
+
+    def starts(self, partitions: Sequence[TopicIdPartition]) -> Mapping[int, int]:
+        """The first offset of each partition, by its number."""
+        return self.offsets(partitions, EARLIEST_TIMESTAMP)
+
+    def ends(self, partitions: Sequence[TopicIdPartition]) -> Mapping[int, int]:
+        """The high watermark of each partition; no record below it is uncommitted."""
+        return self.offsets(partitions, LATEST_TIMESTAMP)
+
+    def offsets(self, partitions: Sequence[TopicIdPartition], timestamp: int) -> Mapping[int, int]:
+        """The first offset at or after `timestamp`, as ListOffsets; -1: there is none."""
+        if not partitions:
+            return {}
+        asked = [ListOffsets(partition, timestamp) for partition in partitions]
+
+        def ask() -> Sequence[ListedOffset]:
+            answers = self._brokers.read_offsets(asked)
+            for answer in answers:
+                if answer.error is not None:
+                    raise answer.error
+            return answers
+
+        answers = repeated(ask, self._sleep)
+        return {
+            partition.partition: answer.offset
+            for partition, answer in zip(partitions, answers, strict=True)
+        }
+
+    def extents(
+        self, partition: TopicIdPartition, start: int, end: int, *, page: int = EXTENTS_PER_CALL
+    ) -> Iterator[Extent]:
+        """Where [start, end) lies, in offset order and gapless; asked for `page` by page.
+
+        The first and the last extent may reach beyond. Raises: OffsetOutOfRange, CorruptState.
+        """
+        position = start
+        while position < end:
+            for extent in self._found(partition, position, page).extents:
+                if not extent.base_offset <= position <= extent.last_offset:
+                    raise CorruptState(f"{self.name}-{partition.partition}: a gap at {position}")
+                yield extent
+                position = extent.last_offset + 1
+                if position >= end:
+                    return
+
+    def _found(self, partition: TopicIdPartition, offset: int, page: int) -> FoundBatches:
+        def ask() -> FoundBatches:
+            asked = FindBatches(partition, offset, _INT32_MAX)
+            (found,) = self._brokers.read_extents([asked], extents_max=page)
+            if isinstance(found.error, OffsetOutOfRange):
+                raise OffsetOutOfRange(
+                    f"{self.name}-{partition.partition}: offset {offset} is not within"
+                    f" {found.log_start_offset} .. {found.high_watermark}"
+                )
+            if found.error is not None:
+                raise found.error
+            if not found.extents:
+                raise CommitFailed(
+                    f"{self.name}-{partition.partition}: no broker knows yet where {offset} lies"
+                )
+            return found
+
+        return repeated(ask, self._sleep)
+
+
+def store_url(topic: ReadableTopic, given: str | None) -> str:
+    """Where the objects lie. Raises: InvalidSettings."""
+    url = given or topic.object_store_url
+    if not url:
+        raise InvalidSettings("the broker names no object store: set option objectStore to its URL")
+    return url
