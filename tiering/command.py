@@ -21,11 +21,13 @@ from tiering.job import Roller, RollFailure, RollReport, run_once
 from wal import failpoint
 from wal.clock import Clock, SystemClock
 from wal.errors import InvalidSettings, OutcomeUnknown, Retriable
+from wal.security.client_security import PLAINTEXT, ClientSecurity
 
 
 def tier(
     *,
     bootstrap: str,
+    security: ClientSecurity = PLAINTEXT,
     master: str | None = None,
     spark_settings: Mapping[str, str] | None = None,
     once: bool = True,
@@ -50,6 +52,7 @@ def tier(
         with ConsoleProgress(console) as progress:
             report = run_once(
                 bootstrap,
+                security=security,
                 roller=roller,
                 asked=asked,
                 object_store_url=object_store_url,

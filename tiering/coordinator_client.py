@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from metadata.clients.wire_client import WireClient
+from metadata.clients.wire_client import WireClient, connect_securely
 from metadata.messages.brokers import (
     COMMIT_REWRITES,
     COMMIT_SEGMENTS,
@@ -39,6 +39,7 @@ from metadata.operations import (
 from metadata.rewrites import PlannedRewrites, PlanRewrites, Rewrite, RewriteCommit
 from wal.clock import SystemClock
 from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, InvalidSettings, Retriable
+from wal.security.client_security import PLAINTEXT, ClientSecurity
 
 CLIENT_ID: Final = "diskless-tier"
 
@@ -55,11 +56,12 @@ class CoordinatorClient:
     """The coordinators, through the first broker of `bootstrap` that answers.
 
     `bootstrap` is `host:port`, several of them separated by commas. Raises InvalidSettings when it
-    is not.
+    is not, and when `security` cannot be used.
     """
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, security: ClientSecurity = PLAINTEXT) -> None:
         self._addresses = parse_bootstrap(bootstrap)
+        self._connect = connect_securely(security)
 
     def plan_segments(self, asked: PlanSegments) -> PlannedSegments:
         """Plans that are not committed yet, after planning what is due."""
@@ -116,7 +118,12 @@ class CoordinatorClient:
         failures = []
         for host, port in self._addresses:
             broker = WireClient(
-                host, port, clock=SystemClock(), rng=random.Random(), client_id=CLIENT_ID
+                host,
+                port,
+                clock=SystemClock(),
+                rng=random.Random(),
+                client_id=CLIENT_ID,
+                connect=self._connect,
             )
             async with broker:
                 try:

@@ -30,6 +30,7 @@ from wal.errors import (
     UnknownTopicId,
 )
 from wal.failpoint import failpoint
+from wal.security.client_security import PLAINTEXT, ClientSecurity
 
 PLANS_PER_ROUND: Final = 256
 """Segments between two commits; what a killed driver may have to find again."""
@@ -118,6 +119,7 @@ class RollReport:
 def run_once(
     bootstrap: str,
     *,
+    security: ClientSecurity = PLAINTEXT,
     roller: Roller,
     asked: PlanSegments = WHATEVER_IS_DUE,
     object_store_url: str | None = None,
@@ -130,7 +132,8 @@ def run_once(
     name. Blocks. Raises CommitFailed and CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts,
     Rejected when the broker refuses to plan at all.
     """
-    run = _Run(bootstrap, roller, object_store_url, progress or Progress(), sleep)
+    client = CoordinatorClient(bootstrap, security)
+    run = _Run(client, roller, object_store_url, progress or Progress(), sleep)
     seen: set[TopicIdPartition] = set()
     for _ in range(ROUNDS_MAX):
         plans = run.round(asked)
@@ -151,13 +154,13 @@ class _Run:
 
     def __init__(
         self,
-        bootstrap: str,
+        client: CoordinatorClient,
         roller: Roller,
         object_store_url: str | None,
         progress: Progress,
         sleep: Callable[[float], None],
     ) -> None:
-        self._client = CoordinatorClient(bootstrap)
+        self._client = client
         self._roller = roller
         self._object_store_url = object_store_url
         self._progress = progress

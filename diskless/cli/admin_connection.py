@@ -4,6 +4,7 @@
 speaks to a running broker translates errors with `translated_errors`.
 """
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self
@@ -12,6 +13,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, for_code
 
 from wal.errors import DisklessError, Rejected
+from wal.security.client_security import PLAINTEXT, ClientSecurity, read_client_security
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 BOOTSTRAP_TIMEOUT_MS: Final = 5_000
@@ -24,8 +26,8 @@ class BrokerUnreachable(DisklessError):
 class AdminConnection:
     """A context manager around a connection to one cluster. Errors are DisklessError."""
 
-    def __init__(self, bootstrap: str) -> None:
-        """Raises BrokerUnreachable."""
+    def __init__(self, bootstrap: str, security: ClientSecurity = PLAINTEXT) -> None:
+        """Raises BrokerUnreachable, InvalidSettings."""
         self._bootstrap = bootstrap
         with translated_errors(bootstrap):
             self._admin = KafkaAdminClient(
@@ -33,6 +35,7 @@ class AdminConnection:
                 client_id="diskless-cli",
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
                 bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
+                **security_options(security),
             )
 
     def __enter__(self) -> Self:
@@ -51,6 +54,18 @@ class AdminConnection:
 
         with translated_errors(self._bootstrap):
             return manager.run(answer)
+
+
+def client_security(options: argparse.Namespace) -> ClientSecurity:
+    """What `--command-config` says. Raises InvalidSettings."""
+    if options.command_config is None:
+        return PLAINTEXT
+    return read_client_security(options.command_config)
+
+
+def security_options(security: ClientSecurity) -> Mapping[str, Any]:
+    """The arguments of a client of kafka-python. Raises InvalidSettings."""
+    return {"security_protocol": security.protocol.value, "ssl_context": security.context()}
 
 
 def check_results(results: Sequence[Mapping[str, Any]]) -> None:

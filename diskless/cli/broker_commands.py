@@ -56,20 +56,22 @@ def add_topic(commands: Commands) -> None:
 
 
 def _topic_create(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from diskless.cli.topic_client import TopicClient
 
     configs = key_values(options.config)
-    with TopicClient(options.bootstrap) as client:
+    with TopicClient(options.bootstrap, client_security(options)) as client:
         client.create(options.name, partitions=options.partitions, configs=configs)
         print(f"created {options.name}")
     return 0
 
 
 def _topic_list(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from diskless.cli.tables import print_tables, table
     from diskless.cli.topic_client import TopicClient
 
-    with TopicClient(options.bootstrap) as client:
+    with TopicClient(options.bootstrap, client_security(options)) as client:
         rows = table("topic", "partitions", "records")
         for row in client.list():
             rows.add_row(row.name, str(row.partitions), f"{row.records:,}")
@@ -78,10 +80,11 @@ def _topic_list(options: argparse.Namespace) -> int:
 
 
 def _topic_describe(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from diskless.cli.tables import print_tables, table
     from diskless.cli.topic_client import TopicClient
 
-    with TopicClient(options.bootstrap) as client:
+    with TopicClient(options.bootstrap, client_security(options)) as client:
         description = client.describe(options.name)
     topic = table("topic", options.name)
     topic.add_row("id", str(description.topic_id))
@@ -106,6 +109,7 @@ def _topic_describe(options: argparse.Namespace) -> int:
 
 
 def _topic_alter(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from diskless.cli.topic_client import TopicClient
 
     configs = key_values(options.config)
@@ -113,7 +117,7 @@ def _topic_alter(options: argparse.Namespace) -> int:
         raise InvalidSettings(
             f"nothing to alter in {options.name}: give --config, --delete-config or --partitions"
         )
-    with TopicClient(options.bootstrap) as client:
+    with TopicClient(options.bootstrap, client_security(options)) as client:
         if configs or options.delete_config:
             client.alter(options.name, configs=configs, delete=options.delete_config)
         if options.partitions is not None:
@@ -123,9 +127,10 @@ def _topic_alter(options: argparse.Namespace) -> int:
 
 
 def _topic_delete(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from diskless.cli.topic_client import TopicClient
 
-    with TopicClient(options.bootstrap) as client:
+    with TopicClient(options.bootstrap, client_security(options)) as client:
         for name in options.name:
             client.delete(name)
             print(f"deleted {name}")
@@ -162,10 +167,11 @@ def add_quota(commands: Commands) -> None:
 
 
 def _quota_list(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from diskless.cli.quota_client import QuotaClient
     from diskless.cli.tables import print_tables, table
 
-    with QuotaClient(options.bootstrap) as client:
+    with QuotaClient(options.bootstrap, client_security(options)) as client:
         rows = table("client id", "user", "quota", "bytes a second")
         for row in client.list():
             names = ["(default)" if name is None else name for name in (row.client_id, row.user)]
@@ -175,6 +181,7 @@ def _quota_list(options: argparse.Namespace) -> int:
 
 
 def _quota_set(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from diskless.cli.quota_client import QuotaClient
 
     changes = {}
@@ -185,16 +192,17 @@ def _quota_set(options: argparse.Namespace) -> int:
         except ValueError as error:
             raise InvalidSettings(f"{pair}: {value!r} is no number") from error
     entity = _quota_entity(options)
-    with QuotaClient(options.bootstrap) as client:
+    with QuotaClient(options.bootstrap, client_security(options)) as client:
         client.alter(entity, changes)
     return 0
 
 
 def _quota_remove(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from diskless.cli.quota_client import QuotaClient
 
     entity = _quota_entity(options)
-    with QuotaClient(options.bootstrap) as client:
+    with QuotaClient(options.bootstrap, client_security(options)) as client:
         client.alter(entity, dict.fromkeys(options.key or client.keys_of(entity)))
     return 0
 
@@ -257,11 +265,13 @@ def add_tier(commands: Commands) -> None:
 
 
 def _tier(options: argparse.Namespace) -> int:
+    from diskless.cli.admin_connection import client_security
     from metadata.operations import PlanSegments
     from tiering.command import tier
 
     return tier(
         bootstrap=options.bootstrap,
+        security=client_security(options),
         master=options.master,
         spark_settings=key_values(options.conf),
         once=options.once,

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from diskless.cli.options import DEFAULT_LISTEN, Commands, command, group
+from diskless.cli.options import DEFAULT_LISTEN, Commands, add_command_config, command, group
 
 _DUMP_EXAMPLES: Final = """\
 examples:
@@ -53,6 +53,7 @@ def add_metadata(commands: Commands) -> None:
     )
     source.add_argument("--data", type=Path, metavar="DIR", help="a stopped broker's local log")
     source.add_argument("--store", metavar="URL", help="an object store's log, s3:// or file://")
+    add_command_config(dump)
     dump.add_argument(
         "--partition", type=int, action="append", default=[], metavar="K", help="default: all"
     )
@@ -111,7 +112,9 @@ def _metadata_dump(options: argparse.Namespace) -> int:
     elif options.store is not None:
         records = read_bucket(options.store, wanted)
     else:
-        records = read_broker(options.bootstrap, wanted)
+        from diskless.cli.admin_connection import client_security
+
+        records = read_broker(options.bootstrap, wanted, client_security(options))
     dump = Dump(
         types=options.type, limit=options.limit, as_json=options.json, verbose=options.verbose
     )

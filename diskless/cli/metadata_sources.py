@@ -28,6 +28,7 @@ from metadata.operations import METADATA_TOPIC
 from metadata.replica.snapshot_format import snapshots_prefix
 from wal.clock import SystemClock
 from wal.errors import InvalidSettings, NotCoordinator, OutOfBounds, Rejected
+from wal.security.client_security import PLAINTEXT, ClientSecurity
 from wal.segmented_log.log_file_store import STORE_SUFFIX
 from wal.stores.object_store import ObjectStore
 from wal.stores.store_url import open_store, parse_store_url
@@ -78,11 +79,13 @@ class Range:
 # --- a broker ------------------------------------------------------------------------------------
 
 
-def read_broker(bootstrap: str, wanted: Range) -> Generator[LoggedRecord, None, None]:
+def read_broker(
+    bootstrap: str, wanted: Range, security: ClientSecurity = PLAINTEXT
+) -> Generator[LoggedRecord, None, None]:
     """Consume the metadata topic. Raises: BrokerUnreachable, Rejected, InvalidSettings."""
     from kafka import KafkaConsumer, TopicPartition
 
-    from diskless.cli.admin_connection import translated_errors
+    from diskless.cli.admin_connection import security_options, translated_errors
 
     with translated_errors(bootstrap):
         consumer = KafkaConsumer(
@@ -92,6 +95,7 @@ def read_broker(bootstrap: str, wanted: Range) -> Generator[LoggedRecord, None, 
             auto_offset_reset="earliest",
             allow_auto_create_topics=False,
             bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
+            **security_options(security),
         )
         try:
             existing = consumer.partitions_for_topic(METADATA_TOPIC) or ()

@@ -38,6 +38,18 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="default: %(default)s"
     )
+    add_command_config(parser)
+
+
+def add_command_config(parser: argparse.ArgumentParser) -> None:
+    """An option that `admin_connection.client_security` reads."""
+    parser.add_argument(
+        "--command-config",
+        type=Path,
+        metavar="FILE",
+        help="how to connect, in the properties of Kafka's clients, such as security.protocol and "
+        "ssl.ca.location",
+    )
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from diskless.addresses import bound_socket
@@ -33,26 +32,7 @@ from diskless.listeners.listener_settings import (
 )
 from diskless.listeners.tls_keys import TlsKeys
 from wal.errors import InvalidSettings
-
-
-class SecurityProtocol(StrEnum):
-    """What is spoken on a listener, by Kafka's names."""
-
-    PLAINTEXT = "PLAINTEXT"
-    SSL = "SSL"
-    SASL_PLAINTEXT = "SASL_PLAINTEXT"
-    SASL_SSL = "SASL_SSL"
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether connections begin with a TLS handshake."""
-        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
-
-    @property
-    def is_sasl(self) -> bool:
-        """Whether clients authenticate by SASL before anything else."""
-        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
-
+from wal.security.security_protocol import SecurityProtocol
 
 SERVED: Final = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL)
 """The protocols that a listener may have."""

@@ -34,7 +34,7 @@ from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
-from metadata.clients.wire_client import WireClient
+from metadata.clients.wire_client import WireClient, connect_tcp, connect_tls
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
@@ -92,9 +92,14 @@ async def open_coordination(
         workers_at_work[index] = counting
         return [*all_workers, groups.led(index, CoordinatorGroupStore(coordinator))]
 
+    keys = base.inter_broker.tls
+    between_brokers = connect_tcp if keys is None else connect_tls(lambda: keys.client)
+
     def connect(host: str, port: int) -> WireClient:
         client_id = f"diskless-broker-{base.node_id}"
-        return WireClient(host, port, clock=clock, rng=rng, client_id=client_id)
+        return WireClient(
+            host, port, clock=clock, rng=rng, client_id=client_id, connect=between_brokers
+        )
 
     partitions = await _open_partitions(stack, base, storage, candidate, workers)
     local = LocalClient(partitions, rng=rng)

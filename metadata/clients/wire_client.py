@@ -26,6 +26,7 @@ Invariants: a call's future is completed exactly once; nothing is allocated for 
 
 import asyncio
 import random
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ from metadata.clients.coordinator_client import TIMEOUT_MS, Answer, CoordinatorC
 from metadata.messages.codec import Operation, reading
 from wal.clock import Clock
 from wal.errors import CommitFailed, InvalidRequest, Overloaded
+from wal.security.client_security import ClientSecurity
 from wal.wire.fields import NO_TAGS, FieldReader
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -74,6 +76,31 @@ async def connect_tcp(
 ) -> tuple[asyncio.BaseTransport, "_Connection"]:
     """A TCP connection of the running event loop."""
     return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+
+def connect_tls(context: Callable[[], ssl.SSLContext]) -> Connect:
+    """A way to connect by TLS, each time with what `context` gives then."""
+
+    async def connect(
+        factory: Callable[[], "_Connection"], host: str, port: int
+    ) -> tuple[asyncio.BaseTransport, "_Connection"]:
+        return await asyncio.get_running_loop().create_connection(
+            factory,
+            host,
+            port,
+            ssl=context(),
+            server_hostname=host,
+            ssl_handshake_timeout=CONNECT_TIMEOUT_S,
+            ssl_shutdown_timeout=CONNECT_TIMEOUT_S,
+        )
+
+    return connect
+
+
+def connect_securely(security: ClientSecurity) -> Connect:
+    """The way to connect that a client was configured with. Raises InvalidSettings."""
+    context = security.context()
+    return connect_tcp if context is None else connect_tls(lambda: context)
 
 
 class _Pending:

@@ -1,7 +1,8 @@
 """Listeners of tests, each on a free port of the loopback address."""
 
 from diskless.listeners.endpoints import Endpoint
-from diskless.listeners.listeners import Listener, SecurityProtocol, bind_listener
+from diskless.listeners.listeners import Listener, bind_listener
+from wal.security.security_protocol import SecurityProtocol
 
 
 def plain_listener(name: str = "PLAINTEXT") -> Listener:
