@@ -79,6 +79,9 @@ class PlanRewrites(NamedTuple):
         ) and not any(fnmatchcase(topic_name, name) for name in self.excluded_topics)
 
 
+ALL_REWRITES: Final = PlanRewrites()
+
+
 class PlannedRewrites(NamedTuple):
     """What is due, and where its objects lie; the URL holds no secrets."""
 

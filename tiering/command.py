@@ -1,23 +1,25 @@
-"""`diskless tier`: the job with a progress bar and a summary, once or again and again.
+"""`diskless tier`: roll and merge, with a progress bar and a summary, once or again and again.
 
 Called by the command line alone. On a terminal the bar shows the segments of the current round; in
 a log file there is one line per round. The exit status is 0 when everything that was due became a
-segment, else 1. Batches that could not be decoded are told of and are no failure: their segment is
-made, and consumers get them as before.
+segment and every merge was done, else 1. Batches that could not be decoded are told of and are no
+failure: their segment is made, and consumers get them as before.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from metadata.operations import WHATEVER_IS_DUE, PlanSegments, RolledSegment, SegmentPlan
+from metadata.rewrites import PlanRewrites
 from tiering.job import Progress as JobProgress
 from tiering.job import Roller, RollFailure, RollReport, run_once
+from tiering.merging.job import Merger, MergeReport, merge_once
 from wal import failpoint
 from wal.clock import Clock, SystemClock
 from wal.errors import InvalidSettings, OutcomeUnknown, Retriable
@@ -37,7 +39,7 @@ def tier(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Roll what is due; without `once`, again every `interval_s` seconds until interrupted.
+    """Roll what is due, then merge; without `once`, again every `interval_s` seconds.
 
     `master` and `spark_settings` win over what Spark is told otherwise, which wins over ours.
     Returns the exit status. Raises InvalidSettings and Rejected, and with `once` what
@@ -47,7 +49,7 @@ def tier(
     clock = clock or SystemClock()
     console = Console(highlight=False)
 
-    def one_pass(roller: Roller) -> bool:
+    def one_pass(roller: Roller, merger: Merger) -> bool:
         started = clock.monotonic()
         with ConsoleProgress(console) as progress:
             report = run_once(
@@ -60,14 +62,25 @@ def tier(
                 sleep=sleep,
             )
         print_report(console, report, clock.monotonic() - started)
-        return not report.failures
+        started = clock.monotonic()
+        merged = merge_once(
+            bootstrap,
+            merger=merger,
+            asked=PlanRewrites(topics=asked.topics, excluded_topics=asked.excluded_topics),
+            object_store_url=object_store_url,
+            sleep=sleep,
+        )
+        print_merges(console, merged, clock.monotonic() - started)
+        return not (report.failures or merged.failures)
 
-    with _spark_roller_class()(master, spark_settings=spark_settings) as roller:
+    roller_class, merger_class = _spark_classes()
+    with roller_class(master, spark_settings=spark_settings) as roller:
+        merger = merger_class(roller)
         if once:
-            return 0 if one_pass(roller) else 1
+            return 0 if one_pass(roller, merger) else 1
         while True:
             try:
-                one_pass(roller)
+                one_pass(roller, merger)
             except (Retriable, OutcomeUnknown) as error:
                 line = f"this pass failed, the next one tries again: {error}"
                 console.print(line, markup=False, soft_wrap=True)
@@ -136,12 +149,32 @@ def print_report(console: Console, report: RollReport, elapsed_s: float) -> None
     console.print(table)
 
 
-def _spark_roller_class() -> Callable[..., AbstractContextManager[Roller]]:
+def print_merges(console: Console, report: MergeReport, elapsed_s: float) -> None:
+    """What a pass merged, and what it could not; nothing when there was nothing to do."""
+    for failure in report.failures:
+        console.print(f"FAILED {failure}", markup=False, soft_wrap=True)
+    if not report.segments:
+        return
+    table = Table("merged", "", show_edge=False)
+    table.columns[1].justify = "right"
+    table.add_row("segments", f"{report.input_count:,} into {len(report.segments):,}")
+    table.add_row("records", f"{report.record_count:,}")
+    table.add_row("bytes before", f"{report.input_bytes:,}")
+    table.add_row("bytes after", f"{report.segment_bytes:,}")
+    table.add_row("seconds", f"{elapsed_s:.1f}")
+    table.add_row("failed", f"{len(report.failures):,}")
+    console.print(table)
+
+
+def _spark_classes() -> tuple[
+    Callable[..., AbstractContextManager[Roller]], Callable[[Any], Merger]
+]:
     """Raises InvalidSettings when PySpark is not installed; it is an extra of this package."""
     try:
+        from tiering.merging.spark_merger import SparkMerger
         from tiering.spark_roller import SparkRoller
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "py4j"):
             raise
         raise InvalidSettings("rolling needs PySpark: pip install 'diskless[tiering]'") from error
-    return SparkRoller
+    return SparkRoller, SparkMerger

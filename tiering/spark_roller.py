@@ -7,7 +7,8 @@ nothing: tasks use the object store through `wal.stores.blocking_store`, so no j
 Failures are kept apart. What a roll raises is a row that says so. A task that dies without a word
 (killed, out of memory) is started again by Spark, `TASK_ATTEMPTS_MAX` times in all, also on one
 machine, where Spark by itself would not. When that does not help the job is split in halves, down
-to the plan that cannot be rolled, which fails alone; the others find what they wrote.
+to the plan that cannot be rolled, which fails alone; the others find what they wrote. Merges of
+segments go the same way (tiering/merging/spark_merger.py).
 
 On a cluster (a master other than `local…`) the packages that a task imports are sent along as a zip
 file. PyArrow and this project's other dependencies must be installed on the workers.
@@ -29,7 +30,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -133,35 +134,58 @@ class SparkRoller:
         self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
     ) -> Sequence[RollResult]:
         """See `tiering.job.Roller`."""
+        outcomes = self.outcomes(_rolled, plans, object_store_url, done)
+        return [
+            RollResult(plan, None, outcome) if isinstance(outcome, str) else _result(plan, outcome)
+            for plan, outcome in zip(plans, outcomes, strict=True)
+        ]
+
+    def outcomes(
+        self,
+        work: Callable[[str, bytes], bytes],
+        plans: Sequence[Any],
+        object_store_url: str,
+        done: Callable[[int], None],
+    ) -> Sequence[bytes | str]:
+        """What `work` returns for each plan, one task for each; a line where its task died.
+
+        `work` is a function of a module that tasks can import. It gets the URL and a pickled plan,
+        and must come to the same result when it is repeated. `done` is told how many are finished.
+        """
         try:
-            return self._roll_together(plans, object_store_url, done)
+            return self._together(work, plans, object_store_url, done)
         except (PySparkException, Py4JError) as error:
             if len(plans) == 1:
-                return [RollResult(plans[0], None, f"its Spark task died: {_reason(error)}")]
+                return [f"its Spark task died: {_reason(error)}"]
         # One of them kills its worker. The first half counts as done when the second is under way.
         middle = len(plans) // 2
-        first = self.roll(plans[:middle], object_store_url, done)
-        rest = self.roll(plans[middle:], object_store_url, lambda number: done(middle + number))
+        first = self.outcomes(work, plans[:middle], object_store_url, done)
+        rest = self.outcomes(
+            work, plans[middle:], object_store_url, lambda number: done(middle + number)
+        )
         return [*first, *rest]
 
-    def _roll_together(
-        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-    ) -> Sequence[RollResult]:
+    def _together(
+        self,
+        work: Callable[[str, bytes], bytes],
+        plans: Sequence[Any],
+        object_store_url: str,
+        done: Callable[[int], None],
+    ) -> Sequence[bytes]:
         session = self.session
         rows = [(number, pickle.dumps(plan)) for number, plan in enumerate(plans)]
         tasks = session.sparkContext.parallelize(rows, numSlices=len(rows))
-        roll_batches = partial(
-            _roll_batches, object_store_url, os.environ.get(failpoint.ENVIRONMENT_VARIABLE, "")
-        )
+        failpoints = os.environ.get(failpoint.ENVIRONMENT_VARIABLE, "")
+        in_tasks = partial(_in_task, work, object_store_url, failpoints)
         with warnings.catch_warnings():
             # PySpark asks for Pandas on the way to Arrow, and fears its version 3; we use none.
             warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
             frame = session.createDataFrame(tasks, _COLUMNS)
-            results = frame.mapInArrow(roll_batches, _COLUMNS)
+            results = frame.mapInArrow(in_tasks, _COLUMNS)
         self._jobs += 1
-        with _told(session.sparkContext, f"diskless-roll-{self._jobs}", done):
+        with _told(session.sparkContext, f"diskless-tier-{self._jobs}", done):
             collected = {row["number"]: bytes(row["data"]) for row in results.collect()}
-        return [_result(plan, collected[number]) for number, plan in enumerate(plans)]
+        return [collected[number] for number in range(len(plans))]
 
     def _start(self) -> SparkSession:
         require_java()
@@ -238,8 +262,11 @@ def package_zip(directory: Path) -> Path:
 # --- in the tasks --------------------------------------------------------------------------------
 
 
-def _roll_batches(
-    object_store_url: str, failpoints: str, batches: Iterator[pa.RecordBatch]
+def _in_task(
+    work: Callable[[str, bytes], bytes],
+    object_store_url: str,
+    failpoints: str,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Runs in a Python worker of Spark: a result row for every row with a plan."""
     context = TaskContext.get()
@@ -248,7 +275,7 @@ def _roll_batches(
     failpoint.arm(failpoints if is_first else "")
     for batch in batches:
         rows = [
-            {"number": row["number"], "data": _rolled(object_store_url, row["data"])}
+            {"number": row["number"], "data": work(object_store_url, row["data"])}
             for row in batch.to_pylist()
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=_RESULT_SCHEMA)
@@ -283,7 +310,7 @@ def _result(plan: SegmentPlan, data: bytes) -> RollResult:
 @contextmanager
 def _told(context: SparkContext, group: str, done: Callable[[int], None]) -> Iterator[None]:
     """While the block runs Spark jobs, tell `done` from another thread how many tasks are done."""
-    context.setJobGroup(group, "roll segments")
+    context.setJobGroup(group, "write segments")
     finished = Event()
 
     def poll() -> None:

@@ -1,10 +1,13 @@
-"""Tiering without Spark: plan, roll in this process, commit, through a live broker's socket."""
+"""Tiering without Spark: roll and merge in this process, through a live broker's socket."""
 
 from collections.abc import Sequence
 
 from metadata.operations import PlanSegments, RolledSegment
+from metadata.rewrites import RewritePlan
 from tests.support.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
+from tiering.merging.job import MergeReport, MergeResult, merge_once
+from tiering.merging.merge import merge
 from tiering.roll import roll
 from wal.stores.blocking_store import open_blocking_store
 
@@ -18,3 +21,18 @@ def roll_everything(broker: LiveBroker) -> Sequence[RolledSegment]:
     errors = [commit.error for commit in coordinator.commit_segments(rolled)]
     assert not any(errors), errors
     return rolled
+
+
+class PlainMerger:
+    """Merges in this process, one after the other."""
+
+    def merge(self, plans: Sequence[RewritePlan], object_store_url: str) -> Sequence[MergeResult]:
+        with open_blocking_store(object_store_url, sync=False) as store:
+            return [MergeResult(plan, merge(plan, store)) for plan in plans]
+
+
+def merge_everything(broker: LiveBroker) -> MergeReport:
+    """Merge all small neighbours that are due; none fails."""
+    report = merge_once(broker.bootstrap, merger=PlainMerger())
+    assert report.failures == []
+    return report

@@ -1,7 +1,7 @@
-"""A broker that knows the two private segment operations only, over real sockets and handlers.
+"""A broker that knows the private segment operations only, over real sockets and handlers.
 
 The coordinator behind it is a dictionary with the coordinator's rules: plans stay until committed,
-a segment is committed once, and again with equal content is a duplicate.
+a segment is committed once, and again with equal content is a duplicate. Likewise rewrites.
 """
 
 import asyncio
@@ -14,7 +14,11 @@ from diskless.api import RunningOperations, segment_apis
 from diskless.authorization import AllowEverything
 from diskless.server.registry import ApiRegistry
 from metadata.clients.coordinator_client import CoordinatorClient
-from metadata.messages.brokers import PLAN_SEGMENTS_HERE
+from metadata.messages.brokers import (
+    COMMIT_REWRITES_HERE,
+    PLAN_REWRITES_HERE,
+    PLAN_SEGMENTS_HERE,
+)
 from metadata.messages.codec import Operation
 from metadata.operations import (
     PlannedSegments,
@@ -23,11 +27,12 @@ from metadata.operations import (
     SegmentCommit,
     SegmentPlan,
 )
+from metadata.rewrites import PlannedRewrites, Rewrite, RewriteCommit, RewritePlan
 from tests.support.kafka_fakes import running_broker
-from wal.coordinates import ObjectKey
+from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, Rejected
 
-PLAN, COMMIT = "plan", "commit"
+PLAN, COMMIT, REWRITE = "plan", "commit", " rewrite"
 
 
 class Lost(Exception):
@@ -53,6 +58,9 @@ class FakeCoordinator(CoordinatorClient):
         self.raised: list[DisklessError] = []
         """Errors for the next calls, whatever they are."""
 
+        self.rewrites: dict[TopicIdPartition, RewritePlan] = {}
+        self.rewritten: list[Rewrite] = []
+        self.rewrites_refused: dict[TopicIdPartition, DisklessError] = {}
         self.asked: list[str] = []
         self.answers_lost = 0
         """So many answers are not sent; the connection ends instead."""
@@ -60,11 +68,20 @@ class FakeCoordinator(CoordinatorClient):
     async def call(
         self, operation: Operation[Any, Any], request: Any, *, timeout_ms: int = 0
     ) -> Sequence[Any]:
-        is_plan = operation is PLAN_SEGMENTS_HERE
-        self.asked.append(PLAN if is_plan else COMMIT)
+        is_plan = operation in (PLAN_SEGMENTS_HERE, PLAN_REWRITES_HERE)
+        is_rewrite = operation in (PLAN_REWRITES_HERE, COMMIT_REWRITES_HERE)
+        self.asked.append((PLAN if is_plan else COMMIT) + (REWRITE if is_rewrite else ""))
         if self.raised:
             raise self.raised.pop(0)
-        answers = [self._planned(request)] if is_plan else [*map(self._commit, request)]
+        answers: Sequence[Any]
+        if is_rewrite:
+            answers = (
+                [PlannedRewrites(list(self.rewrites.values()))]
+                if is_plan
+                else [*map(self._commit_rewrite, request)]
+            )
+        else:
+            answers = [self._planned(request)] if is_plan else [*map(self._commit, request)]
         if self.answers_lost:
             self.answers_lost -= 1
             raise Lost
@@ -75,6 +92,19 @@ class FakeCoordinator(CoordinatorClient):
             room = self._outstanding_max - len(self.plans)
             self.plans |= {plan.object_key: plan for plan in itertools.islice(self.partial, room)}
         return PlannedSegments(list(self.plans.values()))
+
+    def _commit_rewrite(self, rewrite: Rewrite) -> RewriteCommit:
+        if rewrite in self.rewritten:
+            return RewriteCommit(is_duplicate=True)
+        if error := self.rewrites_refused.get(rewrite.partition):
+            self.rewrites.pop(rewrite.partition)
+            return RewriteCommit(error=error)
+        plan = self.rewrites.get(rewrite.partition)
+        if plan is None or plan.generation != rewrite.generation:
+            return RewriteCommit(error=Rejected("not under way"))
+        del self.rewrites[rewrite.partition]
+        self.rewritten.append(rewrite)
+        return RewriteCommit()
 
     def _commit(self, segment: RolledSegment) -> SegmentCommit:
         if error := self.refused.get(segment.object_key):

@@ -8,6 +8,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ from tiering_samples import (
 )
 
 from metadata.operations import SegmentPlan
+from metadata.rewrites import MERGE, RewriteInput, RewritePlan
 from tests.support.batch_builder import seal
 from tiering.job import RollResult, RollWork, run_once
+from tiering.merging.spark_merger import SparkMerger
 from tiering.roll import roll
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tiering.spark_roller import SparkRoller, package_zip, require_java
@@ -286,3 +289,40 @@ def test_a_missing_java_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(InvalidSettings, match="none was found"):
         require_java()
+
+
+@pytest.mark.spark
+def test_merges_run_as_tasks_and_a_killed_one_is_repeated(
+    spark_roller: SparkRoller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with file_store(tmp_path) as store:
+        rolled = [roll(plan, store).segment for plan in plans_for(tmp_path, 3)]
+    inputs = [
+        RewriteInput(
+            one.object_key,
+            one.object_bytes,
+            one.base_offset,
+            one.last_offset,
+            one.record_count,
+            one.max_timestamp_ms,
+        )
+        for one in rolled
+    ]
+    good = RewritePlan(
+        topic_name="flights",
+        partition=PARTITION,
+        kind=MERGE,
+        generation=1,
+        planned_at_ms=0,
+        delete_horizon_ms=0,
+        producers_since_ms=0,
+        target_bytes=1 << 20,
+        inputs=inputs,
+    )
+    bad = replace(good, generation=2, inputs=[inputs[0], inputs[2]])
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "merge.after_put=kill")
+    merged, failed = SparkMerger(spark_roller).merge([good, bad], tmp_path.as_uri())
+    assert merged.segment is not None
+    assert merged.segment.record_count == sum(one.record_count for one in rolled)
+    assert failed.segment is None
+    assert "does not follow" in failed.error

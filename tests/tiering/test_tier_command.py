@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fake_broker import FakeBroker, FakeCoordinator
 from tiering_samples import (
+    PlainMerger,
     PlainRoller,
     PreparedBatch,
     SampleBatch,
@@ -52,7 +53,9 @@ class ManagedRoller(PlainRoller):
 def roller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedRoller:
     roller = ManagedRoller(file_store(tmp_path))
     monkeypatch.setattr(
-        command, "_spark_roller_class", lambda: lambda master, spark_settings: roller
+        command,
+        "_spark_classes",
+        lambda: (lambda master, spark_settings: roller, lambda spark: PlainMerger(spark.store)),
     )
     return roller
 

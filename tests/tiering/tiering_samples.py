@@ -13,7 +13,10 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from metadata.operations import RolledSegment, SegmentExtent, SegmentPlan, WalExtent
 from metadata.records.segment_identity import segment_key
+from metadata.rewrites import RewritePlan
 from tiering.job import RollResult, describe
+from tiering.merging.job import MergeResult
+from tiering.merging.merge import merge
 from tiering.roll import roll
 from wal.clock import SystemClock
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset, TopicIdPartition
@@ -215,7 +218,7 @@ class PlainRoller:
     """Rolls in this process, one after the other."""
 
     def __init__(self, store: BlockingFileStore) -> None:
-        self._store = store
+        self.store = store
         self.urls: list[str] = []
 
     def roll(
@@ -225,9 +228,27 @@ class PlainRoller:
         results = []
         for number, plan in enumerate(plans):
             try:
-                segment, raw = roll(plan, self._store)
+                segment, raw = roll(plan, self.store)
                 results.append(RollResult(plan, segment, raw_batch_count=raw))
             except DisklessError as error:
                 results.append(RollResult(plan, None, describe(error)))
             done(number + 1)
+        return results
+
+
+class PlainMerger:
+    """Merges in this process, one after the other."""
+
+    def __init__(self, store: BlockingFileStore) -> None:
+        self._store = store
+        self.urls: list[str] = []
+
+    def merge(self, plans: Sequence[RewritePlan], object_store_url: str) -> Sequence[MergeResult]:
+        self.urls.append(object_store_url)
+        results = []
+        for plan in plans:
+            try:
+                results.append(MergeResult(plan, merge(plan, self._store)))
+            except DisklessError as error:
+                results.append(MergeResult(plan, None, describe(error)))
         return results
