@@ -32,6 +32,7 @@ from bench.s3_reading import run_s3_reading
 from bench.s3_writing import run_s3_writing
 from bench.slopes import run_slopes
 from bench.slow_store import run_slow_store
+from bench.spark_source import run_spark_source
 from bench.throughput import run_produce
 
 ALL: Final = "all"
@@ -45,6 +46,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "slow_store": run_slow_store,
     "hour": run_hour,
     "roll": run_roll,
+    "spark_source": run_spark_source,
     "memory": run_memory,
     "commits": run_commits,
     "backlog": run_backlog,
