@@ -9,7 +9,10 @@ import pytest
 from fake_broker import FakeBroker, FakeCoordinator
 from tiering_samples import SampleBatch, SampleRecord, plan_of, put_wal_object
 
+from tests.support.flights import PARTITIONS, produce_flights
 from tests.support.hadoop_aws import spark_conf_dir
+from tests.support.live_broker import LiveBroker
+from tests.support.rolled import roll_everything
 from tests.support.s3_servers import S3Server, on_one_server
 from tests.support.spark_cluster import spark_cluster, spark_home
 from wal.stores.blocking_store import open_blocking_store
@@ -77,3 +80,63 @@ def test_segments_are_rolled_from_the_bucket_by_executors_that_have_only_what_th
     told = [" ".join(line.split()) for line in tier.stdout.splitlines()]
     assert "GETs │ 3" in told
     assert "bytes read ÷ rolled │ 1.00" in told
+
+
+READ = """
+import sys
+from pyspark.sql import SparkSession
+from tiering.source import register
+
+spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+options = dict(bootstrap=sys.argv[1], topic="flights", startingOffsets="earliest")
+table = spark.read.format("diskless").options(**options).load()
+print("rows", *table.selectExpr("count(*)", "count(distinct partition, offset)").first())
+query = (
+    spark.readStream.format("diskless").options(**options).load()
+    .writeStream.format("parquet").option("path", sys.argv[2] + "/out")
+    .option("checkpointLocation", sys.argv[2] + "/checkpoint")
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+print("streamed", spark.read.parquet(sys.argv[2] + "/out").count())
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.exhaustive
+def test_a_topic_is_read_by_executors_that_have_only_what_they_are_sent(tmp_path: Path) -> None:
+    script = tmp_path / "read.py"
+    script.write_text(READ)
+    with (
+        spark_cluster(tmp_path) as cluster,
+        LiveBroker(tmp_path / "data", {"num.partitions": str(PARTITIONS)}) as broker,
+    ):
+        produce_flights(broker, 0, 300)
+        roll_everything(broker)
+        produce_flights(broker, 300, 100)
+        defaults = {
+            "spark.master": cluster.master,
+            "spark.pyspark.python": str(cluster.python),
+            "spark.pyspark.driver.python": sys.executable,
+            "spark.driver.host": "127.0.0.1",
+            "spark.executor.memory": "500m",
+        }
+        environment = {
+            "SPARK_CONF_DIR": str(spark_conf_dir(tmp_path / "conf", defaults)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(REPOSITORY),
+        }
+        read = subprocess.run(
+            [sys.executable, script, broker.bootstrap, str(tmp_path)],
+            env=os.environ | environment,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        logs = [*cluster.work.glob("app-*/*/stderr")]
+    assert read.returncode == 0, read.stdout + read.stderr
+    assert "rows 400 400" in read.stdout
+    assert "streamed 400" in read.stdout
+    assert logs, "the master was another one"
