@@ -44,11 +44,9 @@ def run_spark_source(report: Report) -> None:
             try:
                 register(spark)
                 options = {"bootstrap": broker.bootstrap, "topic": load.TOPIC}
+                source = spark.read.format("diskless").options(**options, columns="offset,value")
                 ours, theirs = _compare(
-                    lambda: spark.read.format("diskless").options(
-                        **options, columns="offset,value"
-                    ),
-                    lambda: spark.read.parquet(str(objects / "segments")),
+                    source.load, lambda: spark.read.parquet(str(objects / "segments"))
                 )
                 batches = _tail(spark, options)
             finally:

@@ -28,6 +28,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "maxBytesPerTrigger": "stored bytes of a micro-batch, over all partitions; default: no limit",
     "failOnDataLoss": "false: go on where records were deleted before they were read",
     "pushdown": "true: read only what the filters of the query may match",
+    "commandConfig": "file of Kafka's client properties, on the driver and on executors",
     "objectStore": "URL at which Spark reaches the bucket, when brokers reach it by another",
 }
 """What each means, for docs/tables.md."""
@@ -76,6 +77,7 @@ class SourceOptions:
     bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     pushdown: bool = False
+    command_config: str | None = None
     object_store_url: str | None = None
     given: frozenset[str] = field(default_factory=frozenset)
     """Names of the options that were given."""
@@ -107,6 +109,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         bytes_per_trigger=value("maxBytesPerTrigger", _positive),
         fail_on_data_loss=value("failOnDataLoss", _boolean) is not False,
         pushdown=value("pushdown", _boolean) is True,
+        command_config=given.get("commandConfig"),
         object_store_url=given.get("objectStore"),
         given=frozenset(given),
     )

@@ -6,6 +6,7 @@ A reader goes as a pickle from the driver's planner to the tasks; it holds optio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from tiering.source.share_rows import Wanted, records_gone, share_tables
 from tiering.source.topic_log import TopicLog
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidSettings
+from wal.security.client_security import PLAINTEXT, read_client_security
 from wal.stores.blocking_store import open_blocking_store
 
 
@@ -33,8 +35,15 @@ class ShareOfTopic(InputPartition):
 
 
 def open_log(options: SourceOptions) -> TopicLog:
-    """The topic of the options, not looked up yet."""
-    return TopicLog(options.bootstrap, options.topic, sleep=time.sleep)
+    """The topic of the options, not looked up yet.
+
+    The file of client properties is read here, in each process: what is secret in it is neither in
+    a plan nor on Spark's pages. Raises: InvalidSettings.
+    """
+    security = PLAINTEXT
+    if options.command_config is not None:
+        security = read_client_security(Path(options.command_config))
+    return TopicLog(options.bootstrap, options.topic, sleep=time.sleep, security=security)
 
 
 def chosen(options: SourceOptions, topic_id: UUID, count: int) -> Sequence[TopicIdPartition]:

@@ -77,10 +77,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = Columns.of(schema)
-        self._log: TopicLog = open_log(options)
+        self._opened: TopicLog | None = None
         self._last_known: _Position | None = None
         self._goal: _Position | None = None
         """With Trigger.AvailableNow: where the query ends."""
+
+    @property
+    def _log(self) -> TopicLog:
+        # Not in the copies that go to tasks: each reads its own keys.
+        if self._opened is None:
+            self._opened = open_log(self._options)
+        return self._opened
 
     def initialOffset(self) -> dict[str, Any]:
         """Of a query without a checkpoint."""

@@ -28,6 +28,7 @@ from metadata.operations import (
 from tiering.coordinator_client import CoordinatorClient, repeated
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, CorruptState, InvalidSettings, OffsetOutOfRange
+from wal.security.client_security import PLAINTEXT, ClientSecurity
 
 EXTENTS_PER_CALL: Final = 10_000
 
@@ -37,8 +38,15 @@ _INT32_MAX: Final = 2**31 - 1
 class TopicLog:
     """One topic, through the brokers at `bootstrap`; safe to use from any thread."""
 
-    def __init__(self, bootstrap: str, name: str, *, sleep: Callable[[float], None]) -> None:
-        self._brokers = CoordinatorClient(bootstrap)
+    def __init__(
+        self,
+        bootstrap: str,
+        name: str,
+        *,
+        sleep: Callable[[float], None],
+        security: ClientSecurity = PLAINTEXT,
+    ) -> None:
+        self._brokers = CoordinatorClient(bootstrap, security)
         self.name = name
         self._sleep = sleep
 

@@ -11,6 +11,9 @@ from metadata.operations import WHATEVER_IS_DUE
 from tests.support.certificates import Certificates
 from tests.support.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
+from tiering.source.batch import BatchReader
+from tiering.source.columns import schema_of
+from tiering.source.options import parse_options
 from wal.errors import CommitFailed, InvalidSettings
 from wal.security.client_security import PLAINTEXT, read_client_security
 from wal.security.security_protocol import SecurityProtocol
@@ -108,6 +111,11 @@ def test_a_tiering_job_connects_as_it_is_told(
     assert len(planned.plans) == 1
     with pytest.raises(CommitFailed):
         CoordinatorClient(broker.bootstrap, PLAINTEXT).plan_segments(everything)
+    # So does a reader of tables, its tasks included.
+    table = {"bootstrap": broker.bootstrap, "topic": topic, "commandConfig": str(properties)}
+    reader = BatchReader(parse_options(table), schema_of(["value"]))
+    (batch,) = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert batch.to_pydict() == {"value": [b"record"]}
 
 
 def test_a_host_that_its_certificate_does_not_name_is_not_trusted(
