@@ -4,7 +4,7 @@
 it:
 
 - `loop`: work on the event loop that keeps nobody waiting
-- `acls`: the rules of who may do what; `audit`: who did, and who was not let
+- `acls`: the rules of who may do what
 - `listeners`: where it listens, and who may connect
 - `fetch`: the partitions of a Fetch as columns; fetch sessions
 - `protocol`: bytes of the Kafka protocol to values and back
@@ -13,6 +13,7 @@ it:
 - `groups`: consumer groups of both protocols
 - `storage`: the data directory and the bucket prefix: what lies where, and whose it is
 - `health`: whether a broker is live and ready, and the HTTP server that says so
+- `iceberg`: the catalogue of tables, over HTTP
 - `server`: connections, frames, memory, turns
 - `quotas`: clients over their quota
 - `cluster`: the other brokers, and which of them clients are sent to
@@ -23,7 +24,6 @@ it:
 What stands here beside `broker`: `ports` (what the API handlers call: protocols, and the values
 that cross them), `config`, `config_sources` and `config_reference` (the one configuration; where
 it is written; its page), `authorization` (who may do what), `metrics`, `broker_metrics`,
-`security_metrics`, `request_metrics` (the page; what is read for it at a scrape; what is counted as
-it happens),
+`request_metrics` (the page; what is read for it at a scrape; what is counted as it happens),
 `broker_http` (what a broker serves over HTTP), `logs`, `addresses`, `descriptors`.
 """

@@ -25,6 +25,7 @@ from typing import Final
 from diskless.broker_metrics import broker_metrics
 from diskless.config import Config
 from diskless.health.store_watch import StoreWatch
+from diskless.iceberg.served_tables import ReplicaTables
 from diskless.loop.loop_watch import LoopWatch
 from diskless.parts.background import run_until_stop
 from diskless.parts.broker_parts import BrokerParts
@@ -37,6 +38,7 @@ from diskless.parts.write_path import WritePath
 from diskless.request_metrics import LoopLag
 from diskless.storage.cluster_identity import encode_identity
 from diskless.storage.directory_watch import DirectoryWatch
+from metadata.operations import CATALOGUE
 from wal.clock import Clock
 from wal.disk import SYSTEM_DISK, Disk
 from wal.stores.store_url import open_store
@@ -79,6 +81,7 @@ async def running_broker(
             reads=reads,
             server=server,
         )
+        _show_tables(parts)
         _be_ready(stack, parts)
         _settle_garbage_collector()
         yield parts
@@ -105,6 +108,14 @@ async def _watch(
         identity=encode_identity(storage.cluster_id, base.config.broker.metadata_log),
     )
     run_until_stop(stack, tasks, store.run(), "store-watch")
+
+
+def _show_tables(parts: BrokerParts) -> None:
+    """The catalogue shows what this broker's replica knows."""
+    if parts.base.catalogue is not None:
+        replica = parts.coordination.partitions[CATALOGUE].replica
+        loop = asyncio.get_running_loop()
+        parts.base.catalogue.open(ReplicaTables(replica, parts.storage.store, loop))
 
 
 def _be_ready(stack: AsyncExitStack, parts: BrokerParts) -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 from diskless.acls.acl_settings import AuthorizerSettings
-from diskless.audit.audit_settings import AuditSettings
 from diskless.config_sources import (
     from_environment,
     from_options,
@@ -96,8 +95,8 @@ class BrokerSettings:
     http_listen: str = setting(
         "http.listen",
         "127.0.0.1:9644",
-        why="HOST:PORT of /livez, /readyz and /metrics; when only this default is taken, a free "
-        "port is used; port 0 takes a free one; empty: none",
+        why="HOST:PORT of /livez, /readyz, /metrics and the catalogue of tables; when only this "
+        "default is taken, a free port is used; port 0 takes a free one; empty: none",
     )
     log_format: str = setting(
         "log.format", "console", choices=("console", "json"), why="json is for machines"
@@ -178,7 +177,6 @@ class Config:
     groups: GroupSettings = field(default_factory=GroupSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     authorizer: AuthorizerSettings = field(default_factory=AuthorizerSettings)
-    audit: AuditSettings = field(default_factory=AuditSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
     inflation: InflationSettings = field(default_factory=InflationSettings)

@@ -1,12 +1,13 @@
 """`diskless tier`: roll and merge, with a progress bar and a summary, once or again and again.
 
 Called by the command line alone. On a terminal the bar shows the segments of the current round; in
-a log file there is one line per round. When all is rolled, small segments are merged, and compacted
-topics compacted, as far as that is due. The exit status is 0 when everything that was due was done,
-else 1. Batches that could not be decoded are told of and are no failure: their segment is made, and
-consumers get them as before.
+a log file there is one line per round. After that the tables of the topics follow (tiering/tables).
+The exit status is 0 when everything that was due became a segment, every merge was done and every
+table was written, else 1. Batches that could not be decoded are told of and are no failure: their
+segment is made, and consumers get them as before.
 """
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,10 +19,13 @@ from rich.table import Table
 
 from metadata.operations import WHATEVER_IS_DUE, PlanSegments, RolledSegment, SegmentPlan
 from metadata.rewrites import PlanRewrites
-from tiering.compaction.job import CompactionReport, Compactor, compact_once
+from metadata.table_operations import ListTables
+from tiering.coordinator_client import CoordinatorClient
 from tiering.job import Progress as JobProgress
 from tiering.job import Roller, RollFailure, RollReport, run_once
 from tiering.merging.job import Merger, MergeReport, merge_once
+from tiering.tables.passes import TablePasses
+from tiering.tables.report import TablesReport
 from wal import failpoint
 from wal.clock import Clock, SystemClock
 from wal.errors import InvalidSettings, OutcomeUnknown, Retriable
@@ -41,7 +45,7 @@ def tier(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Roll what is due, merge, compact; without `once`, every `interval_s` seconds again.
+    """Roll what is due, then merge; without `once`, again every `interval_s` seconds.
 
     `master` and `spark_settings` win over what Spark is told otherwise, which wins over ours.
     Returns the exit status. Raises InvalidSettings and Rejected, and with `once` what
@@ -51,7 +55,7 @@ def tier(
     clock = clock or SystemClock()
     console = Console(highlight=False)
 
-    def one_pass(roller: Roller, merger: Merger, compactor: Compactor) -> bool:
+    def one_pass(roller: Roller, merger: Merger, tables: TablePasses) -> bool:
         started = clock.monotonic()
         with ConsoleProgress(console) as progress:
             report = run_once(
@@ -64,36 +68,35 @@ def tier(
                 sleep=sleep,
             )
         print_report(console, report, clock.monotonic() - started)
-        wanted = PlanRewrites(topics=asked.topics, excluded_topics=asked.excluded_topics)
         started = clock.monotonic()
         merged = merge_once(
             bootstrap,
-            security=security,
             merger=merger,
-            asked=wanted,
+            asked=PlanRewrites(topics=asked.topics, excluded_topics=asked.excluded_topics),
             object_store_url=object_store_url,
             sleep=sleep,
         )
         print_merges(console, merged, clock.monotonic() - started)
-        compacted = compact_once(
-            bootstrap,
-            security=security,
-            compactor=compactor,
-            asked=wanted,
-            object_store_url=object_store_url,
-            sleep=sleep,
-        )
-        print_compaction(console, compacted)
-        return not (report.failures or merged.failures or compacted.failures)
+        written = tables.run_pass()
+        print_tables(console, written)
+        return not (report.failures or merged.failures or written.failures)
 
-    roller_class, merger_class, compactor_class = _spark_classes()
-    with roller_class(master, spark_settings=spark_settings) as roller:
-        merger, compactor = merger_class(roller), compactor_class(roller)
+    passes = TablePasses(
+        CoordinatorClient(bootstrap, security),
+        ListTables(asked.topics, asked.excluded_topics),
+        object_store_url=object_store_url,
+        clock=clock,
+        rng=random.SystemRandom(),
+        sleep=sleep,
+    )
+    roller_class, merger_class = _spark_classes()
+    with roller_class(master, spark_settings=spark_settings) as roller, passes as tables:
+        merger = merger_class(roller)
         if once:
-            return 0 if one_pass(roller, merger, compactor) else 1
+            return 0 if one_pass(roller, merger, tables) else 1
         while True:
             try:
-                one_pass(roller, merger, compactor)
+                one_pass(roller, merger, tables)
             except (Retriable, OutcomeUnknown) as error:
                 line = f"this pass failed, the next one tries again: {error}"
                 console.print(line, markup=False, soft_wrap=True)
@@ -162,6 +165,23 @@ def print_report(console: Console, report: RollReport, elapsed_s: float) -> None
     console.print(table)
 
 
+def print_tables(console: Console, report: TablesReport) -> None:
+    """A line for each table that changed or failed, and one for those that wait."""
+    for table in report.tables:
+        if table.new_uuid:
+            console.print(f"table {table.topic_name}: made anew, UUID {table.new_uuid}")
+        if table.is_committed:
+            console.print(
+                f"table {table.topic_name}: {table.added:,} files more, {table.removed:,} less, "
+                f"{table.file_count:,} in all"
+            )
+        if table.failure:
+            line = f"FAILED table {table.topic_name}: {table.failure}"
+            console.print(line, markup=False, soft_wrap=True)
+    if report.waiting:
+        console.print(f"{report.waiting:,} tables wait for their table.commit.interval.ms")
+
+
 def print_merges(console: Console, report: MergeReport, elapsed_s: float) -> None:
     """What a pass merged, and what it could not; nothing when there was nothing to do."""
     for failure in report.failures:
@@ -179,35 +199,15 @@ def print_merges(console: Console, report: MergeReport, elapsed_s: float) -> Non
     console.print(table)
 
 
-def print_compaction(console: Console, report: CompactionReport) -> None:
-    """What was compacted, as a table of two columns, and what could not be; nothing if nothing."""
-    if report.rewrites:
-        table = Table("compacted", "", show_edge=False)
-        table.columns[1].justify = "right"
-        table.add_row("partitions", f"{len(report.rewrites):,}")
-        table.add_row("records removed", f"{report.removed_count:,}")
-        table.add_row("segments written anew", f"{report.segment_count:,}")
-        table.add_row("bytes of their segments", f"{report.input_bytes:,}")
-        table.add_row("bytes read for keys", f"{report.work.key_bytes:,}")
-        table.add_row("MB/s", f"{report.input_bytes / 1e6 / max(report.work.seconds, 1e-3):.1f}")
-        console.print(table)
-    for topic_name, partition, reason in report.failures:
-        line = f"FAILED to compact {topic_name}-{partition.partition}: {reason}"
-        console.print(line, markup=False, soft_wrap=True)
-
-
 def _spark_classes() -> tuple[
-    Callable[..., AbstractContextManager[Roller]],
-    Callable[[Any], Merger],
-    Callable[[Any], Compactor],
+    Callable[..., AbstractContextManager[Roller]], Callable[[Any], Merger]
 ]:
     """Raises InvalidSettings when PySpark is not installed; it is an extra of this package."""
     try:
-        from tiering.compaction.spark_compactor import SparkCompactor
         from tiering.merging.spark_merger import SparkMerger
         from tiering.spark_roller import SparkRoller
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "py4j"):
             raise
         raise InvalidSettings("rolling needs PySpark: pip install 'diskless[tiering]'") from error
-    return SparkRoller, SparkMerger, SparkCompactor
+    return SparkRoller, SparkMerger

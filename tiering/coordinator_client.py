@@ -25,6 +25,7 @@ from metadata.messages.brokers import (
 from metadata.messages.codec import Answer, Operation, Request
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
+from metadata.messages.tables import COMMIT_TABLES, LIST_SEGMENTS, LIST_TABLES
 from metadata.operations import (
     FindBatches,
     FoundBatches,
@@ -37,6 +38,14 @@ from metadata.operations import (
     SegmentCommit,
 )
 from metadata.rewrites import PlannedRewrites, PlanRewrites, Rewrite, RewriteCommit
+from metadata.table_operations import (
+    CommitTable,
+    ListedSegments,
+    ListedTables,
+    ListSegments,
+    ListTables,
+    TableCommit,
+)
 from wal.clock import SystemClock
 from wal.errors import CommitFailed, CommitOutcomeUnknown, DisklessError, InvalidSettings, Retriable
 from wal.security.client_security import PLAINTEXT, ClientSecurity
@@ -106,6 +115,22 @@ class CoordinatorClient:
         """
         message = FindBatchesMessage(asked, _INT32_MAX, extents_max)
         return self._call(READ_EXTENTS, message)
+
+    def list_tables(self, asked: ListTables) -> ListedTables:
+        """Topics that are tables, and where their objects lie."""
+        (listed,) = self._call(LIST_TABLES, asked)
+        if isinstance(listed, DisklessError):
+            raise listed
+        return listed
+
+    def list_segments(self, asked: Sequence[ListSegments]) -> Sequence[ListedSegments]:
+        """Live segments of partitions; the answers match them by position."""
+        return self._call(LIST_SEGMENTS, asked)
+
+    def commit_table(self, commit: CommitTable) -> TableCommit:
+        """Move the pointer of a table."""
+        (answer,) = self._call(COMMIT_TABLES, [commit])
+        return answer
 
     def _call(self, operation: Operation[Request, Answer], request: Request) -> Sequence[Answer]:
         # In a thread, because the caller may have an event loop already: notebooks do.

@@ -1,8 +1,8 @@
 """A small HTTP server in a thread of its own, for health checks and metrics.
 
-One request a connection: GET or HEAD of a known path. Its own thread and event loop, because it has
-to answer when the broker's loop does not turn, and because rendering a page of metrics takes longer
-than the broker's loop may be held.
+One request a connection: GET or HEAD of a known path, or of one below a known tree. Its own thread
+and event loop, because it has to answer when the broker's loop does not turn, and because rendering
+a page of metrics takes longer than the broker's loop may be held.
 
 Nobody keeps anybody else out: a connection has RECEIVE_TIMEOUT_S for its whole head of at most
 HEAD_BYTES_MAX, and SEND_TIMEOUT_S to read its answer; of more than CONNECTIONS_MAX the oldest is
@@ -17,6 +17,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
@@ -42,6 +43,10 @@ class HttpRequest(NamedTuple):
     path: str
     accept: str
     """The Accept header; empty when there is none."""
+    host: str = ""
+    """The Host header; empty when there is none."""
+    target: str = ""
+    """Path and query as they were sent, still encoded."""
 
 
 class HttpAnswer(NamedTuple):
@@ -68,9 +73,14 @@ class HttpServer:
         listener: socket.socket,
         routes: Mapping[str, Route],
         *,
+        trees: Mapping[str, Route] = MappingProxyType({}),
         receive_timeout_s: float = RECEIVE_TIMEOUT_S,
     ) -> None:
-        """`listener` is bound and listens. Routes run on this server's own loop."""
+        """`listener` is bound and listens. Routes run on this server's own loop.
+
+        `trees` serve all paths that start like their names.
+        """
+        self._trees = trees
         self._receive_timeout_s = receive_timeout_s
         self.host, self.port = listener.getsockname()[:2]
         self._listener = listener
@@ -156,9 +166,9 @@ class HttpServer:
         except _BadRequest:
             return plain(HTTPStatus.BAD_REQUEST), True
         has_body = request.method != "HEAD"
-        route = self._routes.get(request.path)
+        route = self._routes.get(request.path) or self._tree_of(request.path)
         if route is None:
-            known = "".join(f"{path}\n" for path in self._routes)
+            known = "".join(f"{path}\n" for path in (*self._routes, *self._trees))
             return plain(HTTPStatus.NOT_FOUND, f"not found; there are\n{known}"), has_body
         if request.method not in _METHODS:
             refused = plain(HTTPStatus.METHOD_NOT_ALLOWED)
@@ -168,6 +178,9 @@ class HttpServer:
         except Exception:
             log.exception("an HTTP request failed", path=request.path)
             return plain(HTTPStatus.INTERNAL_SERVER_ERROR), has_body
+
+    def _tree_of(self, path: str) -> Route | None:
+        return next((of for start, of in self._trees.items() if path.startswith(start)), None)
 
 
 def bind_http(host: str, port: int) -> socket.socket:
@@ -188,7 +201,7 @@ def plain(status: HTTPStatus, text: str = "") -> HttpAnswer:
 
 
 def parse_head(head: bytes) -> HttpRequest:
-    """The request line and the one header that counts. Raises _BadRequest."""
+    """The request line and the headers that count. Raises _BadRequest."""
     try:
         first, *lines = head.decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
         method, target, version = first.split(" ")
@@ -197,9 +210,13 @@ def parse_head(head: bytes) -> HttpRequest:
         raise _BadRequest from error
     if not version.startswith("HTTP/1.") or not method.isalpha() or not target.startswith("/"):
         raise _BadRequest
-    headers = (line.partition(":") for line in lines)
-    accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
-    return HttpRequest(method, unquote(parts.path), accept)
+    split = (line.partition(":") for line in lines)
+    headers = [(name.lower(), value.strip()) for name, _, value in split]
+    accept = ",".join(value for name, value in headers if name == "accept")
+    hosts = [value for name, value in headers if name == "host"]
+    if len(hosts) > 1:
+        raise _BadRequest
+    return HttpRequest(method, unquote(parts.path), accept, "".join(hosts), target)
 
 
 def _head_of(answer: HttpAnswer) -> bytes:

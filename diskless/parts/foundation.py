@@ -14,12 +14,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from diskless.audit.audit_log import AuditLog
-from diskless.audit.audit_sinks import audit_sink
 from diskless.broker_http import broker_routes, take_http_address
 from diskless.config import Config
 from diskless.health.health import Health, LoopPulse
 from diskless.health.http_server import HttpServer
+from diskless.iceberg.rest_catalogue import PREFIX, RestCatalogue
 from diskless.listeners.endpoints import Endpoint
 from diskless.listeners.listeners import (
     Listener,
@@ -64,14 +63,14 @@ class Foundation:
         except BlockingIOError as error:
             raise NotCoordinator(f"{self.data.path} is in use by another broker") from error
         stack.callback(self.lock.close)
-        self.audit_sink: Final = stack.enter_context(audit_sink(config.audit))
-        self.audit: Final = AuditLog(self.audit_sink, clock)
         self.tls: Final = KeyWatch(keys)
         self.listeners: Final = open_listeners(planned, keys, stack)
         host, port = self.listeners[0].address
         self.host: Final = host
         """Of the first listener, as is `port`."""
         self.port: Final = port
+        self.catalogue: RestCatalogue | None = None
+        """Of tables, where there is a port for it."""
         self.http: Final = self._serve_http(stack)
 
     @property
@@ -100,7 +99,9 @@ class Foundation:
         stack.callback(listener.close)
         pulse = LoopPulse(asyncio.get_running_loop())
         routes = broker_routes(self.health, pulse, self.metrics_page)
-        return stack.enter_context(HttpServer(listener, routes))
+        self.catalogue = RestCatalogue(listener.getsockname()[0])
+        trees = {PREFIX: self.catalogue.route}
+        return stack.enter_context(HttpServer(listener, routes, trees=trees))
 
 
 def _open_keys(

@@ -1,6 +1,7 @@
 """deploy/iam: each policy allows what its role does, and nothing that it does not do."""
 
 import json
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -10,13 +11,19 @@ import boto3
 import pytest
 from aiobotocore.client import AioBaseClient
 from botocore.client import BaseClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyarrow import dataset, fs
 
 from diskless.cli.cli import main
+from metadata.table_operations import TABLES_PREFIX, ListTables
 from tests.support.live_broker import LiveBroker
 from tests.support.rolled import roll_everything
 from tests.support.s3_servers import new_bucket, s3_client
 from tests.support.stock_clients import ConfluentKafka, Record
+from tiering.coordinator_client import CoordinatorClient
+from tiering.tables.passes import TablePasses
+from wal.clock import SystemClock
+from wal.stores.blocking_store import open_blocking_store
 
 POLICIES: Final = Path(__file__).resolve().parent.parent.parent / "deploy" / "iam"
 PREFIX: Final = "cluster-1"
@@ -47,19 +54,40 @@ def actions_of(role: str) -> set[str]:
 
 
 def live_through(url: str, directory: Path, as_role: AsRole) -> None:
-    """A start on an empty prefix, produce, roll, consume, delete, and a look from outside."""
+    """A start on an empty prefix, produce, roll, a table, consume, and a look from outside."""
     settings = {"object.store.url": url, "diskless.metadata.log": "object"}
     with as_role("broker"), LiveBroker(directory / "data", settings) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        flights = NewTopic("flights", 1, config={"table.enabled": "true"})
+        admin.create_topics([flights])["flights"].result()
         for topic in ("flights", "weather"):
             ConfluentKafka().produce(broker.bootstrap, topic, [Record()] * 10)
         with as_role("tiering"):
             assert len(roll_everything(broker)) == 2
             ConfluentKafka().produce(broker.bootstrap, "flights", [Record()] * 10)
             assert len(roll_everything(broker)) == 1
+            write_table(broker, url)
         assert len(ConfluentKafka().read(broker.bootstrap, "flights", 20)) == 20
     with as_role("operator"):
         assert main(["metadata", "dump", "--store", url, "--limit", "3"]) == 0
         assert main(["metadata", "snapshots", "--store", url]) == 0
+
+
+def write_table(broker: LiveBroker, url: str) -> None:
+    """The table of a topic, and the end of a metadata file that nothing names."""
+    passes = TablePasses(
+        CoordinatorClient(broker.bootstrap),
+        ListTables(),
+        object_store_url=None,
+        clock=SystemClock(),
+        rng=random.Random(1),
+    )
+    with passes, open_blocking_store(url) as store:
+        (written,) = passes.run_pass().tables
+        assert written.file_count == 2
+        files = [stat.key for stat in store.list(TABLES_PREFIX)]
+        assert len(files) == 3
+        assert store.delete(files[:1]) == tuple(files[:1])
 
 
 def test_policies_allow_nothing_that_is_not_used(

@@ -1,4 +1,4 @@
-"""A broker that knows the private segment operations only, over real sockets and handlers.
+"""A broker that knows the private segment operations and no table, over real sockets and handlers.
 
 The coordinator behind it is a dictionary with the coordinator's rules: plans stay until committed,
 a segment is committed once, and again with equal content is a duplicate. Likewise rewrites.
@@ -20,6 +20,7 @@ from metadata.messages.brokers import (
     PLAN_SEGMENTS_HERE,
 )
 from metadata.messages.codec import Operation
+from metadata.messages.tables import LIST_TABLES_HERE
 from metadata.operations import (
     PlannedSegments,
     PlanSegments,
@@ -28,6 +29,7 @@ from metadata.operations import (
     SegmentPlan,
 )
 from metadata.rewrites import PlannedRewrites, Rewrite, RewriteCommit, RewritePlan
+from metadata.table_operations import ListedTables
 from tests.support.kafka_fakes import running_broker
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError, Rejected
@@ -68,6 +70,8 @@ class FakeCoordinator(CoordinatorClient):
     async def call(
         self, operation: Operation[Any, Any], request: Any, *, timeout_ms: int = 0
     ) -> Sequence[Any]:
+        if operation is LIST_TABLES_HERE:
+            return [ListedTables(())]
         is_plan = operation in (PLAN_SEGMENTS_HERE, PLAN_REWRITES_HERE)
         is_rewrite = operation in (PLAN_REWRITES_HERE, COMMIT_REWRITES_HERE)
         self.asked.append((PLAN if is_plan else COMMIT) + (REWRITE if is_rewrite else ""))

@@ -15,7 +15,7 @@ One client per store; boto3's clients may be shared between threads.
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, assert_never
 
 import boto3
@@ -25,7 +25,7 @@ from urllib3.exceptions import HTTPError
 
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
-from wal.errors import DisklessError
+from wal.errors import DisklessError, ObjectStoreUnavailable
 from wal.stores.object_store import ObjectBody, ObjectStat
 from wal.stores.s3_operations import (
     Answer,
@@ -38,6 +38,7 @@ from wal.stores.s3_operations import (
     Wait,
 )
 from wal.stores.s3_protocol import (
+    DELETE_KEYS_MAX,
     PIECE_BYTES,
     TRANSPORT_ERRORS,
     BodyReader,
@@ -126,6 +127,27 @@ class BlockingS3Store:
 
     def head(self, key: ObjectKey) -> ObjectStat:
         return self._run(self._operations.head(key))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectStat]:
+        while True:
+            page = self._run(self._operations.list_page(prefix, start_after))
+            yield from page.stats
+            if page.is_last:
+                return
+            start_after = page.stats[-1].key
+
+    def delete(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:
+        gone: dict[ObjectKey, None] = {}
+        failure: ObjectStoreUnavailable | None = None
+        for first in range(0, len(keys), DELETE_KEYS_MAX):
+            some = keys[first : first + DELETE_KEYS_MAX]
+            try:
+                gone.update(dict.fromkeys(self._run(self._operations.delete(some))))
+            except ObjectStoreUnavailable as error:
+                failure = error
+        if failure is not None and not gone:
+            raise failure
+        return tuple(gone)
 
     # -- steps
 

@@ -10,6 +10,7 @@ boto3 takes a tenth of a second to import, so only an `s3://` URL does it.
 """
 
 import random
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Protocol, Self
 
@@ -91,6 +92,18 @@ class MeteredStore:
         self._store.__exit__(*error)
 
 
+class BlockingBucket(BlockingStore, Protocol):
+    """A blocking store that also lists and deletes: what a job's driver may need, no task."""
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectStat]:
+        """See `ObjectStore.list`."""
+        ...
+
+    def delete(self, keys: Sequence[ObjectKey]) -> Sequence[ObjectKey]:
+        """See `ObjectStore.delete`."""
+        ...
+
+
 def open_blocking_store(
     url: str,
     *,
@@ -100,7 +113,7 @@ def open_blocking_store(
     region: str | None = None,
     sync: bool = True,
     s3_settings: S3Settings | None = None,
-) -> BlockingStore:
+) -> BlockingBucket:
     """The store that `url` names; enter it with `with` before use.
 
     A Spark task gets a URL and nothing else from its driver, so it takes the system's clock and

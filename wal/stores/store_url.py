@@ -81,6 +81,17 @@ def parse_store_url(url: str) -> StoreLocation:
     raise invalid(f"unknown scheme {parts.scheme!r}")
 
 
+def base_uri(url: str) -> str:
+    """What the URIs of all objects of the store that `url` names start with; then `/` and the key.
+
+    By these URIs programs that are not ours read objects: other readers of Parquet and of tables.
+    Raises InvalidSettings.
+    """
+    location = parse_store_url(url)
+    place = f"{location.scheme}://{location.place.rstrip('/')}"
+    return f"{place}/{location.prefix}" if location.prefix else place
+
+
 def open_store(
     url: str,
     *,

@@ -91,13 +91,7 @@ def api(users: ScramAdmin, access: Access) -> Api:
                 }
                 for user, outcome in outcomes.items()
             )
-            noted = access.noted(
-                request.client,
-                "AlterUserScramCredentials",
-                results,
-                lambda row: f"user:{row['user']}",
-            )
-            return encode_response(KEY, request.version, {"results": noted})
+            return encode_response(KEY, request.version, {"results": results})
 
         return Deferred(altered(wanted), encode, None)
 

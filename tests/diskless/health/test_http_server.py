@@ -68,6 +68,20 @@ def test_a_route_sees_path_and_accept(server: HttpServer) -> None:
     assert "Connection: close" in head
 
 
+def test_a_tree_serves_what_is_below_it_and_sees_host_and_target() -> None:
+    async def tell(request: HttpRequest) -> HttpAnswer:
+        return plain(HTTPStatus.OK, f"{request.host} {request.target}")
+
+    listener = bind_http("127.0.0.1", 0)
+    with HttpServer(listener, ROUTES, trees={"/v1/": tell}) as server:
+        asked = "GET /v1/a%2Fb?c=d HTTP/1.1\r\nHost: h:1\r\n\r\n"
+        assert ask(server, asked).endswith("h:1 /v1/a%2Fb?c=d")
+        assert "404 Not Found" in ask(server, "GET /v1 HTTP/1.1\r\n\r\n")
+        assert "405 Method" in ask(server, "POST /v1/a HTTP/1.1\r\n\r\n")
+        twice = "GET /v1/a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"
+        assert "400 Bad Request" in ask(server, twice)
+
+
 def test_a_head_request_gets_everything_but_the_body(server: HttpServer) -> None:
     answer = ask(server, "HEAD /echo HTTP/1.1\r\n\r\n")
     assert "200 OK" in answer
