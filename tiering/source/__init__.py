@@ -1,4 +1,4 @@
-"""`spark.read.format("diskless")` and `spark.readStream`: a topic as a table, without jars.
+"""`format("diskless")` for Spark: a topic as a table, read and written, without jars.
 
     from tiering.source import register
     register(spark)
@@ -10,6 +10,7 @@ Tasks read: each looks up its extents and takes WAL objects and segments from th
 - `options`: what a user may set; `columns`: names and types; `filters`: what a query prunes
 - `batch`, `stream`: the two kinds of read; `reading`: what they share
 - `topic_log`: what brokers are asked; `planning`: ranges to shares
+- `sink`: rows become records; `client_properties`: how brokers are reached
 - `share_rows`: one task: extents to rows; `segment_rows`: those of a segment
 """
 

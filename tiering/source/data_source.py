@@ -2,12 +2,25 @@
 
 from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from tiering.source.batch import batch_reader
 from tiering.source.columns import schema_of
-from tiering.source.options import SourceOptions, parse_options, refuse
+from tiering.source.options import (
+    SinkOptions,
+    SourceOptions,
+    parse_options,
+    parse_sink_options,
+    refuse,
+)
+from tiering.source.sink import Sink, StreamSink
 from wal.errors import InvalidSettings
 
 _STREAMING_ONLY: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
@@ -40,6 +53,17 @@ class DisklessDataSource(DataSource):
                 raise
             raise InvalidSettings("spark.readStream needs PySpark 4.2 or newer") from error
         return StreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return Sink(self._parsed_sink(overwrite), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamSink(self._parsed_sink(overwrite), schema)
+
+    def _parsed_sink(self, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise InvalidSettings("records are added to a topic: mode append, output mode append")
+        return parse_sink_options(self.options)
 
     def _parsed(self) -> SourceOptions:
         return parse_options(self.options)

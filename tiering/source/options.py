@@ -31,7 +31,17 @@ OPTIONS: Final[Mapping[str, str]] = {
     "commandConfig": "file of Kafka's client properties, on the driver and on executors",
     "objectStore": "URL at which Spark reaches the bucket, when brokers reach it by another",
 }
-"""What each means, for docs/tables.md."""
+"""What each of a read means, for docs/tables.md."""
+
+SINK_OPTIONS: Final[Mapping[str, str]] = {
+    "bootstrap": OPTIONS["bootstrap"],
+    "topic": "the topic to write to",
+    "commandConfig": OPTIONS["commandConfig"],
+}
+"""The same of a write."""
+
+_OF_SPARK: Final = frozenset({"checkpointlocation"})
+"""What Spark passes on of a streaming write though it is its own."""
 
 _ALIASES: Final[Mapping[str, str]] = {
     "kafka.bootstrap.servers": "bootstrap",
@@ -85,7 +95,7 @@ class SourceOptions:
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Raises: InvalidSettings."""
-    given = _by_name(options)
+    given = _by_name(options, OPTIONS)
 
     def value(name: str, parse: Callable[[str], _Value]) -> _Value | None:
         text = given.get(name)
@@ -96,11 +106,11 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         except ValueError as error:
             raise InvalidSettings(f"option {name}={text!r}: must be {error}") from error
 
-    bootstrap = _required(given, "bootstrap")
+    bootstrap = _required(given, "bootstrap", OPTIONS)
     parse_bootstrap(bootstrap)
     return SourceOptions(
         bootstrap=bootstrap,
-        topic=_required(given, "topic"),
+        topic=_required(given, "topic", OPTIONS),
         columns=value("columns", _names),
         partitions=value("partitions", _partitions),
         starting=_edge(given, value, "startingOffsets", "startingTimestamp"),
@@ -115,6 +125,25 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     )
 
 
+class SinkOptions(NamedTuple):
+    """The options of one write, checked."""
+
+    bootstrap: str
+    topic: str
+    command_config: str | None
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Raises: InvalidSettings."""
+    own = {key: text for key, text in options.items() if key.lower() not in _OF_SPARK}
+    given = _by_name(own, SINK_OPTIONS)
+    bootstrap = _required(given, "bootstrap", SINK_OPTIONS)
+    parse_bootstrap(bootstrap)
+    return SinkOptions(
+        bootstrap, _required(given, "topic", SINK_OPTIONS), given.get("commandConfig")
+    )
+
+
 def refuse(options: SourceOptions, names: tuple[str, ...], why: str) -> None:
     """Raise InvalidSettings when one of `names` is given."""
     for name in names:
@@ -122,22 +151,22 @@ def refuse(options: SourceOptions, names: tuple[str, ...], why: str) -> None:
             raise InvalidSettings(f"option {name} is {why}")
 
 
-def _by_name(options: Mapping[str, str]) -> Mapping[str, str]:
-    names = {**{name.lower(): name for name in OPTIONS}, **_ALIASES}
+def _by_name(options: Mapping[str, str], known: Mapping[str, str]) -> Mapping[str, str]:
+    names = {**{name.lower(): name for name in known}, **_ALIASES}
     given: dict[str, str] = {}
     for key, text in options.items():
         name = names.get(key.lower())
         if name is None:
-            raise InvalidSettings(f"option {key}: there is none; there are {', '.join(OPTIONS)}")
+            raise InvalidSettings(f"option {key}: there is none; there are {', '.join(known)}")
         if given.setdefault(name, text) != text:
             raise InvalidSettings(f"option {name} is given twice, {given[name]!r} and {text!r}")
     return given
 
 
-def _required(given: Mapping[str, str], name: str) -> str:
+def _required(given: Mapping[str, str], name: str, meanings: Mapping[str, str]) -> str:
     text = given.get(name, "").strip()
     if not text:
-        raise InvalidSettings(f"option {name} is missing: {OPTIONS[name]}")
+        raise InvalidSettings(f"option {name} is missing: {meanings[name]}")
     return text
 
 

@@ -6,13 +6,13 @@ A reader goes as a pickle from the driver's planner to the tasks; it holds optio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from metadata.operations import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from tiering.source.client_properties import security_of
 from tiering.source.columns import Columns
 from tiering.source.filters import Bounds
 from tiering.source.options import Edge, SourceOptions
@@ -21,7 +21,6 @@ from tiering.source.share_rows import Wanted, records_gone, share_tables
 from tiering.source.topic_log import TopicLog
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidSettings
-from wal.security.client_security import PLAINTEXT, read_client_security
 from wal.stores.blocking_store import open_blocking_store
 
 
@@ -37,12 +36,9 @@ class ShareOfTopic(InputPartition):
 def open_log(options: SourceOptions) -> TopicLog:
     """The topic of the options, not looked up yet.
 
-    The file of client properties is read here, in each process: what is secret in it is neither in
-    a plan nor on Spark's pages. Raises: InvalidSettings.
+    Raises: InvalidSettings.
     """
-    security = PLAINTEXT
-    if options.command_config is not None:
-        security = read_client_security(Path(options.command_config))
+    security = security_of(options.command_config)
     return TopicLog(options.bootstrap, options.topic, sleep=time.sleep, security=security)
 
 

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from tiering.segment_columns import segment_table
@@ -30,7 +29,6 @@ from tiering.source.topic_log import TopicLog
 from tiering.wal_rows import decoded
 from wal.coordinates import TopicIdPartition
 from wal.errors import ObjectNotFound, OffsetOutOfRange, Rejected
-from wal.records.record_batch import CONTROL_BIT
 from wal.stores.blocking_store import BlockingStore
 
 
@@ -118,7 +116,7 @@ class _Reading:
             return
         wanted = [extent for extent in extents if self._may_match(extent)]
         for group in decoded(wanted, self._store):
-            rows = segment_table(_records(group.rows)).select(list(self._wanted.columns))
+            rows = segment_table(group.rows).select(list(self._wanted.columns))
             last = group.batches[-1].batch.base_offset + group.batches[-1].record_count
             rows = rows_between(rows, self.position, self._share.end)
             yield rows
@@ -147,13 +145,6 @@ class _Reading:
     def _may_match(self, extent: Extent) -> bool:
         least = self._wanted.timestamp_min_ms
         return least is None or greatest_timestamp_ms(extent) >= least
-
-
-def _records(rows: pa.Table) -> pa.Table:
-    """Without the control records, which no consumer is given either."""
-    bits = pc.bit_wise_and(rows.column("attributes"), pa.scalar(CONTROL_BIT, pa.int16()))
-    is_record = pc.equal(bits, 0)
-    return rows if pc.all(is_record).as_py() else rows.filter(is_record)
 
 
 def records_gone(topic: str, partition: int, offset: int, start: int) -> RecordsGone:

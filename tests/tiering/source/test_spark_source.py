@@ -270,3 +270,61 @@ def test_records_deleted_before_they_were_read_end_a_stream_unless_it_is_told_to
         assert run_stream(spark, lenient, tmp_path / "checkpoint", sink)
     offsets = [offset for partition, offset, _ in sink.batches[1] if partition == 0]
     assert offsets == [25, 26, 27, 28, 29]
+
+
+def read_values(spark: SparkSession, broker: LiveBroker, topic: str) -> list[tuple[Any, ...]]:
+    frame = load(spark, {"bootstrap": broker.bootstrap, "topic": topic})
+    rows = frame.selectExpr(
+        "cast(key as string)", "cast(value as string)", "partition", "headers[0].key"
+    ).collect()
+    return sorted(map(tuple, rows), key=str)
+
+
+@pytest.mark.spark
+def test_rows_are_written_as_records_in_batches_and_streams(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    broker = topic.broker
+    sink = {"bootstrap": broker.bootstrap, "topic": "made"}
+    made = spark.range(50).selectExpr(
+        "cast(id as string) as key",
+        "if(id = 7, null, concat('value ', id)) as value",
+        "cast(id % 2 as int) as partition",
+        "array(named_struct('key', 'n', 'value', cast('1' as binary))) as headers",
+    )
+    made.write.format("diskless").options(**sink).mode("append").save()
+    rows = read_values(spark, broker, "made")
+    assert rows == sorted(
+        (
+            (str(number), None if number == 7 else f"value {number}", number % 2, "n")
+            for number in range(50)
+        ),
+        key=str,
+    )
+    query = (
+        spark.readStream.format("diskless")
+        .options(bootstrap=broker.bootstrap, topic="made", startingOffsets="earliest")
+        .load()
+        .writeStream.format("diskless")
+        .options(bootstrap=broker.bootstrap, topic="copied")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(DEADLINE_S)
+    assert read_values(spark, broker, "copied") == rows
+
+
+@pytest.mark.spark
+def test_what_cannot_be_written_is_refused_before_a_task_runs(
+    spark: SparkSession, topic: Topic
+) -> None:
+    sink = {"bootstrap": topic.broker.bootstrap, "topic": "made"}
+    for columns, mode, complaint in (
+        ("id as number", "append", "there is no column value among number"),
+        ("id as value", "append", "column value is bigint; it must be binary or string"),
+        ("cast(id as string) as value", "overwrite", "records are added to a topic"),
+    ):
+        frame = spark.range(1).selectExpr(columns)
+        with pytest.raises(AnalysisException, match=complaint):
+            frame.write.format("diskless").options(**sink).mode(mode).save()
