@@ -25,5 +25,6 @@ What stands here beside `broker`: `ports` (what the API handlers call: protocols
 that cross them), `config`, `config_sources` and `config_reference` (the one configuration; where
 it is written; its page), `authorization` (who may do what), `metrics`, `broker_metrics`,
 `request_metrics` (the page; what is read for it at a scrape; what is counted as it happens),
-`broker_http` (what a broker serves over HTTP), `logs`, `addresses`, `descriptors`.
+`broker_http` (what a broker serves over HTTP), `logs`, `addresses`,
+`descriptors` and `tls_memory` (how many connections there is room for).
 """

@@ -200,6 +200,11 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             ("listener", "state"),
             lambda: {**parts.server.statistics().by_state},
         ),
+        broker.gauge(
+            "diskless_insecure_listeners",
+            "Listeners that other machines reach, and that ask nobody who they are",
+            lambda it: len(it.base.insecure),
+        ),
         tls.gauges(
             "diskless_tls_certificate_expiry_seconds",
             "listener",

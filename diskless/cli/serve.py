@@ -26,6 +26,7 @@ from diskless.descriptors import fit_descriptors
 from diskless.listeners.endpoints import shown_address
 from diskless.logs import configure_logs
 from diskless.parts.broker_parts import BrokerParts
+from diskless.tls_memory import available_memory, fit_tls_memory
 from wal.clock import SystemClock
 from wal.errors import DisklessError, InvalidSettings
 from wal.failpoint import arm_from_environment
@@ -44,7 +45,7 @@ def serve(config: Config, *, data: Path) -> int:
     """
     arm_from_environment()
     configure_logs(log_format=config.broker.log_format, level=config.broker.log_level)
-    config = fit_descriptors(config)
+    config = fit_descriptors(fit_tls_memory(config, available_memory()))
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     process = _Process()
     failures: list[DisklessError | OSError] = []

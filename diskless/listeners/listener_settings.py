@@ -9,6 +9,7 @@ LISTENERS: Final = "listeners"
 ADVERTISED_LISTENERS: Final = "advertised.listeners"
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 INTER_BROKER_NAME: Final = "inter.broker.listener.name"
+ALLOW_INSECURE: Final = "security.allow.insecure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +38,12 @@ class ListenerSettings:
         "",
         why="the listener through which other brokers reach this one; empty: the only one there "
         "is, or the one named PLAINTEXT",
+    )
+    allow_insecure: str = setting(
+        ALLOW_INSECURE,
+        "false",
+        choices=("false", "http", "true"),
+        why="true: listeners that other machines reach may do without asking who they are; http: "
+        "only the port of health checks and metrics may; false: a broker with such a listener does "
+        "not start",
     )

@@ -20,6 +20,7 @@ from diskless.health.health import Health, LoopPulse
 from diskless.health.http_server import HttpServer
 from diskless.iceberg.rest_catalogue import PREFIX, RestCatalogue
 from diskless.listeners.endpoints import Endpoint
+from diskless.listeners.exposure import Allowed, check_exposure
 from diskless.listeners.listeners import (
     Listener,
     PlannedListener,
@@ -50,6 +51,13 @@ class Foundation:
         """Raises: InvalidSettings, NotCoordinator (`data` is in use)."""
         planned = plan_listeners(config.listeners)
         keys = _open_keys(planned, config, clock)
+        self.insecure: Final = check_exposure(
+            planned,
+            keys,
+            http=config.broker.http_listen,
+            allowed=Allowed(config.listeners.allow_insecure),
+        )
+        """The listeners that other machines reach, and that ask nobody who they are."""
         self.config: Final = config
         self.clock: Final = clock
         self.rng: Final = rng

@@ -91,6 +91,25 @@ def test_the_broker_of_the_image_starts_and_its_health_check_tells(tmp_path: Pat
         assert subprocess.run(check, capture_output=True).returncode == 0
 
 
+def test_the_broker_of_the_image_is_not_open_by_accident(tmp_path: Path) -> None:
+    command = [
+        *json.loads(last("Dockerfile", "ENTRYPOINT")),
+        *json.loads(last("Dockerfile", "CMD")),
+    ]
+    here = {"diskless": str(DISKLESS), "/var/lib/diskless": str(tmp_path / "data")}
+    told = {"DISKLESS_ADVERTISED_LISTENERS": "PLAINTEXT://127.0.0.1:9092"}
+    started = subprocess.run(
+        [here.get(word, word) for word in command],
+        env={**os.environ, **image_environment("Dockerfile"), **told},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert started.returncode == 2
+    assert "security.allow.insecure=true" in started.stderr
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_an_image_has_what_the_project_is_made_of_and_runs_as_nobody(name: str) -> None:
     copied = {
@@ -149,6 +168,7 @@ def test_the_brokers_of_compose_are_one_cluster_of_valid_settings(compose: dict[
         nodes.add(config.broker.node_id)
         stores.add(service["environment"]["DISKLESS_OBJECT_STORE_URL"])
         assert service["environment"]["DISKLESS_DISKLESS_METADATA_LOG"] == "object"
+        assert config.listeners.allow_insecure == "true", "everybody in its network"
     assert len(nodes) == 2
     (store,) = stores
     bucket = re.fullmatch(r"s3://([^/]+)/.*", store)
