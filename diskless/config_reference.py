@@ -49,9 +49,9 @@ with any Kafka client's CreateTopics, IncrementalAlterConfigs and AlterConfigs. 
 force on the broker that took it when it is answered, and on the others when they have read it in
 the metadata log, within `diskless.metadata.follow.interval.ms`; nothing is restarted.
 
-Compaction does not run yet: a topic with `cleanup.policy=compact` keeps all its records, and
-`delete.retention.ms`, the `*.compaction.lag.ms` and `min.cleanable.dirty.ratio` keys are stored and
-do nothing.
+`diskless tier` compacts what is in segments of topics whose `cleanup.policy` has `compact`:
+[tables.md](tables.md#compacted-topics). `delete.retention.ms`, `min.cleanable.dirty.ratio`,
+`min.compaction.lag.ms` and `max.compaction.lag.ms` mean what they mean in Kafka.
 
 A topic that does not set `segment.bytes` or `segment.ms` follows the broker's keys of these names;
 one that does not set `retention.ms`, `retention.bytes` or `cleanup.policy` follows the broker's

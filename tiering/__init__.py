@@ -6,6 +6,7 @@ The job:
 - `spark_roller`: one Spark task per segment; `roll`: one segment: batches of WAL objects become one
   Parquet object; `wal_rows`: those batches as Arrow rows
 - `merging`: a folder: small neighbouring segments become one
+- `compaction`: a folder: of each key the newest record stays
 - `coordinator_client`: the operations that a job, and a reader of tables, needs of a broker
 
 The Spark source: `source`.

@@ -1,10 +1,11 @@
 """`diskless tier`: roll and merge, with a progress bar and a summary, once or again and again.
 
 Called by the command line alone. On a terminal the bar shows the segments of the current round; in
-a log file there is one line per round. After that the tables of the topics follow (tiering/tables).
-The exit status is 0 when everything that was due became a segment, every merge was done and every
-table was written, else 1. Batches that could not be decoded are told of and are no failure: their
-segment is made, and consumers get them as before.
+a log file there is one line per round. When all is rolled, small segments are merged, and compacted
+topics compacted, as far as that is due. After that the tables of the topics follow
+(tiering/tables). The exit status is 0 when everything that was due was done, else 1. Batches that
+could not be decoded are told of and are no failure: their segment is made, and consumers get them
+as before.
 """
 
 import random
@@ -20,6 +21,7 @@ from rich.table import Table
 from metadata.operations import WHATEVER_IS_DUE, PlanSegments, RolledSegment, SegmentPlan
 from metadata.rewrites import PlanRewrites
 from metadata.table_operations import ListTables
+from tiering.compaction.job import CompactionReport, Compactor, compact_once
 from tiering.coordinator_client import CoordinatorClient
 from tiering.job import Progress as JobProgress
 from tiering.job import Roller, RollFailure, RollReport, run_once
@@ -45,7 +47,7 @@ def tier(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Roll what is due, then merge; without `once`, again every `interval_s` seconds.
+    """Roll what is due, merge, compact; without `once`, every `interval_s` seconds again.
 
     `master` and `spark_settings` win over what Spark is told otherwise, which wins over ours.
     Returns the exit status. Raises InvalidSettings and Rejected, and with `once` what
@@ -55,7 +57,7 @@ def tier(
     clock = clock or SystemClock()
     console = Console(highlight=False)
 
-    def one_pass(roller: Roller, merger: Merger, tables: TablePasses) -> bool:
+    def one_pass(roller: Roller, merger: Merger, compactor: Compactor, tables: TablePasses) -> bool:
         started = clock.monotonic()
         with ConsoleProgress(console) as progress:
             report = run_once(
@@ -68,18 +70,29 @@ def tier(
                 sleep=sleep,
             )
         print_report(console, report, clock.monotonic() - started)
+        wanted = PlanRewrites(topics=asked.topics, excluded_topics=asked.excluded_topics)
         started = clock.monotonic()
         merged = merge_once(
             bootstrap,
+            security=security,
             merger=merger,
-            asked=PlanRewrites(topics=asked.topics, excluded_topics=asked.excluded_topics),
+            asked=wanted,
             object_store_url=object_store_url,
             sleep=sleep,
         )
         print_merges(console, merged, clock.monotonic() - started)
+        compacted = compact_once(
+            bootstrap,
+            security=security,
+            compactor=compactor,
+            asked=wanted,
+            object_store_url=object_store_url,
+            sleep=sleep,
+        )
+        print_compaction(console, compacted)
         written = tables.run_pass()
         print_tables(console, written)
-        return not (report.failures or merged.failures or written.failures)
+        return not (report.failures or merged.failures or compacted.failures or written.failures)
 
     passes = TablePasses(
         CoordinatorClient(bootstrap, security),
@@ -89,14 +102,14 @@ def tier(
         rng=random.SystemRandom(),
         sleep=sleep,
     )
-    roller_class, merger_class = _spark_classes()
+    roller_class, merger_class, compactor_class = _spark_classes()
     with roller_class(master, spark_settings=spark_settings) as roller, passes as tables:
-        merger = merger_class(roller)
+        merger, compactor = merger_class(roller), compactor_class(roller)
         if once:
-            return 0 if one_pass(roller, merger, tables) else 1
+            return 0 if one_pass(roller, merger, compactor, tables) else 1
         while True:
             try:
-                one_pass(roller, merger, tables)
+                one_pass(roller, merger, compactor, tables)
             except (Retriable, OutcomeUnknown) as error:
                 line = f"this pass failed, the next one tries again: {error}"
                 console.print(line, markup=False, soft_wrap=True)
@@ -199,15 +212,35 @@ def print_merges(console: Console, report: MergeReport, elapsed_s: float) -> Non
     console.print(table)
 
 
+def print_compaction(console: Console, report: CompactionReport) -> None:
+    """What was compacted, as a table of two columns, and what could not be; nothing if nothing."""
+    if report.rewrites:
+        table = Table("compacted", "", show_edge=False)
+        table.columns[1].justify = "right"
+        table.add_row("partitions", f"{len(report.rewrites):,}")
+        table.add_row("records removed", f"{report.removed_count:,}")
+        table.add_row("segments written anew", f"{report.segment_count:,}")
+        table.add_row("bytes of their segments", f"{report.input_bytes:,}")
+        table.add_row("bytes read for keys", f"{report.work.key_bytes:,}")
+        table.add_row("MB/s", f"{report.input_bytes / 1e6 / max(report.work.seconds, 1e-3):.1f}")
+        console.print(table)
+    for topic_name, partition, reason in report.failures:
+        line = f"FAILED to compact {topic_name}-{partition.partition}: {reason}"
+        console.print(line, markup=False, soft_wrap=True)
+
+
 def _spark_classes() -> tuple[
-    Callable[..., AbstractContextManager[Roller]], Callable[[Any], Merger]
+    Callable[..., AbstractContextManager[Roller]],
+    Callable[[Any], Merger],
+    Callable[[Any], Compactor],
 ]:
     """Raises InvalidSettings when PySpark is not installed; it is an extra of this package."""
     try:
+        from tiering.compaction.spark_compactor import SparkCompactor
         from tiering.merging.spark_merger import SparkMerger
         from tiering.spark_roller import SparkRoller
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "py4j"):
             raise
         raise InvalidSettings("rolling needs PySpark: pip install 'diskless[tiering]'") from error
-    return SparkRoller, SparkMerger
+    return SparkRoller, SparkMerger, SparkCompactor

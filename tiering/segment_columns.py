@@ -123,9 +123,13 @@ def rows_of_raw_batches(rows: pa.Table) -> pa.ChunkedArray:
 
 def max_timestamp_ms(rows: pa.Table) -> int:
     """The greatest timestamp among rows of SEGMENT_SCHEMA, of which there is at least one."""
-    times = _joined_timestamps(rows.column("timestamp"), rows.column("timestamp_raw"))
-    greatest: int = pc.max(times).as_py()
+    greatest: int = pc.max(timestamps_ms(rows)).as_py()
     return greatest
+
+
+def timestamps_ms(rows: pa.Table) -> pa.ChunkedArray:
+    """The timestamps of rows of SEGMENT_SCHEMA as Kafka has them."""
+    return _joined_timestamps(rows.column("timestamp"), rows.column("timestamp_raw"))
 
 
 def record_table(rows: pa.Table, *, leader_epoch: int) -> pa.Table:

@@ -13,7 +13,7 @@ segments go the same way (tiering/merging/spark_merger.py).
 On a cluster (a master other than `local…`) the packages that a task imports are sent along as a zip
 file. PyArrow and this project's other dependencies must be installed on the workers.
 
-This is the one module that imports PySpark.
+This module starts Spark; tiering/compaction/spark_compactor.py works on the session of a roller.
 """
 
 import os
@@ -156,7 +156,7 @@ class SparkRoller:
             return self._together(work, plans, object_store_url, done)
         except (PySparkException, Py4JError) as error:
             if len(plans) == 1:
-                return [f"its Spark task died: {_reason(error)}"]
+                return [f"its Spark task died: {death_reason(error)}"]
         # One of them kills its worker. The first half counts as done when the second is under way.
         middle = len(plans) // 2
         first = self.outcomes(work, plans[:middle], object_store_url, done)
@@ -269,16 +269,21 @@ def _in_task(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Runs in a Python worker of Spark: a result row for every row with a plan."""
-    context = TaskContext.get()
-    # A crash that a test asks for happens once, or no second attempt could ever show anything.
-    is_first = context is None or context.attemptNumber() == 0
-    failpoint.arm(failpoints if is_first else "")
+    arm_in_task(failpoints)
     for batch in batches:
         rows = [
             {"number": row["number"], "data": work(object_store_url, row["data"])}
             for row in batch.to_pylist()
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=_RESULT_SCHEMA)
+
+
+def arm_in_task(failpoints: str) -> None:
+    """Arm what the driver was told to. Called in a task."""
+    context = TaskContext.get()
+    # A crash that a test asks for happens once, or no second attempt could ever show anything.
+    is_first = context is None or context.attemptNumber() == 0
+    failpoint.arm(failpoints if is_first else "")
 
 
 def _rolled(object_store_url: str, plan: bytes) -> bytes:
@@ -360,7 +365,7 @@ def _java_version(java: str) -> int | None:
     return int(version[1]) if version else None
 
 
-def _reason(error: BaseException) -> str:
+def death_reason(error: BaseException) -> str:
     """What went wrong in the last line of a Python traceback, without Java's below it."""
     lines = [
         line.strip()

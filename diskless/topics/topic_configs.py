@@ -148,8 +148,8 @@ _TABLE: Final = (
         default="delete",
         choices=("delete", "compact"),
         documentation="What happens to old records: 'delete' lets retention.ms and retention.bytes "
-        "delete them. 'compact' makes a key mandatory; until compaction runs, all records of a "
-        "topic with 'compact' alone are kept.",
+        "delete them. 'compact' makes a key mandatory, and `diskless tier` removes records that a "
+        "later one of the same key has replaced. Both may be given.",
     ),
     _int(
         "compression.gzip.level",
@@ -179,7 +179,11 @@ _TABLE: Final = (
         low=-131072,
         high=22,
     ),
-    _long("delete.retention.ms", _DAY_MS, "How long deletes of a compacted topic are kept."),
+    _long(
+        "delete.retention.ms",
+        _DAY_MS,
+        "How long deletes of a compacted topic are kept after they were first compacted.",
+    ),
     _long(
         "file.delete.delay.ms",
         60_000,
@@ -221,7 +225,8 @@ _TABLE: Final = (
     _long(
         "max.compaction.lag.ms",
         _LONG_MAX,
-        "How long a record of a compacted topic may stay uncompacted.",
+        "How long a record of a compacted topic may stay uncompacted: then a pass of "
+        "`diskless tier` compacts its partition, whatever the dirty ratio.",
         low=1,
     ),
     _int(
@@ -270,7 +275,8 @@ _TABLE: Final = (
         default="0.5",
         minimum=0,
         maximum=1,
-        documentation="How much of a compacted topic must be uncompacted to compact it.",
+        documentation="A partition of a compacted topic is compacted when a greater share of the "
+        "bytes of its segments is uncompacted.",
     ),
     _long(
         "min.compaction.lag.ms",

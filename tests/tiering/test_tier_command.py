@@ -19,6 +19,7 @@ from tiering_samples import (
 
 from metadata.operations import SegmentPlan
 from tests.support.batch_builder import seal
+from tests.support.compacted import LocalCompactor
 from tiering import command
 from tiering.command import tier
 from tiering.job import RollResult
@@ -55,7 +56,11 @@ def roller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedRoller:
     monkeypatch.setattr(
         command,
         "_spark_classes",
-        lambda: (lambda master, spark_settings: roller, lambda spark: PlainMerger(spark.store)),
+        lambda: (
+            lambda master, spark_settings: roller,
+            lambda spark: PlainMerger(spark.store),
+            lambda spark: LocalCompactor(),
+        ),
     )
     return roller
 

@@ -32,6 +32,7 @@ from tiering.coordinator_client import CoordinatorClient, repeated
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidSettings, UnknownPartition, UnknownTopicId
 from wal.failpoint import failpoint
+from wal.security.client_security import PLAINTEXT, ClientSecurity
 
 PLANS_PER_ROUND: Final = 64
 """Merges between two commits; what a killed driver may have to find again."""
@@ -105,6 +106,7 @@ class MergeReport:
 def merge_once(
     bootstrap: str,
     *,
+    security: ClientSecurity = PLAINTEXT,
     merger: Merger,
     asked: PlanRewrites = ALL_REWRITES,
     object_store_url: str | None = None,
@@ -115,7 +117,7 @@ def merge_once(
     `object_store_url` replaces the one the broker gives. Blocks. Raises CommitFailed and
     CommitOutcomeUnknown after some attempts, Rejected when the broker refuses to plan at all.
     """
-    run = _Run(bootstrap, merger, object_store_url, sleep)
+    run = _Run(CoordinatorClient(bootstrap, security), merger, object_store_url, sleep)
     for _ in range(ROUNDS_MAX):
         if not run.round(asked):
             break
@@ -127,12 +129,12 @@ class _Run:
 
     def __init__(
         self,
-        bootstrap: str,
+        client: CoordinatorClient,
         merger: Merger,
         object_store_url: str | None,
         sleep: Callable[[float], None],
     ) -> None:
-        self._client = CoordinatorClient(bootstrap)
+        self._client = client
         self._merger = merger
         self._object_store_url = object_store_url
         self._sleep = sleep

@@ -1,0 +1,56 @@
+"""Compaction without Spark: plan, compact in this process, commit, through a broker's socket."""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from metadata.rewrites import Rewrite, RewritePlan
+from tests.support.live_broker import LiveBroker
+from tiering.compaction.job import CompactionReport, CompactionResult, compact_once
+from tiering.compaction.key_columns import key_rows
+from tiering.compaction.losses import Loss, losses_of, offsets_in
+from tiering.compaction.outputs import outputs_of
+from tiering.compaction.rewriting import rewrite, task_of
+from wal.columns import Int64s
+from wal.stores.blocking_store import BlockingStore, open_blocking_store
+
+Meddle = Callable[[Int64s], Int64s]
+"""What becomes of the offsets that an output loses: a planted bug."""
+
+
+def compacted(
+    plan: RewritePlan, store: BlockingStore, *, meddle: Meddle = lambda offsets: offsets
+) -> Rewrite:
+    """The outcome of one plan, whose outputs are in the store."""
+    tables = [
+        rows
+        for number, segment in enumerate(plan.inputs)
+        for rows in key_rows(
+            segment, store, plan_number=0, number=number, planned_at_ms=plan.planned_at_ms
+        )
+    ]
+    losses = losses_of(pa.concat_tables(tables)).to_pylist() if tables else []
+    numbers = {row["segment"]: Loss(row["removed"], row["marked"]) for row in losses}
+    segments = []
+    for output in outputs_of(plan, numbers):
+        here = [row for row in losses if output.first <= row["segment"] <= output.last]
+        offsets = offsets_in([row["offsets"] for row in here])
+        segments.append(rewrite(task_of(plan, output), meddle(offsets), store))
+    return Rewrite(partition=plan.partition, generation=plan.generation, segments=segments)
+
+
+class LocalCompactor:
+    """Compacts in this process."""
+
+    def compact(
+        self, plans: Sequence[RewritePlan], object_store_url: str
+    ) -> Sequence[CompactionResult]:
+        with open_blocking_store(object_store_url, sync=False) as store:
+            return [CompactionResult(plan, compacted(plan, store)) for plan in plans]
+
+
+def compact_everything(broker: LiveBroker) -> CompactionReport:
+    """Compact all that is due; fails when something fails."""
+    report = compact_once(broker.bootstrap, compactor=LocalCompactor())
+    assert not report.failures, report.failures
+    return report

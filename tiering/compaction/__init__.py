@@ -1,0 +1,10 @@
+"""Key compaction: of each key the newest record stays, under the offset that it has.
+
+    plan (coordinator) -> keys of all segments -> what goes -> outputs -> one swap (coordinator)
+
+- `losses`: which records go, from keys and offsets alone. Read this first.
+- `key_columns`: reading just these columns of a segment
+- `outputs`: which segments are written anew, and together
+- `rewriting`: one output: segments in, segment without the lost records out
+- `job`: the driver: plan, compact, commit; `spark_compactor`: the work on Spark
+"""
