@@ -4,7 +4,7 @@
 it:
 
 - `loop`: work on the event loop that keeps nobody waiting
-- `acls`: the rules of who may do what
+- `acls`: the rules of who may do what; `audit`: who did, and who was not let
 - `listeners`: where it listens, and who may connect
 - `fetch`: the partitions of a Fetch as columns; fetch sessions
 - `protocol`: bytes of the Kafka protocol to values and back
@@ -24,7 +24,7 @@ it:
 What stands here beside `broker`: `ports` (what the API handlers call: protocols, and the values
 that cross them), `config`, `config_sources` and `config_reference` (the one configuration; where
 it is written; its page), `authorization` (who may do what), `metrics`, `broker_metrics`,
-`request_metrics` (the page; what is read for it at a scrape; what is counted as it happens),
-`broker_http` (what a broker serves over HTTP), `logs`, `addresses`,
-`descriptors` and `tls_memory` (how many connections there is room for).
+`security_metrics`, `request_metrics` (the page; what is read for it at a scrape; what is counted as
+it happens), `broker_http` (what a broker serves over HTTP), `logs`, `addresses`, `descriptors` and
+`tls_memory` (how many connections there is room for).
 """

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from diskless.listeners.tls_keys import TlsKeys
 from diskless.metrics import Kind, MetricsOf, MetricSource, Samples
 from diskless.parts.broker_parts import BrokerParts
 from diskless.parts.leader_workers import LeaderWorkers
+from diskless.security_metrics import security_metrics
 from metadata.coordinator.metadata_partition import MetadataPartition
 from wal.caches.object_cache import ObjectCacheStatistics
 from wal.stores.object_store import StoreStatistics
@@ -20,7 +20,6 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
     replicas = MetricsOf(lambda: parts.reads.replicas)
     uploader = MetricsOf(lambda: parts.writes.uploader)
     server = MetricsOf(lambda: parts.server.statistics())
-    tls = MetricsOf(lambda: parts.base.tls.keys)
     chunks = MetricsOf(lambda: parts.writes.directory.statistics())
     lane = MetricsOf(lambda: parts.writes.lane)
     quotas = MetricsOf(lambda: parts.coordination.quotas.statistics())
@@ -205,19 +204,7 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             "Listeners that other machines reach, and that ask nobody who they are",
             lambda it: len(it.base.insecure),
         ),
-        tls.gauges(
-            "diskless_tls_certificate_expiry_seconds",
-            "listener",
-            "Until the first certificate of a listener ends",
-            lambda it: {keys.listener: keys.expires_in_s() for keys in it},
-        ),
-        MetricSource(
-            "diskless_tls_reloads",
-            "counter",
-            "Keys that were read again because their files changed, by listener and result",
-            ("listener", "result"),
-            lambda: _tls_reloads(parts.base.tls.keys),
-        ),
+        *security_metrics(parts),
         server.gauge(
             "diskless_request_memory_bytes",
             "Memory held by requests: receive buffers, and what unanswered requests keep",
@@ -300,14 +287,6 @@ def broker_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
         ),
         *_partition_metrics(parts),
     ]
-
-
-def _tls_reloads(listeners: Sequence[TlsKeys]) -> Samples:
-    return {
-        (keys.listener, result): count
-        for keys in listeners
-        for result, count in (("replaced", keys.reloads), ("failed", keys.failed_reloads))
-    }
 
 
 def _store_requests(store: StoreStatistics) -> Mapping[str, float]:

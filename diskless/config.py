@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 from diskless.acls.acl_settings import AuthorizerSettings
+from diskless.audit.audit_settings import AuditSettings
 from diskless.config_sources import (
     from_environment,
     from_options,
@@ -177,6 +178,7 @@ class Config:
     groups: GroupSettings = field(default_factory=GroupSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     authorizer: AuthorizerSettings = field(default_factory=AuthorizerSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     cache: ObjectCacheSettings = field(default_factory=ObjectCacheSettings)
     inflation: InflationSettings = field(default_factory=InflationSettings)

@@ -112,7 +112,10 @@ def resource_text(rule: AclBinding) -> str:
 
 def operation_text(operation: int) -> str:
     """The name of an operation."""
-    return _ALL if operation == ALL else AclOperation(operation).name
+    if operation == ALL:
+        return _ALL
+    # A rule that a later release has written may be about one that is not known here.
+    return AclOperation(operation).name if operation in [*AclOperation] else f"#{operation}"
 
 
 def user_text(principal: str) -> str:

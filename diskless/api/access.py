@@ -12,12 +12,13 @@ What is refused goes no further than the API. The text of an error does not tell
 that named a topic by id may not be allowed to know what it is called.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from diskless.api.errors import GroupAuthorizationFailed
+from diskless.audit.audit_log import UNNOTED, Audit
 from diskless.authorization import (
     CLUSTER_NAME,
     OPERATIONS_OF,
@@ -31,6 +32,7 @@ from wal.errors import ClusterAuthorizationFailed, DisklessError, TopicAuthoriza
 
 _Row = TypeVar("_Row")
 _Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer", bound=Mapping[str, Any])
 
 Refused = Mapping[Hashable, DisklessError]
 """What may not be, of what was asked for, and why."""
@@ -50,8 +52,10 @@ class TopicsById(Protocol):
 class Access:
     """An authorizer, asked in the words of the APIs."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, authorizer: Authorizer, audit: Audit = UNNOTED) -> None:
+        """`audit` is told of what is refused; of what is only hidden it is not."""
         self._authorizer = authorizer
+        self.audit: Final = audit
 
     def refused_topics(
         self,
@@ -62,10 +66,24 @@ class Access:
         or_cluster: AclOperation | None = None,
     ) -> Refused:
         """By name; nothing for who may do `or_cluster` to the cluster."""
+        refused = self.hidden_topics(client, operation, names, or_cluster=or_cluster)
+        if refused:
+            self.audit.refused(client, operation, ResourceType.TOPIC, [*map(str, refused)])
+        return refused
+
+    def hidden_topics(
+        self,
+        client: ClientInfo,
+        operation: AclOperation,
+        names: Iterable[str],
+        *,
+        or_cluster: AclOperation | None = None,
+    ) -> Refused:
+        """The same of topics that nobody asked about by themselves: answers leave them out."""
         denied = self._authorizer.denied(client, operation, ResourceType.TOPIC, names)
         if not denied:
             return NOTHING_REFUSED
-        if or_cluster is not None and self.refused_cluster(client, or_cluster) is None:
+        if or_cluster is not None and self.may_cluster(client, or_cluster):
             return NOTHING_REFUSED
         return dict.fromkeys(denied, TopicAuthorizationFailed(_text(client, operation, "topic")))
 
@@ -96,6 +114,15 @@ class Access:
         self, client: ClientInfo, operation: AclOperation, group_ids: Iterable[str]
     ) -> Refused:
         """By group id."""
+        refused = self.hidden_groups(client, operation, group_ids)
+        if refused:
+            self.audit.refused(client, operation, ResourceType.GROUP, [*map(str, refused)])
+        return refused
+
+    def hidden_groups(
+        self, client: ClientInfo, operation: AclOperation, group_ids: Iterable[str]
+    ) -> Refused:
+        """The same of groups that nobody asked about by themselves."""
         denied = self._authorizer.denied(client, operation, ResourceType.GROUP, group_ids)
         if not denied:
             return NOTHING_REFUSED
@@ -107,9 +134,14 @@ class Access:
         return self.refused_groups(client, operation, (group_id,)).get(group_id)
 
     def refused_cluster(self, client: ClientInfo, operation: AclOperation) -> DisklessError | None:
-        if not self._authorizer.denied(client, operation, ResourceType.CLUSTER, (CLUSTER_NAME,)):
+        if self.may_cluster(client, operation):
             return None
+        self.audit.refused(client, operation, ResourceType.CLUSTER, (CLUSTER_NAME,))
         return ClusterAuthorizationFailed(_text(client, operation, "cluster"))
+
+    def may_cluster(self, client: ClientInfo, operation: AclOperation) -> bool:
+        """Whether `client` may do it to the cluster; asked besides something else."""
+        return not self._authorizer.denied(client, operation, ResourceType.CLUSTER, (CLUSTER_NAME,))
 
     def may_with_no_topic(self, client: ClientInfo, operation: AclOperation) -> bool:
         """Whether there is no topic, existing or not, to which `client` may do it."""
@@ -128,9 +160,21 @@ class Access:
 
     def cluster_operations(self, client: ClientInfo) -> int:
         """Nothing for who may not describe the cluster."""
-        if self.refused_cluster(client, AclOperation.DESCRIBE) is not None:
+        if not self.may_cluster(client, AclOperation.DESCRIBE):
             return 0
         return self.operations(client, ResourceType.CLUSTER, (CLUSTER_NAME,))[CLUSTER_NAME]
+
+    def noted(
+        self, client: ClientInfo, api: str, rows: Iterable[_Answer], what: Callable[[_Answer], str]
+    ) -> Iterator[_Answer]:
+        """The rows of an answer as they are; those without an error are noted as changes.
+
+        `what`: the resource that a row is about.
+        """
+        for row in rows:
+            if not row["error_code"]:
+                self.audit.changed(client, api, what(row))
+            yield row
 
 
 class AllowedRows(NamedTuple, Generic[_Row]):

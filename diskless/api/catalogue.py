@@ -44,6 +44,7 @@ from diskless.api.topics import (
     metadata,
 )
 from diskless.api.users import alter_user_scram_credentials, describe_user_scram_credentials
+from diskless.audit.audit_log import Audit
 from diskless.authorization import Authorizer
 from diskless.cluster.reader_routing import ReaderRouting
 from diskless.fetch.fetch_sessions import FetchSessions
@@ -79,12 +80,13 @@ def kafka_apis(
     fetch_sessions: FetchSessions,
     authorizer: Authorizer,
     acl_admin: AclAdmin | None,
+    audit: Audit,
 ) -> ApiRegistry:
     """A registry to which more may be added; ApiVersions lists what is in it when it is asked.
 
     `acl_admin` is None where the authorizer asks no rules.
     """
-    access = Access(authorizer)
+    access = Access(authorizer, audit)
     routing = ReaderRouting(cluster, topics)
     topic_configs = TopicConfigs(broker_configs.entries())
     registry = ApiRegistry(

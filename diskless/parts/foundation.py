@@ -14,6 +14,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from diskless.audit.audit_log import AuditLog
+from diskless.audit.audit_sinks import audit_sink
 from diskless.broker_http import broker_routes, take_http_address
 from diskless.config import Config
 from diskless.health.health import Health, LoopPulse
@@ -71,6 +73,8 @@ class Foundation:
         except BlockingIOError as error:
             raise NotCoordinator(f"{self.data.path} is in use by another broker") from error
         stack.callback(self.lock.close)
+        self.audit_sink: Final = stack.enter_context(audit_sink(config.audit))
+        self.audit: Final = AuditLog(self.audit_sink, clock)
         self.tls: Final = KeyWatch(keys)
         self.listeners: Final = open_listeners(planned, keys, stack)
         host, port = self.listeners[0].address

@@ -80,6 +80,7 @@ def _apis(
     operations: RunningOperations,
 ) -> ApiRegistry:
     client, replicas, store_url = coordination.client, reads.replicas, storage.store.url
+    audit = base.audit
     authorizer, acl_admin = _authorizer(base, coordination)
     apis = kafka_apis(
         manager=replicas,
@@ -102,11 +103,12 @@ def _apis(
         fetch_sessions=reads.fetch_sessions,
         authorizer=authorizer,
         acl_admin=acl_admin,
+        audit=audit,
     )
     for api in (
-        *coordinator_apis(coordination.local, reads.search, operations, authorizer),
-        *segment_apis(client, store_url, operations, authorizer),
-        *reader_apis(client, reads.search, store_url, operations, authorizer),
+        *coordinator_apis(coordination.local, reads.search, operations, authorizer, audit),
+        *segment_apis(client, store_url, operations, authorizer, audit),
+        *reader_apis(client, reads.search, store_url, operations, authorizer, audit),
     ):
         apis.add(api)
     return apis

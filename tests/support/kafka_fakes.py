@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from diskless.api.catalogue import kafka_apis
+from diskless.audit.audit_log import UNNOTED, Audit
 from diskless.authorization import AclOperation, AllowEverything, Authorizer, ResourceType
 from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.groups.group_router import GroupRouter
@@ -597,6 +598,7 @@ async def running_broker(
     quota_settings: QuotaSettings | None = None,
     authorizer: Authorizer | None = None,
     acls: FakeAcls | None = None,
+    audit: Audit | None = None,
     **settings: Any,
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows.
@@ -626,6 +628,7 @@ async def running_broker(
         scram_admin=users,
         fetch_sessions=FetchSessions(slots=10, clock=ManualClock(), rng=random.Random(1)),
         authorizer=authorizer or AllowEverything(),
+        audit=audit or UNNOTED,
         acl_admin=rules if acls is not None or authorizer is not None else None,
     )
     for api in apis or ():

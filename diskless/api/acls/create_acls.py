@@ -8,17 +8,18 @@
   of it (diskless.metadata.follow.interval.ms at most).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from diskless.acls.acl_checks import check_rule
+from diskless.acls.acl_text import rule_text
 from diskless.api.access import Access
 from diskless.api.acls.acl_rows import refusal, rule_of
 from diskless.api.errors import error_fields
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions
-from diskless.ports import AclAdmin
-from diskless.protocol.messages import decode_request, encode_response
+from diskless.ports import AclAdmin, ClientInfo
+from diskless.protocol.messages import Fields, decode_request, encode_response
 from diskless.server.registry import Api, Deferred, Outcome, ReplySteps, Request
 from metadata.acls import AclBinding
 from wal.errors import DisklessError
@@ -36,6 +37,18 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
         except DisklessError as error:
             return [error] * len(wanted)
 
+    def result(
+        outcome: AclBinding | DisklessError,
+        left: Iterator[DisklessError | None],
+        client: ClientInfo,
+    ) -> Fields:
+        if isinstance(outcome, DisklessError):
+            return error_fields(outcome)
+        error = next(left)
+        if error is None:
+            access.audit.changed(client, "CreateAcls", f"acl:{rule_text(outcome)}")
+        return error_fields(error)
+
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(KEY, request.version, request.body)
         refused = refusal(access, acls, request.client, AclOperation.ALTER)
@@ -47,10 +60,7 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
 
         def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
             left = iter(errors)
-            results = (
-                error_fields(outcome if isinstance(outcome, DisklessError) else next(left))
-                for outcome in outcomes
-            )
+            results = (result(outcome, left, request.client) for outcome in outcomes)
             return encode_response(KEY, request.version, {"results": results})
 
         if not wanted:

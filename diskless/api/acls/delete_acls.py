@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from diskless.acls.acl_checks import check_filter
+from diskless.acls.acl_text import rule_text
 from diskless.api.access import Access
 from diskless.api.acls.acl_rows import entry_fields, filter_of, refusal, resource_fields
 from diskless.api.errors import error_fields
@@ -51,11 +52,18 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
         wanted = [item for item in checked if isinstance(item, AclFilter)]
 
         def encode(outcomes: Sequence[_Outcome]) -> ReplySteps:
+            for outcome in outcomes:
+                if not isinstance(outcome, DisklessError):
+                    for rule in outcome.rules:
+                        gone = f"acl:{rule_text(rule)}"
+                        access.audit.changed(request.client, "DeleteAcls", gone)
+                        yield
             left = iter(outcomes)
             results = (
                 _result(item if isinstance(item, DisklessError) else next(left)) for item in checked
             )
-            return encode_response(KEY, request.version, {"filter_results": results})
+            values = {"filter_results": results}
+            return (yield from encode_response(KEY, request.version, values))
 
         if not wanted:
             return (yield from encode(()))

@@ -10,7 +10,7 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from diskless.api.access import Access
@@ -48,10 +48,12 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
 
         def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
             left = iter(errors)
-            entries = (
+            entries: Iterator[Fields] = (
                 _entry(entry, outcome if isinstance(outcome, DisklessError) else next(left))
                 for entry, outcome in zip(asked.entries, outcomes, strict=True)
             )
+            if not asked.validate_only:
+                entries = access.noted(request.client, "AlterClientQuotas", entries, _entity_of_row)
             return encode_response(KEY, request.version, {"entries": entries})
 
         if asked.validate_only:
@@ -61,6 +63,12 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
     return Api(
         key=KEY, name="AlterClientQuotas", versions=range(2), flexible_from=1, handler=handle
     )
+
+
+def _entity_of_row(row: Fields) -> str:
+    """How the audit log names it."""
+    parts = {part["entity_type"]: part["entity_name"] for part in row["entity"]}
+    return f"quota:{entity_text(quota_entity(parts))}"
 
 
 def _entry(entry: Any, error: DisklessError | None) -> Fields:

@@ -17,7 +17,7 @@ KEY: Final = 33
 
 
 def api(topics: TopicAdmin, access: Access) -> Api:
-    handle = altering(KEY, topics, access, _change_of)
+    handle = altering(KEY, "AlterConfigs", topics, access, _change_of)
     return Api(key=KEY, name="AlterConfigs", versions=range(3), flexible_from=2, handler=handle)
 
 

@@ -67,9 +67,9 @@ def refused_resources(
 
 
 def altering(
-    key: int, topics: TopicAdmin, access: Access, change_of: Callable[[Any], Change]
+    key: int, name: str, topics: TopicAdmin, access: Access, change_of: Callable[[Any], Change]
 ) -> Handler:
-    """The handler of an API that alters configs; `change_of` says what a resource's become."""
+    """The handler of the API `name`; `change_of` says what a resource's configs become."""
 
     def handle(request: Request) -> Steps[Outcome]:
         asked = yield from decode_request(key, request.version, request.body)
@@ -78,6 +78,8 @@ def altering(
 
         def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
             rows = _altered_rows(asked.resources, errors)
+            if not asked.validate_only:
+                rows = access.noted(request.client, name, rows, _resource_of_row)
             return encode_response(key, request.version, {"responses": rows})
 
         altered = _alter_resources(
@@ -119,6 +121,11 @@ async def _alter_resources(
         return None
 
     return await gathered(outcome, resources)
+
+
+def _resource_of_row(row: Fields) -> str:
+    """How the audit log names it; only those of topics can be altered."""
+    return f"topic:{row['resource_name']}"
 
 
 def _altered_rows(

@@ -24,7 +24,7 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
         ]
         return lambda before: configs.changed(before, changes)
 
-    handle = altering(KEY, topics, access, change_of)
+    handle = altering(KEY, "IncrementalAlterConfigs", topics, access, change_of)
     return Api(
         key=KEY, name="IncrementalAlterConfigs", versions=range(2), flexible_from=1, handler=handle
     )

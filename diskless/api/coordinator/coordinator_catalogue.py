@@ -30,6 +30,7 @@ from diskless.api.coordinator.coordinator_operation import (
     passed_on,
 )
 from diskless.api.coordinator.segments import planning, planning_rewrites
+from diskless.audit.audit_log import UNNOTED, Audit
 from diskless.authorization import Authorizer
 from diskless.loop.long_work import PORTION_ROWS, PORTION_TOPICS
 from diskless.quotas.quota_entities import check_quotas
@@ -64,13 +65,14 @@ def coordinator_apis(
     search: TimestampSearch,
     running: RunningOperations,
     authorizer: Authorizer,
+    audit: Audit = UNNOTED,
 ) -> Sequence[Api]:
     """APIs to be added to a registry.
 
     `client` answers for the coordinators that this broker leads, and NotCoordinator for the others:
     it must not pass requests on, or two brokers that disagree would pass them back and forth.
     """
-    access = Access(authorizer)
+    access = Access(authorizer, audit)
     own: Mapping[int, Call[Any, Any]] = {
         coordinator.LIST_OFFSETS.key: diskless_list_offsets.exact_listing(client, search),
         FIND_BATCHES.key: diskless_find_batches.bounded_search(client),

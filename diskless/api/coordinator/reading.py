@@ -26,6 +26,7 @@ from diskless.api.coordinator.coordinator_operation import (
     coordinator_api,
 )
 from diskless.api.coordinator.diskless_list_offsets import exact_listing
+from diskless.audit.audit_log import UNNOTED, Audit
 from diskless.authorization import AclOperation, Authorizer
 from diskless.ports import ClientInfo
 from diskless.replica.timestamp_search import TimestampSearch
@@ -56,9 +57,10 @@ def reader_apis(
     object_store_url: str,
     running: RunningOperations,
     authorizer: Authorizer,
+    audit: Audit = UNNOTED,
 ) -> Sequence[Api]:
     """APIs to be added to a registry. `client` reaches all leaders; the URL holds no secrets."""
-    access = Access(authorizer)
+    access = Access(authorizer, audit)
 
     def named(topic_ids: Collection[UUID]) -> Collection[str]:
         topics = map(client.topic_by_id, topic_ids)

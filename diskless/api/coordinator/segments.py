@@ -25,6 +25,7 @@ from diskless.api.coordinator.coordinator_operation import (
     coordinator_api,
     passed_on,
 )
+from diskless.audit.audit_log import UNNOTED, Audit
 from diskless.authorization import AclOperation, Authorizer
 from diskless.ports import ClientInfo
 from diskless.server.registry import Api
@@ -66,9 +67,10 @@ def segment_apis(
     object_store_url: str,
     running: RunningOperations,
     authorizer: Authorizer,
+    audit: Audit = UNNOTED,
 ) -> Sequence[Api]:
     """APIs to be added to a registry. `client` reaches all leaders; the URL holds no secrets."""
-    access = Access(authorizer)
+    access = Access(authorizer, audit)
     # Another broker is asked by the operation that it does not pass on.
     committing = passed_on(COMMIT_SEGMENTS_HERE, client, portion=None)
     rewriting = passed_on(COMMIT_REWRITES_HERE, client, portion=None)

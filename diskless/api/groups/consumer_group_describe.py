@@ -46,7 +46,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
             return (yield from encode_response(KEY, version, {"groups": answers}))
 
         def show(group: DescribedConsumerGroup) -> DescribedConsumerGroup:
-            hidden = access.refused_topics(client, describe, set(_topics_of(group)))
+            hidden = access.hidden_topics(client, describe, set(_topics_of(group)))
             return _shown(group, hidden)
 
         return Deferred(gathered(groups.describe_consumer, rows.allowed), encode, None)

@@ -27,9 +27,12 @@ def api(groups: GroupRouter, access: Access) -> Api:
 
         def encode(answers: Sequence[DisklessError | None]) -> ReplySteps:
             errors = rows.merged(answers, lambda _, error: error)
-            results = (
+            answered = (
                 {"group_id": name, "error_code": kafka_code(error)}
                 for name, error in zip(names, errors, strict=True)
+            )
+            results = access.noted(
+                request.client, "DeleteGroups", answered, lambda row: f"group:{row['group_id']}"
             )
             return encode_response(KEY, request.version, {"results": results})
 

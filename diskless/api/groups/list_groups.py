@@ -25,8 +25,8 @@ def api(groups: GroupRouter, access: Access) -> Api:
             states=getattr(asked, "states_filter", ()), types=getattr(asked, "types_filter", ())
         )
         client, describe = request.client, AclOperation.DESCRIBE
-        if access.refused_cluster(client, describe) and not isinstance(listed, DisklessError):
-            hidden = access.refused_groups(client, describe, [group.group_id for group in listed])
+        if not access.may_cluster(client, describe) and not isinstance(listed, DisklessError):
+            hidden = access.hidden_groups(client, describe, [group.group_id for group in listed])
             listed = [group for group in listed if group.group_id not in hidden]
         values: Fields
         if isinstance(listed, DisklessError):

@@ -75,6 +75,11 @@ def api(groups: GroupRouter, access: Access) -> Api:
         rows = allowed_rows(commit.offsets, lambda offset: offset.topic_name, refused)
 
         def encode_all(errors: Sequence[DisklessError | None]) -> ReplySteps:
+            if not commit.member_id and None in errors:
+                # Somebody who is no member of it: offsets are reset, or kept by a program that
+                # commits in every poll.
+                group = f"group:{commit.group_id}"
+                access.audit.changed(request.client, "OffsetCommit", group, is_often=True)
             return encode(rows.merged(errors, lambda _, error: error))
 
         if rows.are_none:

@@ -51,6 +51,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
                     for topic in asked.topics
                 )
                 values = {"error_code": 0, "topics": topics}
+                access.audit.changed(client, "OffsetDelete", f"group:{asked.group_id}")
             return encode_response(KEY, request.version, values)
 
         if group_refused is not None or rows.are_none:

@@ -37,7 +37,7 @@ def api(groups: GroupRouter, access: Access) -> Api:
         if asked.partitions is None:
             found = await groups.fetch_offsets(asked)
             names = {offset.topic_name for offset in found.offsets}
-            hidden = access.refused_topics(client, AclOperation.DESCRIBE, names)
+            hidden = access.hidden_topics(client, AclOperation.DESCRIBE, names)
             known = [offset for offset in found.offsets if offset.topic_name not in hidden]
             return found._replace(offsets=known)
         names = {name for name, _ in asked.partitions}

@@ -9,7 +9,8 @@
   Metadata names.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -78,9 +79,14 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
             rows = (
                 {
                     "name": topic.name,
-                    "partitions": (
-                        _partition(item.partition_index, _outcome(next(decided), left))
-                        for item in topic.partitions
+                    "partitions": access.noted(
+                        request.client,
+                        "DeleteRecords",
+                        (
+                            _partition(item.partition_index, _outcome(next(decided), left))
+                            for item in topic.partitions
+                        ),
+                        partial(_partition_of_row, topic.name),
                     ),
                 }
                 for topic in asked.topics
@@ -99,6 +105,11 @@ def _outcome(
 ) -> DeletedRecords:
     """What became of a partition: why it was refused, or the next of the coordinator's answers."""
     return DeletedRecords(error=decided) if isinstance(decided, DisklessError) else next(answers)
+
+
+def _partition_of_row(topic: str, row: Mapping[str, int]) -> str:
+    """How the audit log names the partition."""
+    return f"topic:{topic}-{row['partition_index']}"
 
 
 def _partition(index: int, outcome: DeletedRecords) -> dict[str, int]:

@@ -37,8 +37,11 @@ def api(producer_ids: ProducerIds, access: Access) -> Api:
             return (yield from refuse(InvalidRequest("an empty transactional id")))
         if asked.transactional_id is not None:
             return (yield from refuse(TransactionsNotServed("transactions are not served")))
-        refused = access.refused_cluster(request.client, AclOperation.IDEMPOTENT_WRITE)
-        if refused is not None and access.may_with_no_topic(request.client, AclOperation.WRITE):
+        client, write = request.client, AclOperation.IDEMPOTENT_WRITE
+        may = access.may_cluster(client, write)
+        if not may and access.may_with_no_topic(client, AclOperation.WRITE):
+            refused = access.refused_cluster(client, write)
+            assert refused is not None
             return (yield from refuse(refused))
         return Deferred(producer_ids.allocate_producer_id(), encode, refuse)
 

@@ -11,13 +11,13 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 from diskless.api.access import Access, Refused
 from diskless.api.errors import InvalidReplicaAssignment, error_fields
-from diskless.api.topics.named_topics import changeable_topic, no_topic
+from diskless.api.topics.named_topics import changeable_topic, no_topic, topic_of_row
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import PORTION_TOPICS, Steps, in_portions, mapped
 from diskless.ports import TopicAdmin
@@ -67,10 +67,12 @@ def api(topics: TopicAdmin, access: Access) -> Api:
 
         def encode(errors: Sequence[DisklessError | None]) -> ReplySteps:
             left = iter(errors)
-            results = (
+            results: Iterator[Fields] = (
                 _row(name, outcome if isinstance(outcome, DisklessError) else next(left))
                 for name, outcome in zip(names, outcomes, strict=True)
             )
+            if not asked.validate_only:
+                results = access.noted(request.client, "CreatePartitions", results, topic_of_row)
             return encode_response(KEY, request.version, {"results": results})
 
         if asked.validate_only or not growths:

@@ -22,6 +22,7 @@ from diskless.api.errors import (
     error_fields,
     kafka_code,
 )
+from diskless.api.topics.named_topics import topic_of_row
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_portions, mapped
 from diskless.ports import TopicAdmin
@@ -66,13 +67,13 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
         refused = access.refused_topics(
             client, AclOperation.CREATE, names, or_cluster=AclOperation.CREATE
         )
-        hidden = access.refused_topics(client, AclOperation.DESCRIBE_CONFIGS, names)
+        hidden = access.hidden_topics(client, AclOperation.DESCRIBE_CONFIGS, names)
         outcomes = yield from checked(asked, names, refused)
         wanted = [outcome for outcome in outcomes if isinstance(outcome, CreateTopic)]
 
         def encode(created: Sequence[_Outcome]) -> ReplySteps:
             left = iter(created)
-            rows = (
+            rows: Iterator[Fields] = (
                 _row(
                     configs,
                     name,
@@ -81,6 +82,8 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
                 )
                 for name, outcome in zip(names, outcomes, strict=True)
             )
+            if not asked.validate_only:
+                rows = access.noted(client, "CreateTopics", rows, topic_of_row)
             return encode_response(KEY, request.version, {"topics": rows})
 
         if asked.validate_only or not wanted:

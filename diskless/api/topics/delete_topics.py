@@ -14,6 +14,7 @@ from uuid import UUID
 
 from diskless.api.access import Access
 from diskless.api.errors import error_fields
+from diskless.api.topics.named_topics import topic_of_row
 from diskless.authorization import AclOperation
 from diskless.loop.long_work import PORTION_TOPICS, Steps, collected, in_portions
 from diskless.ports import ClientInfo, TopicAdmin
@@ -55,7 +56,8 @@ def api(topics: TopicAdmin, access: Access) -> Api:
         doomed = [*once]
 
         def encode(errors: Mapping[UUID, DisklessError | None]) -> ReplySteps:
-            rows = (_row(*row, errors) for row in zip(asked, found, strict=True))
+            answered = (_row(*row, errors) for row in zip(asked, found, strict=True))
+            rows = access.noted(request.client, "DeleteTopics", answered, topic_of_row)
             return encode_response(KEY, request.version, {"responses": rows})
 
         if not doomed:
@@ -97,7 +99,7 @@ def _refuse(
     known = yield from collected(name for name in names if name is not None)
     delete, describe = AclOperation.DELETE, AclOperation.DESCRIBE
     refused = access.refused_topics(client, delete, known, or_cluster=delete)
-    hidden = access.refused_topics(client, describe, known, or_cluster=delete)
+    hidden = access.hidden_topics(client, describe, known, or_cluster=delete)
     for at, (item, name) in enumerate(zip(asked, names, strict=True)):
         yield
         if name is None or isinstance(found[at], InvalidRequest):

@@ -44,7 +44,8 @@ def api(cluster: Cluster, topics: TopicAdmin, access: Access) -> Api:
             )
         named = yield from mapped(attrgetter("name"), asked.topics)
         names = yield from in_order(set(named) or topics.topics())
-        hidden = access.refused_topics(request.client, AclOperation.DESCRIBE, names)
+        ask = access.refused_topics if named else access.hidden_topics
+        hidden = ask(request.client, AclOperation.DESCRIBE, names)
         if hidden and not asked.topics:
             names = [name for name in names if name not in hidden]
         if cursor is not None:

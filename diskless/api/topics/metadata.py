@@ -104,7 +104,7 @@ def _hidden(
     """What may not be described, as the request names it."""
     client, describe = request.client, AclOperation.DESCRIBE
     if wanted is None:
-        return access.refused_topics(client, describe, topics.topics())
+        return access.hidden_topics(client, describe, topics.topics())
     named = yield from collected(item.key for item in wanted if item.key is not None)
     return access.refused_named(client, describe, named, topics)
 

@@ -1,6 +1,7 @@
 """Finds or refuses the topics that a request names."""
 
 from diskless.ports import TopicAdmin
+from diskless.protocol.messages import Fields
 from diskless.topics.topic_names import check_topic_name
 from metadata.operations import METADATA_TOPIC_ID, TopicDescription
 from wal.coordinates import TopicIdPartition
@@ -31,6 +32,11 @@ def partition_of(topic: TopicDescription, partition: int) -> TopicIdPartition:
             f"topic {topic.name} has {topic.partition_count} partitions, no {partition}"
         )
     return TopicIdPartition(topic.topic_id, partition)
+
+
+def topic_of_row(row: Fields) -> str:
+    """How the audit log names the topic of an answer's row."""
+    return f"topic:{row['name']}"
 
 
 def no_topic(name: str) -> UnknownPartition:

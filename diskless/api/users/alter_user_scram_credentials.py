@@ -91,7 +91,13 @@ def api(users: ScramAdmin, access: Access) -> Api:
                 }
                 for user, outcome in outcomes.items()
             )
-            return encode_response(KEY, request.version, {"results": results})
+            noted = access.noted(
+                request.client,
+                "AlterUserScramCredentials",
+                results,
+                lambda row: f"user:{row['user']}",
+            )
+            return encode_response(KEY, request.version, {"results": noted})
 
         return Deferred(altered(wanted), encode, None)
 

@@ -13,6 +13,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_writer
 
 from diskless.api import kafka_apis
+from diskless.audit.audit_log import UNNOTED
 from diskless.authorization import AllowEverything
 from diskless.fetch.fetch_sessions import FetchSessions
 from diskless.groups.group_router import GroupRouter
@@ -60,6 +61,7 @@ def _registry():
         fetch_sessions=FetchSessions(slots=0, clock=ManualClock(), rng=random.Random(1)),
         authorizer=AllowEverything(),
         acl_admin=None,
+        audit=UNNOTED,
     )
 
 

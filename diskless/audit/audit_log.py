@@ -1,0 +1,166 @@
+"""Notes what clients changed, and what they were refused.
+
+Each note is a mapping with these keys, always all of them:
+
+    time        ISO 8601, UTC
+    event       "changed", or "refused"
+    principal   User:NAME
+    host        the client's address
+    listener    the name of the listener that it came through
+    client_id   as the client gave it
+    connection  a number that is the connection's own while the broker runs
+    operation   changed: the API, as CreateTopics; refused: what was asked for, as WRITE
+    resource    as topic:orders, group:billing, cluster; user:ann, or a rule, where that was changed
+    result      "ok", or "denied"
+    count       how many such there were since the last note of the principal and the resource
+
+A change is noted when it is durable, each one. Refusals can be many: of a principal and a resource
+the first one is noted at once, then one a second with the number of those that were left out in
+between. So are offsets that are committed by who is no member of the group. What is only left out
+of an answer, as topics from the list of all, is not a refusal. Names that one request asks about
+beyond `NAMES_MAX` are one note together.
+
+Nothing here waits or fails: where a note goes is a sink's business (`audit_sinks`). What is counted
+(`refusals`) is counted always.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Final, Protocol
+
+from diskless.authorization import AclOperation, ResourceType
+from diskless.logs import Pace
+from diskless.ports import ClientInfo
+from wal.clock import Clock
+
+NAMES_MAX: Final = 20
+PACES_MAX: Final = 10_000
+"""Principals and resources whose refusals are counted between two notes; the oldest are forgotten
+first, so one of them is noted more often then."""
+
+Note = Mapping[str, str | int]
+Sink = Callable[[Note], None]
+
+
+class Audit(Protocol):
+    """What the API handlers tell."""
+
+    def refused(
+        self,
+        client: ClientInfo,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Collection[str],
+    ) -> None:
+        """`client` asked to do it, and may not."""
+        ...
+
+    def changed(
+        self, client: ClientInfo, api: str, resource: str, *, is_often: bool = False
+    ) -> None:
+        """`client` has changed something; `is_often`: as clients may do all the time."""
+        ...
+
+
+class Unnoted:
+    """Nobody listens."""
+
+    def refused(
+        self,
+        client: ClientInfo,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Collection[str],
+    ) -> None:
+        pass
+
+    def changed(
+        self, client: ClientInfo, api: str, resource: str, *, is_often: bool = False
+    ) -> None:
+        pass
+
+
+UNNOTED: Final = Unnoted()
+
+
+class AuditLog:
+    """An `Audit`, into a sink."""
+
+    def __init__(self, sink: Sink, clock: Clock) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._paces: dict[tuple[str, str, str], Pace] = {}
+        self.refusals: Counter[tuple[str, str]] = Counter()
+        """By operation and kind of resource."""
+
+    def refused(
+        self,
+        client: ClientInfo,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Collection[str],
+    ) -> None:
+        self.refusals[operation.name, resource_type.name] += len(names)
+        for name in islice(names, NAMES_MAX):
+            self._refused(client, operation, resource_text(resource_type, name), 1)
+        more = len(names) - NAMES_MAX
+        if more > 0:
+            self._refused(client, operation, f"{resource_type.name.lower()}: others", more)
+
+    def changed(
+        self, client: ClientInfo, api: str, resource: str, *, is_often: bool = False
+    ) -> None:
+        count = self._turn(("changed", client.user, resource), 1) if is_often else 1
+        if count:
+            self._note("changed", client, api, resource, "ok", count)
+
+    def _refused(
+        self, client: ClientInfo, operation: AclOperation, resource: str, count: int
+    ) -> None:
+        count = self._turn(("refused", client.user, resource), count)
+        if count:
+            self._note("refused", client, operation.name, resource, "denied", count)
+
+    def _turn(self, key: tuple[str, str, str], count: int) -> int:
+        """How many a note now stands for; 0: there is none now."""
+        pace = self._paces.get(key)
+        if pace is None:
+            if len(self._paces) >= PACES_MAX:
+                del self._paces[next(iter(self._paces))]
+            pace = self._paces[key] = Pace()
+        left_out = pace.take_turn(self._clock.monotonic())
+        return 0 if left_out is None else left_out + count
+
+    def _note(
+        self,
+        event: str,
+        client: ClientInfo,
+        operation: str,
+        resource: str,
+        result: str,
+        count: int,
+    ) -> None:
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        self._sink(
+            {
+                "time": now.isoformat(timespec="milliseconds"),
+                "event": event,
+                "principal": f"User:{client.user}",
+                "host": client.host,
+                "listener": client.listener,
+                "client_id": client.client_id,
+                "connection": client.connection_id,
+                "operation": operation,
+                "resource": resource,
+                "result": result,
+                "count": count,
+            }
+        )
+
+
+def resource_text(resource_type: ResourceType, name: str) -> str:
+    """A resource as notes name it."""
+    kind = resource_type.name.lower()
+    return kind if resource_type == ResourceType.CLUSTER else f"{kind}:{name}"

@@ -1,0 +1,48 @@
+"""Lists the metrics that say whether clients are who they say, and do what they may."""
+
+from collections.abc import Sequence
+
+from diskless.listeners.tls_keys import TlsKeys
+from diskless.metrics import MetricsOf, MetricSource, Samples
+from diskless.parts.broker_parts import BrokerParts
+
+
+def security_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
+    """Those of keys, rights and the audit log; a part of `broker_metrics`."""
+    broker = MetricsOf(lambda: parts)
+    tls = MetricsOf(lambda: parts.base.tls.keys)
+    return [
+        tls.gauges(
+            "diskless_tls_certificate_expiry_seconds",
+            "listener",
+            "Until the first certificate of a listener ends",
+            lambda it: {keys.listener: keys.expires_in_s() for keys in it},
+        ),
+        MetricSource(
+            "diskless_authorizations_denied",
+            "counter",
+            "What clients asked for and may not do, by operation and kind of resource",
+            ("operation", "resource"),
+            lambda: {kind: float(count) for kind, count in parts.base.audit.refusals.items()},
+        ),
+        broker.counter(
+            "diskless_audit_notes_left_out",
+            "Notes of the audit log that nothing took up in time",
+            lambda it: it.base.audit_sink.left_out,
+        ),
+        MetricSource(
+            "diskless_tls_reloads",
+            "counter",
+            "Keys that were read again because their files changed, by listener and result",
+            ("listener", "result"),
+            lambda: _tls_reloads(parts.base.tls.keys),
+        ),
+    ]
+
+
+def _tls_reloads(listeners: Sequence[TlsKeys]) -> Samples:
+    return {
+        (keys.listener, result): count
+        for keys in listeners
+        for result, count in (("replaced", keys.reloads), ("failed", keys.failed_reloads))
+    }
