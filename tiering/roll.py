@@ -38,7 +38,7 @@ from tiering.segment_sources import SourceRange
 from tiering.segment_verification import existing_segment
 from tiering.segment_writer import FileBody, SegmentWriter
 from tiering.typed_columns import NO_TYPED_COLUMNS, TypedColumns
-from tiering.wal_rows import decoded
+from tiering.wal_rows import ControlRecords, decoded
 from wal.errors import (
     ObjectExists,
     Rejected,
@@ -117,10 +117,11 @@ def _write(
 ) -> WrittenSegment:
     with tempfile.TemporaryFile(prefix="diskless-roll-", dir=temporary_directory) as file:
         with SegmentWriter(file, _identity(plan), sources(plan), typed=typed.fields) as writer:
-            for table in row_groups(plan, store, settings.row_group_bytes):
+            controls = ControlRecords()
+            for table in row_groups(plan, store, settings.row_group_bytes, controls):
                 rows = segment_table(table)
                 writer.write_row_group(rows, typed.columns(rows))
-            written = writer.finish()
+            written = writer.finish(controls=controls.count)
         failpoint("roll.before_put")
         try:
             store.put(plan.object_key, FileBody(file, written.object_bytes))
@@ -150,15 +151,21 @@ def sources(plan: SegmentPlan) -> Sequence[SourceRange]:
 # --- row groups -----------------------------------------------------------------------------------
 
 
-def row_groups(plan: SegmentPlan, store: BlockingStore, row_group_bytes: int) -> Iterator[pa.Table]:
+def row_groups(
+    plan: SegmentPlan,
+    store: BlockingStore,
+    row_group_bytes: int,
+    controls: ControlRecords | None = None,
+) -> Iterator[pa.Table]:
     """All records of the plan as tables of RECORD_SCHEMA, each of whole batches, in offset order.
 
     A table with raw batches has the column `raw_batch` too. A table is of about `row_group_bytes`,
-    the last one smaller. Raises: CorruptObject, and what the store raises.
+    the last one smaller. Control batches are left out, and counted in `controls`.
+    Raises: CorruptObject, and what the store raises.
     """
     tables: list[pa.Table] = []
     size_bytes = 0.0
-    for rows, batches, _ in decoded(plan.extents, store):
+    for rows, batches, _ in decoded(plan.extents, store, controls):
         # A batch is as large in Arrow as its share of the bytes says: close enough, and cheap.
         ratio = rows.nbytes / sum(len(source.batch.data) for source in batches)
         start = end = 0

@@ -4,7 +4,7 @@
 
 A batch whose bytes are those that were committed, but that cannot be decoded, is kept as it is: one
 bad producer must not be in the way of the others' records. tiering/raw_batches.py tells how. Such a
-batch shows only when its decoding fails.
+batch shows only when its decoding fails. Control batches become no rows.
 
 Memory is bounded whatever the extents' size: `READ_AHEAD_BYTES` of ranges, some `DECODE_BYTES` as
 bytes and as Arrow, and what compressed batches inflate to, which is capped. A batch kept raw takes
@@ -17,6 +17,7 @@ batches of the extents; ObjectNotFound and ObjectStoreUnavailable from the store
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
@@ -61,8 +62,13 @@ class SourceBatch(NamedTuple):
     batch: LocatedBatch
     record_count: int
     is_compressed: bool
+    is_control: bool
     object_key: ObjectKey
     byte_offset: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.object_key}: batch at byte {self.byte_offset}"
 
 
 class Decoded(NamedTuple):
@@ -76,8 +82,19 @@ class Decoded(NamedTuple):
     is_raw: bool = False
 
 
-def decoded(extents: Sequence[WalExtent], store: BlockingStore) -> Iterator[Decoded]:
+@dataclass(slots=True)
+class ControlRecords:
+    """Counts control records, by the headers of their batches."""
+
+    count: int = 0
+
+
+def decoded(
+    extents: Sequence[WalExtent], store: BlockingStore, controls: ControlRecords | None = None
+) -> Iterator[Decoded]:
     """All records of extents of one partition, in their order, about `DECODE_BYTES` at a time.
+
+    Control batches are left out, and counted in `controls`.
 
     What compressed batches inflate to is known afterwards, so it is estimated from the ones before.
     Only the batches and their order decide, so that a repeated roll ends its row groups at the same
@@ -86,7 +103,7 @@ def decoded(extents: Sequence[WalExtent], store: BlockingStore) -> Iterator[Deco
     group: list[SourceBatch] = []
     group_bytes = 0
     ratios = {False: 1.0, True: _FIRST_RATIO}
-    for source in _batches(extents, store):
+    for source in _without_controls(_batches(extents, store), controls or ControlRecords()):
         if group and group[0].is_compressed != source.is_compressed:
             yield from _decoded_group(group)
             group, group_bytes = [], 0
@@ -105,6 +122,17 @@ def decoded(extents: Sequence[WalExtent], store: BlockingStore) -> Iterator[Deco
             group, group_bytes = [], 0
     if group:
         yield from _decoded_group(group)
+
+
+def _without_controls(
+    sources: Iterator[SourceBatch], controls: ControlRecords
+) -> Iterator[SourceBatch]:
+    for source in sources:
+        if source.is_control:
+            _check_crc(source)
+            controls.count += source.record_count
+        else:
+            yield source
 
 
 def _decoded_group(group: Sequence[SourceBatch]) -> Iterator[Decoded]:
@@ -131,15 +159,20 @@ def _kept_raw(source: SourceBatch) -> Decoded:
 
     Raises: CorruptObject.
     """
-    place = f"{source.object_key}: batch at byte {source.byte_offset}"
+    _check_crc(source)
+    if source.record_count > RECORDS_PER_BATCH_MAX:
+        # No broker accepts such a batch; its rows would take more memory than there may be.
+        raise CorruptObject(
+            f"{source.place}: cannot be decoded, and counts {source.record_count} records"
+        )
+    return Decoded(raw_rows(source.batch), [source], is_raw=True)
+
+
+def _check_crc(source: SourceBatch) -> None:
     try:
         verify_crc(source.batch.data)
     except CorruptBatch as damage:
-        raise CorruptObject(f"{place}: {damage}") from damage
-    if source.record_count > RECORDS_PER_BATCH_MAX:
-        # No broker accepts such a batch; its rows would take more memory than there may be.
-        raise CorruptObject(f"{place}: cannot be decoded, and counts {source.record_count} records")
-    return Decoded(raw_rows(source.batch), [source], is_raw=True)
+        raise CorruptObject(f"{source.place}: {damage}") from damage
 
 
 # --- extents to batches --------------------------------------------------------------------------
@@ -293,6 +326,7 @@ class _ExtentWalk:
             batch,
             header.record_count,
             header.codec != NONE,
+            header.is_control,
             self.extent.object_key,
             self._position,
         )

@@ -2,7 +2,8 @@
 
 A *hole* is a range of offsets whose records nobody has. Consumers have committed offsets behind it,
 so it must stay; extents of a partition follow each other without gap, so something must lie there.
-That is a batch of control records: Kafka clients step over those without showing them to anybody.
+That is a batch of control records: Kafka clients step over those without showing them to anybody,
+and a roll makes a gap of them.
 
 A *copy* repeats batches of another object. It is needed when two objects would each have to be
 committed before the other, which cannot be in one metadata log: brokers that committed to several

@@ -11,17 +11,22 @@ import pytest
 from tiering_samples import (
     GZIP,
     ZSTD,
+    PreparedBatch,
     SampleBatch,
     SampleRecord,
     expected_batches,
+    extent_of,
     file_store,
     plan_of,
     put_wal_object,
+    range_reader,
 )
 
 from metadata.operations import SegmentPlan
+from metadata.rebuild.filler import filler_batches
 from tiering import segment_format, wal_rows
 from tiering.roll import RollSettings, roll, row_groups
+from tiering.segment_reader import SegmentReader
 from tiering.segment_verification import verify_segment
 from wal import failpoint
 from wal.clock import SystemClock
@@ -29,6 +34,7 @@ from wal.coordinates import ByteOffset, ObjectKey, Offset
 from wal.crc import crc32c
 from wal.errors import CorruptObject, CorruptSegment, ObjectExists, Rejected
 from wal.failpoint import FailpointError
+from wal.records.record_batch import parse_header
 from wal.stores.file_store import BlockingFileStore
 from wal.stores.object_store import BytesBody
 
@@ -293,3 +299,44 @@ def test_no_more_is_read_ahead_than_may_be_held(
     for given, _ in enumerate(ahead, 1):
         assert sum(asked) <= 3_500 + given * size
     assert len(asked) == 16
+
+
+def fillers(count: int) -> list[PreparedBatch]:
+    """What a rebuild puts where records are missing: batches of control records."""
+    return [
+        PreparedBatch([SampleRecord()] * parse_header(data).record_count, data)
+        for data in filler_batches(count, 1_700_000_000_000)
+    ]
+
+
+async def test_control_records_become_no_rows_and_are_counted(tmp_path: Path) -> None:
+    with file_store(tmp_path) as store:
+        batches = [*BATCHES[:2], *fillers(7), *BATCHES[2:4], *fillers(5)]
+        segment = roll(plan_of(put_wal_object(store, "wal/00/object", [batches])), store).segment
+        assert (segment.record_count, segment.control_count, segment.last_offset) == (40, 12, 51)
+        footer = verify_segment(store, segment.object_key)
+        assert footer.counts == (40, 12, 0)
+        async with SegmentReader(range_reader(store)) as reader:
+            served = await reader.read(extent_of(segment), 0, 1 << 20)
+    bounds = [(0, 9), (10, 19), (27, 36), (37, 46), (47, 51)]
+    assert [(batch.base_offset, batch.last_offset) for batch in served] == bounds
+    rows = pq.read_table(tmp_path / segment.object_key, partitioning=None, columns=["offset"])
+    assert rows.column("offset").to_pylist() == [*range(20), *range(27, 47)]
+
+
+def test_a_segment_of_control_records_alone_has_no_row(tmp_path: Path) -> None:
+    with file_store(tmp_path) as store:
+        plan = plan_of(put_wal_object(store, "wal/00/object", [fillers(250_000)]))
+        segment = roll(plan, store).segment
+        assert roll(plan, store).segment == segment
+        assert (segment.record_count, segment.control_count) == (0, 250_000)
+        assert verify_segment(store, segment.object_key).row_groups == ()
+
+
+def test_a_damaged_control_batch_is_named(tmp_path: Path) -> None:
+    (filler,) = fillers(7)
+    damaged = PreparedBatch(filler.records, filler.data[:-1] + b"?")
+    with file_store(tmp_path) as store:
+        plan = plan_of(put_wal_object(store, "wal/00/object", [[damaged]]))
+        with pytest.raises(CorruptObject, match="wal/00/object: batch at byte 20"):
+            roll(plan, store)

@@ -156,7 +156,7 @@ def test_a_lost_object_is_a_hole_that_consumers_step_over(
     assert "are missing" in told
     with LiveBroker(data, SETTINGS) as broker:
         after = read_all(broker)
-        # Also from Parquet, where the fillers go like everything else.
+        # Also from Parquet, where the fillers become gaps.
         roll_everything(broker)
         assert read_all(broker) == after
         produce(broker, 2)
