@@ -62,6 +62,15 @@ class _Descriptor:
         self.users = 0
         self.cached = True
 
+    def close(self) -> None:
+        os.close(self.fd)
+        self.fd = -1
+
+    def __del__(self) -> None:
+        # Who forgets to close the cache leaves no files open.
+        if self.fd >= 0:
+            self.close()
+
 
 class FdHandle:
     """A file that stays open for the length of a `with` block; made by `FdCache.open`."""
@@ -250,4 +259,4 @@ class FdCache:
 
     def _close(self, descriptor: _Descriptor) -> None:
         self._open -= 1
-        os.close(descriptor.fd)
+        descriptor.close()

@@ -27,6 +27,7 @@ def test_every_figure_of_a_broker() -> None:
 
 
 @pytest.mark.jvm
+@pytest.mark.exhaustive  # it measures what is not ours
 def test_kafka_runs_under_the_same_loads(tmp_path: Path) -> None:
     try:
         KafkaSynced.install()

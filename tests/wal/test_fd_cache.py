@@ -106,6 +106,16 @@ def test_closing_the_cache_leaves_the_last_reader_in_peace(files: list[str]) -> 
         handle.pread(1, 0)
 
 
+def test_a_cache_that_nobody_closes_leaves_no_file_open(files: list[str]) -> None:
+    before = open_descriptors()
+    cache = FdCache(6)
+    for path in files:
+        read_one(cache, path)
+    assert open_descriptors() == before + 6
+    del cache
+    assert open_descriptors() == before
+
+
 def test_a_growing_file_shows_what_was_appended(files: list[str]) -> None:
     cache = FdCache(1)
     with cache.open(files[0]) as file, open(files[0], "ab") as growing:
