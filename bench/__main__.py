@@ -33,6 +33,7 @@ from bench.s3_writing import run_s3_writing
 from bench.slopes import run_slopes
 from bench.slow_store import run_slow_store
 from bench.spark_source import run_spark_source
+from bench.tables import run_tables
 from bench.throughput import run_produce
 
 ALL: Final = "all"
@@ -47,6 +48,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "hour": run_hour,
     "roll": run_roll,
     "spark_source": run_spark_source,
+    "tables": run_tables,
     "memory": run_memory,
     "commits": run_commits,
     "backlog": run_backlog,

@@ -60,10 +60,10 @@ from tiering.tables.live_segments import LiveSegments, TableClient, live_segment
 from tiering.tables.report import TableResult, TablesReport
 from tiering.tables.snapshots import (
     FileChange,
+    LiveFiles,
     ReadManifest,
     expired_snapshots,
     expiry_updates,
-    live_files,
     snapshot_updates,
 )
 from tiering.tables.table_files import (
@@ -113,6 +113,7 @@ class Registrar:
         self._client = client
         self._store = store
         self._files = StoreFileIO(store, store_url)
+        self._live_files = LiveFiles(self._files)
         self._clock = clock
         self._rng = rng
         self._unnamed_deleted = 0
@@ -157,7 +158,7 @@ class Registrar:
         else:
             base = read_metadata(self._files, table.location)
             now_ms = max(now_ms, base.last_updated_ms)
-        manifests = live_files(self._files, base)
+        manifests = self._live_files.read(base)
         footers, removed, failure = self._difference(live, manifests)
         expired = expired_snapshots(base, now_ms=now_ms, retention_ms=table.snapshot_retention_ms)
         file_count = sum(len(read.entries) for read in manifests) + len(footers) - len(removed)

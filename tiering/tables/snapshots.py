@@ -9,9 +9,11 @@ hundred thousand files does not write all of them anew when its oldest one goes.
 A snapshot expires when the one behind it is older than the retention: whoever loaded the table just
 before it was superseded can read on for that long. The newest one never does.
 
-Times are the caller's. Nothing is read or written here but manifests.
+Times are the caller's. Nothing is read or written here but manifests. One manifest takes a
+millisecond or more to decode, so those that were read are remembered.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count, pairwise
 from typing import Final, NamedTuple
@@ -45,6 +47,8 @@ from tiering.tables.table_files import StoreFileIO, read_manifests, reading
 
 MANIFESTS_MAX: Final = 50
 MANIFEST_FILES_MAX: Final = 1_000
+ENTRIES_REMEMBERED_MAX: Final = 50_000
+"""Of all tables together; an entry takes some 3 KB."""
 
 _COMPRESSION: Final = "deflate"
 
@@ -64,18 +68,39 @@ class FileChange(NamedTuple):
     """By location."""
 
 
-def live_files(files: StoreFileIO, metadata: TableMetadata) -> Sequence[ReadManifest]:
-    """What the current snapshot names. Raises: ObjectNotFound, CorruptObject."""
-    snapshot = metadata.current_snapshot()
-    if snapshot is None:
-        return ()
-    read = []
-    for manifest in read_manifests(files, snapshot.manifest_list):
-        if not (manifest.has_added_files() or manifest.has_existing_files()):
-            continue  # it told of files that were deleted
+class LiveFiles:
+    """Reads what current snapshots name, and remembers the manifests: most are named again."""
+
+    def __init__(self, files: StoreFileIO) -> None:
+        self._files = files
+        self._remembered: OrderedDict[str, ReadManifest] = OrderedDict()
+        self._entry_count = 0
+
+    def read(self, metadata: TableMetadata) -> Sequence[ReadManifest]:
+        """The manifests of the current snapshot. Raises: ObjectNotFound, CorruptObject."""
+        snapshot = metadata.current_snapshot()
+        if snapshot is None:
+            return ()
+        return [
+            self._read(manifest)
+            for manifest in read_manifests(self._files, snapshot.manifest_list)
+            # One that tells only of files that were deleted tells nothing any more.
+            if manifest.has_added_files() or manifest.has_existing_files()
+        ]
+
+    def _read(self, manifest: ManifestFile) -> ReadManifest:
+        known = self._remembered.get(manifest.manifest_path)
+        if known is not None:
+            self._remembered.move_to_end(manifest.manifest_path)
+            return known
         with reading(manifest.manifest_path):
-            read.append(ReadManifest(manifest, manifest.fetch_manifest_entry(files)))
-    return read
+            read = ReadManifest(manifest, manifest.fetch_manifest_entry(self._files))
+        self._remembered[manifest.manifest_path] = read
+        self._entry_count += len(read.entries)
+        while self._entry_count > ENTRIES_REMEMBERED_MAX:
+            _, dropped = self._remembered.popitem(last=False)
+            self._entry_count -= len(dropped.entries)
+        return read
 
 
 def snapshot_updates(

@@ -9,7 +9,7 @@ import json
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,16 +23,20 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 
 from metadata.operations import DeleteRecords
+from metadata.rewrites import PlanRewrites, RewritePlan
 from metadata.table_operations import ListTables
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
 from tests.support.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
+from tiering.merging.job import MergeResult, merge_once
+from tiering.merging.merge import merge
 from tiering.tables.passes import TablePasses
 from tiering.tables.report import TablesReport
 from wal.clock import SystemClock
 from wal.coordinates import TopicIdPartition
 from wal.failpoint import arm
+from wal.stores.blocking_store import BlockingStore, open_blocking_store
 
 STEPS: Final = 200 if IS_EXHAUSTIVE else 14
 PARTITIONS: Final = 2
@@ -53,7 +57,9 @@ class ShiftedClock(SystemClock):
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
     directory = tmp_path_factory.mktemp("tables")
-    with LiveBroker(directory / "data", {"http.listen": "127.0.0.1:0"}) as running:
+    # Retention by age, which the records' times are due for, would be a step that nobody took.
+    settings = {"http.listen": "127.0.0.1:0", "log.retention.check.interval.ms": "3600000"}
+    with LiveBroker(directory / "data", settings) as running:
         yield running
 
 
@@ -89,6 +95,16 @@ def get(broker: LiveBroker, path: str) -> Any:
 
 
 @dataclass
+class PlainMerger:
+    """Merges in this process."""
+
+    store: BlockingStore
+
+    def merge(self, plans: Sequence[RewritePlan], object_store_url: str) -> Sequence[MergeResult]:
+        return [MergeResult(plan, merge(plan, self.store)) for plan in plans]
+
+
+@dataclass
 class Row:
     offset: int
     timestamp_ms: int
@@ -107,6 +123,7 @@ class TopicTable:
         default_factory=lambda: {partition: [] for partition in range(PARTITIONS)}
     )
     segments: list[tuple[int, int, int]] = field(default_factory=list)
+    merged: int = 0
 
     def __post_init__(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
@@ -173,6 +190,18 @@ class TopicTable:
             arm("")
         assert "FailpointError" in failure.failure
         self.passes = self.new_passes()
+
+    def merge(self) -> None:
+        """Small neighbours become one segment; which rows there are does not change."""
+        listed = CoordinatorClient(self.broker.bootstrap).list_tables(ListTables())
+        with open_blocking_store(listed.object_store_url, sync=False) as store:
+            report = merge_once(
+                self.broker.bootstrap,
+                merger=PlainMerger(store),
+                asked=PlanRewrites(topics=(self.name,)),
+            )
+        assert not report.failures
+        self.merged += len(report.segments)
 
     # -- what should be there
 
@@ -253,6 +282,8 @@ def test_both_engines_see_the_live_segments_after_every_step(
         topic.delete_records,
         topic.expire,
         topic.die,
+        topic.produce_and_roll,
+        topic.merge,
     ]
     for number in range(STEPS):
         step = steps[number] if number < len(steps) else rng.choice(steps)
@@ -264,6 +295,7 @@ def test_both_engines_see_the_live_segments_after_every_step(
         expected = facts_of(topic.expected(), cut_ms)
         assert told_by_duckdb(lake, broker, topic.name, cut_ms) == expected, (number, step)
         assert told_by_pyiceberg(broker, topic.name, cut_ms) == expected, (number, step)
+    assert topic.merged
 
 
 def test_nobody_else_writes(broker: LiveBroker, lake: duckdb.DuckDBPyConnection) -> None:
