@@ -1,4 +1,5 @@
-"""Group `roll`: one segment rolled on one core, beside writing the same columns with pyarrow alone.
+"""Group `roll`: one segment rolled on one core, beside writing the same columns with pyarrow alone;
+and segments merged into one, beside reading their columns and writing them with pyarrow alone.
 
 Both sides write the same Arrow tables, with zstd, to the same disk. The roll also reads the WAL
 object, checks and opens its batches, keeps checksums, and puts the result under its key. CPU
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +23,8 @@ from bench.broker import fresh_directory
 from bench.report import Report
 from metadata.operations import SegmentPlan, WalExtent
 from metadata.records.segment_identity import segment_key
+from metadata.rewrites import MERGE, RewriteInput, RewritePlan
+from tiering.merging.merge import merge
 from tiering.roll import RollSettings, roll, row_groups
 from wal.coordinates import ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.records.record_columns import RECORD_SCHEMA
@@ -32,6 +36,7 @@ RECORD_BYTES = 1024
 BATCH_RECORDS = 960
 BATCHES = 128
 RUNS = 3
+MERGED = 16
 TOPIC = "bench"
 
 
@@ -53,7 +58,80 @@ def run_roll(report: Report) -> None:
     report.add("roll_mb_per_s_per_core", megabytes / min(roll_runs), "MB/s", note="CPU seconds")
     report.add("pyarrow_mb_per_s_per_core", megabytes / min(writer_runs), "MB/s")
     report.add("roll_vs_pyarrow", min(writer_runs) / min(roll_runs), bound="≥ 0.5")
+    _run_merge(report)
     report.add("spark_start_s", _spark_start_s(), "s", note="session up and one empty job")
+
+
+def _run_merge(report: Report) -> None:
+    report.step(f"merge: {MERGED} segments of {BATCHES // MERGED} MB, one core")
+    merge_runs, alone_runs = [], []
+    with fresh_directory() as directory:
+        objects = directory / "objects"
+        store = open_blocking_store(f"file://{objects}")
+        plan, input_bytes = _plan(store)
+        share = BATCHES // MERGED
+        parts = [plan.extents[at : at + share] for at in range(0, BATCHES, share)]
+        segments = [roll(_part(plan, part), store).segment for part in parts]
+        inputs = [
+            RewriteInput(
+                one.object_key,
+                one.object_bytes,
+                one.base_offset,
+                one.last_offset,
+                one.record_count,
+                one.max_timestamp_ms,
+            )
+            for one in segments
+        ]
+        paths = [objects / one.object_key for one in segments]
+        for run in range(RUNS):
+            started = time.process_time()
+            merge(_rewrite(plan, inputs, run + 1), store)
+            merge_runs.append(time.process_time() - started)
+            started = time.process_time()
+            _merge_alone(directory / f"merged-{run}.parquet", paths)
+            alone_runs.append(time.process_time() - started)
+    megabytes = input_bytes / 1e6
+    note = "of batches; CPU seconds"
+    report.add("merge_mb_per_s_per_core", megabytes / min(merge_runs), "MB/s", note=note)
+    ratio = min(alone_runs) / min(merge_runs)
+    report.add("merge_mb_per_s_vs_pyarrow", ratio, bound="≥ 0.5")
+
+
+def _part(plan: SegmentPlan, extents: Sequence[WalExtent]) -> SegmentPlan:
+    base, last = extents[0].base_offset, extents[-1].last_offset
+    return SegmentPlan(
+        partition=plan.partition,
+        topic_name=plan.topic_name,
+        object_key=segment_key(TOPIC, plan.partition, base, last),
+        base_offset=base,
+        last_offset=last,
+        extents=extents,
+    )
+
+
+def _rewrite(plan: SegmentPlan, inputs: Sequence[RewriteInput], generation: int) -> RewritePlan:
+    return RewritePlan(
+        topic_name=plan.topic_name,
+        partition=plan.partition,
+        kind=MERGE,
+        generation=generation,
+        planned_at_ms=0,
+        delete_horizon_ms=0,
+        producers_since_ms=0,
+        target_bytes=512 << 20,
+        inputs=inputs,
+    )
+
+
+def _merge_alone(target: Path, paths: Sequence[Path]) -> None:
+    schema = pq.read_schema(paths[0])
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for path in paths:
+            file = pq.ParquetFile(path)
+            for index in range(file.num_row_groups):
+                writer.write_table(file.read_row_group(index, use_threads=False))
+    _sync(target)
 
 
 def _plan(store: BlockingStore) -> tuple[SegmentPlan, int]:
@@ -140,6 +218,10 @@ def _write_alone(path: Path, tables: list[pa.Table]) -> None:
     with pq.ParquetWriter(path, tables[0].schema, compression="zstd") as writer:
         for table in tables:
             writer.write_table(table)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     os.fsync(handle)
     os.close(handle)
