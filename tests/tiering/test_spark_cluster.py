@@ -23,8 +23,10 @@ BATCHES = [SampleBatch([SampleRecord(value=b"%d" % at)] * 50) for at in range(4)
 
 @on_one_server
 @pytest.mark.spark
-@pytest.mark.exhaustive  # tests/tiering/source/ has such executors in every run
-@pytest.mark.parametrize("launcher", ["spark-submit", "spark-defaults"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["spark-submit", pytest.param("spark-defaults", marks=pytest.mark.exhaustive)],
+)
 def test_segments_are_rolled_from_the_bucket_by_executors_that_have_only_what_they_are_sent(
     s3_server: S3Server, tmp_path: Path, launcher: str
 ) -> None:
