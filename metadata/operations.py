@@ -19,7 +19,7 @@ from uuid import UUID
 from metadata.scram.credentials import ScramCredential
 from wal.coordinates import BatchExtent, ByteOffset, ObjectKey, Offset, TopicIdPartition
 from wal.errors import DisklessError
-from wal.wire.layouts import Int8, Int32, UInt32
+from wal.wire.layouts import CompactBytes, Int8, Int32, UInt32
 
 WRITE_AHEAD_MULTI_SEGMENT: Final = 1
 """KIP-1164's ObjectFormat of a WAL object."""
@@ -307,6 +307,8 @@ class SegmentPlan:
     base_offset: Offset
     last_offset: Offset
     extents: Sequence[WalExtent]
+    columns: CompactBytes = b""
+    """The typed columns that it gets, as the topic had them when it was planned; opaque here."""
 
 
 class PlanSegments(NamedTuple):
@@ -320,6 +322,8 @@ class PlanSegments(NamedTuple):
     """Topics to plan, as names or patterns with `*`, `?` and `[…]`. An empty list means all."""
     excluded_topics: Sequence[str] = ()
     """Topics to leave out, written in the same way."""
+    schemas_only: bool = False
+    """Plan nothing, and answer with schemas alone."""
 
     def wants(self, topic_name: str) -> bool:
         """Whether segments of the topic are asked for."""
@@ -331,11 +335,49 @@ class PlanSegments(NamedTuple):
 WHATEVER_IS_DUE: Final = PlanSegments()
 
 
+class TopicColumns(NamedTuple):
+    """The typed columns of a topic; both kinds of bytes are opaque here."""
+
+    version: int = 0
+    """Counted up with every change; 0: there never were any."""
+    basis: bytes = b""
+    """Which configs they were made of; empty for those that type nothing."""
+    columns: bytes = b""
+
+
+class SetTopicColumns(NamedTuple):
+    """Gives a topic typed columns, if it still has those of the version before."""
+
+    topic_id: UUID
+    version: int
+    basis: CompactBytes
+    columns: CompactBytes
+
+
+class TopicSchemas(NamedTuple):
+    """What a topic sets of the schemas of its records, and the typed columns that it has."""
+
+    topic_id: UUID
+    name: str
+    configs: Mapping[str, str]
+    basis: CompactBytes
+    """Of these configs. While the columns have another one, nothing of the topic is planned."""
+    version: int
+    columns_basis: CompactBytes
+    columns: CompactBytes
+
+    @property
+    def has(self) -> TopicColumns:
+        return TopicColumns(self.version, self.columns_basis, self.columns)
+
+
 class PlannedSegments(NamedTuple):
     """What is due, and where its objects lie; the URL holds no secrets."""
 
     plans: Sequence[SegmentPlan]
     object_store_url: str = ""
+    schemas: Sequence[TopicSchemas] = ()
+    """Of topics whose typed columns the job should look after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,14 @@ a log file there is one line per round. When all is rolled, small segments are m
 topics compacted, as far as that is due. After that the tables of the topics follow
 (tiering/tables). The exit status is 0 when everything that was due was done, else 1. Batches that
 could not be decoded are told of and are no failure: their segment is made, and consumers get them
-as before.
+as before. So it is with keys and values that do not fit a schema.
 """
 
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Self
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from tiering.job import Roller, RollFailure, RollReport, run_once
 from tiering.merging.job import Merger, MergeReport, merge_once
 from tiering.tables.passes import TablePasses
 from tiering.tables.report import TablesReport
+from tiering.types.registry import HttpRegistry, RegistrySettings
 from wal import failpoint
 from wal.clock import Clock, SystemClock
 from wal.errors import InvalidSettings, OutcomeUnknown, Retriable
@@ -44,6 +46,7 @@ def tier(
     asked: PlanSegments = WHATEVER_IS_DUE,
     interval_s: float = 60.0,
     object_store_url: str | None = None,
+    registry: RegistrySettings | None = None,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
@@ -66,6 +69,8 @@ def tier(
                 roller=roller,
                 asked=asked,
                 object_store_url=object_store_url,
+                # Asked anew in each pass: what it answers for an id is all that it may keep.
+                registry=None if registry is None else HttpRegistry(registry, clock),
                 progress=progress,
                 sleep=sleep,
             )
@@ -103,7 +108,8 @@ def tier(
         sleep=sleep,
     )
     roller_class, merger_class, compactor_class = _spark_classes()
-    with roller_class(master, spark_settings=spark_settings) as roller, passes as tables:
+    new_roller = partial(roller_class, spark_settings=spark_settings, registry=registry)
+    with new_roller(master) as roller, passes as tables:
         merger, compactor = merger_class(roller), compactor_class(roller)
         if once:
             return 0 if one_pass(roller, merger, compactor, tables) else 1
@@ -154,6 +160,10 @@ class ConsoleProgress(JobProgress):
         line = f"FAILED {failure.object_key}: {failure.reason}"
         self._console.print(line, markup=False, soft_wrap=True)
 
+    def not_typed(self, topic_name: str, side: str, reason: str) -> None:
+        line = f"NOT TYPED {topic_name}: its {side}s are bytes only: {reason}"
+        self._console.print(line, markup=False, soft_wrap=True)
+
 
 def print_report(console: Console, report: RollReport, elapsed_s: float) -> None:
     """The summary of one pass, as a table of two columns."""
@@ -172,6 +182,10 @@ def print_report(console: Console, report: RollReport, elapsed_s: float) -> None
         table.add_row("bytes read ÷ rolled", f"{work.get_bytes / max(report.wal_bytes, 1):.2f}")
     if report.raw_batch_count:
         table.add_row("batches not decodable, kept as sent", f"{report.raw_batch_count:,}")
+    if report.untyped_count:
+        table.add_row("keys and values that do not fit", f"{report.untyped_count:,}")
+    if report.schema_problems:
+        table.add_row("schemas without columns", f"{len(report.schema_problems):,}")
     if report.withdrawn:
         table.add_row("of topics deleted meanwhile", f"{len(report.withdrawn):,}")
     table.add_row("failed", f"{len(report.failures):,}")

@@ -2,8 +2,9 @@
 
 They call seldom, so each call has a connection of its own (metadata/clients/wire_client.py) to the
 first broker that answers. All operations may be repeated: a plan is durable and the same when asked
-again, a commit is recognised by its object key, the others only read. So what went wrong on the way
-is always worth another attempt, which is the caller's decision; `repeated` makes it.
+again, a commit is recognised by its object key, columns by their version, the others only read. So
+what went wrong on the way is always worth another attempt, which is the caller's decision;
+`repeated` makes it.
 
 Failure cases: CommitFailed (nothing was changed by asking, or no broker answered),
 CommitOutcomeUnknown (a commit was sent and no answer came), and what the coordinator says.
@@ -19,6 +20,7 @@ from metadata.clients.wire_client import WireClient, connect_securely
 from metadata.messages.brokers import (
     COMMIT_REWRITES,
     COMMIT_SEGMENTS,
+    OFFER_TOPIC_COLUMNS,
     PLAN_REWRITES,
     PLAN_SEGMENTS,
 )
@@ -36,6 +38,7 @@ from metadata.operations import (
     ReadableTopic,
     RolledSegment,
     SegmentCommit,
+    SetTopicColumns,
 )
 from metadata.rewrites import PlannedRewrites, PlanRewrites, Rewrite, RewriteCommit
 from metadata.table_operations import (
@@ -131,6 +134,12 @@ class CoordinatorClient:
         """Move the pointer of a table."""
         (answer,) = self._call(COMMIT_TABLES, [commit])
         return answer
+
+    def set_topic_columns(
+        self, columns: Sequence[SetTopicColumns]
+    ) -> Sequence[DisklessError | None]:
+        """Offer typed columns; the answers match them by position."""
+        return self._call(OFFER_TOPIC_COLUMNS, columns)
 
     def _call(self, operation: Operation[Request, Answer], request: Request) -> Sequence[Answer]:
         # In a thread, because the caller may have an event loop already: notebooks do.

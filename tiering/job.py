@@ -7,6 +7,10 @@ listing of the bucket shows, so that an object which a killed task left is no se
 die and the whole be run again: plans are durable, a roll finds its object written, a commit is
 recognised by its key. Two jobs at once do the work twice and commit it once.
 
+Before it rolls, the job makes the typed columns of topics follow their schemas and offers them to
+the coordinator (tiering/types/following.py); then it asks for plans again, which have them. A topic
+whose columns are not those of its configs is not planned until then.
+
 A plan that cannot be rolled, because its WAL object is damaged or its task is killed again and
 again, is reported and left out for the rest of the run; the others go on. A topic that is deleted
 meanwhile takes its segments with it, which is no failure.
@@ -16,12 +20,22 @@ something to roll.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+from uuid import UUID
 
-from metadata.operations import WHATEVER_IS_DUE, PlanSegments, RolledSegment, SegmentPlan
+from metadata.operations import (
+    WHATEVER_IS_DUE,
+    PlanSegments,
+    RolledSegment,
+    SegmentPlan,
+    SetTopicColumns,
+    TopicSchemas,
+)
 from tiering.coordinator_client import CoordinatorClient, repeated
+from tiering.types.following import followed
+from tiering.types.registry import Registry, RegistryUnavailable
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import (
     DisklessError,
@@ -55,6 +69,8 @@ class RollResult(NamedTuple):
     error: str = ""
     raw_batch_count: int = 0
     """Batches of the segment that could not be decoded (tiering/raw_batches.py)."""
+    untyped_count: int = 0
+    """Keys and values of it that did not fit their schema (tiering/types/typed_rows.py)."""
     work: RollWork = RollWork()
 
 
@@ -83,6 +99,9 @@ class Progress:
     def failed(self, failure: "RollFailure") -> None:
         pass
 
+    def not_typed(self, topic_name: str, side: str, reason: str) -> None:
+        """The topic's schema of keys or values gives no columns: they are bytes only."""
+
 
 class RollFailure(NamedTuple):
     """A segment that was not made, and why."""
@@ -104,6 +123,10 @@ class RollReport:
     """Bytes of the batches that the segments replace."""
     raw_batch_count: int
     """Batches that could not be decoded, which the segments keep as they were sent."""
+    untyped_count: int
+    """Keys and values that did not fit their schema."""
+    schema_problems: Mapping[str, str]
+    """Why the schemas of topics give no columns, by `<topic>-key` and `<topic>-value`."""
     work: RollWork
     """Of the segments that are committed, added up."""
 
@@ -123,17 +146,21 @@ def run_once(
     roller: Roller,
     asked: PlanSegments = WHATEVER_IS_DUE,
     object_store_url: str | None = None,
+    registry: Registry | None = None,
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RollReport:
     """Roll and commit all that is due of what is `asked` for, however many plans that takes.
 
     `object_store_url` replaces the one the broker gives, for tasks that reach the bucket by another
-    name. Blocks. Raises CommitFailed and CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts,
-    Rejected when the broker refuses to plan at all.
+    name. `registry` has the schemas of topics that say so. Blocks. Raises CommitFailed and
+    CommitOutcomeUnknown after `ATTEMPTS_MAX` attempts, Rejected when the broker refuses to plan at
+    all.
     """
     client = CoordinatorClient(bootstrap, security)
-    run = _Run(client, roller, object_store_url, progress or Progress(), sleep)
+    run = _Run(client, roller, object_store_url, registry, progress or Progress(), sleep)
+    if registry is not None:
+        run.look_after_schemas(asked)
     seen: set[TopicIdPartition] = set()
     for _ in range(ROUNDS_MAX):
         plans = run.round(asked)
@@ -157,12 +184,14 @@ class _Run:
         client: CoordinatorClient,
         roller: Roller,
         object_store_url: str | None,
+        registry: Registry | None,
         progress: Progress,
         sleep: Callable[[float], None],
     ) -> None:
         self._client = client
         self._roller = roller
         self._object_store_url = object_store_url
+        self._registry = registry
         self._progress = progress
         self._sleep = sleep
         self._committed: list[RolledSegment] = []
@@ -170,13 +199,24 @@ class _Run:
         self._withdrawn: list[ObjectKey] = []
         self._wal_bytes = 0
         self._raw_batch_count = 0
+        self._untyped_count = 0
+        self._schema_problems: dict[str, str] = {}
+        self._looked_after: set[UUID] = set()
         self._work: list[RollWork] = []
+
+    def look_after_schemas(self, asked: PlanSegments) -> None:
+        """Make columns follow what a registry got since, before anything is planned with them."""
+        asked = asked._replace(schemas_only=True)
+        planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
+        self._look_after(planned.schemas)
 
     def round(self, asked: PlanSegments) -> Sequence[SegmentPlan]:
         """One plan, one parallel roll, one commit; returns what was planned, rolled or not."""
         # Those that failed are planned still, and must not crowd out the others.
         asked = asked._replace(max_plans=PLANS_PER_ROUND + len(self._failed))
         planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
+        while self._look_after(planned.schemas):
+            planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
         plans = [plan for plan in planned.plans if plan.object_key not in self._failed]
         if not plans:
             return ()
@@ -202,8 +242,36 @@ class _Run:
             withdrawn=self._withdrawn,
             wal_bytes=self._wal_bytes,
             raw_batch_count=self._raw_batch_count,
+            untyped_count=self._untyped_count,
+            schema_problems=self._schema_problems,
             work=RollWork(*map(sum, zip(*self._work, strict=True))),
         )
+
+    def _look_after(self, schemas: Sequence[TopicSchemas]) -> bool:
+        """Make columns follow schemas, of each topic once in a run; returns whether any changed."""
+        wanted = [one for one in schemas if one.topic_id not in self._looked_after]
+        offered: list[SetTopicColumns] = []
+        for topic in wanted:
+            self._looked_after.add(topic.topic_id)
+            try:
+                columns, problems = followed(topic, self._registry)
+            except RegistryUnavailable as error:
+                # Those that were typed before go on as they are; others wait for the next pass.
+                self._not_typed(topic, "value", str(error))
+                continue
+            for side, problem in problems.items():
+                self._not_typed(topic, side, problem)
+            if columns != topic.has:
+                offered.append(SetTopicColumns(topic.topic_id, *columns))
+        if not offered:
+            return False
+        # Another job may have been first, or the topic be gone: what is planned next shows it.
+        repeated(lambda: self._client.set_topic_columns(offered), self._sleep)
+        return True
+
+    def _not_typed(self, topic: TopicSchemas, side: str, reason: str) -> None:
+        self._schema_problems[f"{topic.name}-{side}"] = reason
+        self._progress.not_typed(topic.name, side, reason)
 
     def _commit(self, rolled: Sequence[tuple[RollResult, RolledSegment]]) -> None:
         failpoint("roll.before_commit")
@@ -216,6 +284,7 @@ class _Run:
                 committed.append(segment)
                 self._wal_bytes += sum(extent.length_bytes for extent in result.plan.extents)
                 self._raw_batch_count += result.raw_batch_count
+                self._untyped_count += result.untyped_count
                 self._work.append(result.work)
             elif isinstance(answer.error, UnknownPartition | UnknownTopicId):
                 self._withdrawn.append(segment.object_key)

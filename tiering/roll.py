@@ -58,10 +58,13 @@ class RollSettings:
 
 
 class Rolled(NamedTuple):
-    """A segment that lies in the store, and how many of its batches could not be decoded."""
+    """A segment that lies in the store, and what of it is not as it should be."""
 
     segment: RolledSegment
     raw_batch_count: int
+    """Batches that could not be decoded."""
+    untyped_count: int = 0
+    """Keys and values that did not fit their schema; 0 when the segment was found written."""
 
 
 def roll(

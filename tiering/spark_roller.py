@@ -40,7 +40,9 @@ from pyspark.sql import SparkSession
 
 from metadata.operations import SegmentPlan
 from tiering.job import RollResult, RollWork, describe
-from tiering.roll import Rolled, roll
+from tiering.roll import Rolled
+from tiering.types.registry import RegistrySettings
+from tiering.types.typed_roll import roll_as_planned
 from wal import failpoint
 from wal.clock import SystemClock
 from wal.errors import DisklessError, InvalidSettings
@@ -107,10 +109,12 @@ class SparkRoller:
         master: str | None = None,
         *,
         spark_settings: Mapping[str, str] | None = None,
+        registry: RegistrySettings | None = None,
         log_level: str = "FATAL",
     ) -> None:
         self._master = master
         self._spark_settings = dict(spark_settings or {})
+        self._registry = registry
         self._log_level = log_level
         self._session: SparkSession | None = None
         self._cleanup = ExitStack()
@@ -134,7 +138,8 @@ class SparkRoller:
         self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
     ) -> Sequence[RollResult]:
         """See `tiering.job.Roller`."""
-        outcomes = self.outcomes(_rolled, plans, object_store_url, done)
+        work = partial(_rolled, self._registry)
+        outcomes = self.outcomes(work, plans, object_store_url, done)
         return [
             RollResult(plan, None, outcome) if isinstance(outcome, str) else _result(plan, outcome)
             for plan, outcome in zip(plans, outcomes, strict=True)
@@ -286,14 +291,14 @@ def arm_in_task(failpoints: str) -> None:
     failpoint.arm(failpoints if is_first else "")
 
 
-def _rolled(object_store_url: str, plan: bytes) -> bytes:
+def _rolled(registry: RegistrySettings | None, object_store_url: str, data: bytes) -> bytes:
     """What became of a plan: what `roll` returns, or the error as a line; and what it took."""
     clock = SystemClock()
     started = clock.monotonic()
     work = RollWork()
     try:
         with MeteredStore(open_blocking_store(object_store_url, clock=clock)) as store:
-            result: Rolled | str = roll(pickle.loads(plan), store)
+            result: Rolled | str = roll_as_planned(pickle.loads(data), store, registry, clock)
         work = RollWork(store.gets, store.get_bytes, clock.monotonic() - started)
     except DisklessError as error:
         result = describe(error)
@@ -306,7 +311,7 @@ def _result(plan: SegmentPlan, data: bytes) -> RollResult:
     result, work = pickle.loads(data)
     if isinstance(result, str):
         return RollResult(plan, None, result)
-    return RollResult(plan, result.segment, "", result.raw_batch_count, work)
+    return RollResult(plan, result.segment, "", result.raw_batch_count, result.untyped_count, work)
 
 
 # --- around them ---------------------------------------------------------------------------------

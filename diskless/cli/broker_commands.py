@@ -1,7 +1,10 @@
 """The commands that ask a running broker: `diskless topic`, `diskless quota`, `diskless tier`."""
 
 import argparse
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from diskless.cli.options import (
     Commands,
@@ -12,7 +15,9 @@ from diskless.cli.options import (
     key_value,
     key_values,
 )
+from tiering.types.registry import RegistrySettings
 from wal.errors import InvalidSettings
+from wal.security.secret import read_private
 
 
 def add_topic(commands: Commands) -> None:
@@ -20,7 +25,7 @@ def add_topic(commands: Commands) -> None:
     create = command(topics, "create", _topic_create, help="create a topic")
     create.add_argument("name")
     create.add_argument("--partitions", type=int, default=-1, help="default: num.partitions")
-    add_pairs(create, "--config", "topic configuration")
+    add_pairs(create, "--config", "topic configuration; @FILE as a value: what is in it", "--set")
     listing = command(topics, "list", _topic_list, help="list all topics")
     describe = command(
         topics,
@@ -41,7 +46,7 @@ def add_topic(commands: Commands) -> None:
     alter.add_argument(
         "--partitions", type=int, metavar="N", help="the number of partitions it gets in all"
     )
-    add_pairs(alter, "--config", "set a topic config")
+    add_pairs(alter, "--config", "set a topic config; @FILE as a value: what is in it", "--set")
     alter.add_argument(
         "--delete-config",
         action="append",
@@ -55,11 +60,23 @@ def add_topic(commands: Commands) -> None:
         add_bootstrap(parser)
 
 
+def _topic_configs(pairs: Sequence[str]) -> Mapping[str, str]:
+    """As `key_values`; a value `@PATH` is the text of a file. Raises InvalidSettings."""
+    configs = key_values(pairs)
+    for key, value in configs.items():
+        if value.startswith("@"):
+            try:
+                configs[key] = Path(value[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InvalidSettings(f"{key}: cannot read {value[1:]}: {error}") from error
+    return configs
+
+
 def _topic_create(options: argparse.Namespace) -> int:
     from diskless.cli.admin_connection import client_security
     from diskless.cli.topic_client import TopicClient
 
-    configs = key_values(options.config)
+    configs = _topic_configs(options.config)
     with TopicClient(options.bootstrap, client_security(options)) as client:
         client.create(options.name, partitions=options.partitions, configs=configs)
         print(f"created {options.name}")
@@ -112,7 +129,7 @@ def _topic_alter(options: argparse.Namespace) -> int:
     from diskless.cli.admin_connection import client_security
     from diskless.cli.topic_client import TopicClient
 
-    configs = key_values(options.config)
+    configs = _topic_configs(options.config)
     if not (configs or options.delete_config or options.partitions is not None):
         raise InvalidSettings(
             f"nothing to alter in {options.name}: give --config, --delete-config or --partitions"
@@ -221,6 +238,25 @@ def _quota_entity(options: argparse.Namespace) -> Mapping[str, str | None]:
     return entity
 
 
+_REGISTRY_URL: Final = "DISKLESS_SCHEMA_REGISTRY_URL"
+_REGISTRY_AUTH: Final = "DISKLESS_SCHEMA_REGISTRY_AUTH"
+
+
+def _registry(options: argparse.Namespace) -> RegistrySettings | None:
+    """Where the schema registry is, and credentials. Raises InvalidSettings."""
+    url = options.schema_registry or os.environ.get(_REGISTRY_URL, "")
+    if not url:
+        return None
+    auth = options.schema_registry_auth or os.environ.get(_REGISTRY_AUTH, "")
+    if options.schema_registry_auth and not auth.startswith("file:"):
+        raise InvalidSettings("--schema-registry-auth: others see command lines; give file:PATH")
+    if auth.startswith("file:"):
+        path = Path(auth.removeprefix("file:"))
+        auth = read_private(path, "the schema registry's credentials").decode().strip()
+    user, _, password = auth.partition(":")
+    return RegistrySettings(url=url, user=user, password=password)
+
+
 def add_tier(commands: Commands) -> None:
     tier = command(
         commands,
@@ -262,6 +298,17 @@ def add_tier(commands: Commands) -> None:
     tier.add_argument(
         "--object-store", metavar="URL", help="when Spark reaches the bucket by another URL"
     )
+    tier.add_argument(
+        "--schema-registry",
+        metavar="URL",
+        help="where schemas are of topics with value.schema.source=registry:…; default: "
+        f"${_REGISTRY_URL}",
+    )
+    tier.add_argument(
+        "--schema-registry-auth",
+        metavar="file:PATH",
+        help=f"a file with USER:PASSWORD for it; default: ${_REGISTRY_AUTH}, that or the text",
+    )
 
 
 def _tier(options: argparse.Namespace) -> int:
@@ -280,4 +327,5 @@ def _tier(options: argparse.Namespace) -> int:
         ),
         interval_s=options.interval,
         object_store_url=options.object_store,
+        registry=_registry(options),
     )

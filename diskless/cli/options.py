@@ -56,9 +56,11 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="data directory")
 
 
-def add_pairs(parser: argparse.ArgumentParser, option: str, what: str) -> None:
+def add_pairs(parser: argparse.ArgumentParser, option: str, what: str, *aliases: str) -> None:
     """An option with KEY=VALUE that may come more than once; `key_values` reads it."""
-    parser.add_argument(option, action="append", default=[], metavar="KEY=VALUE", help=what)
+    parser.add_argument(
+        option, *aliases, action="append", default=[], metavar="KEY=VALUE", help=what
+    )
 
 
 def key_values(pairs: Iterable[str]) -> dict[str, str]:

@@ -12,18 +12,32 @@ The set is that of Kafka 3.9 and 4.x together; what only one of them knows is he
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
+from diskless.topics.topic_config_kinds import (
+    LONG_MAX,
+    bool_config,
+    choice_config,
+    int_config,
+    long_config,
+)
+from diskless.topics.topic_config_kinds import ConfigKind as ConfigKind
+from diskless.topics.topic_config_kinds import TopicConfig as TopicConfig
+from tiering.types.schema_configs import (
+    FORMATS,
+    INLINE,
+    NO_FORMAT,
+    SIDES,
+    SOURCES,
+    check_schema_configs,
+)
+from tiering.types.shapes import SCHEMA_BYTES_MAX
 from wal.coordinates import CREATE_TIME, LOG_APPEND_TIME
 from wal.errors import InvalidConfig
 from wal.records.batch_validation import UNBOUNDED_MS, TopicRules
 from wal.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from wal.records.recompression import Compression
 
-_INT_MAX: Final = 2**31 - 1
-_LONG_MAX: Final = 2**63 - 1
 _WEEK_MS: Final = 7 * 24 * 3600 * 1000
 _DAY_MS: Final = 24 * 3600 * 1000
 _HOUR_MS: Final = 3600 * 1000
@@ -31,113 +45,39 @@ _HOUR_MS: Final = 3600 * 1000
 _NO_EFFECT: Final = " Accepted for compatibility; has no effect here."
 
 
-class ConfigKind(IntEnum):
-    """Types as DescribeConfigs numbers them."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    PASSWORD = 9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
-    """One key. `choices` bounds strings and list items, `minimum` and `maximum` numbers."""
-
-    name: str
-    kind: ConfigKind
-    default: str
-    documentation: str
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    pattern: str = ""
-    """Of a string, or of each item of a list; empty: anything goes."""
-
-    @property
-    def broker_key(self) -> str:
-        """The name of the default for all topics in a broker's configuration; may be empty.
-
-        A broker shows the default under this name, as Kafka does, whether it can be set or not.
-        """
-        return _BROKER_KEYS.get(self.name, self.name)
-
-
-_BROKER_KEYS: Final = {
-    "cleanup.policy": "log.cleanup.policy",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "flush.ms": "log.flush.interval.ms",
-    "follower.replication.throttled.replicas": "",
-    "index.interval.bytes": "log.index.interval.bytes",
-    "leader.replication.throttled.replicas": "",
-    "local.retention.bytes": "log.local.retention.bytes",
-    "local.retention.ms": "log.local.retention.ms",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.downconversion.enable": "log.message.downconversion.enable",
-    "message.format.version": "log.message.format.version",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "preallocate": "log.preallocate",
-    "remote.log.copy.disable": "",
-    "remote.log.delete.on.disable": "",
-    "remote.storage.enable": "",
-    "retention.bytes": "log.retention.bytes",
-    "retention.ms": "log.retention.ms",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "segment.jitter.ms": "log.roll.jitter.ms",
-}
-"""Where they differ; segments are Parquet files here, so segment.bytes and .ms keep their names."""
-
 _INTEGER: Final = r"[+-]?[0-9]{1,20}"
 _DOUBLE: Final = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _VERSION: Final = r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?"
 _THROTTLED_REPLICA: Final = r"\*|none|[0-9]+:[0-9]+"
 
 
-def _int(name: str, default: int, text: str, *, low: int = 0, high: int = _INT_MAX) -> TopicConfig:
-    return TopicConfig(
-        name=name,
-        kind=ConfigKind.INT,
-        default=str(default),
-        documentation=text,
-        minimum=low,
-        maximum=high,
-    )
-
-
-def _long(name: str, default: int, text: str, *, low: int = 0) -> TopicConfig:
-    return TopicConfig(
-        name=name,
-        kind=ConfigKind.LONG,
-        default=str(default),
-        documentation=text,
-        minimum=low,
-        maximum=_LONG_MAX,
-    )
-
-
-def _bool(name: str, default: bool, text: str) -> TopicConfig:
-    return TopicConfig(
-        name=name,
-        kind=ConfigKind.BOOLEAN,
-        default="true" if default else "false",
-        documentation=text,
-    )
-
-
-def _choice(name: str, default: str, choices: tuple[str, ...], text: str) -> TopicConfig:
-    return TopicConfig(
-        name=name, kind=ConfigKind.STRING, default=default, documentation=text, choices=choices
+def _schema_configs(side: str) -> tuple[TopicConfig, ...]:
+    column = "data" if side == "value" else f"{side}_data"
+    return (
+        TopicConfig(
+            name=f"{side}.schema",
+            kind=ConfigKind.STRING,
+            default="",
+            bytes_max=SCHEMA_BYTES_MAX,
+            documentation=f"The schema of {side}s with {side}.schema.source=inline: a JSON Schema "
+            f"or an Avro schema, as {side}.schema.format says. Not one of Kafka's keys.",
+        ),
+        choice_config(
+            f"{side}.schema.format",
+            NO_FORMAT,
+            FORMATS,
+            f"What {side}s are written in. With json or avro, segments have them as typed columns "
+            f"too, in `{column}`. Brokers refuse no record for it. Not one of Kafka's keys.",
+        ),
+        choice_config(
+            f"{side}.schema.source",
+            INLINE,
+            SOURCES,
+            f"Where the schema of {side}s is: 'inline' in {side}.schema; 'registry:id' in a "
+            "registry, by the id in front of each; 'registry:latest' there too, the newest of "
+            f"the subject <topic>-{side}. `diskless tier` knows the registry. Not one of Kafka's "
+            "keys.",
+        ),
     )
 
 
@@ -151,53 +91,53 @@ _TABLE: Final = (
         "delete them. 'compact' makes a key mandatory, and `diskless tier` removes records that a "
         "later one of the same key has replaced. Both may be given.",
     ),
-    _int(
+    int_config(
         "compression.gzip.level",
         -1,
         "What compression.type=gzip compresses with; -1: gzip's own default.",
         low=-1,
         high=9,
     ),
-    _int(
+    int_config(
         "compression.lz4.level",
         9,
         "What compression.type=lz4 compresses with.",
         low=1,
         high=17,
     ),
-    _choice(
+    choice_config(
         "compression.type",
         "producer",
         ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         "What batches are stored with; 'producer' leaves them as they come, and is the cheapest: a "
         "broker has to recompress what comes otherwise.",
     ),
-    _int(
+    int_config(
         "compression.zstd.level",
         3,
         "What compression.type=zstd compresses with; above 9 a broker takes its time.",
         low=-131072,
         high=22,
     ),
-    _long(
+    long_config(
         "delete.retention.ms",
         _DAY_MS,
         "How long deletes of a compacted topic are kept after they were first compacted.",
     ),
-    _long(
+    long_config(
         "file.delete.delay.ms",
         60_000,
         "Objects are deleted after diskless.file.delete.grace.ms." + _NO_EFFECT,
     ),
-    _long(
+    long_config(
         "flush.messages",
-        _LONG_MAX,
+        LONG_MAX,
         "Every acknowledged record is in the object store already." + _NO_EFFECT,
         low=1,
     ),
-    _long(
+    long_config(
         "flush.ms",
-        _LONG_MAX,
+        LONG_MAX,
         "Every acknowledged record is in the object store already." + _NO_EFFECT,
     ),
     TopicConfig(
@@ -207,7 +147,7 @@ _TABLE: Final = (
         pattern=_THROTTLED_REPLICA,
         documentation="There are no followers." + _NO_EFFECT,
     ),
-    _int("index.interval.bytes", 4096, "There is no sparse offset index." + _NO_EFFECT),
+    int_config("index.interval.bytes", 4096, "There is no sparse offset index." + _NO_EFFECT),
     TopicConfig(
         name="leader.replication.throttled.replicas",
         kind=ConfigKind.LIST,
@@ -215,26 +155,28 @@ _TABLE: Final = (
         pattern=_THROTTLED_REPLICA,
         documentation="There are no followers." + _NO_EFFECT,
     ),
-    _long(
+    long_config(
         "local.retention.bytes",
         -2,
         "Brokers keep no records of their own." + _NO_EFFECT,
         low=-2,
     ),
-    _long("local.retention.ms", -2, "Brokers keep no records of their own." + _NO_EFFECT, low=-2),
-    _long(
+    long_config(
+        "local.retention.ms", -2, "Brokers keep no records of their own." + _NO_EFFECT, low=-2
+    ),
+    long_config(
         "max.compaction.lag.ms",
-        _LONG_MAX,
+        LONG_MAX,
         "How long a record of a compacted topic may stay uncompacted: then a pass of "
         "`diskless tier` compacts its partition, whatever the dirty ratio.",
         low=1,
     ),
-    _int(
+    int_config(
         "max.message.bytes",
         1_048_588,
         "The largest record batch accepted, as it is sent, compressed.",
     ),
-    _bool(
+    bool_config(
         "message.downconversion.enable",
         True,
         "Old message formats are not served, so nothing is converted; gone in Kafka 4."
@@ -247,23 +189,23 @@ _TABLE: Final = (
         pattern=_VERSION,
         documentation="Batches are always of format 2; gone in Kafka 4." + _NO_EFFECT,
     ),
-    _long(
+    long_config(
         "message.timestamp.after.max.ms",
         _HOUR_MS,
         "How far a record's timestamp may lie ahead of the broker's clock (CreateTime only).",
     ),
-    _long(
+    long_config(
         "message.timestamp.before.max.ms",
         UNBOUNDED_MS,
         "How far a record's timestamp may lie behind the broker's clock (CreateTime only).",
     ),
-    _long(
+    long_config(
         "message.timestamp.difference.max.ms",
         UNBOUNDED_MS,
         "Stands in for message.timestamp.before.max.ms and message.timestamp.after.max.ms where "
         "these are not set; gone in Kafka 4.",
     ),
-    _choice(
+    choice_config(
         "message.timestamp.type",
         "CreateTime",
         ("CreateTime", "LogAppendTime"),
@@ -278,74 +220,76 @@ _TABLE: Final = (
         documentation="A partition of a compacted topic is compacted when a greater share of the "
         "bytes of its segments is uncompacted.",
     ),
-    _long(
+    long_config(
         "min.compaction.lag.ms",
         0,
         "How long a record of a compacted topic stays uncompacted at least.",
     ),
-    _int(
+    int_config(
         "min.insync.replicas",
         1,
         "The object store replicates; an acknowledged record is in it." + _NO_EFFECT,
         low=1,
     ),
-    _bool("preallocate", False, "Objects are written whole." + _NO_EFFECT),
-    _bool(
+    bool_config("preallocate", False, "Objects are written whole." + _NO_EFFECT),
+    bool_config(
         "remote.log.copy.disable",
         False,
         "All records are in the object store from the start." + _NO_EFFECT,
     ),
-    _bool(
+    bool_config(
         "remote.log.delete.on.disable",
         False,
         "All records are in the object store from the start." + _NO_EFFECT,
     ),
-    _bool(
+    bool_config(
         "remote.storage.enable",
         False,
         "All records are in the object store from the start." + _NO_EFFECT,
     ),
-    _long(
+    long_config(
         "retention.bytes",
         -1,
         "The oldest rows (stored runs of batches, segments) of a partition are deleted while at "
         "least this many bytes stay; -1: never. Where not set: the broker's log.retention.bytes.",
         low=-1,
     ),
-    _long(
+    long_config(
         "retention.ms",
         _WEEK_MS,
         "Rows (stored runs of batches, segments) are deleted when their newest record is older "
         "than this; -1: never. Where not set: the broker's log.retention.ms.",
         low=-1,
     ),
-    _int(
+    int_config(
         "segment.bytes",
         128 << 20,
         "A Parquet segment is planned when a partition has this much that is in none.",
         low=1,
     ),
-    _int("segment.index.bytes", 10 << 20, "Segments carry their own index." + _NO_EFFECT, low=4),
-    _long("segment.jitter.ms", 0, "Segments are planned centrally." + _NO_EFFECT),
-    _long(
+    int_config(
+        "segment.index.bytes", 10 << 20, "Segments carry their own index." + _NO_EFFECT, low=4
+    ),
+    long_config("segment.jitter.ms", 0, "Segments are planned centrally." + _NO_EFFECT),
+    long_config(
         "segment.merge.bytes",
         512 << 20,
         "Small neighbouring Parquet segments are merged up to this size; 0: never. Not one of "
         "Kafka's keys.",
     ),
-    _long(
+    long_config(
         "segment.ms",
         10 * 60_000,
         "A Parquet segment is planned when records are older than this, however few they are.",
         low=1,
     ),
-    _long(
+    long_config(
         "table.commit.interval.ms",
         60_000,
         "How long the topic's table stays as it is at least, whatever is rolled meanwhile; each "
         "change is a snapshot. Not one of Kafka's keys.",
     ),
-    _bool(
+    bool_config(
         "table.enabled",
         False,
         "Whether `diskless tier` keeps an Iceberg table of the topic's segments, which is in the "
@@ -359,27 +303,33 @@ _TABLE: Final = (
         documentation="The namespace of the topic's table in the catalogue; it is named like the "
         "topic. Not one of Kafka's keys.",
     ),
-    _long(
+    long_config(
         "table.snapshot.retention.ms",
         _HOUR_MS,
         "How long a snapshot of the topic's table can be read after a newer one took its place: "
         "objects of deleted segments are kept for it. Not one of Kafka's keys.",
         low=60_000,
     ),
-    _bool(
+    bool_config(
         "tiering.enable",
         True,
         "Whether `diskless tier` rolls the topic into Parquet segments. Not one of Kafka's keys. "
         "Without segments each run of batches stays a row of the metadata until it is deleted.",
     ),
-    _bool(
+    bool_config(
         "unclean.leader.election.enable",
         False,
         "Any broker can serve any partition; none is ever unclean." + _NO_EFFECT,
     ),
 )
 
-TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TABLE}
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
+    config.name: config
+    for config in sorted(
+        (*_TABLE, *(config for side in SIDES for config in _schema_configs(side))),
+        key=lambda config: config.name,
+    )
+}
 """By name, ascending."""
 
 
@@ -408,6 +358,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
             f"conflict topic config setting {_COMPACTION_LAGS[0]} ({low}) > "
             f"{_COMPACTION_LAGS[1]} ({high})"
         )
+    check_schema_configs(checked)
     return checked
 
 
@@ -476,6 +427,13 @@ def _checked(config: TopicConfig, value: str) -> str:
 
 
 def _check_text(config: TopicConfig, value: str) -> None:
+    length = len(value.encode("utf-8", "surrogatepass"))
+    if config.bytes_max is not None and length > config.bytes_max:
+        # Without the value: it is longer than what belongs into an answer.
+        raise InvalidConfig(
+            f"Invalid value for configuration {config.name}: {length} bytes, no more than "
+            f"{config.bytes_max} are allowed"
+        )
     if config.choices and value not in config.choices:
         raise _invalid(config, value, f"String must be one of: {', '.join(config.choices)}")
     if config.pattern and re.fullmatch(config.pattern, value) is None:

@@ -24,7 +24,12 @@ from metadata.apply.apply_groups import GroupChanges
 from metadata.apply.apply_rewrites import apply_rewrite
 from metadata.apply.apply_segments import commit_segment, forget_files, plan_segment
 from metadata.apply.apply_tables import commit_table
-from metadata.apply.apply_topics import create_partition, delete_topic, set_configs
+from metadata.apply.apply_topics import (
+    create_partition,
+    delete_topic,
+    set_columns,
+    set_configs,
+)
 from metadata.apply.apply_users import apply_user
 from metadata.apply.transaction import StateTransaction
 from metadata.log.log import MetadataRecordBatch
@@ -37,6 +42,7 @@ from metadata.records.records import (
     RecordsDeletedRecord,
     SegmentCommittedRecord,
     SegmentPlannedRecord,
+    TopicColumnsRecord,
     TopicConfigsRecord,
     TopicDeletedRecord,
     record_of,
@@ -106,6 +112,8 @@ class RecordApplier:
         match record:
             case PartitionCreatedRecord():
                 create_partition(transaction, offset, record)
+            case TopicColumnsRecord():
+                set_columns(transaction, record)
             case TopicConfigsRecord():
                 set_configs(transaction, record)
             case TopicDeletedRecord():

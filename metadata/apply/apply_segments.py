@@ -44,6 +44,7 @@ def plan_segment(
         record.base_offset,
         record.planned_at_ms,
         record.object_key,
+        record.columns,
     )
     transaction.changes.plans[record.object_key] = PlannedSegment(
         record.partition,
@@ -51,6 +52,7 @@ def plan_segment(
         record.last_offset,
         record.object_key,
         record.planned_at_ms,
+        record.columns,
     )
     transaction.put_partition(
         record.partition,

@@ -12,14 +12,20 @@ from sqlalchemy import select
 from metadata.apply.apply_deletions import RowDeletions
 from metadata.apply.apply_tables import forget_table
 from metadata.apply.transaction import StateTransaction
-from metadata.operations import CATALOGUE, TopicDescription
-from metadata.records.records import PartitionCreatedRecord, TopicConfigsRecord, TopicDeletedRecord
+from metadata.operations import CATALOGUE, TopicColumns, TopicDescription
+from metadata.records.records import (
+    PartitionCreatedRecord,
+    TopicColumnsRecord,
+    TopicConfigsRecord,
+    TopicDeletedRecord,
+)
 from metadata.state.image import PartitionState, StoredTopic
 from metadata.state.schema import (
     ASSIGNMENTS,
     PARTITIONS,
     REWRITES,
     SEGMENT_PLANS,
+    TOPIC_COLUMNS,
     TOPIC_CONFIGS,
     TOPICS,
 )
@@ -59,10 +65,10 @@ def extend_topic(
     end = first + max(len(coordinators), 1)
     assignments = dict(enumerate(coordinators, first))
     if topic is None:
-        row_id, count, configs = offset, 0, {}
+        row_id, count, configs, columns = offset, 0, {}, TopicColumns()
         transaction.insert(TOPICS, offset, end, topic_id.bytes, name)
     else:
-        row_id, description = topic
+        row_id, description, columns = topic
         count, configs = description.partition_count, dict(description.configs)
         assignments = {**description.assignments, **assignments}
         if name != description.name:
@@ -83,6 +89,7 @@ def extend_topic(
             configs=configs,
             assignments=assignments,
         ),
+        columns,
     )
     return row_id
 
@@ -104,7 +111,22 @@ def set_configs(transaction: StateTransaction, record: TopicConfigsRecord) -> No
             configs=dict(record.configs),
             assignments=old.assignments,
         ),
+        topic.columns,
     )
+
+
+def set_columns(transaction: StateTransaction, record: TopicColumnsRecord) -> None:
+    topic = transaction.topic(record.topic_id)
+    if topic is None:
+        raise CorruptState(f"columns of the unknown topic {record.topic_id}")
+    if record.version != topic.columns.version + 1:
+        raise CorruptState(
+            f"columns {record.version} of {record.topic_id} after {topic.columns[0]}"
+        )
+    transaction.delete_where(TOPIC_COLUMNS, TOPIC_COLUMNS.table.c.topic == topic.id)
+    transaction.insert(TOPIC_COLUMNS, topic.id, record.version, record.basis, record.columns)
+    columns = TopicColumns(record.version, record.basis, record.columns)
+    transaction.changes.topics[record.topic_id] = topic._replace(columns=columns)
 
 
 def delete_topic(
@@ -144,6 +166,7 @@ def delete_topic(
     transaction.delete_where(PARTITIONS, partitions.topic == topic.id)
     deletions.leave_behind(left_behind)
     transaction.delete_where(TOPIC_CONFIGS, TOPIC_CONFIGS.table.c.topic == topic.id)
+    transaction.delete_where(TOPIC_COLUMNS, TOPIC_COLUMNS.table.c.topic == topic.id)
     transaction.delete_where(ASSIGNMENTS, ASSIGNMENTS.table.c.topic == topic.id)
     transaction.delete_where(TOPICS, TOPICS.table.c.id == topic.id)
     transaction.changes.topics[record.topic_id] = None

@@ -217,6 +217,12 @@ class CoordinatorClient(Protocol):
         (planned,) = await self.call(between.PLAN_SEGMENTS_HERE, asked, timeout_ms=timeout_ms)
         return _or_raise(planned).plans
 
+    async def set_topic_columns(
+        self, columns: Sequence[ops.SetTopicColumns], *, timeout_ms: int = TIMEOUT_MS
+    ) -> Sequence[DisklessError | None]:
+        """Idempotent. Rejected where somebody else was first."""
+        return await self.call(between.SET_TOPIC_COLUMNS, columns, timeout_ms=timeout_ms)
+
     async def commit_segments(
         self, segments: Sequence[ops.RolledSegment], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.SegmentCommit]:

@@ -22,7 +22,7 @@ from metadata.acls import AclBinding, AclFilter, DeletedAcls
 from metadata.coordinator.lease import Lease
 from metadata.coordinator.pipeline import Pipeline
 from metadata.coordinator.rewrites import commit_rewrites, plan_rewrites
-from metadata.coordinator.segment_plans import plan_segments
+from metadata.coordinator.segment_plans import plan_segments, topic_schemas
 from metadata.log.log import MetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.records.control import ProducersExpiredRecord, RowsSweptRecord
@@ -59,6 +59,7 @@ from metadata.rules.topics import (
     decide_delete_records,
     decide_delete_topics,
 )
+from metadata.rules.typed import decide_set_topic_columns
 from metadata.rules.users import decide_alter_scram_credentials
 from metadata.state.file_queries import DeletableFile, deletable_files, describe_files
 from metadata.state.speculative import SpeculativeView
@@ -189,6 +190,12 @@ class PartitionCoordinator:
         """The catalogue's. An entry may be UnknownTopicId. Raises CommitFailed."""
         return await self._perform(lambda view, _: decide_alter_topic_configs(view, requests))
 
+    async def set_topic_columns(
+        self, requests: Sequence[ops.SetTopicColumns]
+    ) -> Sequence[DisklessError | None]:
+        """The catalogue's. An entry may be UnknownTopicId or Rejected. Raises CommitFailed."""
+        return await self._perform(lambda view, _: decide_set_topic_columns(view, requests))
+
     async def alter_client_quotas(
         self, requests: Sequence[ops.AlterClientQuotas]
     ) -> Sequence[DisklessError | None]:
@@ -311,6 +318,12 @@ class PartitionCoordinator:
             settings=self._settings,
             asked=asked,
         )
+
+    def topic_schemas(
+        self, asked: ops.PlanSegments = ops.WHATEVER_IS_DUE
+    ) -> Sequence[ops.TopicSchemas]:
+        """Of topics whose typed columns the job that asks should look after."""
+        return topic_schemas(self.replica, asked)
 
     async def commit_segments(
         self, segments: Sequence[ops.RolledSegment]

@@ -1,16 +1,18 @@
-"""Plans the segments that are due, and answers with all outstanding plans.
+"""Plans the segments that are due, and answers with all outstanding plans; lists their schemas.
 
 A plan stays outstanding until its segment is committed, so a roller that failed gets it again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from uuid import UUID
 
 from metadata import operations as ops
 from metadata.coordinator.pipeline import Pipeline
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.replica.replica import Replica
-from metadata.rules.segments import Candidate, candidates, decide_plans, survey
+from metadata.rules.segments import Candidate, candidates, decide_plans, is_tiered, survey
+from metadata.rules.typed import schemas_to_look_after
 from metadata.state.queries import segment_plan
 from wal.clock import Clock
 
@@ -32,7 +34,13 @@ async def plan_segments(
     room = limit - len(replica.image.plans)
     found: Sequence[Candidate] = ()
     if room > 0:
-        found = candidates(replica.image, settings, replica.topic_configs, asked.wants)
+        found = candidates(
+            replica.image,
+            settings,
+            replica.topic_configs,
+            asked.wants,
+            replica.topic_columns,
+        )
     if found:
         proposals = await replica.state.read(
             partial(
@@ -59,3 +67,21 @@ async def plan_segments(
         ]
     )
     return [plan for plan in plans if plan is not None]
+
+
+def topic_schemas(replica: Replica, asked: ops.PlanSegments) -> Sequence[ops.TopicSchemas]:
+    """Of topics that are asked for and have something unplanned here."""
+    topic_ids = {
+        partition.topic_id
+        for partition, state in replica.image.partitions.items()
+        if state.unplanned_bytes > 0
+    }
+
+    def described() -> Iterator[tuple[UUID, str, Mapping[str, str], ops.TopicColumns]]:
+        for topic_id in topic_ids:
+            configs = replica.topic_configs(topic_id)
+            name = replica.image.topics[topic_id].description.name
+            if configs and is_tiered(configs) and asked.wants(name):
+                yield topic_id, name, configs, replica.topic_columns(topic_id)
+
+    return list(schemas_to_look_after(described()))

@@ -300,7 +300,8 @@ def _read_planned(reader: MessageReader) -> ops.PlannedSegments:
 async def _plan_segments(
     coordinator: Any, asked: ops.PlanSegments
 ) -> Sequence[ops.PlannedSegments]:
-    return [ops.PlannedSegments(await coordinator.plan_segments(asked))]
+    plans = () if asked.schemas_only else await coordinator.plan_segments(asked)
+    return [ops.PlannedSegments(plans, "", coordinator.topic_schemas(asked))]
 
 
 def _all_planned(
@@ -309,7 +310,10 @@ def _all_planned(
     found = [planned for (planned,) in answers if not isinstance(planned, DisklessError)]
     if not found:
         return answers[0]
-    return [ops.PlannedSegments([plan for planned in found for plan in planned.plans])]
+    # Several coordinators may have partitions of one topic.
+    schemas = {schemas.topic_id: schemas for planned in found for schemas in planned.schemas}
+    plans = [plan for planned in found for plan in planned.plans]
+    return [ops.PlannedSegments(plans, "", list(schemas.values()))]
 
 
 PLAN_SEGMENTS_HERE: Final[Operation[ops.PlanSegments, ops.PlannedSegments | DisklessError]] = (
@@ -336,11 +340,23 @@ COMMIT_SEGMENTS_HERE: Final[Operation[Sequence[ops.RolledSegment], ops.SegmentCo
     failed=lambda error: ops.SegmentCommit(error=error),
 )
 
+SET_TOPIC_COLUMNS: Final[Operation[Sequence[ops.SetTopicColumns], DisklessError | None]] = (
+    Operation(
+        key=10_024,
+        name="CoordinatorSetTopicColumnsHere",
+        address=Address.CATALOGUE,
+        request=listed(layout(ops.SetTopicColumns)),
+        answers=in_order(ERRORS),
+        at=lambda coordinator, requests: coordinator.set_topic_columns(requests),
+    )
+)
+
 PLAN_SEGMENTS: Final = replace(
     PLAN_SEGMENTS_HERE, key=10_000, name="PlanSegments", changes_state=False
 )
 """A plan is the same when it is asked for again."""
 COMMIT_SEGMENTS: Final = replace(COMMIT_SEGMENTS_HERE, key=10_001, name="CommitSegments")
+OFFER_TOPIC_COLUMNS: Final = replace(SET_TOPIC_COLUMNS, key=10_025, name="SetTopicColumns")
 
 # -- rewrites of segments --------------------------------------------------------------------------
 
@@ -403,6 +419,7 @@ OF_A_TIERING_JOB: Final[Sequence[Operation[Any, Any]]] = (
     COMMIT_SEGMENTS,
     PLAN_REWRITES,
     COMMIT_REWRITES,
+    OFFER_TOPIC_COLUMNS,
 )
 BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
     COMMIT_FILES_AT,
@@ -415,6 +432,7 @@ BETWEEN_BROKERS: Final[Sequence[Operation[Any, Any]]] = (
     REGISTER_BROKER,
     PLAN_SEGMENTS_HERE,
     COMMIT_SEGMENTS_HERE,
+    SET_TOPIC_COLUMNS,
     CREATE_ACLS,
     DELETE_ACLS,
     ALTER_TOPIC_CONFIGS,

@@ -30,7 +30,7 @@ Records of our own, api keys from 1000:
     1000 TopicConfigs          TopicId uuid, Configs [] Name string, Value string (by name)
     1001 ProducerIdsAllocated  NextProducerId int64
     1002 SegmentPlanned        TopicId uuid, PartitionIndex int32, BaseOffset int64,
-                               LastOffset int64, ObjectKey string, PlannedAt int64
+                               LastOffset int64, ObjectKey string, PlannedAt int64, Columns bytes
     1003 SegmentCommitted      TopicId uuid, PartitionIndex int32, BaseOffset int64,
                                LastOffset int64, ObjectKey string, ObjectSize int64,
                                Crc32c uint32, RecordCount int32, MaxTimestamp int64
@@ -40,6 +40,7 @@ Records of our own, api keys from 1000:
     1020 … 1023                metadata/records/groups.py
     1030, 1031                 metadata/records/acls.py
     1040                       metadata/records/tables.py
+    1045 TopicColumns          TopicId uuid, Version int64, Basis bytes, Columns bytes
     1060 … 1062                metadata/records/rewrites.py
 
 Called by the coordinator (encode), its state (decode while replaying) and `metadata dump`. Encoding
@@ -68,7 +69,7 @@ from metadata.records.users import USER_RECORDS, UserRecord
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptLog
 from wal.wire.fields import FieldReader, uvarint
-from wal.wire.layouts import Int32, UInt32, layout
+from wal.wire.layouts import CompactBytes, Int32, UInt32, layout
 
 FRAME_VERSION: Final = 1
 FILE_COMMITTED: Final = 102
@@ -99,6 +100,20 @@ class RecordsDeletedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicColumnsRecord:
+    """The typed columns of a topic from here on; `version` is one more than that of those before.
+
+    What it says is metadata.operations.TopicColumns. Ids of columns are never used again, so a
+    topic that is not typed any more keeps the last ones.
+    """
+
+    topic_id: UUID
+    version: int
+    basis: CompactBytes
+    columns: CompactBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigsRecord:
     """All configs that are set on a topic; replaces those set before."""
 
@@ -122,6 +137,8 @@ class SegmentPlannedRecord:
     last_offset: int
     object_key: ObjectKey
     planned_at_ms: int
+    columns: CompactBytes = b""
+    """The typed columns that it gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +167,7 @@ MetadataRecord = (
     | TopicDeletedRecord
     | FileCommittedRecord
     | RecordsDeletedRecord
+    | TopicColumnsRecord
     | TopicConfigsRecord
     | ProducerIdsAllocatedRecord
     | SegmentPlannedRecord
@@ -234,6 +252,7 @@ _KINDS: Final[Mapping[int, type[Any]]] = {
     **USER_RECORDS,
     **REWRITE_RECORDS,
     **TABLE_RECORDS,
+    1045: TopicColumnsRecord,
 }
 _LAYOUTS: Final = {api_key: layout(kind) for api_key, kind in _KINDS.items()}
 

@@ -302,6 +302,11 @@ class Replica:
             )
         )
 
+    def topic_columns(self, topic_id: UUID) -> ops.TopicColumns:
+        """Returns a topic's typed columns, as this broker's catalogue knows them."""
+        topic = (self._catalogue or self).image.topics.get(topic_id)
+        return ops.TopicColumns() if topic is None else topic.columns
+
     def has_partition(self, partition: TopicIdPartition) -> bool:
         return partition in self.image.partitions
 

@@ -2,6 +2,7 @@
 
 - `commit_request`, `commit`: a commit: checked, decided; `commit_rows` has the rule for its
   batches, `commit_columns` the same for many at once
+- `typed`: which typed columns a topic has
 - `topics`, `quotas`, `users`, `acls`, `brokers`, `groups`: topics and partitions; quotas of
   clients; SCRAM credentials; rules of access control; which brokers there are; which coordinator a
   consumer group has

@@ -21,10 +21,11 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import RolledSegment, SegmentCommit
+from metadata.operations import RolledSegment, SegmentCommit, TopicColumns
 from metadata.records.records import MetadataRecord, SegmentCommittedRecord, SegmentPlannedRecord
 from metadata.records.segment_identity import segment_digest, segment_key
 from metadata.rules.commit import Decision
+from metadata.rules.typed import has_stale_columns, schema_basis
 from metadata.state.image import CommittedImage, PartitionState, PlannedSegment
 from metadata.state.queries import batch_rows
 from metadata.state.speculative import KnownFile, SpeculativeView
@@ -48,6 +49,8 @@ class Candidate(NamedTuple):
     state: PartitionState
     segment_bytes: int
     segment_ms: int
+    columns: bytes = b""
+    """The typed columns of its topic."""
 
 
 class Proposal(NamedTuple):
@@ -56,6 +59,7 @@ class Proposal(NamedTuple):
     partition: TopicIdPartition
     base_offset: int
     last_offset: int
+    columns: bytes = b""
 
 
 def candidates(
@@ -63,14 +67,16 @@ def candidates(
     settings: CoordinatorSettings,
     configs_of: Callable[[UUID], Mapping[str, str] | None],
     wanted: Callable[[str], bool] = lambda topic_name: True,
+    columns_of: Callable[[UUID], TopicColumns] = lambda topic_id: TopicColumns(),
 ) -> Sequence[Candidate]:
     """Partitions with unplanned batches, from the committed image.
 
     Left out are topics that are not tiered, those that `configs_of` does not know (the catalogue
-    has not heard of them), and those that are not `wanted`, by their name.
+    has not heard of them), those that are not `wanted`, by their name, and those whose typed
+    columns are not made of their configs yet.
     """
     found = []
-    limits: dict[UUID, tuple[int, int] | None] = {}
+    limits: dict[UUID, tuple[int, int, bytes] | None] = {}
     for partition, state in image.partitions.items():
         if state.unplanned_bytes <= 0:
             continue
@@ -82,9 +88,11 @@ def candidates(
                 if configs is None
                 or not is_tiered(configs)
                 or not wanted(image.topics[topic_id].description.name)
+                or has_stale_columns(configs, columns_of(topic_id))
                 else (
                     _config(configs, SEGMENT_BYTES_CONFIG, settings.segment_bytes),
                     _config(configs, SEGMENT_MS_CONFIG, settings.segment_ms),
+                    columns_of(topic_id).columns if schema_basis(configs) else b"",
                 )
             )
         limit = limits[topic_id]
@@ -119,7 +127,7 @@ def survey(
     when its first row is older than `segment_ms`, or when `include_partial`.
     """
     proposals: list[Proposal] = []
-    for partition, state, segment_bytes, segment_ms in partitions:
+    for partition, state, segment_bytes, segment_ms, columns in partitions:
         left_bytes = state.unplanned_bytes
         size = rows = 0
         base: int | None = None
@@ -138,10 +146,10 @@ def survey(
             left_bytes -= row.byte_size
             last = row.last_offset
             if size >= segment_bytes or rows == SEGMENT_ROWS_MAX:
-                proposals.append(Proposal(partition, base, last))
+                proposals.append(Proposal(partition, base, last, columns))
                 base = None
         if base is not None and len(proposals) < proposals_max:
-            proposals.append(Proposal(partition, base, last))
+            proposals.append(Proposal(partition, base, last, columns))
     return proposals
 
 
@@ -151,7 +159,7 @@ def decide_plans(
     """Plan what still fits; the others will be proposed again."""
     records: list[MetadataRecord] = []
     outstanding = sum(1 for _ in view.plans()) if proposals else 0
-    for partition, base, last in proposals:
+    for partition, base, last, columns in proposals:
         topic = view.topic_by_id(partition.topic_id)
         if (
             topic is None
@@ -160,7 +168,7 @@ def decide_plans(
         ):
             continue
         key = segment_key(topic.name, partition, base, last)
-        view.put_plan(PlannedSegment(partition, base, last, key, now_ms))
+        view.put_plan(PlannedSegment(partition, base, last, key, now_ms, columns))
         records.append(
             SegmentPlannedRecord(
                 partition=partition,
@@ -168,6 +176,7 @@ def decide_plans(
                 last_offset=last,
                 object_key=key,
                 planned_at_ms=now_ms,
+                columns=columns,
             )
         )
     return Decision(records, None)

@@ -21,6 +21,7 @@ from metadata.operations import (
     CreateTopic,
     DeletedRecords,
     DeleteRecords,
+    TopicColumns,
     TopicDescription,
 )
 from metadata.records.control import PartitionsAssignedRecord
@@ -145,8 +146,12 @@ def decide_create_partitions(
         offset = view.next_offset + len(records)
         row_id = offset if topic is None else topic.id
         records += _partition_records(view, description, have, offset, row_id)
-        view.put_topic(StoredTopic(row_id, description))
+        view.put_topic(StoredTopic(row_id, description, _columns_of(topic)))
     return Decision(records, answer)
+
+
+def _columns_of(topic: StoredTopic | None) -> TopicColumns:
+    return TopicColumns() if topic is None else topic.columns
 
 
 def _partition_records(

@@ -17,6 +17,7 @@ from metadata.operations import (
     QuotaEntity,
     RegisteredBroker,
     ScramCredentials,
+    TopicColumns,
     TopicDescription,
 )
 from metadata.records.stored_tables import StoredTable
@@ -52,6 +53,7 @@ class PlannedSegment(NamedTuple):
     last_offset: int
     object_key: ObjectKey
     planned_at_ms: int
+    columns: bytes = b""
 
 
 class RewriteState(NamedTuple):
@@ -78,6 +80,7 @@ class StoredTopic(NamedTuple):
 
     id: int
     description: TopicDescription
+    columns: TopicColumns = TopicColumns()
 
 
 ProducerKey = tuple[int, int]

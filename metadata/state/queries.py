@@ -283,5 +283,6 @@ def segment_plan(
                 base_offset=Offset(plan.base_offset),
                 last_offset=Offset(plan.last_offset),
                 extents=extents,
+                columns=plan.columns,
             )
     return None

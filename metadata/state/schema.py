@@ -11,6 +11,7 @@ tree and a walk along its leaves, however long the backlog.
 |-----------------|-------------|
 | topics          | topic |
 | topic_configs   | config set explicitly on a topic |
+| topic_columns   | topic with typed columns, or that had them (catalogue only) |
 | partitions      | partition: log start offset, high watermark, how far it is planned, bytes |
 | files           | object (WAL object or segment) that is referenced, or waits for its end |
 | file_answers    | file: digest of the request that committed it, and the answer it got |
@@ -65,7 +66,7 @@ from metadata.acls import AclBinding
 from metadata.state.state_hash import RowChecksum
 from wal.columns import Int64s
 
-STATE_VERSION: Final = 11
+STATE_VERSION: Final = 12
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -306,7 +307,7 @@ SEGMENT_PLANS: Final = StateTable(
     9,
     "segment_plans",
     ["partition", "last_offset", "base_offset", "planned_at_ms"],
-    [("object_key", String)],
+    [("object_key", String), ("columns", LargeBinary)],
     key=["partition", "last_offset"],
 )
 SEGMENTS: Final = StateTable(
@@ -442,6 +443,8 @@ SCRAM_CREDENTIALS: Final = StateTable(
     ],
     key=["mechanism", "user"],
 )
+_MADE: Final = [("basis", LargeBinary), ("columns", LargeBinary)]
+TOPIC_COLUMNS: Final = StateTable(33, "topic_columns", ["topic", "version"], _MADE, key=["topic"])
 
 STATE_TABLES: Final = (
     TOPICS,
@@ -466,6 +469,7 @@ STATE_TABLES: Final = (
     REWRITES,
     TABLES,
     LEFT_SEGMENTS,
+    TOPIC_COLUMNS,
 )
 
 APPLIED: Final = Table(

@@ -32,7 +32,13 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from metadata.operations import Leader, QuotaEntity, RegisteredBroker, TopicDescription
+from metadata.operations import (
+    Leader,
+    QuotaEntity,
+    RegisteredBroker,
+    TopicColumns,
+    TopicDescription,
+)
 from metadata.records.control import decode_quota_entity
 from metadata.records.stored_tables import StoredTable, unpack_commits
 from metadata.scram.credentials import ScramCredential
@@ -404,6 +410,10 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
     configs: dict[int, dict[str, str]] = {}
     for topic, name, value, _ in rows(schema.TOPIC_CONFIGS):
         configs.setdefault(topic, {})[name] = value
+    columns = {
+        topic: TopicColumns(version, basis, of_topic)
+        for topic, version, basis, of_topic, _ in rows(schema.TOPIC_COLUMNS)
+    }
     topic_ids: dict[int, UUID] = {}
     for row_id, partition_count, topic_id_bytes, name, _ in rows(schema.TOPICS):
         topic_id = UUID(bytes=topic_id_bytes)
@@ -415,16 +425,25 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
             configs=configs.get(row_id, {}),
             assignments=assignments.get(row_id, {}),
         )
-        image.topics[topic_id] = StoredTopic(row_id, description)
+        image.topics[topic_id] = StoredTopic(
+            row_id, description, columns.get(row_id, TopicColumns())
+        )
         image.topics_by_name[name] = description
     partitions: dict[int, TopicIdPartition] = {}
     for row_id, topic, index, *offsets, _ in rows(schema.PARTITIONS):
         partition = TopicIdPartition(topic_ids[topic], index)
         partitions[row_id] = partition
         image.partitions[partition] = PartitionState(row_id, topic, index, *offsets)
-    for partition_id, last_offset, base_offset, planned_at_ms, key, _ in rows(schema.SEGMENT_PLANS):
+    for partition_id, last_offset, base_offset, planned_at_ms, key, of_plan, _ in rows(
+        schema.SEGMENT_PLANS
+    ):
         image.plans[ObjectKey(key)] = PlannedSegment(
-            partitions[partition_id], base_offset, last_offset, ObjectKey(key), planned_at_ms
+            partitions[partition_id],
+            base_offset,
+            last_offset,
+            ObjectKey(key),
+            planned_at_ms,
+            of_plan,
         )
     for partition_id, *rewrite, _ in rows(schema.REWRITES):
         image.rewrites[partitions[partition_id]] = RewriteState(*rewrite)

@@ -373,6 +373,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             last_offset=2,
             object_key=ObjectKey("s"),
             planned_at_ms=4,
+            columns=b"c",
         ),
         {
             "TopicId": TOPIC,
@@ -381,6 +382,7 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
             "LastOffset": 2,
             "ObjectKey": "s",
             "PlannedAt": 4,
+            "Columns": b"c",
         },
     ),
     "1003 SegmentCommitted": (
@@ -452,6 +454,10 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     ),
     "1012 BrokerUnregistered": (control.BrokerUnregisteredRecord(broker_id=1), {"BrokerId": 1}),
     "1013 RowsSwept": (control.RowsSweptRecord(limit=1), {"Limit": 1}),
+    "1045 TopicColumns": (
+        records.TopicColumnsRecord(topic_id=TOPIC, version=2, basis=b"b", columns=b"c"),
+        {"TopicId": TOPIC, "Version": 2, "Basis": b"b", "Columns": b"c"},
+    ),
     "1014 ClientQuotas": (
         control.ClientQuotasRecord(
             entity=(("client-id", "c"), ("user", None)), quotas={"b": 2.5, "a": 1}

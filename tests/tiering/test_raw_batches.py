@@ -179,7 +179,7 @@ def test_stock_readers_see_a_row_without_content_for_each_of_its_records(tmp_pat
     good = SampleBatch([SampleRecord(headers=[("h", b"1")])] * 2)
     with file_store(tmp_path) as store:
         placed = put_wal_object(store, "wal/00/object", [[good, prepared(data), good]])
-        segment, _ = roll(plan_of(placed), store)
+        segment = roll(plan_of(placed), store).segment
     rows = pq.read_table(tmp_path / segment.object_key, partitioning=None).to_pylist()
     assert [row["offset"] for row in rows] == list(range(7))
     assert [row["raw_batch"] for row in rows] == [None, None, data, None, None, None, None]
@@ -200,7 +200,7 @@ async def test_its_records_are_found_by_the_greatest_timestamp_of_the_batch(
         placed = put_wal_object(
             store, "wal/00/object", [[good, prepared(data, NOW + 9), good]], base_offset=10
         )
-        segment, _ = roll(plan_of(placed), store)
+        segment = roll(plan_of(placed), store).segment
         assert segment.max_timestamp_ms == NOW + 9
         async with SegmentReader(range_reader(store)) as reader:
             extent = extent_of(segment)
@@ -293,7 +293,7 @@ def test_a_million_records_are_kept_in_one_row_group_of_few_bytes(tmp_path: Path
     good = SampleBatch([SampleRecord()] * 3)
     with file_store(tmp_path) as store:
         placed = put_wal_object(store, "wal/00/object", [[good, accepted(poison), good]])
-        segment, _ = roll(plan_of(placed), store)
+        segment = roll(plan_of(placed), store).segment
     assert pq.read_metadata(tmp_path / segment.object_key).num_row_groups == 3
     assert segment.object_bytes < 200_000
     assert_served_as_from_the_wal([good, poison, good], served(tmp_path, segment), 0)

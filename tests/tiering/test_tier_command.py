@@ -57,7 +57,7 @@ def roller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedRoller:
         command,
         "_spark_classes",
         lambda: (
-            lambda master, spark_settings: roller,
+            lambda master, spark_settings, registry: roller,
             lambda spark: PlainMerger(spark.store),
             lambda spark: LocalCompactor(),
         ),

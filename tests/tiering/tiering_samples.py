@@ -228,7 +228,7 @@ class PlainRoller:
         results = []
         for number, plan in enumerate(plans):
             try:
-                segment, raw = roll(plan, self.store)
+                segment, raw, _ = roll(plan, self.store)
                 results.append(RollResult(plan, segment, raw_batch_count=raw))
             except DisklessError as error:
                 results.append(RollResult(plan, None, describe(error)))

@@ -6,8 +6,14 @@ What brokers use too, to check a topic's configs (the standard library only):
 - `schema_configs`: the topic configs that say so
 - `columns`: columns with ids that stay, and how they follow a schema. Read this first
 
-What only the job uses, with the extra diskless[types]:
+The job:
 
+- `following`: columns of a topic after its schemas, in the driver. `registry`: a schema registry
+- `typed_roll`: a roll with the columns of its plan, in the tasks
+
+What that needs the extra diskless[types] for:
+
+- `typed_rows`: all typed columns of the rows of a row group
 - `arrow_types`: their types in Arrow, and arrays brought into them
 - `json_values`, `avro_values`: values to columns
 """

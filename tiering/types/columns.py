@@ -72,7 +72,7 @@ class Side:
     """How keys, or values, become columns."""
 
     format: str
-    """`json` or `avro`; empty: their columns are all null, as they have no schema, or a bad one."""
+    """`json` or `avro`; empty where there is no schema, or a bad one: segments have no columns."""
     is_framed: bool = False
     """Whether five bytes with the id of a registry's schema come first."""
     is_wrapped: bool = False
@@ -80,6 +80,8 @@ class Side:
     writer: str = ""
     """The Avro schema of values that say none themselves."""
     columns: tuple[Column, ...] = ()
+    registry_version: int = 0
+    """The last version of a registry's subject that the columns follow; 0: none."""
 
 
 UNTYPED: Final = Side(format="")
@@ -92,11 +94,6 @@ class Columns:
     key: Side = UNTYPED
     value: Side = UNTYPED
     next_id: int = FIRST_ID
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing would be written."""
-        return not self.key.columns and not self.value.columns
 
 
 def follow(columns: Sequence[Column], shape: Shape, next_id: int) -> tuple[tuple[Column, ...], int]:
@@ -255,17 +252,19 @@ def _side_to_json(side: Side) -> Any:
         side.is_wrapped,
         side.writer,
         [_column_to_json(column) for column in side.columns],
+        side.registry_version,
     ]
 
 
 def _side_from_json(content: Any) -> Side:
-    form, is_framed, is_wrapped, writer, columns = content
+    form, is_framed, is_wrapped, writer, columns, registry_version = content
     return Side(
         format=str(form),
         is_framed=bool(is_framed),
         is_wrapped=bool(is_wrapped),
         writer=str(writer),
         columns=tuple(_column_from_json(column) for column in columns),
+        registry_version=int(registry_version),
     )
 
 

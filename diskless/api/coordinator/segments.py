@@ -1,4 +1,4 @@
-"""What a tiering job asks a broker: private APIs 10000, 10001, 10020, 10021 and 10040 to 10042.
+"""What a tiering job asks a broker: private APIs 10000, 10001, 10020, 10021, 10025, 10040 to 10042.
 
 Not Kafka APIs, and not listed by ApiVersions; metadata/messages/brokers.py and tables.py beside it
 have their rows. This broker asks the leaders, whichever brokers they are, by the operations between
@@ -12,6 +12,7 @@ commit WAL objects, too.
   again is a success that says so.
 - PlanRewrites and CommitRewrites: the same for segments that are to be merged or compacted.
 - ListTables, ListSegments, CommitTables: what a table is made of (metadata/table_operations.py).
+- SetTopicColumns: the job has made typed columns of a topic's schema.
 """
 
 from collections.abc import Sequence
@@ -35,8 +36,11 @@ from metadata.messages.brokers import (
     COMMIT_REWRITES_HERE,
     COMMIT_SEGMENTS,
     COMMIT_SEGMENTS_HERE,
+    OFFER_TOPIC_COLUMNS,
     PLAN_REWRITES,
     PLAN_SEGMENTS,
+    PLAN_SEGMENTS_HERE,
+    SET_TOPIC_COLUMNS,
 )
 from metadata.messages.codec import Operation
 from metadata.messages.tables import (
@@ -82,6 +86,7 @@ def segment_apis(
         (LIST_TABLES, _listing(client, object_store_url)),
         (LIST_SEGMENTS, passed_on(LIST_SEGMENTS_HERE, client)),
         (COMMIT_TABLES, passed_on(COMMIT_TABLES_HERE, client)),
+        (OFFER_TOPIC_COLUMNS, passed_on(SET_TOPIC_COLUMNS, client)),
     )
 
     def refusal(of: ClientInfo, _: Any) -> DisklessError | None:
@@ -101,8 +106,11 @@ def planning(
     async def call(asked: PlanSegments, timeout_ms: int) -> Sequence[PlannedSegments]:
         if asked.max_plans < 1:
             raise InvalidRequest(f"at most {asked.max_plans} plans were asked for")
-        plans = await client.plan_segments(asked, timeout_ms=timeout_ms)
-        return [PlannedSegments(_within_limit(plans[: asked.max_plans], _PLAN), object_store_url)]
+        (planned,) = await client.call(PLAN_SEGMENTS_HERE, asked, timeout_ms=timeout_ms)
+        if isinstance(planned, DisklessError):
+            raise planned
+        plans = _within_limit(planned.plans[: asked.max_plans], _PLAN)
+        return [PlannedSegments(plans, object_store_url, planned.schemas)]
 
     return call
 

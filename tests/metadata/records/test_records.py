@@ -23,6 +23,7 @@ from metadata.records.records import (
     RecordsDeletedRecord,
     SegmentCommittedRecord,
     SegmentPlannedRecord,
+    TopicColumnsRecord,
     TopicConfigsRecord,
     TopicDeletedRecord,
     decode_record,
@@ -71,6 +72,10 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         "02 62 01 00"
         "00",
     ),
+    (
+        TopicColumnsRecord(topic_id=TOPIC, version=2, basis=b"b", columns=b"cd"),
+        f"01 9508 00 {TOPIC_HEX} 0000000000000002 02 62 03 6364 00",
+    ),
     (ProducerIdsAllocatedRecord(next_producer_id=1000), "01 e907 00 00000000000003e8 00"),
     (
         SegmentPlannedRecord(
@@ -84,6 +89,7 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         "0000000000000001 0000000000000002"
         "05 732fc3a9"  # "s/é" is four bytes
         "0000000000000003"
+        "01"  # no columns
         "00",
     ),
     (

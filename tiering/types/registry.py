@@ -1,0 +1,175 @@
+"""Asks a schema registry, by the HTTP interface that Confluent's has, and others took over.
+
+The tiering job alone does; a registry is a setting of the job, so that no client can make a broker
+ask an address of its choice. Nothing is believed to be small or quick: an answer has at most 1 MiB
+and comes within 5 seconds, redirects are not followed, and a schema with references to others is
+not read. What was answered is kept, because a schema never changes under its id.
+
+Failure cases: RegistryUnavailable when there is no answer, or none of a registry's; SchemaError
+when the schema is one that gives no columns here.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote
+
+import urllib3
+
+from tiering.types.shapes import SchemaError
+from wal.clock import Clock
+from wal.errors import InvalidSettings, Retriable
+
+TIMEOUT_S: Final = 5.0
+ANSWER_BYTES_MAX: Final = 1 << 20
+VERSIONS_MAX: Final = 1_000
+"""Of a subject; a topic's columns follow each of them once."""
+
+_AVRO_TYPE: Final = "AVRO"
+
+
+class RegistryUnavailable(Retriable):
+    """The registry does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrySettings:
+    """Where the registry is; a secret is not shown."""
+
+    url: str
+    user: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"RegistrySettings(url={self.url!r}, user={self.user!r})"
+
+    def __post_init__(self) -> None:
+        parsed = urllib3.util.parse_url(self.url)
+        if parsed.scheme not in ("http", "https") or not parsed.host or parsed.auth:
+            raise InvalidSettings(
+                "schema.registry.url must be http://host[:port][/path] or https://…, without "
+                "credentials in it"
+            )
+
+
+class RegisteredSchema(NamedTuple):
+    """One version of a subject."""
+
+    version: int
+    schema_id: int
+    format: str
+    """`avro` or `json`; another name for what has no columns here."""
+    text: str
+
+
+class Registry(Protocol):
+    """What a job asks a registry."""
+
+    def schema(self, schema_id: int) -> str | None: ...
+
+    def versions(self, subject: str) -> Sequence[int]: ...
+
+    def registered(self, subject: str, version: int) -> RegisteredSchema: ...
+
+
+class HttpRegistry:
+    """A registry over HTTP."""
+
+    def __init__(self, settings: RegistrySettings, clock: Clock) -> None:
+        self._clock = clock
+        self._url = settings.url.rstrip("/")
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if settings.user:
+            headers |= urllib3.make_headers(basic_auth=f"{settings.user}:{settings.password}")
+        self._pool = urllib3.PoolManager(
+            headers=headers,
+            timeout=urllib3.Timeout(total=TIMEOUT_S),
+            retries=False,
+        )
+        self._schemas: dict[int, str | None] = {}
+
+    def schema(self, schema_id: int) -> str | None:
+        """The text of an Avro schema; None when there is none of this id.
+
+        Raises: RegistryUnavailable.
+        """
+        if schema_id not in self._schemas:
+            found = self._get(f"/schemas/ids/{schema_id}")
+            text = None
+            if found is not None and _format_of(found) == "avro":
+                try:
+                    text = _text_of(found)
+                except SchemaError:
+                    # As good as none: the id never stands for another schema.
+                    text = None
+            self._schemas[schema_id] = text
+        return self._schemas[schema_id]
+
+    def versions(self, subject: str) -> Sequence[int]:
+        """Those of a subject, ascending; empty when there is no such subject."""
+        found = self._get(f"/subjects/{quote(subject, safe='')}/versions")
+        if found is None:
+            return ()
+        if not isinstance(found, list) or not all(isinstance(one, int) for one in found):
+            raise RegistryUnavailable(f"the versions of {subject} are no list of numbers")
+        return sorted(found)[-VERSIONS_MAX:]
+
+    def registered(self, subject: str, version: int) -> RegisteredSchema:
+        """Raises: RegistryUnavailable; SchemaError when it has references."""
+        found = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
+        if not isinstance(found, dict) or not isinstance(found.get("id"), int):
+            raise RegistryUnavailable(f"there is no version {version} of {subject}")
+        return RegisteredSchema(version, found["id"], _format_of(found), _text_of(found))
+
+    def _get(self, path: str) -> Any:
+        """The answer as JSON; None for 404."""
+        try:
+            answer = self._pool.request(
+                "GET", f"{self._url}{path}", redirect=False, preload_content=False
+            )
+            try:
+                body = self._body(answer)
+            finally:
+                answer.close()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise RegistryUnavailable(f"schema registry: {error}") from error
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise RegistryUnavailable(f"schema registry: status {answer.status} for {path}")
+        if len(body) > ANSWER_BYTES_MAX:
+            raise RegistryUnavailable(
+                f"schema registry: more than {ANSWER_BYTES_MAX} bytes for {path}"
+            )
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise RegistryUnavailable(f"schema registry: no JSON for {path}") from error
+
+    def _body(self, answer: urllib3.BaseHTTPResponse) -> bytes:
+        """One byte more than there may be, at most. A server that drips gets no more time."""
+        deadline = self._clock.monotonic() + TIMEOUT_S
+        body = b""
+        while len(body) <= ANSWER_BYTES_MAX:
+            piece = answer.read1(ANSWER_BYTES_MAX + 1 - len(body), decode_content=True)
+            if not piece:
+                break
+            body += piece
+            if self._clock.monotonic() > deadline:
+                raise RegistryUnavailable(f"schema registry: no answer within {TIMEOUT_S:g} s")
+        return body
+
+
+def _format_of(found: Any) -> str:
+    kind = found.get("schemaType", _AVRO_TYPE) if isinstance(found, dict) else ""
+    return str(kind).lower()
+
+
+def _text_of(found: Any) -> str:
+    text = found.get("schema")
+    if not isinstance(text, str):
+        raise RegistryUnavailable("schema registry: an answer without a schema")
+    if found.get("references"):
+        raise SchemaError("the schema", "has references to others in the registry")
+    return text
