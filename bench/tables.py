@@ -121,15 +121,14 @@ class TableBed:
         self._registrar = Registrar(self, self.store, _URL, clock=self.clock, rng=random.Random(1))
         self.commits = 0
 
-    def add(self, count: int) -> None:
-        """Segments become live."""
+    def add(self, count: int, data: bytes | None = None) -> None:
+        """Segments become live, of the usual bytes or of `data`."""
+        data = self._bytes if data is None else data
         for _ in range(count):
             base, last = self._next_offset, self._next_offset + ROWS - 1
             key = segment_key("flights", _TOPIC, base, last)
-            self.store.put(key, BytesBody(self._bytes))
-            self._segments.append(
-                LiveSegment(key, len(self._bytes), Offset(base), Offset(last), ROWS)
-            )
+            self.store.put(key, BytesBody(data))
+            self._segments.append(LiveSegment(key, len(data), Offset(base), Offset(last), ROWS))
             self._next_offset = last + 1
             self._applied += 1
 
@@ -187,8 +186,8 @@ class TableBed:
         return TableCommit(True, self._location)
 
 
-def segment_bytes() -> bytes:
-    """A segment of ROWS records."""
+def segment_bytes(typed: Sequence[tuple[pa.Field, pa.Array]] = ()) -> bytes:
+    """A segment of ROWS records, with these typed columns."""
     rows = {
         "offset": range(ROWS),
         "timestamp": range(1_700_000_000_000, 1_700_000_000_000 + ROWS),
@@ -206,8 +205,10 @@ def segment_bytes() -> bytes:
     }
     identity = SegmentIdentity("flights", _TOPIC, 0, ROWS - 1)
     with TemporaryFile() as file:
-        with SegmentWriter(file, identity, ()) as writer:
-            writer.write_row_group(segment_table(pa.table(rows, schema=RECORD_SCHEMA)))
+        fields = [field for field, _ in typed]
+        with SegmentWriter(file, identity, (), typed=fields) as writer:
+            records = pa.table(rows, schema=RECORD_SCHEMA)
+            writer.write_row_group(segment_table(records), [values for _, values in typed])
             writer.finish()
         file.seek(0, io.SEEK_SET)
         return file.read()

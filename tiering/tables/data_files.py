@@ -85,10 +85,11 @@ class SegmentFile(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """A verified footer, as PyArrow knows it."""
+    """A verified footer, as PyArrow knows it, and the columns that it tells of."""
 
     file: SegmentFile
     metadata: pq.FileMetaData
+    schema: Schema
 
 
 def segment_schema(columns: pa.Schema = SEGMENT_SCHEMA) -> Schema:
@@ -119,7 +120,11 @@ def _read_footer(store: BlockingStore, file: SegmentFile) -> Footer:
         raise CorruptSegment(
             f"{key}: {metadata.num_rows} rows, committed were {file.segment.record_count}"
         )
-    return Footer(file, metadata)
+    try:
+        schema = segment_schema(metadata.schema.to_arrow_schema())
+    except ValueError as error:
+        raise CorruptSegment(f"{key}: {error}") from error
+    return Footer(file, metadata, schema)
 
 
 def evolved(schema: Schema, footers: Sequence[Footer]) -> Schema:
@@ -128,16 +133,13 @@ def evolved(schema: Schema, footers: Sequence[Footer]) -> Schema:
     Raises CorruptSegment: a column has a type that no table can read both ways.
     """
     fields = schema.fields
-    seen: set[bytes] = set()
+    merged: Schema | None = None
     for footer in footers:
-        columns = footer.metadata.schema.to_arrow_schema()
-        # Nearly all files have the same columns.
-        mark = columns.remove_metadata().serialize().to_pybytes()
-        if mark in seen:
-            continue
-        seen.add(mark)
+        if merged is not None and footer.schema.fields == merged.fields:
+            continue  # nearly all files have the same columns
+        merged = footer.schema
         try:
-            fields = _merged(fields, segment_schema(columns).fields)
+            fields = _merged(fields, merged.fields)
         except ValueError as error:
             raise CorruptSegment(f"{footer.file.segment.object_key}: {error}") from error
     if fields == schema.fields:
@@ -148,12 +150,14 @@ def evolved(schema: Schema, footers: Sequence[Footer]) -> Schema:
 def _merged(before: Sequence[NestedField], after: Sequence[NestedField]) -> tuple[NestedField, ...]:
     """By field id; what is new goes to the end and is optional."""
     found = {field.field_id: field for field in after}
+    names = {field.name: field.field_id for field in before}
     fields = [
         field
         if (other := found.pop(field.field_id, None)) is None
         else NestedField(
             field.field_id,
-            other.name,
+            # A column that gave its name to another one has the old name in old files.
+            other.name if names.get(other.name, field.field_id) == field.field_id else field.name,
             _merged_type(field.field_type, other.field_type, field.name),
             required=field.required and other.required,
         )
@@ -187,10 +191,11 @@ def _merged_type(before: IcebergType, after: IcebergType, name: str) -> IcebergT
 
 
 def data_files(metadata: TableMetadata, footers: Sequence[Footer]) -> list[DataFile]:
-    """Files as the manifests of a table have them. The table's schema has all their columns."""
-    schema = metadata.schema()
-    plan = compute_statistics_plan(schema, metadata.properties)
-    ids = parquet_path_to_id_mapping(schema)
+    """Files as the manifests of a table have them. The table's schema has all their columns.
+
+    Statistics are of the types and under the names that the file has: those of the table may be
+    wider, or others.
+    """
     return [
         DataFile.from_args(
             content=DataFileContent.DATA,
@@ -204,8 +209,8 @@ def data_files(metadata: TableMetadata, footers: Sequence[Footer]) -> list[DataF
             key_metadata=None,
             **data_file_statistics_from_parquet_metadata(
                 parquet_metadata=footer.metadata,
-                stats_columns=plan,
-                parquet_column_mapping=ids,
+                stats_columns=compute_statistics_plan(footer.schema, metadata.properties),
+                parquet_column_mapping=parquet_path_to_id_mapping(footer.schema),
             ).to_serialized_dict(),
         )
         for footer in footers

@@ -2,11 +2,14 @@
 
 import random
 
+import pyarrow as pa
 import pytest
+from pyiceberg.types import StructType
 
-from bench.tables import LIVE, ROWS, TableBed
+from bench.tables import LIVE, ROWS, TableBed, segment_bytes
 from metadata.table_operations import CommitTable, ListTables, TableCommit
 from tests.support.profiles import IS_EXHAUSTIVE
+from tiering.segment_columns import FIELD_ID
 from tiering.tables import snapshots, table_files
 from tiering.tables.registrar import Registrar
 from tiering.tables.snapshots import MANIFESTS_MAX, LiveFiles
@@ -126,3 +129,72 @@ def test_a_damaged_segment_is_told_of_and_keeps_out_no_other() -> None:
     assert result.file_count == 1
     metadata = read_metadata(StoreFileIO(bed.store, bed.store.url), current(bed))
     assert metadata.current_snapshot() is not None
+
+
+# --- columns that a topic's own types add --------------------------------------------------------
+
+
+def numbered(number: int, name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, metadata={FIELD_ID: str(number)})
+
+
+def typed(*fields: pa.Field, values: list[object]) -> list[tuple[pa.Field, pa.Array]]:
+    data = numbered(100, "data", pa.struct(fields))
+    return [(data, pa.array([values[at % len(values)] for at in range(ROWS)], data.type))]
+
+
+def columns_of(bed: TableBed) -> str:
+    metadata = read_metadata(StoreFileIO(bed.store, bed.store.url), current(bed))
+    data = metadata.schema().find_field("data")
+    assert isinstance(data.field_type, StructType)
+    return " ".join(
+        f"{field.field_id}:{field.name}:{field.field_type}" for field in data.field_type.fields
+    )
+
+
+def counts_of(bed: TableBed, number: int) -> list[int | None]:
+    """How many values of a column each file has, as the table tells."""
+    files = StoreFileIO(bed.store, bed.store.url)
+    read = LiveFiles(files).read(read_metadata(files, current(bed)))
+    entries = [entry.data_file for one in read for entry in one.entries]
+    entries.sort(key=lambda file: file.file_path)
+    return [(file.value_counts or {}).get(number) for file in entries]
+
+
+def test_typed_columns_come_and_get_wider_and_none_goes() -> None:
+    bed = TableBed()
+    bed.add(1)
+    bed.commit()
+    tags = pa.list_(numbered(103, "element", pa.string()))
+    first = typed(
+        numbered(101, "a", pa.int32()),
+        numbered(102, "tags", tags),
+        values=[{"a": 7, "tags": ["x"]}, None],
+    )
+    bed.add(1, segment_bytes(first))
+    bed.commit()
+    assert columns_of(bed) == "101:a:int 102:tags:list<string>"
+    second = typed(
+        numbered(101, "a", pa.int64()), numbered(104, "b", pa.float64()), values=[{"a": 8, "b": 1}]
+    )
+    bed.add(1, segment_bytes(second))
+    bed.add(1, segment_bytes(first))  # rolled late, with the older schema
+    bed.commit()
+    assert columns_of(bed) == "101:a:long 102:tags:list<string> 104:b:double"
+    assert counts_of(bed, 101) == [None, ROWS, ROWS, ROWS]
+    assert counts_of(bed, 104) == [None, None, ROWS, None]
+
+
+def test_a_name_that_went_to_another_column_stays_there() -> None:
+    bed = TableBed()
+    before = typed(numbered(101, "a", pa.int32()), values=[{"a": 1}])
+    after = typed(
+        numbered(101, "a_v1", pa.int32()), numbered(102, "a", pa.string()), values=[{"a": "z"}]
+    )
+    for data in (before, after, before):
+        bed.add(1, segment_bytes(data))
+        bed.commit()
+        seen = columns_of(bed)
+    assert seen == "101:a_v1:int 102:a:string"
+    assert counts_of(bed, 102) == [None, ROWS, None]
+    assert counts_of(bed, 101) == [ROWS, ROWS, ROWS]
