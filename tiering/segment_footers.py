@@ -61,6 +61,7 @@ async def read_segment_facts(
         partition=identity.partition,
         base_offset=identity.base_offset,
         last_offset=identity.last_offset,
+        generation=identity.generation,
         record_count=footer.counts.records,
         max_timestamp_ms=footer.max_timestamp_ms,
         stored_ms=stat.last_modified_ms,

@@ -69,6 +69,8 @@ class SegmentFacts:
     partition: TopicIdPartition
     base_offset: int
     last_offset: int
+    generation: int = 0
+    """Above 0: it was made of segments, which may be there still."""
     record_count: int
     """Rows; fewer than offsets where records are gone."""
     max_timestamp_ms: int

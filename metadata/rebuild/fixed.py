@@ -82,13 +82,13 @@ class FixedLog:
         self.log_start_seen = max(self.log_start_seen, floor.log_start_offset)
 
     def take_segments(self, segments: Sequence[SegmentFacts]) -> None:
-        """All segments but those that overlap others."""
-        end = 0
-        for segment in sorted(segments, key=lambda item: (item.base_offset, -item.last_offset)):
-            if segment.base_offset < end:
-                self._layout.unused_segments.append(segment)
-                self._doubt(f"{segment.object_key} overlaps the segment before it")
-                continue
+        """Of segments that have the same offsets, those of the highest generation.
+
+        What is made of segments covers whole ones, and holds what they hold, but for records that
+        compaction removes. So any of it may take their place, committed or not; and where one
+        output of a swap is missing, its inputs are there.
+        """
+        for segment in self._newest(segments):
             end = segment.next_offset
             self.segments.append(segment)
             self.pieces.append(
@@ -99,6 +99,25 @@ class FixedLog:
                 self._rolled_into[key].append(len(self.segments) - 1)
             for batch in segment.batches:
                 self._crc_of[_sequenced(batch)] = None
+
+    def _newest(self, segments: Sequence[SegmentFacts]) -> Sequence[SegmentFacts]:
+        chosen: list[SegmentFacts] = []
+        for segment in sorted(
+            segments, key=lambda item: (-item.generation, item.base_offset, -item.last_offset)
+        ):
+            at = bisect_left(chosen, segment.base_offset + 1, key=lambda one: one.next_offset)
+            other = chosen[at] if at < len(chosen) else None
+            if other is None or other.base_offset >= segment.next_offset:
+                chosen.insert(at, segment)
+                continue
+            self._layout.unused_segments.append(segment)
+            is_covered = (
+                other.base_offset <= segment.base_offset
+                and segment.next_offset <= other.next_offset
+            )
+            if not is_covered or other.generation == segment.generation:
+                self._doubt(f"{segment.object_key} overlaps {other.object_key}")
+        return chosen
 
     def take_noted(self, runs: Sequence[Run]) -> None:
         """The runs whose offsets are noted, as pieces; what they say of others, as bounds."""

@@ -37,7 +37,9 @@ from metadata.rebuild.layout import (
 from metadata.rebuild.topics import RebuiltTopic
 from metadata.records import records
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord, RefusedBatch
+from metadata.records.rewrites import RewriteEndedRecord, RewritePlannedRecord
 from metadata.records.segment_identity import segment_key
+from metadata.rewrites import MERGE
 from metadata.rules.commit_request import check_commit
 from metadata.rules.topics import PRODUCER_ID_BLOCK
 from metadata.state.producer_state import WINDOW
@@ -182,6 +184,28 @@ class LogBuilder:
                 self.committed.add(item.object_key)
         for layout in layouts:
             self._move_start(layout)
+
+    def restore_generations(self, greatest: Mapping[TopicIdPartition, int]) -> None:
+        """The next rewrite of a partition gets a generation, and so keys, that nothing has yet.
+
+        How far a partition was compacted is not known; compacting it again changes nothing.
+        """
+        for partition, generation in sorted(greatest.items()):
+            self.records.append(
+                RewritePlannedRecord(
+                    partition=partition,
+                    generation=generation,
+                    kind=MERGE,
+                    base_offset=0,
+                    last_offset=0,
+                    planned_at_ms=self._now_ms,
+                    delete_horizon_ms=self._now_ms,
+                    target_bytes=0,
+                )
+            )
+            self.records.append(
+                RewriteEndedRecord(partition=partition, generation=generation, cleaned_end_offset=0)
+            )
 
     def _emit(self, step: CommitStep) -> None:
         partition, piece = step.pieces[0]

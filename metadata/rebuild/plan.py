@@ -12,6 +12,7 @@ What a WAL object and a segment must carry so that metadata can be rebuilt, and 
 | order of one broker's commits | ULIDs, which ascend in that order |
 | offsets of rolled records, their batches and producers | segment: footer and batch columns |
 | that an object was rolled | sources in the segment's footer |
+| which of several segments counts | generation in the segment's footer |
 
 Topics keep their ids; of several with one name only that with the newest records comes back, for a
 name belongs to one topic at a time (metadata/rebuild/topics.py). metadata/rebuild/placement.py lays
@@ -42,6 +43,7 @@ from metadata.rebuild.placement import place_partition
 from metadata.rebuild.report import InferredRun, LeftObject, RebuildReport, RebuiltPartition
 from metadata.rebuild.topics import FoundTopics, find_topics
 from metadata.records.records import MetadataRecord
+from metadata.records.segment_identity import generation_of
 from wal.chunks.kept_notes import KeptNotes
 from wal.chunks.object_notes import COMMITTED, BatchOutcome, CommitNote, Floor
 from wal.clock import Clock
@@ -84,6 +86,7 @@ def plan_rebuild(
     )  # fmt: skip
     builder.create(found.topics)
     builder.commit(layouts)
+    builder.restore_generations(_greatest_generations(facts, layouts))
     next_producer_id = builder.allocate_producer_ids(_greatest_producer_id(facts))
     left = _left_objects(left_out, builder.committed, doubt)
     inferred = _inferred(layouts, found)
@@ -199,6 +202,21 @@ def _runs_of(
         )
         for (partition, positions), floor in zip(grouped, floors, strict=True)
     ]
+
+
+def _greatest_generations(
+    facts: BucketFacts, layouts: Sequence[PartitionLayout]
+) -> Mapping[TopicIdPartition, int]:
+    """By partition, where it is above 0. Objects that nobody can read have a key, too."""
+    partitions = {layout.partition for layout in layouts}
+    greatest: dict[TopicIdPartition, int] = {}
+    keys = [segment.object_key for segment in facts.segments]
+    keys += [item.object_key for item in facts.unreadable]
+    for named in filter(None, map(generation_of, keys)):
+        partition, generation = named
+        if partition in partitions and generation > greatest.get(partition, 0):
+            greatest[partition] = generation
+    return greatest
 
 
 def _greatest_producer_id(facts: BucketFacts) -> int:

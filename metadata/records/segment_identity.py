@@ -4,12 +4,18 @@ The digest is kept beside the segment's file like the digest of a commit request
 it again is recognised, and committing other bytes under its key is refused.
 """
 
+import re
 from hashlib import blake2b
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from metadata.records.records import REQUEST_DIGEST_BYTES
 from wal.coordinates import ObjectKey, TopicIdPartition
+
+_KEY: Final = re.compile(
+    r"segments/topic=[^/]+/id=(?P<id>[0-9a-f-]{36})/partition=(?P<partition>\d{1,9})"
+    r"/\d{20}-\d{20}(-(?P<generation>\d{1,9}))?\.parquet"
+)
 
 
 class SegmentIdentity(Protocol):
@@ -59,6 +65,18 @@ def segment_key(
         f"{segment_directory(topic_name, partition.topic_id)}"
         f"/partition={partition.partition}/{name}.parquet"
     )
+
+
+def generation_of(key: ObjectKey) -> tuple[TopicIdPartition, int] | None:
+    """Whose segment a key names, and its generation; None when it names none."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        return None
+    try:
+        topic_id = UUID(match["id"])
+    except ValueError:
+        return None
+    return TopicIdPartition(topic_id, int(match["partition"])), int(match["generation"] or 0)
 
 
 def segment_directory(topic_name: str, topic_id: UUID) -> str:

@@ -9,11 +9,12 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from tests.support import stock_clients as clients
-from tests.support.compacted import compact_everything
+from tests.support.compacted import LocalCompactor, compact_everything
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import seeds
 from tests.support.rolled import roll_everything
@@ -123,6 +124,18 @@ def test_a_consumer_reads_what_a_dictionary_keeps(broker: LiveBroker, seed: int)
         assert report.rewrites
         topic.check(topic.read(), end)
     assert compact_everything(broker).rewrites == [], "nothing is dirty"
+
+
+def test_a_job_that_drops_a_record_too_many_is_found_out(broker: LiveBroker) -> None:
+    """Its counts are right: the record is missing in the output and counted as removed."""
+    topic = CompactedTopic(broker, "dropped", 9, segment_bytes="100000")
+    topic.write(30)
+    roll_everything(broker)
+    last = len(topic.written) - 1
+    dropping = LocalCompactor(lambda offsets: np.append(offsets, last))
+    compact_everything(broker, dropping, "dropped")
+    with pytest.raises(AssertionError):
+        topic.check(topic.read(), last + 1)
 
 
 def test_tombstones_go_with_the_compaction_after_their_time(broker: LiveBroker) -> None:

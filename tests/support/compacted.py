@@ -1,10 +1,11 @@
 """Compaction without Spark: plan, compact in this process, commit, through a broker's socket."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import pyarrow as pa
 
-from metadata.rewrites import Rewrite, RewritePlan
+from metadata.rewrites import PlanRewrites, Rewrite, RewritePlan
 from tests.support.live_broker import LiveBroker
 from tiering.compaction.job import CompactionReport, CompactionResult, compact_once
 from tiering.compaction.key_columns import key_rows
@@ -42,15 +43,27 @@ def compacted(
 class LocalCompactor:
     """Compacts in this process."""
 
+    def __init__(self, meddle: Meddle = lambda offsets: offsets) -> None:
+        self._meddle = meddle
+
     def compact(
         self, plans: Sequence[RewritePlan], object_store_url: str
     ) -> Sequence[CompactionResult]:
         with open_blocking_store(object_store_url, sync=False) as store:
-            return [CompactionResult(plan, compacted(plan, store)) for plan in plans]
+            return [
+                CompactionResult(plan, compacted(plan, store, meddle=self._meddle))
+                for plan in plans
+            ]
 
 
-def compact_everything(broker: LiveBroker) -> CompactionReport:
-    """Compact all that is due; fails when something fails."""
-    report = compact_once(broker.bootstrap, compactor=LocalCompactor())
+LOCAL_COMPACTOR: Final = LocalCompactor()
+
+
+def compact_everything(
+    broker: LiveBroker, compactor: LocalCompactor = LOCAL_COMPACTOR, *topics: str
+) -> CompactionReport:
+    """Compact all that is due, or of these topics; fails when something fails."""
+    asked = PlanRewrites(topics=topics)
+    report = compact_once(broker.bootstrap, compactor=compactor, asked=asked)
     assert not report.failures, report.failures
     return report
