@@ -11,6 +11,7 @@ it:
 - `topics`: topic configs and names
 - `replica`: append and fetch, and what waits for them
 - `groups`: consumer groups of both protocols
+- `sasl`: how clients log in, without a socket
 - `storage`: the data directory and the bucket prefix: what lies where, and whose it is
 - `health`: whether a broker is live and ready, and the HTTP server that says so
 - `iceberg`: the catalogue of tables, over HTTP

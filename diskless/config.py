@@ -37,6 +37,7 @@ from diskless.listeners.listener_settings import ListenerSettings
 from diskless.listeners.tls_settings import TlsSettings
 from diskless.loop.loop_watch import LoopSettings
 from diskless.quotas.quota_settings import QuotaSettings
+from diskless.sasl.sasl_settings import SaslSettings
 from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES
 from diskless.server.server_settings import ServerSettings
 from diskless.topics.topic_defaults import TopicDefaults
@@ -177,6 +178,7 @@ class Config:
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     groups: GroupSettings = field(default_factory=GroupSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    sasl: SaslSettings = field(default_factory=SaslSettings)
     authorizer: AuthorizerSettings = field(default_factory=AuthorizerSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     read: ReadSettings = field(default_factory=ReadSettings)

@@ -43,7 +43,12 @@ from diskless.api.topics import (
     describe_topic_partitions,
     metadata,
 )
-from diskless.api.users import alter_user_scram_credentials, describe_user_scram_credentials
+from diskless.api.users import (
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
+    sasl_authenticate,
+    sasl_handshake,
+)
 from diskless.audit.audit_log import Audit
 from diskless.authorization import Authorizer
 from diskless.cluster.reader_routing import ReaderRouting
@@ -127,6 +132,8 @@ def kafka_apis(
             describe_acls.api(acl_admin, access),
             create_acls.api(acl_admin, access),
             delete_acls.api(acl_admin, access),
+            sasl_handshake.api(),
+            sasl_authenticate.api(),
             describe_user_scram_credentials.api(scram_admin, access),
             alter_user_scram_credentials.api(scram_admin, access),
         ]

@@ -66,6 +66,14 @@ class UnacceptableCredential(Rejected):
     """A credential that is too weak, or of nobody who may have one."""
 
 
+class IllegalSaslState(Rejected):
+    """A request of a log-in that is not its turn."""
+
+
+class SaslAuthenticationFailed(Rejected):
+    """A client is not who it says it is."""
+
+
 class UnsupportedSaslMechanism(Rejected):
     """A SASL mechanism that is not served."""
 
@@ -144,6 +152,8 @@ KAFKA_CODE: Final[Mapping[type[DisklessError], ErrorCode]] = {
     ResourceNotFound: ErrorCode.resource_not_found,
     DuplicateResource: ErrorCode.duplicate_resource,
     UnacceptableCredential: ErrorCode.unacceptable_credential,
+    IllegalSaslState: ErrorCode.illegal_sasl_state,
+    SaslAuthenticationFailed: ErrorCode.sasl_authentication_failed,
     UnsupportedSaslMechanism: ErrorCode.unsupported_sasl_mechanism,
 }
 

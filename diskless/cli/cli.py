@@ -1,7 +1,7 @@
 """The command line: what each sub-command takes stands beside what it does.
 
-`serve` runs a broker. `topic`, `quota`, `acl` and `tier` are clients of a running one
-(`broker_commands`, `acl`).
+`serve` runs a broker. `topic`, `quota`, `acl`, `user` and `tier` are clients of a running one
+(`broker_commands`, `acl`, `user`).
 `verify`, `chunk dump` and `wal dump` read what is stored, without a broker, and `rebuild` writes
 lost metadata anew (`stored_commands`); `metadata` reads with or without one (`metadata_commands`).
 Everything heavy is imported inside the command that needs it, so that `diskless --help` is instant
@@ -24,6 +24,7 @@ from diskless.cli.broker_commands import add_quota, add_tier, add_topic
 from diskless.cli.metadata_commands import add_metadata
 from diskless.cli.options import DEFAULT_LISTEN, Commands, add_data, add_pairs, command, key_values
 from diskless.cli.stored_commands import add_dumps, add_rebuild, add_verify
+from diskless.cli.user.user_commands import add_user
 from wal.errors import DisklessError, InvalidSettings
 
 _EPILOG: Final = """\
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     add_topic(commands)
     add_quota(commands)
+    add_user(commands)
     add_acl(commands)
     add_tier(commands)
     add_verify(commands)

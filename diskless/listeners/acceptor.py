@@ -22,6 +22,7 @@ from typing import Final
 import structlog
 
 from diskless.listeners.connection_limits import ConnectionLimits, plain_address
+from diskless.listeners.pending_logins import Place
 from diskless.listeners.tls_listener import Refused, TlsListener
 from diskless.logs import Pace
 from wal.clock import Clock
@@ -40,16 +41,36 @@ _log = structlog.get_logger(__name__)
 class Admission:
     """The place of one connection among those that are counted."""
 
-    __slots__ = ("_limits", "heard_at", "host")
+    __slots__ = ("_limits", "_place", "heard_at", "host")
 
     def __init__(self, limits: ConnectionLimits, host: str, now: float) -> None:
         self._limits: ConnectionLimits | None = limits
         self.host: Final = host
+        self._place: Place | None = None
         self.heard_at: Final = now + limits.opened(host, now)
         """From when it may be read from."""
 
+    def until_log_in(self, place: Place) -> None:
+        """Its client has to log in; `place` ends with the admission if it does not."""
+        self._place = place
+
+    def may_hold(self, size_bytes: int, go_on: Callable[[], None]) -> bool:
+        """See `Place.may_hold`; whoever need not log in, or has, may hold anything."""
+        return self._place is None or self._place.may_hold(size_bytes, go_on)
+
+    @property
+    def must_log_in(self) -> bool:
+        return self._place is not None
+
+    def logged_in(self) -> None:
+        """Its client is known."""
+        if self._place is not None:
+            self._place.end()
+            self._place = None
+
     def end(self) -> None:
         """Count it out; the first call counts."""
+        self.logged_in()
         limits, self._limits = self._limits, None
         if limits is not None:
             limits.closed(self.host)
@@ -65,13 +86,15 @@ class Acceptor:
         backlog: int,
         limits: ConnectionLimits,
         clock: Clock,
+        refusal: Callable[[str], str | None],
         refused: Callable[[str], None],
         make: Callable[[Admission], asyncio.BufferedProtocol],
         tasks: asyncio.TaskGroup,
         tls: TlsListener | None = None,
         handshaken: Callable[[str], None] = lambda result: None,
     ) -> None:
-        """`listener` is bound. `refused` is told the limit that kept somebody out.
+        """`listener` is bound. `refusal` gives, by address, a limit of its own that keeps somebody
+        out; `refused` is told which it was.
 
         `make` makes the protocol of who was admitted; that ends the admission when its transport is
         gone. `handshaken` is told how each handshake of `tls` ended.
@@ -80,6 +103,7 @@ class Acceptor:
         self._backlog = backlog
         self._limits = limits
         self._clock = clock
+        self._refusal = refusal
         self._refused = refused
         self._make = make
         self._tasks = tasks
@@ -132,7 +156,7 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _admit(self, client: socket.socket, host: str) -> None:
-        refusal = self._limits.refusal(host)
+        refusal = self._limits.refusal(host) or self._refusal(host)
         if refusal is not None:
             self._refused(refusal)
             client.close()

@@ -34,9 +34,6 @@ from diskless.listeners.tls_keys import TlsKeys
 from wal.errors import InvalidSettings
 from wal.security.security_protocol import SecurityProtocol
 
-SERVED: Final = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL)
-"""The protocols that a listener may have."""
-
 
 class PlannedListener(NamedTuple):
     """A listener as the configuration has it."""
@@ -99,12 +96,7 @@ def plan_listeners(settings: ListenerSettings) -> Sequence[PlannedListener]:
         if protocol is None:
             raise InvalidSettings(
                 f"{PROTOCOL_MAP}: says nothing of {bind.listener}; add {bind.listener}:PROTOCOL, "
-                f"one of {', '.join(SERVED)}"
-            )
-        if protocol not in SERVED:
-            raise InvalidSettings(
-                f"{PROTOCOL_MAP}: {bind.listener}:{protocol} is not served; write one of "
-                f"{', '.join(SERVED)}"
+                f"one of {', '.join(SecurityProtocol)}"
             )
         told = advertised.get(bind.listener)
         if told is None and bind.host in EVERYWHERE:
@@ -137,7 +129,8 @@ def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
             raise InvalidSettings(f"{PROTOCOL_MAP}: {entry!r} is not NAME:PROTOCOL")
         if protocol not in set(SecurityProtocol):
             raise InvalidSettings(
-                f"{PROTOCOL_MAP}: {entry!r} is no protocol; write one of {', '.join(SERVED)}"
+                f"{PROTOCOL_MAP}: {entry!r} is no protocol; write one of "
+                f"{', '.join(SecurityProtocol)}"
             )
         if name in protocols:
             raise InvalidSettings(f"{PROTOCOL_MAP}: {name} is there twice")

@@ -8,6 +8,7 @@ In the order in which `diskless.broker` makes them:
   `leader_workers`: what runs beside a leader
 - `write_path`: from a produced batch to a committed WAL object
 - `read_path`: from an offset to bytes, and the replica manager, which uses both paths
+- `logins`: how clients log in, and the first user
 - `service`: which APIs are served, and the server
 
 `broker_parts` has them all; `background` runs a task until the stop.

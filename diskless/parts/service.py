@@ -23,6 +23,7 @@ from diskless.listeners.listener_settings import ADVERTISED_LISTENERS
 from diskless.parts.background import run_until_stop
 from diskless.parts.coordination import Coordination
 from diskless.parts.foundation import Foundation
+from diskless.parts.logins import login_rules, set_first_users
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
 from diskless.parts.write_path import WritePath
@@ -44,6 +45,7 @@ async def serve(
 ) -> KafkaServer:
     """Answer on the bound sockets, and join the cluster."""
     operations = await stack.enter_async_context(RunningOperations())
+    await set_first_users(base, coordination.client)
     server = KafkaServer(
         base.listeners,
         apis=_apis(base, storage, coordination, reads, operations),
@@ -52,6 +54,8 @@ async def serve(
         clock=base.clock,
         metrics=RequestMetrics(base.registry),
         tls=base.config.tls,
+        logins=await login_rules(stack, base, storage, coordination.client),
+        pending_per_ip_max=base.config.sasl.pending_per_ip_max,
         long_work=reads.long_work,
         arrivals=writes.arrivals,
     )

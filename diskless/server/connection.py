@@ -13,9 +13,8 @@ more is read. What became ready is encoded in the turn that sends it: a commit a
 requests at once.
 
 Fetch is different: its answer may be tens of MiB. Such a request (`Api.starts_in_turn`) begins when
-it has reached the head of the queue and the client reads what it was sent before. So a client that
-does not read holds one answer and no more. When another answer becomes ready behind a parked Fetch,
-the Fetch is told to end early, for it would hold that answer up.
+it is at the head of the queue and the client reads what it was sent before. So a client that does
+not read holds one answer. When another is ready behind a parked Fetch, that is told to end early.
 
 Back pressure, each a reason to read and start no more until it has passed: too many requests
 unanswered, too many answers unsent, a handler at work in slices, and the memory of requests in the
@@ -27,7 +26,8 @@ read or because it asks on behind a Fetch that waits, gets a small share
 (`diskless/server/response_budget.py`). Who is cut off for not reading, and when, is in
 `diskless/server/unread.py`.
 
-A muted connection (`diskless/server/throttle.py`) is not idle, and does not hold up a stop.
+A muted connection (`diskless/server/throttle.py`) is not idle, and does not hold up a stop. Of a
+client that has not logged in, `diskless/sasl/login.py` says what is received.
 
 Invariants: one answer per request (none for acks=0), in request order; what a request was charged
 and has reserved goes back once, when it is answered or its handler is done; no exception of a
@@ -36,7 +36,7 @@ handler reaches the event loop.
 
 import asyncio
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -47,6 +47,7 @@ from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turn, Turns
 from diskless.ports import ClientInfo
 from diskless.protocol.wire import ProtocolError, Reader
+from diskless.sasl.login import LoginRules
 from diskless.server.handlers import Handlers, HandlerTasks
 from diskless.server.problem_log import ProblemLog
 from diskless.server.receiving import FrameReceiver, FrameStart, read_header
@@ -60,7 +61,7 @@ from diskless.server.throttle import Throttle
 from diskless.server.unread import (
     UNREAD_REQUESTS_SHARE_BYTES,
     ReadProgress,
-    kernel_outstanding_bytes,
+    unsent_and_unread,
 )
 from wal.chunks.buffer import BufferPool, FragmentChain
 from wal.chunks.seal_policy import Arrivals
@@ -77,9 +78,8 @@ class Shared:
     """What all connections of a server have in common."""
 
     made: Callable[["Connection"], None]
-    """Told of a connection that has its transport."""
     lost: Callable[["Connection"], None]
-    """Told when that is gone."""
+    """Told when it has its transport, and when that is gone."""
     apis: ApiRegistry
     settings: ServerSettings
     pool: BufferPool
@@ -88,6 +88,8 @@ class Shared:
     budget: RequestBudget
     responses: ResponseBudget
     arrivals: Arrivals
+    logins: Mapping[str, LoginRules]
+    """By the name of the listener, where clients must log in."""
     turns: Turns
     read_turns: ReadTurns
     problems: ProblemLog
@@ -122,6 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         self._progress = ReadProgress()
         self._backlog = Backlog()
         self._throttle = Throttle(shared.clock, self._is_heard_again)
+        rules = shared.logins.get(client.listener)
+        self._login = None if rules is None else rules.login(client.host, self._logged_in)
         self._last_activity = shared.clock.monotonic()
 
     # --- called by the event loop
@@ -144,6 +148,7 @@ class Connection(asyncio.BufferedProtocol):
             apis=shared.apis,
             settings=self._settings,
             clock=shared.clock,
+            login=self._login,
         )
         self._outbox = Outbox(self._transport)
         self._queue = ResponseQueue(self.requests, self.responses, self._head_is_done)
@@ -164,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_closed:
             return memoryview(bytearray(_REFUSED_READ_BYTES))
         return self._receiver.buffer(
-            little=self.requests.is_at_limit(),
+            little=self.requests.is_at_limit() or self._admission.must_log_in,
             # So that nothing is kept in memory while it is muted again.
             no_more_than_the_frame=self._throttle.was_over_quota,
         )
@@ -231,10 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._backlog.until > self._last_activity
 
     def take_turn(self, turn: Turn) -> bool:
-        """Answer what is ready, start what is complete, as far as limits allow; then read, or not.
-
-        See `diskless.loop.turns.TurnTaker`.
-        """
+        """Answer what is ready, start what is complete, then read; see `TurnTaker`."""
         return self._queue.drop(turn) if self._is_closed else self._work(turn)
 
     def _work(self, turn: Turn) -> bool:
@@ -265,9 +267,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         """Read what comes next, unless there is a reason to wait."""
-        if self._is_held_up():
+        size_bytes = self._receiver.frame_bytes
+        if self._is_held_up() or not self._admission.may_hold(size_bytes, self._go_on):
             self._receiver.pause()
-        elif self.requests.must_wait(self._receiver.frame_bytes):
+        elif self.requests.must_wait(size_bytes):
             self._receiver.read_little()
             self._receiver.pause()
         else:
@@ -293,6 +296,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing may be started, whatever memory there is."""
         queue = self._queue
         if self._is_finishing or self._throttle.is_muted or self._handlers.beginning:
+            return True
+        if self._login is not None and self._login.is_busy:
             return True
         if len(queue) >= self._settings.queued_max_requests:
             return True
@@ -326,6 +331,7 @@ class Connection(asyncio.BufferedProtocol):
                 reserve=functools.partial(self._queue.reserve, slot),
                 read_turn=self._shared.read_turns.of(self.has_backlog),
                 mute=self.mute,
+                login=self._login,
             )
             if api.reads_frame:
                 request.frame = frame
@@ -339,6 +345,12 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             if not (self._handlers.beginning and api.reads_frame):
                 frame.release()
+
+    def _logged_in(self, user: str | None) -> None:
+        self._is_finishing = self._is_finishing or user is None
+        if user is not None:
+            self._client = self._client._replace(user=user)
+            self._admission.logged_in()
 
     def mute(self, until: float) -> None:
         """See `Request.mute`."""
@@ -385,12 +397,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def listener(self) -> str:
-        """The name of the listener that it came through."""
         return self._client.listener
 
     @property
     def unread_since(self) -> float | None:
-        """Since when the client has read nothing; None while there is nothing to be read."""
+        """Since when the client has read nothing; None: there is nothing to read."""
         return self._progress.since
 
     def sweep(self, now: float) -> None:
@@ -405,6 +416,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         # A read that found nothing leaves its buffer behind; idle clients must hold none.
         self._receiver.release_if_empty()
+        if self._login is not None and self._login.is_overdue(now):
+            self._cut("slow log-in", "not logged in yet")
+            return
         overdue_s = self._receiver.overdue_s(now)
         if overdue_s is not None:
             self._cut("slow request", f"incomplete after {overdue_s:g} s")
@@ -415,16 +429,13 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
 
     def _look_for_unread(self, now: float) -> None:
-        transport = self._transport
-        unsent = transport.get_write_buffer_size() if transport is not None else 0
+        unsent, unread = unsent_and_unread(self._transport)
         self.responses.set_unsent(unsent)
-        if unsent and transport is not None:
-            unsent += kernel_outstanding_bytes(transport.get_extra_info("socket").fileno())
-        self._progress.look(unsent, now)
+        self._progress.look(unread, now)
 
     def cut_as_slow_reader(self) -> None:
         """Cuts off a client that does not read: others need the memory."""
-        self._cut("slow reader", f"{self.responses.unsent_bytes} bytes of answers are not read")
+        self._cut("slow reader", f"{self.responses.unsent_bytes} bytes are not read")
         self.responses.set_unsent(0)
         self.abort()
 

@@ -23,6 +23,7 @@ from diskless.protocol.header import (
     read_request_header,
 )
 from diskless.protocol.wire import ProtocolError, Reader
+from diskless.sasl.login import Login
 from diskless.server.registry import Api, ApiRegistry
 from diskless.server.server_settings import ServerSettings
 from wal.chunks.buffer import SIZE_MAX, Borrower, BufferPool, ChainBuilder, FragmentChain
@@ -58,13 +59,15 @@ class FrameReceiver:
         apis: ApiRegistry,
         settings: ServerSettings,
         clock: Clock,
+        login: Login | None = None,
     ) -> None:
-        """`transport` is being read from."""
+        """`transport` is being read from. `login` refuses what it is not the time for."""
         self._transport = transport
         self._builder = ChainBuilder(pool, borrower)
         self._apis = apis
         self._settings = settings
         self._clock = clock
+        self._login = login
         share = settings.queued_max_request_bytes // _READS_OF_BUDGET
         self._read_bytes_max: Final = min(max(share, _READ_BYTES_MAX), SIZE_MAX)
         self._is_reading = True
@@ -189,6 +192,8 @@ class FrameReceiver:
             if start.startswith(_TLS_HANDSHAKE):
                 raise ProtocolError("a TLS handshake on a plain-text listener")
             raise ProtocolError(f"a frame of {length} bytes")
+        if self._login is not None:
+            self._login.check(key, length)
         api = self._apis.find(key)
         if api is None:
             raise ProtocolError(f"unknown API key {key}")

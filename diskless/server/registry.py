@@ -25,6 +25,7 @@ from diskless.loop.early_end import EarlyEnd
 from diskless.loop.long_work import Steps
 from diskless.ports import AT_ONCE, Buffer, ClientInfo
 from diskless.protocol.wire import Reader
+from diskless.sasl.login import Login
 from wal.chunks.buffer import FragmentChain
 from wal.errors import DisklessError
 
@@ -56,6 +57,8 @@ class Request:
     mute: Callable[[float], None]
     """To be called with a time of the monotonic clock until which nothing more of this connection
     is read or begun; answers go out all the same. The latest time counts."""
+    login: Login | None = None
+    """Of a connection whose client must log in."""
     read_turn: AbstractAsyncContextManager[None] = AT_ONCE
     """The turn in which a handler reads for the answer (`diskless.loop.read_turns`)."""
     batch_count: int = 0

@@ -17,7 +17,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
 import structlog
@@ -26,6 +26,7 @@ from diskless.listeners.acceptor import Acceptor, Admission
 from diskless.listeners.connection_limits import ConnectionLimits, parse_ip_overrides
 from diskless.listeners.handshakes import Handshakes
 from diskless.listeners.listeners import Listener
+from diskless.listeners.pending_logins import PendingLogins
 from diskless.listeners.tls_keys import TlsKeys
 from diskless.listeners.tls_listener import TlsListener
 from diskless.listeners.tls_settings import TlsSettings
@@ -34,6 +35,7 @@ from diskless.loop.long_work import LongWork
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turns
 from diskless.ports import ClientInfo
+from diskless.sasl.login import LoginRules
 from diskless.server.connection import Connection, Shared
 from diskless.server.handlers import HandlerTasks
 from diskless.server.problem_log import ProblemLog
@@ -97,6 +99,8 @@ class KafkaServer:
         clock: Clock,
         metrics: ServerMetrics,
         tls: TlsSettings = _TLS_DEFAULTS,
+        logins: Mapping[str, LoginRules] = MappingProxyType({}),
+        pending_per_ip_max: int = 20,
         long_work: LongWork | None = None,
         arrivals: Arrivals | None = None,
     ) -> None:
@@ -105,7 +109,8 @@ class KafkaServer:
         `listeners` are the server's, once that is entered. `apis` may still grow until then. `pool`
         is the server's alone: what it lends is the memory of requests. `long_work` belongs to the
         event loop; `arrivals` hears of Produce requests that have begun to arrive. Without one of
-        them the server makes its own.
+        them the server makes its own. `logins` has the rules of listeners whose clients must log
+        in; of one address, `pending_per_ip_max` may be at it.
         """
         self.address: tuple[str, int] = listeners[0].address
         """Host and port of the first listener."""
@@ -132,6 +137,9 @@ class KafkaServer:
             creations_per_s=settings.max_connection_creation_rate,
             now=clock.monotonic(),
         )
+        self._pending = PendingLogins(
+            connections_max=settings.max_connections, per_ip_max=pending_per_ip_max
+        )
         self._ids = itertools.count(1)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
@@ -149,6 +157,7 @@ class KafkaServer:
             budget=RequestBudget(settings.queued_max_request_bytes, pool, turns.enqueue),
             responses=ResponseBudget(settings.fetched_max_bytes, clock),
             arrivals=arrivals or Arrivals(),
+            logins=logins,
             turns=turns,
             read_turns=ReadTurns(clock, lambda: turns.are_others_served),
             problems=ProblemLog(clock),
@@ -229,7 +238,11 @@ class KafkaServer:
     # --- own work
 
     def _acceptor(self, listener: Listener) -> Acceptor:
+        must_log_in = listener.name in self._shared.logins
+
         def make(admission: Admission) -> Connection:
+            if must_log_in:
+                admission.until_log_in(self._pending.begin(admission.host))
             client = ClientInfo(next(self._ids), "", admission.host, listener=listener.name)
             return Connection(self._shared, client, admission)
 
@@ -244,6 +257,7 @@ class KafkaServer:
             limits=self._limits,
             clock=self._clock,
             refused=metrics.connection_refused,
+            refusal=self._pending.refusal if must_log_in else lambda address: None,
             make=make,
             tasks=self._tasks,
             tls=None if listener.tls is None else self._tls_listener(listener.tls),

@@ -22,6 +22,7 @@ batches.
 """
 
 import array
+import asyncio
 import fcntl
 import termios
 from collections import Counter
@@ -69,6 +70,14 @@ class ReadProgress:
         """The client has read."""
         self.since = None
         self._outstanding = 0
+
+
+def unsent_and_unread(transport: asyncio.Transport | None) -> tuple[int, int]:
+    """Bytes that the socket has not taken yet, and those that the client has not read."""
+    unsent = 0 if transport is None else transport.get_write_buffer_size()
+    if not unsent or transport is None:
+        return unsent, unsent
+    return unsent, unsent + kernel_outstanding_bytes(transport.get_extra_info("socket").fileno())
 
 
 def kernel_outstanding_bytes(descriptor: int) -> int:

@@ -1,12 +1,11 @@
 """The server's side of SCRAM: one exchange, two messages in, two out.
 
     exchange = ScramServer(mechanism, credential_for, nonce)
-    answer = exchange.first(message)      # client first -> server first
-    answer = exchange.final(message)      # client final -> server final
-    exchange.user                         # proven from here on
+    answer = exchange.first(message)          # client first -> server first
+    answer, user = exchange.final(message)    # client final -> server final; proven
 
-Invariants: the nonce of the last message is the whole nonce of this exchange, so no recorded
-message is of use again; the channel binding repeats the header that the client began with;
+Invariants: the nonce of the last message is that of this exchange, so no recorded message is of
+use again; the channel binding repeats the header that the client began with;
 keys are compared in constant time. Who is unknown is given a credential like everybody else by
 `credential_for`, and fails at the end as a wrong password does.
 """
@@ -40,8 +39,7 @@ class ScramServer:
         self._nonce = nonce
         self._client_first: ClientFirst | None = None
         self._server_first = ""
-        self.user: str | None = None
-        """Whose password the client has; None until it was proven."""
+        self._is_over = False
 
     @property
     def has_begun(self) -> bool:
@@ -60,12 +58,18 @@ class ScramServer:
         self._client_first = first
         return self._server_first.encode()
 
-    def final(self, message: bytes) -> bytes:
-        """Check the proof, and answer with the server's."""
+    def final(self, message: bytes) -> tuple[bytes, str]:
+        """Check the proof. Returns the server's, and whose password the client has."""
         first, mechanism, credential = self._client_first, self._mechanism, self._credential
         assert first is not None
+        if self._is_over:
+            raise InvalidScramMessage("a third message")
+        self._is_over = True
         final = read_client_final(message)
-        if not hmac.compare_digest(final.nonce.encode(), self._nonce.encode()):
+        # librdkafka before 2.6 writes its own nonce twice. What it sends is as determined by this
+        # exchange, so no other's is taken for it.
+        nonces = (self._nonce, first.nonce + self._nonce)
+        if not any(hmac.compare_digest(final.nonce.encode(), nonce.encode()) for nonce in nonces):
             raise InvalidScramMessage("a nonce of another exchange")
         if final.channel_binding != first.gs2_header.encode():
             raise InvalidScramMessage("another header than at the beginning")
@@ -75,5 +79,5 @@ class ScramServer:
         client_key = combined(final.proof, keyed(mechanism, credential.stored_key, signed))
         if not hmac.compare_digest(hashed(mechanism, client_key), credential.stored_key):
             raise InvalidScramMessage("a wrong password, or an unknown user")
-        self.user = first.user
-        return f"v={base64_text(keyed(mechanism, credential.server_key, signed))}".encode()
+        signature = keyed(mechanism, credential.server_key, signed)
+        return f"v={base64_text(signature)}".encode(), first.user

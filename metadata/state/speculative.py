@@ -487,6 +487,7 @@ class SpeculativeView:
             self._quotas,
             self._acls,
             self._tables,
+            self._scram,
             self._files,
         ):
             overlay.clear()

@@ -30,6 +30,7 @@ SETTINGS: Final = {
     "num.partitions": "1",
 }
 NOTHING: Final = 0
+ILLEGAL_SASL_STATE: Final = 34
 MEMBER_ID_REQUIRED: Final = 79
 TOPIC: Final = "t"
 TOPIC_RESOURCE: Final = 2
@@ -330,6 +331,14 @@ class Questions:
 
     # -- users
 
+    def sasl_handshake(self, version: int) -> None:
+        answer = self._ask(17, version, mechanism="PLAIN")
+        assert answer.error_code == ILLEGAL_SASL_STATE
+
+    def sasl_authenticate(self, version: int) -> None:
+        answer = self._ask(36, version, auth_bytes=b"")
+        assert answer.error_code == ILLEGAL_SASL_STATE
+
     def describe_user_scram_credentials(self, version: int) -> None:
         answer = self._ask(50, version, users=None)
         assert answer.error_code == NOTHING
@@ -535,6 +544,7 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
     14: Questions.sync_group,
     15: Questions.describe_groups,
     16: Questions.list_groups,
+    17: Questions.sasl_handshake,
     18: Questions.api_versions,
     19: Questions.create_topics,
     20: Questions.delete_topics,
@@ -544,6 +554,7 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
     32: Questions.describe_configs,
     33: Questions.alter_configs,
     35: Questions.describe_log_dirs,
+    36: Questions.sasl_authenticate,
     37: Questions.create_partitions,
     42: Questions.delete_groups,
     44: Questions.incremental_alter_configs,
@@ -561,7 +572,7 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
 }
 FIRST_KEY_BETWEEN_BROKERS: Final = 93
 """From here on they are not Kafka's; they have tests of their own."""
-NO_LONGER_SERVED: Final = {PRODUCE: range(3)}
+NO_LONGER_SERVED: Final = {PRODUCE: range(3), 17: range(1)}
 """Advertised because clients take their absence for that of compression, and refused."""
 
 

@@ -532,7 +532,7 @@ async def test_every_api_asks_and_in_all_of_its_versions():
             (api.key, version)
             for api in broker.apis
             for version in api.versions
-            if api.name != "ApiVersions"
+            if api.name not in ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
         }
     asked = {(case.key, version) for case in CASES for version in case.versions}
     assert asked == served

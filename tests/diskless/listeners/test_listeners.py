@@ -77,7 +77,6 @@ def test_the_only_listener_is_for_brokers_too() -> None:
         ({"protocol_map": "INSIDE:PLAINTEXT"}, "add OUTSIDE:PROTOCOL"),
         ({"protocol_map": "INSIDE"}, "is not NAME:PROTOCOL"),
         ({"protocol_map": "INSIDE:TLS"}, "write one of PLAINTEXT, SSL"),
-        ({"protocol_map": "INSIDE:SASL_SSL"}, "INSIDE:SASL_SSL is not served; write one of PLAIN"),
         ({"protocol_map": "A:PLAINTEXT,a:PLAINTEXT"}, "A is there twice"),
         ({"inter_broker_name": ""}, "one of INSIDE, OUTSIDE"),
         ({"inter_broker_name": "X"}, "one of INSIDE, OUTSIDE"),

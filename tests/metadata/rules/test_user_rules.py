@@ -76,6 +76,7 @@ async def test_a_credential_that_could_not_be_appended_is_not_known(
         await altered(bench, change("a", b"1"))
     assert bench.coordinator.replica.scram_credentials() == {}
     assert await altered(bench, change("a", b"1")) == [None]
+    assert bench.coordinator.replica.scram_credentials() == {("a", 1): credential(b"1")}
 
 
 async def test_there_is_one_first_user(bench: CoordinatorBench) -> None:

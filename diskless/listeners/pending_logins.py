@@ -1,0 +1,99 @@
+"""Connections that nobody has authenticated yet: how many there may be, and their memory.
+
+A tenth of all connections may be in the middle of their log-in, and a few of one address, so that
+whoever does not log in keeps nobody else out. Each is counted with PLACE_BYTES; a token that is
+larger is received only once its length is reserved of what all of them share. Who gets none is not
+read from until others are done, which takes them LOGIN_MAX_S at most (`diskless.sasl.login`).
+
+Invariants: a place that began ends once, and gives back what it had reserved; whoever waits is
+woken when something was given back.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+PLACE_BYTES: Final = 16 << 10
+SHARED_BYTES: Final = 64 << 20
+"""Of all log-ins of a broker together."""
+
+SHARE_OF_CONNECTIONS: Final = 10
+"""One in so many connections may be in the middle of its log-in."""
+CONNECTIONS_MIN: Final = 10
+
+
+class PendingLogins:
+    """Those of one server."""
+
+    def __init__(self, *, connections_max: int, per_ip_max: int) -> None:
+        """`connections_max`: of all connections, authenticated or not."""
+        share = max(connections_max // SHARE_OF_CONNECTIONS, CONNECTIONS_MIN)
+        self._places_max = min(share, SHARED_BYTES // 2 // PLACE_BYTES)
+        self._tokens_max = SHARED_BYTES - self._places_max * PLACE_BYTES
+        self._per_ip_max = per_ip_max
+        self._per_ip: Counter[str] = Counter()
+        self._waiting: dict[Place, Callable[[], None]] = {}
+        self.places = 0
+        """How many there are."""
+        self.token_bytes = 0
+        """Reserved beside the places."""
+
+    def refusal(self, address: str) -> str | None:
+        """The limit that keeps one more of `address` out."""
+        if self.places >= self._places_max:
+            return "unauthenticated connections"
+        if self._per_ip[address] >= self._per_ip_max:
+            return "max.connections.unauthenticated.per.ip"
+        return None
+
+    def begin(self, address: str) -> "Place":
+        """Count one in, whatever the limits are."""
+        self.places += 1
+        self._per_ip[address] += 1
+        return Place(self, address)
+
+    def _reserve(self, place: "Place", more_bytes: int, go_on: Callable[[], None]) -> bool:
+        if self.token_bytes + more_bytes > self._tokens_max:
+            self._waiting[place] = go_on
+            return False
+        self._waiting.pop(place, None)
+        self.token_bytes += more_bytes
+        return True
+
+    def _ended(self, place: "Place", address: str, size_bytes: int) -> None:
+        self.places -= 1
+        self._per_ip[address] -= 1
+        if not self._per_ip[address]:
+            del self._per_ip[address]
+        self.token_bytes -= size_bytes - PLACE_BYTES
+        self._waiting.pop(place, None)
+        waiting, self._waiting = self._waiting, {}
+        for go_on in waiting.values():
+            go_on()
+
+
+class Place:
+    """The place of one connection."""
+
+    __slots__ = ("_address", "_bytes", "_pending")
+
+    def __init__(self, pending: PendingLogins, address: str) -> None:
+        self._pending: PendingLogins | None = pending
+        self._address = address
+        self._bytes = PLACE_BYTES
+
+    def may_hold(self, size_bytes: int, go_on: Callable[[], None]) -> bool:
+        """Whether a frame of `size_bytes` may be received now; `go_on` is called where not yet."""
+        more_bytes = size_bytes - self._bytes
+        if self._pending is None or more_bytes <= 0:
+            return True
+        if not self._pending._reserve(self, more_bytes, go_on):
+            return False
+        self._bytes = size_bytes
+        return True
+
+    def end(self) -> None:
+        """Authenticated, or gone; the first call counts."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending._ended(self, self._address, self._bytes)

@@ -1,0 +1,160 @@
+"""How clients log in on the listeners that ask for it, and the first user of a cluster.
+
+The rules of a log-in are made for each such listener of its own settings; users, the counting of
+failures and the threads that check passwords are shared by all of them.
+
+The first user comes from the data directory (`diskless user add --data`) or from the configuration
+(`bootstrap.admin`), and is set only where the cluster has no user: after that both are passed over.
+
+Failure case: a catalogue that cannot be written to ends the start, and what is in the data
+directory stays there for the next one.
+"""
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+import structlog
+from prometheus_client import Counter
+
+from diskless.listeners.listener_settings import INTER_BROKER_NAME
+from diskless.listeners.listeners import Listener
+from diskless.logs import Pace
+from diskless.parts.foundation import Foundation
+from diskless.parts.storage import Storage
+from diskless.sasl.failure_delay import FailureDelay
+from diskless.sasl.login import LoginRules
+from diskless.sasl.mechanisms import Mechanism, ScramExchange
+from diskless.sasl.plain import PasswordCheck, PlainExchange
+from diskless.sasl.sasl_settings import ENABLED_MECHANISMS, SaslSettings
+from diskless.sasl.scram_users import ScramUsers
+from diskless.storage.cluster_secret import ClusterSecret, local_secret, shared_secrets
+from diskless.storage.first_users import read_first_users, remove_first_users, with_password
+from metadata.clients.routed_client import RoutedClient
+from metadata.operations import AlterScramCredential
+from metadata.scram.credentials import ScramMechanism
+from wal.errors import InvalidSettings, PolicyViolation
+from wal.worker_threads import WorkerThreads
+
+PASSWORD_CHECKS_MAX: Final = 2
+"""At once, each in a thread: a check of PLAIN takes milliseconds."""
+
+log = structlog.get_logger(__name__)
+
+
+async def login_rules(
+    stack: AsyncExitStack, base: Foundation, storage: Storage, client: RoutedClient
+) -> Mapping[str, LoginRules]:
+    """By the name of the listener. Raises InvalidSettings, and what the store raises."""
+    listeners = [listener for listener in base.listeners if listener.protocol.is_sasl]
+    if not listeners:
+        return {}
+    if base.is_shared and base.inter_broker.protocol.is_sasl:
+        raise InvalidSettings(
+            f"{INTER_BROKER_NAME}={base.inter_broker.name}: brokers do not log in to each other; "
+            "write a listener without SASL, such as one with ssl.client.auth=required"
+        )
+    # Nonces are seen by everybody; those of a generator that has a state would give it away.
+    rng = random.SystemRandom()
+    users = ScramUsers(
+        client.scram_credentials, decoy_key=(await _secret(base, storage, rng)).derived("decoys")
+    )
+    threads = WorkerThreads("password", PASSWORD_CHECKS_MAX)
+    stack.push_async_callback(threads.close)
+    check = PasswordCheck(users, run=threads.run, clock=base.clock, rng=rng)
+    counted = Counter(
+        "diskless_authentications",
+        "Log-ins that ended, by mechanism and result",
+        ["mechanism", "result"],
+        registry=base.registry,
+    )
+    delay = FailureDelay(base.config.sasl.failure_delay_ms, base.clock)
+    served: Mapping[str, Mechanism] = {
+        **{
+            mechanism.sasl_name: functools.partial(ScramExchange, mechanism, users, rng)
+            for mechanism in ScramMechanism
+        },
+        "PLAIN": functools.partial(PlainExchange, check),
+    }
+    return {
+        listener.name: _rules(
+            listener,
+            base.config.of_listener(listener.name, base.config.sasl),
+            served,
+            base,
+            delay,
+            lambda mechanism, result: counted.labels(mechanism, result).inc(),
+        )
+        for listener in listeners
+    }
+
+
+def _rules(
+    listener: Listener,
+    settings: SaslSettings,
+    served: Mapping[str, Mechanism],
+    base: Foundation,
+    delay: FailureDelay,
+    ended: Callable[[str, str], None],
+) -> LoginRules:
+    names = [name.strip().upper() for name in settings.mechanisms.split(",") if name.strip()]
+    for name in names:
+        if name not in served:
+            raise InvalidSettings(
+                f"{ENABLED_MECHANISMS}={settings.mechanisms}: {name} is not served; write one or "
+                f"more of {', '.join(served)}"
+            )
+    if not names:
+        raise InvalidSettings(
+            f"{ENABLED_MECHANISMS} is empty, and nobody could log in on {listener.name}"
+        )
+    return LoginRules(
+        mechanisms={name: served[name] for name in names},
+        max_reauth_ms=settings.max_reauth_ms,
+        receive_max_bytes=settings.receive_max_bytes,
+        delay=delay,
+        clock=base.clock,
+        sleep=asyncio.sleep,
+        ended=ended,
+        failures=Pace(),
+    )
+
+
+async def _secret(base: Foundation, storage: Storage, rng: random.Random) -> ClusterSecret:
+    if base.is_shared:
+        return (await shared_secrets(storage.store, base.clock, rng))[0]
+    return await asyncio.to_thread(local_secret, base.data.path, base.clock, rng)
+
+
+async def set_first_users(base: Foundation, client: RoutedClient) -> None:
+    """Raises InvalidSettings, and what the catalogue raises."""
+    path = base.data.path
+    wanted = await asyncio.to_thread(read_first_users, path)
+    is_from_file = bool(wanted)
+    if not wanted and base.config.sasl.bootstrap_admin and not client.scram_credentials():
+        settings = base.config.sasl
+        wanted = await asyncio.to_thread(
+            with_password,
+            settings.bootstrap_admin,
+            settings.bootstrap_password.reveal(),
+            random.SystemRandom(),
+        )
+    if not wanted:
+        return
+    await _set_first(wanted, client)
+    if is_from_file:
+        await asyncio.to_thread(remove_first_users, path)
+
+
+async def _set_first(wanted: Sequence[AlterScramCredential], client: RoutedClient) -> None:
+    name = wanted[0].user
+    for error in await client.alter_scram_credentials(wanted):
+        if isinstance(error, PolicyViolation):
+            log.warning("the first user was not added: the cluster has users", user=name)
+            return
+        if error is not None:
+            raise error
+    log.info("added the first user", user=name)

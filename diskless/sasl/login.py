@@ -1,0 +1,213 @@
+"""The log-in of one connection: requests in, answers out, no socket.
+
+    new ──SaslHandshake──> chosen ──SaslAuthenticate, once or twice──> done ──SaslHandshake──> …
+
+Before it is done, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is served or even
+received (`check`), and no request longer than `sasl.server.max.receive.size`. It has LOGIN_MAX_S in
+all. A client that fails is told so, in one text for all causes, after a delay by its address
+(`diskless.sasl.failure_delay`), and has failed for good: the connection is closed.
+
+Re-authentication (KIP-368): with `connections.max.reauth.ms`, and where a token ends, a session
+has a lifetime that the client is told. When it is over, only another log-in is served. It may not
+change who the client is, nor the mechanism.
+
+Invariants: who a client is comes from here alone; one token is looked at at a time (`is_busy`), and
+nothing else of the connection meanwhile; a cancelled step leaves the log-in failed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+import structlog
+
+from diskless.logs import Pace
+from diskless.protocol.wire import ProtocolError
+from diskless.sasl.failure_delay import FailureDelay
+from diskless.sasl.mechanisms import AuthenticationFailed, Exchange, Mechanism, Step
+from wal.clock import Clock, Sleep
+from wal.errors import DisklessError
+
+LOGIN_MAX_S: Final = 10.0
+
+API_VERSIONS: Final = 18
+SASL_HANDSHAKE: Final = 17
+SASL_AUTHENTICATE: Final = 36
+_BEFORE: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+
+FAILED_TEXT: Final = "Authentication failed: invalid credentials"
+"""All that a client is told."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _State(Enum):
+    NEW = auto()
+    CHOSEN = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+class LoginError(Enum):
+    """What a request is answered with, in place of what it asked for."""
+
+    UNSUPPORTED_MECHANISM = auto()
+    ILLEGAL_STATE = auto()
+    FAILED = auto()
+
+
+class Handshaken(NamedTuple):
+    """The answer to SaslHandshake."""
+
+    mechanisms: Sequence[str]
+    error: LoginError | None = None
+
+
+class Authenticated(NamedTuple):
+    """The answer to SaslAuthenticate."""
+
+    token: bytes = b""
+    lifetime_ms: int = 0
+    """Until the client must log in again; 0: never, or it is not logged in yet."""
+    error: LoginError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRules:
+    """What all log-ins on one listener have in common."""
+
+    mechanisms: Mapping[str, Mechanism]
+    max_reauth_ms: int
+    receive_max_bytes: int
+    delay: FailureDelay
+    clock: Clock
+    sleep: Sleep
+    ended: Callable[[str, str], None] = lambda mechanism, result: None
+    """Told of each attempt, for the metrics: `success` or `failure`."""
+    failures: Pace
+
+    def login(self, host: str, done: Callable[[str | None], None]) -> "Login":
+        """The log-in of a connection of `host`.
+
+        `done` is told the user's name, each time, or None: it failed, and when that is answered
+        there is nothing left but to close the connection.
+        """
+        return Login(self, host, done)
+
+
+class Login:
+    """One connection's; see the module."""
+
+    def __init__(self, rules: LoginRules, host: str, done: Callable[[str | None], None]) -> None:
+        self._rules = rules
+        self._host = host
+        self._done = done
+        self._state = _State.NEW
+        self._began_at = rules.clock.monotonic()
+        self._mechanism = ""
+        self._exchange: Exchange | None = None
+        self._expires_at: float | None = None
+        """By the monotonic clock; None: never."""
+        self.user: str | None = None
+        """None: nobody yet."""
+        self.is_busy = False
+        """Whether a token is being looked at."""
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the client should have logged in by now."""
+        return self.user is None and now - self._began_at > LOGIN_MAX_S
+
+    def check(self, api_key: int, length: int) -> None:
+        """Refuse a request by the first bytes of its frame. Raises ProtocolError."""
+        if self._state is _State.DONE and not self._is_expired():
+            return
+        if self._state is _State.FAILED:
+            raise ProtocolError("a request after a failed log-in")
+        if api_key not in _BEFORE:
+            raise ProtocolError(f"API key {api_key} of a client that is not logged in")
+        if length > self._rules.receive_max_bytes:
+            raise ProtocolError(f"{length} bytes of a client that is not logged in")
+
+    def handshake(self, mechanism: str) -> Handshaken:
+        """Begin to log in, for the first time or again."""
+        served = tuple(self._rules.mechanisms)
+        again = self._state is _State.DONE
+        if self._state is not _State.NEW and not (again and self._expires_at is not None):
+            if not again:
+                self._give_up()
+            return Handshaken(served, LoginError.ILLEGAL_STATE)
+        if mechanism not in self._rules.mechanisms:
+            self._give_up()
+            return Handshaken(served, LoginError.UNSUPPORTED_MECHANISM)
+        if again and mechanism != self._mechanism:
+            self._give_up()
+            return Handshaken(served, LoginError.ILLEGAL_STATE)
+        self._state = _State.CHOSEN
+        self._mechanism = mechanism
+        self._exchange = self._rules.mechanisms[mechanism]()
+        return Handshaken(served)
+
+    async def authenticate(self, token: bytes) -> Authenticated:
+        """Take the next token of the client."""
+        exchange = self._exchange
+        if self._state is not _State.CHOSEN or exchange is None or self.is_busy:
+            if self._state is not _State.DONE:
+                self._give_up()
+            return Authenticated(error=LoginError.ILLEGAL_STATE)
+        self.is_busy = True
+        self._state = _State.FAILED  # until the token was right
+        try:
+            try:
+                step = await exchange.step(token)
+                if step.user is None:
+                    self._state = _State.CHOSEN
+                    return Authenticated(step.token)
+                return self._logged_in(step.user, step)
+            except DisklessError as error:
+                self._give_up()
+                await self._failed(error)
+                return Authenticated(error=LoginError.FAILED)
+        finally:
+            self.is_busy = False
+
+    def _logged_in(self, user: str, step: Step) -> Authenticated:
+        """Raises AuthenticationFailed."""
+        rules = self._rules
+        if self.user is not None and user != self.user:
+            raise AuthenticationFailed("somebody else than before on this connection")
+        lifetimes = [rules.max_reauth_ms] if rules.max_reauth_ms else []
+        if step.ends_at_ms is not None:
+            lifetimes.append(step.ends_at_ms - rules.clock.now_ms())
+        lifetime_ms = min(lifetimes, default=0)
+        if lifetimes and lifetime_ms <= 0:
+            raise AuthenticationFailed("a token that has ended")
+        self._expires_at = rules.clock.monotonic() + lifetime_ms / 1000 if lifetimes else None
+        self._exchange = None
+        self._state = _State.DONE
+        self.user = user
+        rules.delay.succeeded(self._host)
+        rules.ended(self._mechanism, "success")
+        self._done(user)
+        return Authenticated(step.token, lifetime_ms)
+
+    def _give_up(self) -> None:
+        self._state = _State.FAILED
+        self._done(None)
+
+    async def _failed(self, error: DisklessError) -> None:
+        rules = self._rules
+        rules.ended(self._mechanism, "failure")
+        suppressed = rules.failures.take_turn(rules.clock.monotonic())
+        if suppressed is not None:
+            _log.warning(
+                "log-in failed",
+                mechanism=self._mechanism,
+                host=self._host,
+                cause=str(error),
+                suppressed=suppressed,
+            )
+        await rules.sleep(rules.delay.failed(self._host))
+
+    def _is_expired(self) -> bool:
+        return self._expires_at is not None and self._rules.clock.monotonic() > self._expires_at
