@@ -20,6 +20,7 @@ from tiering_samples import (
 
 from metadata.rewrites import COMPACTION, MERGE, RewriteInput, RewritePlan
 from tiering.command import print_merges
+from tiering.merging import job
 from tiering.merging.job import MergeReport, MergeWork, merge_once
 from tiering.roll import roll
 from wal import failpoint
@@ -111,10 +112,19 @@ def test_what_failed_is_reported_and_stays_planned_and_the_others_go_on(
     assert coordinator.rewrites == {OTHER: bad}
 
 
-def test_compactions_are_not_touched(store: BlockingFileStore) -> None:
-    coordinator = coordinator_with(planned(store, kind=COMPACTION))
-    assert merged(coordinator, store).segments == []
-    assert coordinator.rewritten == []
+def test_compactions_are_not_touched_and_crowd_out_nothing(
+    store: BlockingFileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "PLANS_PER_ROUND", 1)
+    stuck = [
+        replace(
+            planned(store, kind=COMPACTION, count=0), partition=PARTITION._replace(partition=at)
+        )
+        for at in range(5, 9)
+    ]
+    coordinator = coordinator_with(*stuck, planned(store), planned(store, OTHER))
+    assert len(merged(coordinator, store).segments) == 2
+    assert list(coordinator.rewrites.values()) == stuck
 
 
 def test_a_plan_with_less_than_two_inputs_is_ended(store: BlockingFileStore) -> None:

@@ -143,14 +143,13 @@ class _Run:
 
     def round(self, asked: PlanRewrites) -> bool:
         """One plan, one parallel merge, one commit; whether there was anything to do."""
-        # Those that failed are planned still, and must not crowd out the others.
-        asked = asked._replace(max_plans=PLANS_PER_ROUND + len(self._failed))
         planned = repeated(lambda: self._client.plan_rewrites(asked), self._sleep)
+        # Compactions, and merges that failed, are under way still; they crowd out nothing.
         plans = [
             plan
             for plan in planned.plans
             if plan.kind == MERGE and plan.partition not in self._failed
-        ]
+        ][:PLANS_PER_ROUND]
         if not plans:
             return False
         url = self._object_store_url or planned.object_store_url
