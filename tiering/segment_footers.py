@@ -21,6 +21,7 @@ from metadata.rebuild.facts import RolledBatch, RolledRange, SegmentFacts
 from tiering.segment_columns import read_part_of_row_group
 from tiering.segment_format import SegmentFooter, footer_length, parse_footer
 from tiering.segment_sources import decode_sources
+from tiering.types.remembered import remembered_columns
 from wal.coordinates import ObjectKey
 from wal.errors import CorruptSegment
 from wal.stores.object_store import ObjectStat, ObjectStore
@@ -53,6 +54,7 @@ async def read_segment_facts(
     sources = decode_sources(stat.key, encoded)
     ulids = [source.object_key.rpartition("/")[2] for source in sources]
     identity = footer.identity
+    column_id_max, columns = await asyncio.to_thread(_typed_columns, footer)
     return SegmentFacts(
         object_key=stat.key,
         object_bytes=stat.length_bytes,
@@ -68,6 +70,8 @@ async def read_segment_facts(
         sources=[RolledRange(*source) for source in sources if source.object_key in existing],
         last_source=max(ulids, default=None),
         producer_id_max=await asyncio.to_thread(_greatest_producer_id, footer),
+        column_id_max=column_id_max,
+        columns=columns,
     )
 
 
@@ -109,6 +113,10 @@ async def _footer(store: ObjectStore, stat: ObjectStat) -> tuple[SegmentFooter, 
 
 def _metadata(footer: SegmentFooter) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(footer.footer_bytes))
+
+
+def _typed_columns(footer: SegmentFooter) -> tuple[int, bytes]:
+    return remembered_columns(_metadata(footer).schema.to_arrow_schema())
 
 
 def _greatest_producer_id(footer: SegmentFooter) -> int:

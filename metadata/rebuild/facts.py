@@ -79,6 +79,10 @@ class SegmentFacts:
     """Of the WAL objects that still exist."""
     last_source: str | None = None
     """The greatest ULID of an object that it was rolled from, whether that still exists or not."""
+    column_id_max: int = -1
+    """The greatest id among its typed columns."""
+    columns: bytes = b""
+    """Its typed columns, as the record TopicColumns has them."""
     producer_id_max: int = -1
     batches: Sequence[RolledBatch] = ()
     """Those of idempotent producers that were read, in offset order."""

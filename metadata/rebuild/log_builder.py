@@ -122,6 +122,13 @@ class LogBuilder:
                 self.records.append(
                     records.TopicConfigsRecord(topic_id=topic.topic_id, configs=topic.configs)
                 )
+            if topic.columns:
+                # Of no configs: a job makes them follow these before anything is planned.
+                self.records.append(
+                    records.TopicColumnsRecord(
+                        topic_id=topic.topic_id, version=1, basis=b"", columns=topic.columns
+                    )
+                )
             self._topic_names[topic.topic_id] = topic.name
 
     def allocate_producer_ids(self, greatest: int) -> int:

@@ -34,6 +34,8 @@ class RebuiltTopic(NamedTuple):
     name: str
     partition_count: int
     configs: Mapping[str, str]
+    columns: bytes = b""
+    """The typed columns of the segment whose ids are the greatest."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class _Trace:
     active_ms: int = -1
     """Nothing of it was stored, or committed, later."""
     facts: TopicFacts | None = None
+    column_id_max: int = -1
+    columns: bytes = b""
 
     def has(self, partition: int) -> None:
         self.partition_count = max(self.partition_count, partition + 1)
@@ -87,7 +91,7 @@ def find_topics(
             problem = f"{topic_id} would have {count} partitions; left out"
             found.doubts.append(Doubt(f"topic {name}", problem))
             continue
-        found.topics.append(RebuiltTopic(topic_id, name, count, dict(facts.configs)))
+        found.topics.append(RebuiltTopic(topic_id, name, count, dict(facts.configs), trace.columns))
     found.topics.sort(key=lambda topic: topic.name)
     return found
 
@@ -107,6 +111,8 @@ def _traces(
         one = trace(segment.partition.topic_id)
         one.has(segment.partition.partition)
         one.facts = TopicFacts(segment.topic_name, 0)
+        if segment.column_id_max > one.column_id_max:
+            one.column_id_max, one.columns = segment.column_id_max, segment.columns
         rolled = segment.last_source
         one.was_committed(
             -1 if rolled is None else ulid_timestamp_ms(rolled), until_ms=segment.stored_ms

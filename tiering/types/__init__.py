@@ -10,6 +10,7 @@ The job:
 
 - `following`: columns of a topic after its schemas, in the driver. `registry`: a schema registry
 - `typed_roll`: a roll with the columns of its plan, in the tasks
+- `remembered`: columns back from the schema of a segment, for a rebuild
 
 What that needs the extra diskless[types] for:
 

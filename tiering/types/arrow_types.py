@@ -23,7 +23,7 @@ MALFORMED: Final = 3
 TYPE_MISMATCH: Final = 4
 """A field has a value that does not go into its column."""
 
-_SIMPLE: Final = {
+SIMPLE_TYPES: Final = {
     Kind.BOOLEAN: pa.bool_(),
     Kind.INT: pa.int32(),
     Kind.LONG: pa.int64(),
@@ -36,6 +36,7 @@ _SIMPLE: Final = {
     Kind.BINARY: pa.binary(),
     Kind.JSON: pa.string(),
 }
+"""Of kinds that have nothing inside and no digits."""
 
 
 def with_id(field: pa.Field, number: int) -> pa.Field:
@@ -57,7 +58,7 @@ def arrow_type(column: Column) -> pa.DataType:
             return pa.map_(arrow_field(key, nullable=False), arrow_field(value))
         case Kind.DECIMAL:
             return pa.decimal128(column.precision, column.scale)
-    return _SIMPLE[column.kind]
+    return SIMPLE_TYPES[column.kind]
 
 
 def struct_type(columns: Sequence[Column]) -> pa.StructType:

@@ -1,0 +1,94 @@
+"""The client of a schema registry: what it believes, and what it does not."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.schema_registry import SchemaRegistry
+from tiering.types.registry import (
+    ANSWER_BYTES_MAX,
+    HttpRegistry,
+    RegistrySettings,
+    RegistryUnavailable,
+)
+from tiering.types.shapes import SchemaError
+from wal.clock import SystemClock
+from wal.errors import InvalidSettings
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as registry:
+        yield registry
+
+
+def client(registry: SchemaRegistry, **settings: str) -> HttpRegistry:
+    return HttpRegistry(RegistrySettings(url=registry.url, **settings), SystemClock())
+
+
+def test_schemas_and_versions_are_found_and_asked_for_once(registry: SchemaRegistry) -> None:
+    first = registry.register("a/b-value", '"int"')
+    registry.register("a/b-value", {"type": "object"}, "JSON")
+    asks = client(registry)
+    assert asks.schema(first) == asks.schema(first) == '"int"'
+    assert asks.schema(99) is None
+    assert registry.asked.count(f"/schemas/ids/{first}") == 1
+    registry.subjects["a%2Fb-value"] = registry.subjects["a/b-value"]
+    assert asks.versions("a/b-value") == [1, 2]
+    assert asks.versions("other") == ()
+    assert asks.registered("a/b-value", 2)[2:] == ("json", '{"type": "object"}')
+
+
+def test_a_schema_with_references_gives_no_columns(registry: SchemaRegistry) -> None:
+    references = [{"name": "x", "subject": "y", "version": 1}]
+    schema_id = registry.register("t-value", '"X"', references=references)
+    assert client(registry).schema(schema_id) is None
+    with pytest.raises(SchemaError, match="references"):
+        client(registry).registered("t-value", 1)
+
+
+def test_credentials_are_sent_and_not_shown(registry: SchemaRegistry) -> None:
+    registry.credentials = "me:very secret"
+    registry.register("t-value", '"int"')
+    settings = RegistrySettings(url=registry.url, user="me", password="very secret")
+    assert "very secret" not in repr(settings)
+    assert HttpRegistry(settings, SystemClock()).versions("t-value") == [1]
+    with pytest.raises(RegistryUnavailable, match="status 401"):
+        client(registry).versions("t-value")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (302, {"Location": "/schemas/ids/2"}, b""),
+        (500, {}, b"{}"),
+        (200, {}, b"{"),
+        (200, {}, b'"' + b"x" * ANSWER_BYTES_MAX + b'"'),
+        (200, {}, b'{"schema": 7}'),
+        (200, {"Content-Encoding": "gzip"}, b"no gzip"),
+    ],
+)
+def test_what_a_registry_should_not_answer_is_no_schema(
+    registry: SchemaRegistry, answer: tuple[int, dict[str, str], bytes]
+) -> None:
+    registry.register("t-value", '"int"')
+    registry.register("t-value", '"long"')
+    registry.answers["/schemas/ids/1"] = answer
+    asks = client(registry)
+    with pytest.raises(RegistryUnavailable):
+        asks.schema(1)
+    assert asks.schema(2) == '"long"', "the next answer is another one"
+    assert registry.asked == ["/schemas/ids/1", "/schemas/ids/2"], "redirects are not followed"
+
+
+def test_nobody_there_is_unavailable() -> None:
+    with SchemaRegistry() as registry:
+        url = registry.url
+    with pytest.raises(RegistryUnavailable):
+        HttpRegistry(RegistrySettings(url=url), SystemClock()).versions("t")
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "registry:8081", "http://", "http://me:pw@x"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"schema\.registry\.url"):
+        RegistrySettings(url=url)
