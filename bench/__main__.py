@@ -35,6 +35,7 @@ from bench.slow_store import run_slow_store
 from bench.spark_source import run_spark_source
 from bench.tables import run_tables
 from bench.throughput import run_produce
+from bench.typed import run_typed
 
 ALL: Final = "all"
 
@@ -49,6 +50,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "roll": run_roll,
     "spark_source": run_spark_source,
     "tables": run_tables,
+    "typed": run_typed,
     "memory": run_memory,
     "commits": run_commits,
     "backlog": run_backlog,

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,12 +44,12 @@ def run_roll(report: Report) -> None:
     report.step(f"roll: {BATCHES} batches of 1 MB, {RECORD_BYTES}-byte records, one core")
     with fresh_directory() as directory:
         store = open_blocking_store(f"file://{directory / 'objects'}")
-        plan, input_bytes = _plan(store)
+        plan, input_bytes = planned(store, _value, BATCHES)
         roll_runs, writer_runs = [], []
         tables = list(row_groups(plan, store, RollSettings().row_group_bytes))
         for run in range(RUNS):
             started = time.process_time()
-            roll(_renamed(plan, run), store)
+            roll(renamed(plan, run), store)
             roll_runs.append(time.process_time() - started)
             started = time.process_time()
             _write_alone(directory / f"alone-{run}.parquet", tables)
@@ -68,7 +68,7 @@ def _run_merge(report: Report) -> None:
     with fresh_directory() as directory:
         objects = directory / "objects"
         store = open_blocking_store(f"file://{objects}")
-        plan, input_bytes = _plan(store)
+        plan, input_bytes = planned(store, _value, BATCHES)
         share = BATCHES // MERGED
         parts = [plan.extents[at : at + share] for at in range(0, BATCHES, share)]
         segments = [roll(_part(plan, part), store).segment for part in parts]
@@ -134,7 +134,9 @@ def _merge_alone(target: Path, paths: Sequence[Path]) -> None:
     _sync(target)
 
 
-def _plan(store: BlockingStore) -> tuple[SegmentPlan, int]:
+def planned(
+    store: BlockingStore, value: Callable[[random.Random, list[str]], bytes], batches: int
+) -> tuple[SegmentPlan, int]:
     """A WAL object of one partition's batches, and the plan that covers all of it."""
     rng = random.Random(1)
     words = [rng.randbytes(6).hex() for _ in range(5_000)]
@@ -143,9 +145,9 @@ def _plan(store: BlockingStore) -> tuple[SegmentPlan, int]:
     bodies: list[bytes] = []
     extents: list[WalExtent] = []
     position = 0
-    for number in range(BATCHES):
+    for number in range(batches):
         base = number * BATCH_RECORDS
-        values = [_value(rng, words) for _ in range(BATCH_RECORDS)]
+        values = [value(rng, words) for _ in range(BATCH_RECORDS)]
         table = _records(base, values)
         (batch,) = encode_batches(table)
         bodies.append(batch.data)
@@ -163,7 +165,7 @@ def _plan(store: BlockingStore) -> tuple[SegmentPlan, int]:
         )
         position += len(batch.data)
     store.put(key, BytesBody(*bodies))
-    last = Offset(BATCHES * BATCH_RECORDS - 1)
+    last = Offset(batches * BATCH_RECORDS - 1)
     plan = SegmentPlan(
         partition=partition,
         topic_name=TOPIC,
@@ -197,7 +199,7 @@ def _records(base: int, values: list[bytes]) -> pa.Table:
     )
 
 
-def _renamed(plan: SegmentPlan, run: int) -> SegmentPlan:
+def renamed(plan: SegmentPlan, run: int) -> SegmentPlan:
     """The same plan under a key that is not taken yet."""
     return SegmentPlan(
         partition=plan.partition,

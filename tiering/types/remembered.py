@@ -56,17 +56,19 @@ def _column(field: pa.Field) -> Column | None:
     number = int((field.metadata or {}).get(FIELD_ID, b"-1"))
     if number < FIRST_ID:
         return None
-    kind, inside = field.type, ()
+    kind = field.type
     if pa.types.is_struct(kind):
         return Column(name=field.name, id=number, kind=Kind.STRUCT, inside=_columns(kind))
     if pa.types.is_list(kind):
-        inside = _columns([kind.value_field.with_name("element")])
-        return Column(name=field.name, id=number, kind=Kind.LIST, inside=inside) if inside else None
-    if pa.types.is_map(kind):
-        inside = _columns([kind.key_field, kind.item_field])
-        if len(inside) < 2:
+        element = _columns([kind.value_field.with_name("element")])
+        if not element:
             return None
-        return Column(name=field.name, id=number, kind=Kind.MAP, inside=inside)
+        return Column(name=field.name, id=number, kind=Kind.LIST, inside=element)
+    if pa.types.is_map(kind):
+        entry = _columns([kind.key_field, kind.item_field])
+        if len(entry) < 2:
+            return None
+        return Column(name=field.name, id=number, kind=Kind.MAP, inside=entry)
     if pa.types.is_decimal(kind):
         return Column(
             name=field.name,
