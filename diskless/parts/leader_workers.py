@@ -20,6 +20,7 @@ from metadata.workers.producer_expiry import ProducerExpiry
 from metadata.workers.retention import RetentionWorker
 from metadata.workers.row_sweeper import RowSweeper
 from metadata.workers.snapshot_keeper import SnapshotKeeper
+from metadata.workers.tables_sweep import TablesSweep
 from metadata.workers.tier_lag import TierLag
 
 
@@ -99,7 +100,15 @@ def leader_workers(
                 settings=config.coordinator,
                 rng=rng,
             )
-            others += [orphans, notes]
+            tables = TablesSweep(
+                store,
+                has_topic=lambda topic_id: coordinator.replica.topic_by_id(topic_id) is not None,
+                log_began_ms=lambda: coordinator.replica.log_began_ms,
+                settings=config.coordinator,
+                clock=clock,
+                rng=rng,
+            )
+            others += [orphans, notes, tables]
     else:
         catalogue = partitions[CATALOGUE]
         sweep = CatalogueSweep(

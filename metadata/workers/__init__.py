@@ -6,8 +6,8 @@
 - `note_keeper`, `notes_sweep`: what objects note of others, kept when they are deleted, and no
   longer than it is of use
 - `retention`: old records; `deletion_steps`: a large deletion as several bounded operations
-- `row_sweeper`, `catalogue_sweep`: what deleted topics leave behind: rows; whole topics beside the
-  catalogue
+- `row_sweeper`, `catalogue_sweep`, `tables_sweep`: what deleted topics leave behind: rows; whole
+  topics beside the catalogue; metadata files of tables
 - `producer_expiry`: silent producers; `broker_sessions`: which brokers are alive
 - `periodic`: how most of them run: a pause, a pass, and again
 - `tier_lag`: how far segments are behind, for the metrics
