@@ -44,6 +44,7 @@ from metadata.rebuild.report import InferredRun, LeftObject, RebuildReport, Rebu
 from metadata.rebuild.topics import FoundTopics, find_topics
 from metadata.records.records import MetadataRecord
 from metadata.records.segment_identity import generation_of
+from metadata.rules.tables import has_table
 from wal.chunks.kept_notes import KeptNotes
 from wal.chunks.object_notes import COMMITTED, BatchOutcome, CommitNote, Floor
 from wal.clock import Clock
@@ -98,6 +99,7 @@ def plan_rebuild(
         segments=len(facts.segments),
         batches=sum(len(item.extents) for item in objects),
         topics=[topic.name for topic in found.topics],
+        tables=[topic.name for topic in found.topics if has_table(topic.configs)],
         partitions=_partitions(layouts, found),
         doubts=doubts,
         unreadable=facts.unreadable,

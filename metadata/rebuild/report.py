@@ -60,6 +60,8 @@ class RebuildReport:
     segments: int
     batches: int
     topics: Sequence[str]
+    tables: Sequence[str]
+    """Topics that are tables: nothing points to these now, so a tiering job makes them anew."""
     partitions: Sequence[RebuiltPartition]
     doubts: Sequence[Doubt]
     """What may be wrong; empty: everything is as it was, as far as a bucket can tell."""
@@ -92,6 +94,7 @@ class RebuildReport:
         young = set(self.maybe_uncommitted)
         return {
             "never known": NEVER_KNOWN,
+            "table made anew by the next tiering job, under a new UUID": self.tables,
             "not brought back": [f"topic {name}" for name in self.dropped_topics],
             "offset not noted": [
                 f"{run.topic}-{run.partition} {run.base_offset}.."
