@@ -51,6 +51,7 @@ from metadata.rebuild.facts import (
     RebuildOptions,
     SegmentFacts,
     Unreadable,
+    segments_beside_their_inputs,
 )
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
 from metadata.rebuild.rebuild import (
@@ -63,11 +64,13 @@ from metadata.rebuild.rebuild import (
     write_metadata,
 )
 from metadata.rebuild.report import RebuildReport
+from tiering.segment_verification import verify_segment
 from wal.chunks.kept_notes import encode_kept_notes, notes_key
 from wal.clock import Clock, SystemClock
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptSegment, ObjectNotFound, Rejected
 from wal.segmented_log.log_directory import LOCK_NAME, DirectoryLock
+from wal.stores.blocking_store import open_blocking_store
 from wal.stores.object_store import BytesBody, ObjectStat, ObjectStore
 from wal.stores.store_url import open_store
 from wal.ulid import mint_ulid
@@ -180,6 +183,17 @@ async def _read_segments(
             unreadable.append(Unreadable(stat.key, f"{type(error).__name__}: {error}"))
 
     await for_each(list(stats.values()), read_footer, "segments", progress=progress)
+
+    async def check(segment: SegmentFacts) -> None:
+        try:
+            await asyncio.to_thread(_verify, store.url, segment.object_key)
+        except (CorruptSegment, ObjectNotFound) as error:
+            del found[segment.object_key]
+            unreadable.append(Unreadable(segment.object_key, str(error)))
+
+    # Where its inputs are still there, a damaged segment is not missed: they count in its place.
+    made = segments_beside_their_inputs(found.values())
+    await for_each(made, check, "merged segments", progress=progress)
     since = _producer_horizons(found.values())
 
     async def read_batches(segment: SegmentFacts) -> None:
@@ -198,6 +212,12 @@ async def _read_segments(
     ]
     await for_each(wanted, read_batches, "batches of segments", progress=progress)
     return sorted(found.values(), key=lambda item: item.object_key), sorted(unreadable)
+
+
+def _verify(url: str, key: ObjectKey) -> None:
+    """Every byte of a segment. Raises: CorruptSegment, and what the store raises."""
+    with open_blocking_store(url) as store:
+        verify_segment(store, key)
 
 
 def _producer_horizons(segments: Iterable[SegmentFacts]) -> Mapping[TopicIdPartition, int]:

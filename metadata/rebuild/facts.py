@@ -5,7 +5,9 @@ reader, come as `SegmentFacts` from `tiering.segment_footers`. `metadata.rebuild
 into metadata.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -90,6 +92,22 @@ class SegmentFacts:
     @property
     def next_offset(self) -> int:
         return self.last_offset + 1
+
+
+def segments_beside_their_inputs(segments: Iterable[SegmentFacts]) -> Sequence[SegmentFacts]:
+    """Those that were made of segments of which some are among these too."""
+    by_partition: dict[TopicIdPartition, list[SegmentFacts]] = defaultdict(list)
+    for segment in sorted(segments, key=lambda item: item.base_offset):
+        by_partition[segment.partition].append(segment)
+    found = []
+    for neighbours in by_partition.values():
+        starts = [segment.base_offset for segment in neighbours]
+        for segment in neighbours:
+            first = bisect_left(starts, segment.base_offset)
+            inside = neighbours[first : bisect_left(starts, segment.next_offset)]
+            if any(other.generation < segment.generation for other in inside):
+                found.append(segment)
+    return found
 
 
 class Unreadable(NamedTuple):

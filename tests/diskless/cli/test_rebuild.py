@@ -11,8 +11,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from diskless.cli.cli import main
+from metadata.rules.rewriting.merges import RUN_MAX
 from tests.support.live_broker import LiveBroker, until
-from tests.support.rolled import roll_everything
+from tests.support.rolled import merge_everything, roll_everything
 from tests.support.stock_clients import CODECS, TIMEOUT_S, confluent_consumer
 
 SETTINGS = {
@@ -354,3 +355,47 @@ def test_a_name_needs_a_topic_id(
 ) -> None:
     assert main(["rebuild", "--data", str(tmp_path), "--name", name]) == 2
     assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_merged_segments_beside_their_inputs_count_once_and_the_inputs_where_they_are_damaged(
+    data: Path, capsys: pytest.CaptureFixture[str], is_damaged: bool
+) -> None:
+    settings = {**SETTINGS, "diskless.file.delete.grace.ms": "600000"}
+    with LiveBroker(data, settings) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        config = {"retention.ms": "900000000", "segment.bytes": "1"}
+        (created,) = admin.create_topics([NewTopic("radar", 1, config=config)]).values()
+        created.result(TIMEOUT_S)
+        for number in range(RUN_MAX):
+            produce_to_radar(broker, number)
+            roll_everything(broker)
+        (merged,) = merge_everything(broker).segments
+        before = read_all(broker, "radar")
+    forget_metadata(data)
+    if is_damaged:
+        path = data / "objects" / merged.object_key
+        content = bytearray(path.read_bytes())
+        content[100] ^= 1
+        path.chmod(0o644)
+        path.write_bytes(content)
+    capsys.readouterr()
+    main(["rebuild", "--data", str(data), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert bool(report["unreadable"]) == is_damaged
+    assert len(report["unused_segments"]) == (0 if is_damaged else RUN_MAX)
+    with LiveBroker(data, settings) as broker:
+        assert read_all(broker, "radar") == before
+        produce_to_radar(broker, RUN_MAX)
+        roll_everything(broker)
+        merge_everything(broker)
+        after = read_all(broker, "radar")
+    assert after["radar", 0][: len(before["radar", 0])] == before["radar", 0]
+    assert [offset for offset, _, _ in after["radar", 0]] == [*range(len(after["radar", 0]))]
+
+
+def produce_to_radar(broker: LiveBroker, seed: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    for number in range(10):
+        producer.produce("radar", value=b"%d of %d" % (number, seed))
+    assert producer.flush(TIMEOUT_S) == 0
