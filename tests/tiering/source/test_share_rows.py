@@ -1,5 +1,6 @@
 """A task of the Spark source without Spark: rows of WAL objects and segments, on a live broker."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,3 +200,33 @@ def test_records_that_were_deleted_are_an_error_or_left_out(tmp_path: Path) -> N
             rows = [*share_tables(log, partition, Share(0, 10, 60), store, lenient)]
             assert pa.concat_tables(rows).column("offset").to_pylist() == [*range(40, 60)]
             assert not [*share_tables(log, partition, Share(0, 10, 30), store, lenient)]
+
+
+def test_any_broker_of_a_cluster_tells_where_records_lie_at_once(tmp_path: Path) -> None:
+    """Leaders of partitions are on both brokers, and each follows the other."""
+    settings = {
+        "num.partitions": str(PARTITIONS),
+        "object.store.url": (tmp_path / "bucket").as_uri(),
+        "diskless.metadata.log": "object",
+        "diskless.metadata.topic.num.partitions": "3",
+    }
+    with (
+        LiveBroker(tmp_path / "one", {**settings, "node.id": "1"}) as one,
+        LiveBroker(tmp_path / "two", {**settings, "node.id": "2"}) as two,
+    ):
+        produced = 0
+        for producing in (one, two, one):
+            produce_flights(producing, produced, 100)
+            produced += 100
+            for broker in (one, two):
+                log = TopicLog(broker.bootstrap, TOPIC, sleep=time.sleep)
+                topic_id = log.topic().topic_id
+                partitions = [TopicIdPartition(topic_id, number) for number in range(PARTITIONS)]
+                ends = log.ends(partitions)
+                assert sum(ends.values()) == produced
+                with open_blocking_store(log.topic().object_store_url) as store:
+                    for partition in partitions:
+                        share = Share(partition.partition, 0, ends[partition.partition])
+                        tables = [*share_tables(log, partition, share, store, OFFSETS)]
+                        offsets = pa.concat_tables(tables).column("offset").to_pylist()
+                        assert offsets == [*range(share.end)]
