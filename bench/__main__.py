@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from bench.compaction import run_compact
 from bench.connections import run_connections
 from bench.consuming import run_consume
 from bench.coordinator import run_backlog, run_commits, run_pipelined
@@ -48,6 +49,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "slow_store": run_slow_store,
     "hour": run_hour,
     "roll": run_roll,
+    "compact": run_compact,
     "spark_source": run_spark_source,
     "tables": run_tables,
     "typed": run_typed,

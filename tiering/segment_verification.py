@@ -19,7 +19,11 @@ from wal.crc import crc32c
 from wal.errors import CorruptObject, CorruptSegment, ObjectNotFound
 from wal.stores.blocking_store import BlockingStore
 
-_TAIL_GUESS_BYTES: Final = 64 << 10
+_TAIL_BYTES_MAX: Final = 64 << 10
+_TAIL_BYTES_MIN: Final = 8 << 10
+_TAIL_SHARE: Final = 1024
+"""A row group takes some two KiB of the footer, and two to four MiB of the object: what is read at
+first has both, and of a small segment not more than that."""
 _COPY_BYTES: Final = 8 << 20
 
 
@@ -113,7 +117,7 @@ def read_footer_and_sources(
 def _footer_and_tail(
     store: BlockingStore, key: ObjectKey, object_bytes: int
 ) -> tuple[SegmentFooter, bytes]:
-    guess = min(_TAIL_GUESS_BYTES, object_bytes)
+    guess = min(_TAIL_BYTES_MIN + object_bytes // _TAIL_SHARE, _TAIL_BYTES_MAX, object_bytes)
     tail = store.get_range(key, object_bytes - guess, guess)
     length = footer_length(key, tail, object_bytes)
     if length > guess:
