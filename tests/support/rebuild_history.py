@@ -23,6 +23,7 @@ from metadata.records.records import (
     RecordsDeletedRecord,
     SegmentCommittedRecord,
     SegmentPlannedRecord,
+    TopicColumnsRecord,
     TopicConfigsRecord,
 )
 from metadata.records.segment_identity import segment_key
@@ -423,6 +424,8 @@ def replayed(records: Iterable[MetadataRecord]) -> RebuiltState:
                 for base in covered:
                     del log.batches[base]
                 log.segments[record.base_offset] = record.last_offset + 1, record.object_key
+            case TopicColumnsRecord(topic_id=topic_id):
+                assert topic_id in {partition.topic_id for partition in state.partitions}
             case ProducerIdsAllocatedRecord():
                 state.next_producer_id = record.next_producer_id
             case _:

@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from metadata.rebuild.facts import BucketFacts, ObjectFacts, RebuildOptions, SegmentFacts
 from metadata.rebuild.layout import Placing
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
+from metadata.records.records import TopicColumnsRecord
 from metadata.records.segment_identity import segment_key
 from tests.support.rebuild_history import RebuiltState, replayed
 from wal.chunks.kept_notes import KeptNotes
@@ -242,3 +244,18 @@ def test_of_two_topics_with_one_name_both_come_back_when_either_may_be_the_one_t
     assert state.names == {TOPIC: "flights", OTHER: f"flights-{OTHER}"}
     assert not plan.report.dropped_topics
     assert [doubt.subject for doubt in plan.report.doubts] == [f"topic {OTHER}"]
+
+
+def test_typed_columns_come_back_from_the_segment_with_the_greatest_ids() -> None:
+    bucket = Bucket()
+    for at_s, base in ((1, 0), (2, 10), (3, 20)):
+        bucket.roll(bucket.put(10, at_s=at_s, noted=base), base)
+    typed = ((120, b"older"), (131, b"newest"), (-1, b""))
+    bucket.segments = [
+        replace(segment, column_id_max=greatest, columns=columns)
+        for segment, (greatest, columns) in zip(bucket.segments, typed, strict=True)
+    ]
+    plan, _ = bucket.rebuilt()
+    found = [record for record in plan.records if isinstance(record, TopicColumnsRecord)]
+    # Made of no configs: nothing is planned before a job has made them follow the topic's own.
+    assert found == [TopicColumnsRecord(topic_id=TOPIC, version=1, basis=b"", columns=b"newest")]
