@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 from prometheus_client import Counter
 
+from diskless.listeners.exposure import Allowed, is_loopback
 from diskless.listeners.listener_settings import INTER_BROKER_NAME
 from diskless.listeners.listeners import Listener
 from diskless.logs import Pace
@@ -31,7 +32,7 @@ from diskless.sasl.mechanisms import Mechanism, ScramExchange
 from diskless.sasl.plain import PasswordCheck, PlainExchange
 from diskless.sasl.sasl_settings import ENABLED_MECHANISMS, SaslSettings
 from diskless.sasl.scram_users import ScramUsers
-from diskless.storage.cluster_secret import ClusterSecret, local_secret, shared_secrets
+from diskless.storage.cluster_secret import ClusterSecret, local_secret, shared_secret
 from diskless.storage.first_users import read_first_users, remove_first_users, with_password
 from metadata.clients.routed_client import RoutedClient
 from metadata.operations import AlterScramCredential
@@ -107,6 +108,14 @@ def _rules(
                 f"{ENABLED_MECHANISMS}={settings.mechanisms}: {name} is not served; write one or "
                 f"more of {', '.join(served)}"
             )
+    is_open = base.config.listeners.allow_insecure == Allowed.EVERYTHING
+    if "PLAIN" in names and not listener.protocol.is_tls and not is_open:
+        host, _ = listener.address
+        if not is_loopback(host):
+            raise InvalidSettings(
+                f"{listener.name}: PLAIN would send passwords over the network as they are: use "
+                f"SASL_SSL, or leave PLAIN out of {ENABLED_MECHANISMS}"
+            )
     if not names:
         raise InvalidSettings(
             f"{ENABLED_MECHANISMS} is empty, and nobody could log in on {listener.name}"
@@ -125,7 +134,7 @@ def _rules(
 
 async def _secret(base: Foundation, storage: Storage, rng: random.Random) -> ClusterSecret:
     if base.is_shared:
-        return (await shared_secrets(storage.store, base.clock, rng))[0]
+        return await shared_secret(storage.store, base.clock, rng)
     return await asyncio.to_thread(local_secret, base.data.path, base.clock, rng)
 
 

@@ -50,7 +50,6 @@ class ScramExchange:
 
     def __init__(self, mechanism: ScramMechanism, users: ScramUsers, rng: random.Random) -> None:
         """`rng` is one that nobody can predict."""
-        self._users = users
         self._server = ScramServer(
             mechanism,
             lambda user: users.credential(mechanism, user),
@@ -66,4 +65,4 @@ class ScramExchange:
             answer, user = server.final(token)
         except InvalidScramMessage as error:
             raise AuthenticationFailed(str(error)) from error
-        return Step(answer, self._users.principal(user))
+        return Step(answer, user)

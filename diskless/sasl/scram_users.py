@@ -1,17 +1,14 @@
-"""Whose passwords are checked, and against what: the users of the catalogue, and the brokers.
+"""Whose passwords are checked, and against what: the users of the catalogue.
 
 A user that is unknown, or has no credential of the mechanism that it asked for, gets one like
 everybody else: its salt follows from the name and a key of the cluster, so that it is the same at
 every broker and at every attempt, and nobody's password has its keys. So an exchange tells nobody
 which users there are; it fails at the end, as a wrong password does.
-
-The brokers' names begin with `__broker:`, which no user's can; behind it stands which secret of the
-cluster they know. As principals they are all `__broker`.
 """
 
 import hmac
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from metadata.operations import ScramCredentials
 from metadata.scram.credentials import (
@@ -20,12 +17,6 @@ from metadata.scram.credentials import (
     ScramCredential,
     ScramMechanism,
 )
-
-BROKER_PRINCIPAL: Final = "__broker"
-BROKER_PREFIX: Final = "__broker:"
-
-BrokerCredential = Callable[[str, ScramMechanism], ScramCredential | None]
-"""Returns what a broker that logs in by this name has to prove; None: nobody has this name."""
 
 
 class FoundCredential(NamedTuple):
@@ -40,25 +31,14 @@ class FoundCredential(NamedTuple):
 class ScramUsers:
     """Looks up credentials; no I/O."""
 
-    def __init__(
-        self,
-        known: Callable[[], ScramCredentials],
-        *,
-        decoy_key: bytes,
-        brokers: BrokerCredential = lambda name, mechanism: None,
-    ) -> None:
+    def __init__(self, known: Callable[[], ScramCredentials], *, decoy_key: bytes) -> None:
         """`known` gives another mapping after every change."""
         self._known = known
         self._decoy_key = decoy_key
-        self._brokers = brokers
 
     def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         """The user's, or one that is nobody's."""
-        if user.startswith(BROKER_PREFIX):
-            found = self._brokers(user, mechanism)
-        else:
-            found = self._known().get((user, mechanism))
-        return found or self._decoy(mechanism, user)
+        return self._known().get((user, mechanism)) or self._decoy(mechanism, user)
 
     def password_credential(self, user: str) -> FoundCredential:
         """What a password of the user is checked against: the stronger one that it has."""
@@ -68,10 +48,6 @@ class ScramUsers:
                 return FoundCredential(mechanism, found, is_known=True)
         mechanism = ScramMechanism.SHA_512
         return FoundCredential(mechanism, self._decoy(mechanism, user), is_known=False)
-
-    def principal(self, user: str) -> str:
-        """The name that a user has from the end of the log-in on."""
-        return BROKER_PRINCIPAL if user.startswith(BROKER_PREFIX) else user
 
     def _decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         # As many iterations as others have: which is what the tool that adds users here decides.

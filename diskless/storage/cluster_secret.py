@@ -1,42 +1,31 @@
 """The secret that all brokers of a cluster share, and nobody else: 32 random bytes.
 
-From it follow the password by which brokers log in to each other, and whatever must look the same
-at every broker and be guessed by nobody. Brokers on one bucket have it there, as the object
-`meta/secret/1`; the first one puts it. Whoever may read `meta/` is the cluster already. A broker
-with a local metadata log has it in its data directory, in the file `secret`.
+From it follows what must look the same at every broker and be guessed by nobody, such as the salt
+that an unknown user is shown. Brokers on one bucket have it there, as the object `meta/secret/1`;
+the first one that needs it puts it. Whoever may read `meta/` is the cluster already. A broker with
+a local metadata log has it in its data directory, in the file `secret`.
 
     MADE-AT-MS KEY        key: 64 hexadecimal digits
 
-Rotation puts the next object, `meta/secret/2` and so on. Brokers look for it every REFRESH_S; they
-log in with a new secret SETTLED_S after it was made, when all of them have seen it, and take the
-one before it for GOOD_FOR_S more. So nobody who runs is turned away in between.
-
-Failure cases: CorruptObject where the object is no secret; a store that does not answer leaves the
-known secrets in force.
+Failure cases: CorruptObject where the object is no secret.
 """
 
-import hashlib
 import hmac
 import os
 import random
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
-from wal.errors import CorruptObject, ObjectExists, Rejected
+from wal.errors import CorruptObject, ObjectExists
 from wal.stores.object_store import BytesBody, ObjectStore
 
 SECRET_PREFIX: Final = "meta/secret/"
 SECRET_FILE: Final = "secret"
 
 KEY_BYTES: Final = 32
-REFRESH_S: Final = 60.0
-SETTLED_S: Final = 300.0
-GOOD_FOR_S: Final = 3_600.0
-_ID_DIGITS: Final = 12
 
 
 class ClusterSecret(NamedTuple):
@@ -45,17 +34,12 @@ class ClusterSecret(NamedTuple):
     made_ms: int
     key: bytes
 
-    @property
-    def id(self) -> str:
-        """Says which one it is, and nothing of it."""
-        return hashlib.sha256(b"id" + self.key).hexdigest()[:_ID_DIGITS]
-
     def derived(self, what: str) -> bytes:
         """Returns a key of its own for each purpose."""
         return hmac.digest(self.key, what.encode(), "sha256")
 
     def __repr__(self) -> str:
-        return f"ClusterSecret({self.id})"
+        return "ClusterSecret(***)"
 
     @classmethod
     def new(cls, clock: Clock, rng: random.Random) -> Self:
@@ -80,10 +64,8 @@ def decode_secret(data: bytes) -> ClusterSecret:
     raise CorruptObject("the secret of the cluster is damaged")
 
 
-async def shared_secrets(
-    store: ObjectStore, clock: Clock, rng: random.Random
-) -> Sequence[ClusterSecret]:
-    """The last two of the cluster on this bucket, the newest last; made now if there is none.
+async def shared_secret(store: ObjectStore, clock: Clock, rng: random.Random) -> ClusterSecret:
+    """That of the cluster on this bucket, made now if there is none.
 
     Raises: ObjectStoreUnavailable, UploadOutcomeUnknown, CorruptObject.
     """
@@ -91,23 +73,7 @@ async def shared_secrets(
     if not numbers:
         await _put(store, 1, ClusterSecret.new(clock, rng))
         numbers = [1]
-    return [decode_secret(await store.get(_key(number))) for number in numbers[-2:]]
-
-
-async def rotate_secret(store: ObjectStore, clock: Clock, rng: random.Random) -> None:
-    """Put another secret, and delete those that nobody takes any more.
-
-    Raises: Rejected (there is none, or the last one is younger than an hour),
-    ObjectStoreUnavailable, UploadOutcomeUnknown, CorruptObject.
-    """
-    numbers = await _numbers(store)
-    if not numbers:
-        raise Rejected(f"no broker has put a secret into {store.url} yet")
-    last = decode_secret(await store.get(_key(numbers[-1])))
-    if clock.now_ms() - last.made_ms < GOOD_FOR_S * 1000 and len(numbers) > 1:
-        raise Rejected("the secret was rotated within the last hour: two are valid already")
-    await _put(store, numbers[-1] + 1, ClusterSecret.new(clock, rng))
-    await store.delete([_key(number) for number in numbers[:-1]])
+    return decode_secret(await store.get(_key(numbers[-1])))
 
 
 async def _numbers(store: ObjectStore) -> Sequence[int]:
@@ -145,17 +111,3 @@ def local_secret(data: Path, clock: Clock, rng: random.Random) -> ClusterSecret:
         os.fsync(file.fileno())
     temporary.rename(path)
     return made
-
-
-def in_force(secrets: Sequence[ClusterSecret], now_ms: int) -> Sequence[ClusterSecret]:
-    """Those that are taken: the newest, and older ones that were replaced not long ago."""
-    taken = [one for one, newer in pairwise(secrets) if now_ms - newer.made_ms < GOOD_FOR_S * 1000]
-    return [*taken, secrets[-1]]
-
-
-def to_log_in_with(secrets: Sequence[ClusterSecret], now_ms: int) -> ClusterSecret:
-    """The newest that every broker has seen by now."""
-    for one in reversed(secrets):
-        if now_ms - one.made_ms >= SETTLED_S * 1000:
-            return one
-    return secrets[0]

@@ -2,8 +2,9 @@
 
 import asyncio
 import shutil
+import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
+    ConfigResource,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
@@ -20,8 +22,10 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from diskless.cli.cli import main
+from tests.support.kafka_raw_client import RawClient, frame
 from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
+from wal.errors import InvalidSettings
 
 pytestmark = pytest.mark.clients
 
@@ -171,6 +175,35 @@ def test_a_wrong_password_and_an_unknown_user_are_told_the_same(
     assert len(texts) == 1
 
 
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [frame(3, 0, 1, bytes(4))],
+        [frame(17, 1, 1, b"\0\x05PLAIN"), frame(3, 0, 2, bytes(4))],
+        [frame(17, 1, 1, b"\0\x05PLAIN"), frame(36, 0, 2, bytes(4)), frame(3, 0, 3, bytes(4))],
+        [struct.pack(">ihh", 600 << 10, 36, 0)],
+        [frame(17, 0, 1, b"\0\x05PLAIN")],
+    ],
+    ids=["metadata", "in the middle", "after a failure", "too large", "version 0"],
+)
+async def test_nothing_is_answered_to_who_is_not_logged_in(
+    secured: Secured, frames: Sequence[bytes]
+) -> None:
+    """Whatever came before it is answered, and the connection closed; no Metadata leaves."""
+    host, _, port = secured.bootstrap.rpartition(":")
+    client = await RawClient.connect((host, int(port)))
+    await client.send(*frames)
+    async with asyncio.timeout(60):
+        received = await client.reader.read()
+    answers = 0
+    while received:
+        length, correlation_id = struct.unpack(">ii", received[:8])
+        answers += 1
+        assert correlation_id == answers < len(frames)
+        received = received[4 + length :]
+    await client.close()
+
+
 def test_users_come_and_go_through_a_stock_client(secured: Secured) -> None:
     admin = AdminClient({"bootstrap.servers": secured.admin})
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4_096)
@@ -270,3 +303,40 @@ def test_kcat_logs_in(secured: Secured) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_the_first_user_is_the_configured_one_where_there_is_none(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text(f"{MARKER}\n")
+    password.chmod(0o600)
+    bootstrap = {"bootstrap.admin": "root", "bootstrap.admin.password": f"file:{password}"}
+    plain, sasl = own_port(), own_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}"
+    for number in range(2):
+        with LiveBroker(tmp_path / "data", {**bootstrap, "listeners": listeners}) as broker:
+            as_root = {
+                **librdkafka(Secured(broker, sasl), "SCRAM-SHA-256", MARKER),
+                "sasl.username": "root",
+            }
+            confluent_kafka.Producer(as_root).list_topics(timeout=60)
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            shown = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "0")])
+            configs = next(iter(shown.values())).result(60)
+            assert configs["bootstrap.admin.password"].value is None
+            assert configs["bootstrap.admin.password"].is_sensitive
+            users = {user for user, _ in broker.broker.coordination.client.scram_credentials()}
+            assert users == {"root"}
+        # The second time it is passed over, whoever it names.
+        bootstrap["bootstrap.admin"] = f"other-{number}"
+
+
+def test_plain_is_not_spoken_over_a_network_as_it_is(tmp_path: Path) -> None:
+    settings = {
+        "listeners": f"SASL_PLAINTEXT://0.0.0.0:{own_port()}",
+        "advertised.listeners": "SASL_PLAINTEXT://127.0.0.1:1",
+        "sasl.enabled.mechanisms": "PLAIN",
+    }
+    broker = LiveBroker(tmp_path / "data", settings)
+    refused = pytest.RaisesExc(InvalidSettings, match="use SASL_SSL")
+    with pytest.RaisesGroup(refused, flatten_subgroups=True), broker:
+        pass
