@@ -37,6 +37,7 @@ from bench.spark_source import run_spark_source
 from bench.tables import run_tables
 from bench.throughput import run_produce
 from bench.typed import run_typed
+from bench.tls import run_tls
 
 ALL: Final = "all"
 
@@ -62,6 +63,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "groups": run_groups,
     "fetch": run_fetch,
     "connections": run_connections,
+    "tls": run_tls,
     "purgatory": run_purgatory,
     "hostile": run_hostile,
     "holds": run_holds,

@@ -82,7 +82,7 @@ def _run_idle(report: Report) -> None:
 
 def measure_idle(connections: int, *, settle_s: float = SETTLE_S) -> IdleFigures:
     """Open `connections` and leave them alone."""
-    _allow_files(connections + OTHER_FILES)
+    allow_files(connections + OTHER_FILES)
     settings = {"max.connections": connections + 100, "max.connections.per.ip": connections + 100}
     with (
         fresh_directory() as directory,
@@ -126,7 +126,8 @@ def _connect(stack: ExitStack, bootstrap: str, count: int) -> Sequence[socket.so
     return clients
 
 
-def _allow_files(wanted: int) -> None:
+def allow_files(wanted: int) -> None:
+    """Let this process open as many, if the system does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -64,7 +64,10 @@ class BrokerProcess:
         *,
         object_store: str | None = None,
     ) -> None:
-        """`settings` are configuration keys besides the metrics page's address."""
+        """`settings` are configuration keys besides the metrics page's address.
+
+        Without `listeners` among them, it is reached at `bootstrap`.
+        """
         self._object_store = object_store
         self._data = data
         self._log = work_directory / "broker.log"
@@ -73,6 +76,7 @@ class BrokerProcess:
         self._metrics_address = f"127.0.0.1:{type(self).new_port()}"
         lines = {**(settings or {}), "http.listen": self._metrics_address}
         self._configuration.write_text("".join(f"{key}={lines[key]}\n" for key in lines))
+        self._has_listeners = "listeners" in lines
         self._process: subprocess.Popen[str] | None = None
         self._output: threading.Thread | None = None
         self._is_ready = False
@@ -104,7 +108,8 @@ class BrokerProcess:
         self._is_ready = False
         self._settled.clear()
         command: list[str | Path] = [DISKLESS, "serve", "--data", self._data]
-        command += ["--listen", self._address, "--config", self._configuration]
+        command += [] if self._has_listeners else ["--listen", self._address]
+        command += ["--config", self._configuration]
         if self._object_store is not None:
             command += ["--object-store", self._object_store]
         self._process = subprocess.Popen(

@@ -14,7 +14,7 @@ in what a client is told:
   nobody reads are held once, as they were given, and not as a second copy.
 - Received bytes come through one buffer for all connections, since they are decrypted at once; and
   a client that is not read from is not read from on its socket either.
-- A client that is refused gets the alert that says why, before its connection is closed.
+- A client that is refused is sent the alert that says why, before its connection is closed.
 
 Invariants: the protocol is told of its transport once, in `begin`, and of its loss once, after
 that; nothing is read from the socket while reading is paused, but for the handshake; bytes leave in
@@ -33,10 +33,8 @@ from typing import Any, Final, cast
 
 from diskless.ports import Buffer
 
-SCRATCH_BYTES: Final = 256 << 10
-"""What is received at once."""
-_DECRYPTED_AT_ONCE: Final = 64 << 10
-"""Of that, what is handed to TLS at once: it keeps room for as much as it ever held."""
+SCRATCH_BYTES: Final = 128 << 10
+"""What is received at once; TLS keeps room for as much as it was ever handed."""
 _RECORDS_BYTES: Final = 64 << 10
 """What is encrypted at once."""
 _SENDING_BYTES_MAX: Final = 128 << 10
@@ -115,14 +113,13 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        for start in range(0, nbytes, _DECRYPTED_AT_ONCE):
-            if self._state in (_State.CLOSING, _State.CLOSED):
-                return
-            self._incoming.write(self._scratch[start : min(start + _DECRYPTED_AT_ONCE, nbytes)])
-            if self._state is _State.HANDSHAKE:
-                self._shake_hands()
-            elif self._state is _State.OPEN:
-                self._read()
+        if self._state in (_State.CLOSING, _State.CLOSED):
+            return
+        self._incoming.write(self._scratch[:nbytes])
+        if self._state is _State.HANDSHAKE:
+            self._shake_hands()
+        elif self._state is _State.OPEN:
+            self._read()
         if self._state is _State.SECURED:
             # More than one flight after the handshake is for when somebody reads it.
             self._pause_socket()

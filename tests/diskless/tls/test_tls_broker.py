@@ -75,6 +75,14 @@ def exchange(broker: LiveBroker, context: ssl.SSLContext) -> bytes:
         return ask(client)
 
 
+def refusal(broker: LiveBroker, context: ssl.SSLContext) -> str:
+    """What the server says to a client that it does not let in."""
+    with secured(broker, context) as client, pytest.raises(ssl.SSLError) as refused:
+        # Nothing is sent: what a closed socket has not read makes the system drop the alert.
+        client.recv(4)
+    return str(refused.value).lower()
+
+
 def test_who_has_no_certificate_that_is_trusted_is_told_and_refused(
     tmp_path: Path, certificates: Certificates
 ) -> None:
@@ -91,8 +99,7 @@ def test_who_has_no_certificate_that_is_trusted_is_told_and_refused(
             (stranger, "unknown ca"),
             (late, "certificate expired"),
         ):
-            with pytest.raises(ssl.SSLError, match=f"(?i){alert}"):
-                exchange(broker, context)
+            assert alert in refusal(broker, context)
         assert handshakes(broker, "failed") == 3
         with pytest.raises(ssl.SSLCertVerificationError):
             exchange(broker, other.context())

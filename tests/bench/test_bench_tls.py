@@ -1,0 +1,18 @@
+"""The group of TLS measures what it says, on little."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.tls import measure_handshakes, measure_produced, measure_resident, tls_bed
+
+
+def test_bytes_handshakes_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.chdir(tmp_path)
+    with tls_bed() as bed:
+        plain, secure = measure_produced(bed, rounds=1, produced_bytes=4 << 20)
+        assert len(plain) == len(secure) == 1
+        assert min(*plain, *secure) > 0
+        assert measure_handshakes(bed, handshakes=100) > 0
+        assert 0 < measure_resident(bed, connections=50, settle_s=0.1) < 1_000
