@@ -5,12 +5,14 @@ for, or by SASL. One that does not is refused at start, unless `security.allow.i
 this is meant; then the log says so at every start, and `diskless_insecure_listeners` counts. What
 is on loopback needs nothing, so a laptop, a test and a first try are not asked.
 
+SASL's PLAIN sends passwords as they are, so it counts as not asking where there is no TLS.
+
 The port of health checks and metrics knows nobody. It tells no records, so it can be allowed alone.
 """
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -39,17 +41,25 @@ class Allowed(StrEnum):
 
 
 def check_exposure(
-    planned: Sequence[PlannedListener], keys: Sequence[TlsKeys], *, http: str, allowed: Allowed
+    planned: Sequence[PlannedListener],
+    keys: Sequence[TlsKeys],
+    *,
+    passwords: Collection[str],
+    http: str,
+    allowed: Allowed,
 ) -> Sequence[str]:
     """The names of listeners that other machines reach and that know nobody.
 
-    Raises InvalidSettings for one that is not allowed.
+    `passwords` names the listeners on which clients may send theirs as they are. Raises
+    InvalidSettings for one that is not allowed.
     """
     authenticating = {one.listener for one in keys if one.is_client_authenticated}
     exposed = []
     for plan in planned:
         name = plan.bind.listener
-        if plan.protocol.is_sasl or name in authenticating or is_loopback(plan.bind.host):
+        shows_passwords = name in passwords and not plan.protocol.is_tls
+        is_asking = plan.protocol.is_sasl or name in authenticating
+        if (is_asking and not shows_passwords) or is_loopback(plan.bind.host):
             continue
         if allowed != Allowed.EVERYTHING:
             raise InvalidSettings(_refusal(plan.bind, plan.protocol))
@@ -67,11 +77,16 @@ def check_exposure(
 
 
 def _refusal(bind: Endpoint, protocol: SecurityProtocol) -> str:
+    if protocol.is_sasl:
+        return (
+            f"{bind}: other machines would reach it, and PLAIN sends passwords as they are: write "
+            f"listener.security.protocol.map={bind.listener}:SASL_SSL, or leave PLAIN out of "
+            f"sasl.enabled.mechanisms, or {ALLOW_INSECURE}=true"
+        )
     how = (
         "ssl.client.auth=required"
         if protocol.is_tls
-        else f"a protocol that asks, such as listener.security.protocol.map={bind.listener}:SSL "
-        "with ssl.client.auth=required"
+        else f"listener.security.protocol.map={bind.listener}:SASL_SSL, or another that asks"
     )
     return (
         f"{bind}: other machines would reach it, and nobody is asked who they are: listen on "

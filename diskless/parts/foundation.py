@@ -56,6 +56,11 @@ class Foundation:
         self.insecure: Final = check_exposure(
             planned,
             keys,
+            passwords=[
+                plan.bind.listener
+                for plan in planned
+                if "PLAIN" in map(str.strip, _mechanisms(config, plan).split(","))
+            ],
             http=config.broker.http_listen,
             allowed=Allowed(config.listeners.allow_insecure),
         )
@@ -131,3 +136,7 @@ def _open_keys(
         for plan in planned
         if plan.protocol.is_tls
     ]
+
+
+def _mechanisms(config: Config, plan: PlannedListener) -> str:
+    return config.of_listener(plan.bind.listener, config.sasl).mechanisms.upper()

@@ -1,5 +1,6 @@
 """What a broker refuses to be: open to a network by accident."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def exposed(
     listeners: str,
     keys: list[TlsKeys] | None = None,
     *,
+    passwords: Collection[str] = (),
     http: str = "",
     allowed: Allowed = Allowed.NOTHING,
 ) -> list[str]:
@@ -30,7 +32,10 @@ def exposed(
         advertised=",".join(f"{name}://h:{port}" for port, name in enumerate(names, start=1)),
         inter_broker_name=names[0],
     )
-    return list(check_exposure(plan_listeners(settings), keys or [], http=http, allowed=allowed))
+    planned = plan_listeners(settings)
+    return list(
+        check_exposure(planned, keys or [], passwords=passwords, http=http, allowed=allowed)
+    )
 
 
 def keys_of(certificates: Certificates, client_auth: str) -> list[TlsKeys]:
@@ -50,7 +55,7 @@ def test_loopback_needs_nothing(host: str) -> None:
 def test_who_is_not_asked_does_not_come_from_elsewhere(host: str) -> None:
     with pytest.raises(InvalidSettings) as refused:
         exposed(f"PLAINTEXT://{host}:9092")
-    assert "ssl.client.auth=required" in str(refused.value)
+    assert "=PLAINTEXT:SASL_SSL" in str(refused.value)
     assert "security.allow.insecure=true" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert exposed(f"PLAINTEXT://{host}:9092", allowed=Allowed.EVERYTHING) == ["PLAINTEXT"]
@@ -61,6 +66,19 @@ def test_tls_alone_tells_nobody_who_a_client_is(certificates: Certificates) -> N
         with pytest.raises(InvalidSettings, match=r"write ssl\.client\.auth=required"):
             exposed("SSL://0.0.0.0:9094", keys_of(certificates, client_auth))
     assert exposed("SSL://0.0.0.0:9094", keys_of(certificates, "required")) == []
+
+
+def test_passwords_do_not_go_over_a_network_as_they_are() -> None:
+    there = "SASL_PLAINTEXT://0.0.0.0:9094"
+    assert exposed(there) == []
+    with pytest.raises(InvalidSettings, match=r"PLAIN sends passwords as they are"):
+        exposed(there, passwords=["SASL_PLAINTEXT"])
+    assert exposed("SASL_SSL://0.0.0.0:9094", passwords=["SASL_SSL"]) == []
+    assert exposed("SASL_PLAINTEXT://127.0.0.1:9094", passwords=["SASL_PLAINTEXT"]) == []
+    inside = {"listeners": "SASL_PLAINTEXT://0.0.0.0:0", "sasl.enabled.mechanisms": "PLAIN"}
+    told = {"advertised.listeners": "SASL_PLAINTEXT://127.0.0.1:1"}
+    with pytest.raises(InvalidSettings, match=r"PLAIN sends passwords as they are"):
+        LiveBroker(Path("/nowhere"), {**inside, **told}).__enter__()
 
 
 def test_one_open_listener_among_closed_ones_is_refused(certificates: Certificates) -> None:
