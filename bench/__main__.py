@@ -36,8 +36,8 @@ from bench.slow_store import run_slow_store
 from bench.spark_source import run_spark_source
 from bench.tables import run_tables
 from bench.throughput import run_produce
-from bench.typed import run_typed
 from bench.tls import run_tls
+from bench.typed import run_typed
 
 ALL: Final = "all"
 
