@@ -18,21 +18,30 @@ from typing import Any, Final
 import duckdb
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 
-from metadata.operations import DeleteRecords
+from metadata.operations import DeleteRecords, PlanSegments, SegmentPlan
 from metadata.rewrites import PlanRewrites, RewritePlan
 from metadata.table_operations import ListTables
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
 from tests.support.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
+from tiering.job import RollResult, run_once
 from tiering.merging.job import MergeResult, merge_once
 from tiering.merging.merge import merge
 from tiering.tables.passes import TablePasses
 from tiering.tables.report import TablesReport
+from tiering.types.typed_roll import roll_as_planned
 from wal.clock import SystemClock
 from wal.coordinates import TopicIdPartition
 from wal.failpoint import arm
@@ -368,3 +377,65 @@ def test_a_deleted_topic_is_not_in_the_catalogue(broker: LiveBroker) -> None:
     assert ("topics", "gone") not in names
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get(broker, "/v1/namespaces/topics/tables/gone")
+
+
+@dataclass
+class TypedRoller:
+    """Rolls in this process, with the columns that are planned."""
+
+    store: BlockingStore
+
+    def roll(
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
+    ) -> Sequence[RollResult]:
+        clock = SystemClock()
+        return [
+            RollResult(plan, roll_as_planned(plan, self.store, None, clock).segment)
+            for plan in plans
+        ]
+
+
+def test_typed_columns_are_columns_of_the_table_and_old_files_have_null(
+    broker: LiveBroker, lake: duckdb.DuckDBPyConnection
+) -> None:
+    topic = TopicTable(broker, "typed", random.Random(6))
+    topic.produce_and_roll()
+    topic.run_pass()
+    untyped = len(topic.expected())
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    coordinator = CoordinatorClient(broker.bootstrap)
+    for properties in ({"a": "integer"}, {"a": "integer", "b": "string"}):
+        schema = {
+            "type": "object",
+            "properties": {name: {"type": kind} for name, kind in properties.items()},
+        }
+        set_configs(admin, topic.name, {"value.schema.format": "json", "value.schema": schema})
+        for number in range(10):
+            value = json.dumps({"a": number, "b": "x"})
+            topic.producer.produce(topic.name, value, partition=0)
+        assert topic.producer.flush(30) == 0
+        with open_blocking_store(coordinator.list_tables(ListTables()).object_store_url) as store:
+            asked = PlanSegments(include_partial=True, topics=(topic.name,))
+            report = run_once(broker.bootstrap, roller=TypedRoller(store), asked=asked)
+        assert not report.failures
+        topic.run_pass()
+    attach(lake, broker)
+    found = lake.execute(
+        "SELECT count(*), count(data), sum(data.a), count(data.b) "
+        f'FROM lake.topics."{topic.name}" WHERE data IS NULL OR data.a >= 5'
+    ).fetchone()
+    assert found == (untyped + 10, 10, 70, 5)
+
+
+def set_configs(admin: AdminClient, topic: str, configs: dict[str, Any]) -> None:
+    changes = [
+        ConfigEntry(
+            name,
+            value if isinstance(value, str) else json.dumps(value),
+            incremental_operation=AlterConfigOpType.SET,
+        )
+        for name, value in configs.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+    (altered,) = admin.incremental_alter_configs([resource]).values()
+    altered.result()
