@@ -27,7 +27,7 @@ class AuthorizerSettings:
         "",
         choices=("", ACL_AUTHORIZER, NO_AUTHORIZER),
         why="acl: what no rule allows is refused; none: everybody may do everything; empty: as "
-        "none, for brokers that do not ask clients who they are",
+        "none, for brokers that ask nobody who he is, or are reached from their own machine alone",
     )
     super_users: str = setting(
         SUPER_USERS,
@@ -63,6 +63,19 @@ class AuthorizerSettings:
         if "*" in names:
             raise InvalidSettings(f"{SUPER_USERS}: everybody (User:*) is {AUTHORIZER}=none")
         return frozenset(names)
+
+
+def check_chosen(settings: AuthorizerSettings, *, is_asked_who: bool) -> None:
+    """`is_asked_who`: whether clients from elsewhere must say who they are.
+
+    Raises InvalidSettings: they must, and nothing follows from it.
+    """
+    if is_asked_who and not settings.authorizer:
+        raise InvalidSettings(
+            f"clients must say who they are, and nobody asks what they may do: set "
+            f"{AUTHORIZER}={ACL_AUTHORIZER} and {SUPER_USERS}=User:NAME, or "
+            f"{AUTHORIZER}={NO_AUTHORIZER} if each of them may do everything"
+        )
 
 
 def check_not_locked_out(settings: AuthorizerSettings, rules: Iterable[AclBinding]) -> None:

@@ -9,6 +9,7 @@ listener that it asked through, of this broker and of the others: a client outsi
 cannot use an address inside. Brokers reach each other through the inter-broker listener.
 """
 
+import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -63,6 +64,16 @@ class Listener:
         """Host and port that it listens on."""
         host, port = self.socket.getsockname()[:2]
         return host, port
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        return ipaddress.ip_address(self.address[0]).is_loopback
+
+    @property
+    def is_asking_who(self) -> bool:
+        """Whether nobody gets through who has not said, and shown, who it is."""
+        return self.protocol.is_sasl or (self.tls is not None and self.tls.is_client_authenticated)
 
 
 def plan_listeners(settings: ListenerSettings) -> Sequence[PlannedListener]:

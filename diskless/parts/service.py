@@ -7,7 +7,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from diskless.acls.acl_authorizer import AclAuthorizer
-from diskless.acls.acl_settings import check_not_locked_out
+from diskless.acls.acl_settings import check_chosen, check_not_locked_out
 from diskless.api import RunningOperations, coordinator_apis, kafka_apis, reader_apis, segment_apis
 from diskless.authorization import AllowEverything, Authorizer
 from diskless.cluster.cluster import (
@@ -121,9 +121,15 @@ def _apis(
 def _authorizer(base: Foundation, coordination: Coordination) -> tuple[Authorizer, AclAdmin | None]:
     """Who is asked what clients may do, and who changes its rules; None: nobody has any.
 
-    Raises InvalidSettings: nobody could ever change the rules.
+    Raises InvalidSettings: nobody could ever change the rules, or it is not said if there are any.
     """
     settings, client = base.config.authorizer, coordination.client
+    check_chosen(
+        settings,
+        is_asked_who=any(
+            listener.is_asking_who and not listener.is_loopback for listener in base.listeners
+        ),
+    )
     if not settings.is_on:
         return AllowEverything(), None
     check_not_locked_out(settings, client.acls())

@@ -44,6 +44,7 @@ from metadata.rebuild.report import InferredRun, LeftObject, RebuildReport, Rebu
 from metadata.rebuild.topics import FoundTopics, find_topics
 from metadata.records.records import MetadataRecord
 from metadata.records.segment_identity import generation_of
+from metadata.rules.acls import everything_denied
 from metadata.rules.tables import has_table
 from wal.chunks.kept_notes import KeptNotes
 from wal.chunks.object_notes import COMMITTED, BatchOutcome, CommitNote, Floor
@@ -85,6 +86,8 @@ def plan_rebuild(
         objects, left_out, noted=notes.keys(), renamed=found.renamed, doubt=doubt, clock=clock,
         rng=rng,
     )  # fmt: skip
+    if found.topics:
+        builder.records += everything_denied()
     builder.create(found.topics)
     builder.commit(layouts)
     builder.restore_generations(_greatest_generations(facts, layouts))

@@ -8,7 +8,14 @@ caller (diskless/acls/).
 from collections.abc import Sequence
 from typing import Final
 
-from metadata.acls import AclBinding, AclFilter, DeletedAcls
+from metadata.acls import (
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    DeletedAcls,
+    PatternType,
+    Permission,
+)
 from metadata.records.acls import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from metadata.rules.commit import Decision
 from metadata.state.speculative import SpeculativeView
@@ -16,6 +23,11 @@ from wal.errors import DisklessError, PolicyViolation
 
 ACLS_MAX: Final = 10_000
 """Every broker keeps all of them in memory, and a copy is made at every change."""
+
+_EVERYTHING: Final = ((2, WILDCARD), (3, WILDCARD), (4, "kafka-cluster"), (5, WILDCARD))
+"""All topics, groups, the cluster, all transactional ids: Kafka's resource types, and names."""
+_ALL: Final = 2
+_DENY: Final = Permission.DENY
 
 
 def decide_create_acls(
@@ -51,6 +63,19 @@ def decide_delete_acls(
             records.append(RemoveAccessControlEntryRecord(rule=rule))
         answer.append(DeletedAcls(tuple(gone)))
     return Decision(records, answer)
+
+
+def everything_denied() -> Sequence[AccessControlEntryRecord]:
+    """What a log begins with whose rules are lost, those among them that denied something.
+
+    Nobody may do anything who is bound by rules: super users alone can say what is to be.
+    """
+    return [
+        AccessControlEntryRecord(
+            rule=AclBinding(kind, name, PatternType.LITERAL, "User:*", WILDCARD, _ALL, _DENY)
+        )
+        for kind, name in _EVERYTHING
+    ]
 
 
 def _found(view: SpeculativeView, wanted: AclFilter) -> Sequence[AclBinding]:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from metadata.rebuild.facts import BucketFacts, ObjectFacts, RolledBatch, RolledRange, SegmentFacts
+from metadata.records.acls import AccessControlEntryRecord
 from metadata.records.file_committed import FileCommittedRecord
 from metadata.records.records import (
     MetadataRecord,
@@ -426,6 +427,8 @@ def replayed(records: Iterable[MetadataRecord]) -> RebuiltState:
                 log.segments[record.base_offset] = record.last_offset + 1, record.object_key
             case TopicColumnsRecord(topic_id=topic_id):
                 assert topic_id in {partition.topic_id for partition in state.partitions}
+            case AccessControlEntryRecord():
+                assert (record.rule.principal, record.rule.permission) == ("User:*", 2)
             case ProducerIdsAllocatedRecord():
                 state.next_producer_id = record.next_producer_id
             case _:

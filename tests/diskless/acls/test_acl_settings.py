@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from diskless.acls.acl_meaning import Policy
-from diskless.acls.acl_settings import AuthorizerSettings, check_not_locked_out
+from diskless.acls.acl_settings import AuthorizerSettings, check_chosen, check_not_locked_out
 from diskless.config import load_config
 from wal.errors import InvalidSettings
 
@@ -39,6 +39,17 @@ def test_class_names_are_no_setting() -> None:
         settings({"authorizer.class.name": "org.example.Authorizer"})
     with pytest.raises(InvalidSettings, match="must be one of"):
         settings({"authorizer": "org.example.Authorizer"})
+
+
+@pytest.mark.parametrize("authorizer", ["", "acl", "none"])
+@pytest.mark.parametrize("is_asked_who", [True, False])
+def test_who_asks_for_names_says_what_follows(authorizer: str, is_asked_who: bool) -> None:
+    chosen = settings({"authorizer": authorizer})
+    if is_asked_who and not authorizer:
+        with pytest.raises(InvalidSettings, match=r"authorizer=acl and super\.users"):
+            check_chosen(chosen, is_asked_who=True)
+    else:
+        check_chosen(chosen, is_asked_who=is_asked_who)
 
 
 def test_who_locks_everybody_out_is_told_what_to_write() -> None:

@@ -13,6 +13,9 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskless.acls.acl_checks import check_rule
+from diskless.acls.acl_meaning import Policy, Question, decide
+from diskless.authorization import CLUSTER_NAME, OPERATIONS_OF, ResourceType
 from metadata.log.local_log import LocalMetadataLog
 from metadata.metadata_settings import CoordinatorSettings
 from metadata.operations import CommitFile
@@ -22,6 +25,7 @@ from metadata.rebuild.placement import HOLE_RECORDS_MAX
 from metadata.rebuild.plan import RebuildPlan, plan_rebuild
 from metadata.rebuild.rebuild import check_rebuilt, write_metadata
 from metadata.records.file_committed import FileCommittedRecord
+from metadata.rules.acls import everything_denied
 from metadata.rules.commit_request import check_commit
 from tests.support.profiles import examples, seeds
 from tests.support.rebuild_history import (
@@ -465,6 +469,18 @@ def test_objects_that_would_each_come_before_the_other_are_untied_by_a_copy() ->
 def test_an_empty_bucket_gives_an_empty_log() -> None:
     plan, state = rebuilt(BucketFacts(objects=[], segments=[]))
     assert (state.partitions, plan.report.is_certain) == ({}, True)
+
+
+def test_rules_that_are_lost_may_have_denied_anything() -> None:
+    rules = [record.rule for record in everything_denied()]
+    lenient = Policy(frozenset({"root"}), allows_without_acl=True)
+    for resource_type, operations in OPERATIONS_OF.items():
+        name = CLUSTER_NAME if resource_type == ResourceType.CLUSTER else "x"
+        for operation in operations:
+            asked = Question("ann", "10.0.0.1", operation, resource_type, name)
+            assert not decide(rules, lenient, asked).is_allowed
+            assert decide(rules, lenient, asked._replace(user="root")).is_allowed
+    assert [*map(check_rule, rules)] == rules
 
 
 # --- fillers --------------------------------------------------------------------------------------
