@@ -99,6 +99,10 @@ class Authorizer(Protocol):
         """Whether there is no name at all, of something that exists or not, with which it may."""
         ...
 
+    def version(self) -> int:
+        """Another one whenever an answer may be another than before."""
+        ...
+
 
 class AllowEverything:
     """Everybody may do everything, as in a Kafka without an authorizer."""
@@ -116,3 +120,6 @@ class AllowEverything:
         self, client: ClientInfo, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
         return False
+
+    def version(self) -> int:
+        return 0

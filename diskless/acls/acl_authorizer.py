@@ -39,6 +39,7 @@ class AclAuthorizer:
         self._index = AclIndex()
         self._answers: dict[_Asker, Answering] = {}
         self._names_kept = 0
+        self._version = 0
 
     def denied(
         self,
@@ -66,6 +67,18 @@ class AclAuthorizer:
         answering = self._answering(client, operation, resource_type)
         return answering is not None and answering.is_closed()
 
+    def version(self) -> int:
+        self._follow()
+        return self._version
+
+    def _follow(self) -> None:
+        rules = self._rules()
+        if rules is not self._seen:
+            self._index.follow(rules)
+            self._seen = rules
+            self._version += 1
+            self._forget()
+
     def _answering(
         self, client: ClientInfo, operation: AclOperation, resource_type: ResourceType
     ) -> Answering | None:
@@ -73,11 +86,7 @@ class AclAuthorizer:
         user, host = client.user, client.host
         if user in self._policy.super_users or is_cluster_action(user, operation, resource_type):
             return None
-        rules = self._rules()
-        if rules is not self._seen:
-            self._index.follow(rules)
-            self._seen = rules
-            self._forget()
+        self._follow()
         asker = (user, host, operation, resource_type)
         answering = self._answers.get(asker)
         if answering is None:

@@ -87,6 +87,10 @@ class Access:
             return NOTHING_REFUSED
         return dict.fromkeys(denied, TopicAuthorizationFailed(_text(client, operation, "topic")))
 
+    def grant(self, client: ClientInfo) -> object:
+        """Stands for who asks, and for the rules: while it is equal, answers are the same."""
+        return client.user, client.host, self._authorizer.version()
+
     def refused_named(
         self,
         client: ClientInfo,

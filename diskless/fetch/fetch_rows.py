@@ -10,7 +10,7 @@ what is looked at one by one are the few rows in which something is going on.
 mapping in the same way. None of them is ever modified.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, overload
@@ -30,6 +30,17 @@ class FetchTopic(NamedTuple):
 
     topic_id: UUID | None
     name: str
+
+
+class SessionTopics(list[FetchTopic]):
+    """The topics of a session: the same object in each of its requests, until they are others."""
+
+    __slots__ = ("granted",)
+
+    def __init__(self, topics: Iterable[FetchTopic]) -> None:
+        super().__init__(topics)
+        self.granted: object = None
+        """To whom, and by which rules, all of them were granted last; for who checks that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

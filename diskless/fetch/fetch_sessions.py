@@ -33,7 +33,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic
+from diskless.fetch.fetch_rows import FetchAnswer, FetchRows, FetchTopic, SessionTopics
 from wal.clock import Clock
 from wal.columns import Int64s
 from wal.errors import Rejected
@@ -279,6 +279,7 @@ class _Session:
         """Of the request that comes next."""
         self.layout = 0
         self._topics: dict[FetchTopic, int] = {}
+        self._session_topics: SessionTopics | None = None
         self._keys: Int64s = _NOTHING
         self._offsets: Int64s = _NOTHING
         self._max_bytes: Int64s = _NOTHING
@@ -292,12 +293,19 @@ class _Session:
     def size(self) -> int:
         return len(self._keys)
 
+    def _named(self) -> SessionTopics:
+        """The topics in their order."""
+        named = self._session_topics
+        if named is None or len(named) != len(self._topics):
+            named = self._session_topics = SessionTopics(self._topics)
+        return named
+
     def ordered(self) -> FetchRows:
         """All partitions as a request that names them in their order."""
         order = self.order
         topic_of, partitions = np.divmod(self._keys[order], _PARTITIONS_PER_TOPIC)
         return FetchRows(
-            [*self._topics],
+            self._named(),
             topic_of,
             partitions + _LOWEST_PARTITION,
             self._offsets[order],
@@ -391,6 +399,7 @@ class _Session:
             return
         names = [*self._topics]
         self._topics = {names[place]: number for number, place in enumerate(used.tolist())}
+        self._session_topics = None
         self._keys = _keys(places, partitions + _LOWEST_PARTITION)
 
 

@@ -72,6 +72,9 @@ class Denying:
         self.asked.append((operation, resource_type, []))
         return (operation, resource_type) in self.denials
 
+    def version(self) -> int:
+        return id(self.denials)
+
 
 class ServingGroups:
     """Has all groups that it is asked about; each of them reads both topics."""
@@ -673,6 +676,28 @@ async def test_a_permission_that_goes_ends_what_a_fetch_session_reads():
         answer = await client.ask(1, 12, **{**more, "session_epoch": 2})
         assert [topic.topic for topic in answer.responses] == ["closed"]
         assert codes("responses", "partitions")(answer) == [0]
+
+
+async def test_a_session_asks_again_only_when_rules_or_its_topics_are_others():
+    authorizer = Denying()
+    async with serving(authorizer) as broker:
+        client = broker.client
+        partitions = fetch(broker, 13)["topics"][0]["partitions"]
+        unknown = {"topic_id": UUID(int=99), "partitions": partitions}
+        first = {**fetch(broker, 13), "session_epoch": 0}
+        answer = await client.ask(1, 13, **first)
+        more = {**first, "session_id": answer.session_id, "topics": []}
+
+        async def asked(epoch: int, **others: Any) -> int:
+            authorizer.asked.clear()
+            await client.ask(1, 13, **{**more, "session_epoch": epoch, **others})
+            return len(authorizer.asked)
+
+        assert [await asked(1), await asked(2), await asked(3)] == [1, 0, 0]
+        authorizer.denials = [(WRITE, TOPIC)]
+        assert [await asked(4), await asked(5)] == [1, 0], "other rules"
+        assert await asked(6, topics=[unknown]) == 1, "another topic"
+        assert await asked(7) == 1, "one that is not known may become so"
 
 
 async def test_a_fetch_of_nothing_that_may_be_read_is_answered_at_once():

@@ -448,6 +448,9 @@ class DenyEverything:
     ) -> bool:
         return True
 
+    def version(self) -> int:
+        return 0
+
 
 class FakeMetrics:
     """`ServerMetrics` in counters."""

@@ -158,6 +158,9 @@ class DenyingClosed:
     ) -> bool:
         return False
 
+    def version(self) -> int:
+        return 0
+
 
 def new_topic(name: str) -> Mapping[str, Any]:
     return {
