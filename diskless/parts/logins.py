@@ -20,7 +20,6 @@ from typing import Final
 import structlog
 from prometheus_client import Counter
 
-from diskless.listeners.exposure import Allowed, is_loopback
 from diskless.listeners.listener_settings import INTER_BROKER_NAME
 from diskless.listeners.listeners import Listener
 from diskless.logs import Pace
@@ -107,14 +106,6 @@ def _rules(
             raise InvalidSettings(
                 f"{ENABLED_MECHANISMS}={settings.mechanisms}: {name} is not served; write one or "
                 f"more of {', '.join(served)}"
-            )
-    is_open = base.config.listeners.allow_insecure == Allowed.EVERYTHING
-    if "PLAIN" in names and not listener.protocol.is_tls and not is_open:
-        host, _ = listener.address
-        if not is_loopback(host):
-            raise InvalidSettings(
-                f"{listener.name}: PLAIN would send passwords over the network as they are: use "
-                f"SASL_SSL, or leave PLAIN out of {ENABLED_MECHANISMS}"
             )
     if not names:
         raise InvalidSettings(

@@ -25,7 +25,6 @@ from diskless.cli.cli import main
 from tests.support.kafka_raw_client import RawClient, frame
 from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
-from wal.errors import InvalidSettings
 
 pytestmark = pytest.mark.clients
 
@@ -328,15 +327,3 @@ def test_the_first_user_is_the_configured_one_where_there_is_none(tmp_path: Path
             assert users == {"root"}
         # The second time it is passed over, whoever it names.
         bootstrap["bootstrap.admin"] = f"other-{number}"
-
-
-def test_plain_is_not_spoken_over_a_network_as_it_is(tmp_path: Path) -> None:
-    settings = {
-        "listeners": f"SASL_PLAINTEXT://0.0.0.0:{own_port()}",
-        "advertised.listeners": "SASL_PLAINTEXT://127.0.0.1:1",
-        "sasl.enabled.mechanisms": "PLAIN",
-    }
-    broker = LiveBroker(tmp_path / "data", settings)
-    refused = pytest.RaisesExc(InvalidSettings, match="use SASL_SSL")
-    with pytest.RaisesGroup(refused, flatten_subgroups=True), broker:
-        pass
