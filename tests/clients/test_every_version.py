@@ -31,6 +31,7 @@ SETTINGS: Final = {
 }
 NOTHING: Final = 0
 ILLEGAL_SASL_STATE: Final = 34
+SECURITY_DISABLED: Final = 54
 MEMBER_ID_REQUIRED: Final = 79
 TOPIC: Final = "t"
 TOPIC_RESOURCE: Final = 2
@@ -329,6 +330,48 @@ class Questions:
         answer = self._ask(49, version, entries=[entry], validate_only=False)
         assert [row.error_code for row in answer.entries] == [NOTHING]
 
+    # -- access control, at a broker without an authorizer
+
+    def describe_acls(self, version: int) -> None:
+        answer = self._ask(
+            29,
+            version,
+            resource_type_filter=1,
+            resource_name_filter=None,
+            pattern_type_filter=1,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        )
+        assert answer.error_code == SECURITY_DISABLED
+
+    def create_acls(self, version: int) -> None:
+        rule = {
+            "resource_type": 2,
+            "resource_name": TOPIC,
+            "resource_pattern_type": 3,
+            "principal": "User:u",
+            "host": "*",
+            "operation": 3,
+            "permission_type": 3,
+        }
+        answer = self._ask(30, version, creations=[rule])
+        assert [row.error_code for row in answer.results] == [SECURITY_DISABLED]
+
+    def delete_acls(self, version: int) -> None:
+        wanted = {
+            "resource_type_filter": 1,
+            "resource_name_filter": None,
+            "pattern_type_filter": 1,
+            "principal_filter": None,
+            "host_filter": None,
+            "operation": 1,
+            "permission_type": 1,
+        }
+        answer = self._ask(31, version, filters=[wanted])
+        assert [row.error_code for row in answer.filter_results] == [SECURITY_DISABLED]
+
     # -- users
 
     def sasl_handshake(self, version: int) -> None:
@@ -551,6 +594,9 @@ QUESTIONS: Final[dict[int, Callable[[Questions, int], None]]] = {
     21: Questions.delete_records,
     22: Questions.init_producer_id,
     23: Questions.offset_for_leader_epoch,
+    29: Questions.describe_acls,
+    30: Questions.create_acls,
+    31: Questions.delete_acls,
     32: Questions.describe_configs,
     33: Questions.alter_configs,
     35: Questions.describe_log_dirs,
