@@ -211,6 +211,12 @@ class TopicTable:
             )
         assert not report.failures
         self.merged += len(report.segments)
+        for segment in report.segments:
+            # From here on its records go together.
+            where = int(segment.object_key.rpartition("/partition=")[2].partition("/")[0])
+            base, last = segment.base_offset, segment.last_offset
+            kept = [one for one in self.segments if one[0] != where or not base <= one[1] <= last]
+            self.segments = [*kept, (where, base, last)]
 
     # -- what should be there
 
