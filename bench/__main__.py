@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from bench.acl import run_acl
 from bench.compaction import run_compact
 from bench.connections import run_connections
 from bench.consuming import run_consume
@@ -62,6 +63,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "starts": run_starts,
     "groups": run_groups,
     "fetch": run_fetch,
+    "acl": run_acl,
     "connections": run_connections,
     "tls": run_tls,
     "purgatory": run_purgatory,

@@ -53,7 +53,7 @@ class Poller:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._topic_id = topic_id.bytes
         self._offsets = [0] * partitions
-        self._rows = [_row(partition, 0) for partition in range(partitions)]
+        self._rows = [fetch_row(partition, 0) for partition in range(partitions)]
         self._first = 0
         self._wants_session = session
         self._session = (0, 0) if session else (0, -1)
@@ -77,7 +77,7 @@ class Poller:
     def read(self, partition: int) -> None:
         """From now on a record more was read of a partition; of no use with a session."""
         self._offsets[partition] += 1
-        self._rows[partition] = _row(partition, self._offsets[partition])
+        self._rows[partition] = fetch_row(partition, self._offsets[partition])
 
     def send(self, wait_ms: int) -> None:
         is_full = self._session[1] in (0, -1)
@@ -87,15 +87,20 @@ class Poller:
             _SESSION.pack(*self._session),
         ]
         if is_full:
-            first, self._first = self._first, (self._first + 1) % len(self._rows)
-            count = uvarint(len(self._rows) + 1)
-            parts += [b"\x02", self._topic_id, count, *self._rows[first:], *self._rows[:first]]
-            parts.append(b"\0")
+            topics = self.topics()
+            parts += [uvarint(len(topics) + 1), *topics]
         else:
             parts.append(b"\x01")
         parts.append(b"\x01\x01\0")  # nothing forgotten, no rack, no tags
         body = b"".join(parts)
         self._socket.sendall(struct.pack(">i", len(body)) + body)
+
+    def topics(self) -> Sequence[bytes]:
+        """What is asked of each topic: here of the partitions of one."""
+        first, self._first = self._first, (self._first + 1) % len(self._rows)
+        count = uvarint(len(self._rows) + 1)
+        rows = b"".join([*self._rows[first:], *self._rows[:first]])
+        return [self._topic_id + count + rows + b"\0"]
 
     def receive(self) -> int:
         size = int.from_bytes(self._exactly(4), "big")
@@ -171,16 +176,16 @@ def measure_idle(
         Poller(broker.bootstrap, ids["one"], 1, session=session) as one,
         Poller(broker.bootstrap, ids["many"], MANY, session=session) as many,
     ):
-        _processor_us(broker.pid, one, 20)
-        _processor_us(broker.pid, many, 20)
+        processor_us(broker.pid, one, 20)
+        processor_us(broker.pid, many, 20)
         rows = [
-            (_processor_us(broker.pid, one, 4 * polls), _processor_us(broker.pid, many, polls))
+            (processor_us(broker.pid, one, 4 * polls), processor_us(broker.pid, many, polls))
             for _ in range(rounds)
         ]
     return IdleFigures([row[0] for row in rows], [row[1] for row in rows])
 
 
-def _processor_us(pid: int, poller: Poller, polls: int) -> float:
+def processor_us(pid: int, poller: Poller, polls: int) -> float:
     """Processor time of a process per poll."""
     process = psutil.Process(pid)
     before = process.cpu_times()
@@ -229,7 +234,7 @@ def _wake_us(
     return seconds / wakes * 1e6
 
 
-def _row(partition: int, offset: int) -> bytes:
+def fetch_row(partition: int, offset: int) -> bytes:
     return _ROW.pack(partition, 0, offset, -1, -1, 1 << 20, 0)
 
 
