@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_broker import FakeBroker, FakeCoordinator
@@ -230,14 +232,18 @@ class PoisonedRoller(SparkRoller):
         self._poison = poison
         self.jobs: list[int] = []
 
-    def _roll_together(
-        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-    ) -> Sequence[RollResult]:
+    def _together(
+        self,
+        work: Callable[[str, bytes], bytes],
+        plans: Sequence[Any],
+        object_store_url: str,
+        done: Callable[[int], None],
+    ) -> Sequence[bytes]:
         self.jobs.append(len(plans))
         if self._poison in plans:
             raise PySparkException("Job aborted\n\tat org.apache.spark\nMemoryError: too much")
         done(len(plans))
-        return [RollResult(plan, None, "rolled") for plan in plans]
+        return [pickle.dumps(("rolled", RollWork())) for _ in plans]
 
 
 @pytest.mark.parametrize("poisoned", range(7))
