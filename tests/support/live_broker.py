@@ -15,6 +15,7 @@ waited for.
 
 import asyncio
 import gc
+import os
 import random
 import threading
 import time
@@ -38,7 +39,12 @@ from wal.stores.store_url import open_store
 DEADLINE_S: Final = 120.0
 """How long anything may take here; far beyond what it does take on a loaded machine."""
 
-QUIET: Final = {"log.level": "error", "http.listen": "", "loop.stall.stop.ms": LOOP_HELD_MS_MAX}
+QUIET: Final = {
+    "log.level": "error",
+    "audit.log.file": os.devnull,
+    "http.listen": "",
+    "loop.stall.stop.ms": LOOP_HELD_MS_MAX,
+}
 """Nothing but errors is written. A callback that holds the loop too long ends the broker, and with
 that the test."""
 
