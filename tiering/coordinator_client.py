@@ -7,14 +7,15 @@ what went wrong on the way is always worth another attempt, which is the caller'
 `repeated` makes it.
 
 Failure cases: CommitFailed (nothing was changed by asking, or no broker answered),
-CommitOutcomeUnknown (a commit was sent and no answer came), and what the coordinator says.
+CommitOutcomeUnknown (a commit was sent and no answer came), LoginRefused (a broker does not let us
+in; the others know the same users, and are not asked), and what the coordinator says.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from metadata.clients.wire_client import WireClient, connect_securely
 from metadata.messages.brokers import (
@@ -74,6 +75,11 @@ class CoordinatorClient:
     def __init__(self, bootstrap: str, security: ClientSecurity = PLAINTEXT) -> None:
         self._addresses = parse_bootstrap(bootstrap)
         self._connect = connect_securely(security)
+        self._login = security.login
+
+    def connect(self) -> None:
+        """See whether a broker lets us in. Raises CommitFailed, LoginRefused."""
+        self._run(WireClient.connect)
 
     def plan_segments(self, asked: PlanSegments) -> PlannedSegments:
         """Plans that are not committed yet, after planning what is due."""
@@ -142,26 +148,31 @@ class CoordinatorClient:
         return self._call(OFFER_TOPIC_COLUMNS, columns)
 
     def _call(self, operation: Operation[Request, Answer], request: Request) -> Sequence[Answer]:
+        return self._run(lambda broker: broker.call(operation, request))
+
+    def _run(self, work: Callable[[WireClient], Coroutine[Any, Any, _Result]]) -> _Result:
         # In a thread, because the caller may have an event loop already: notebooks do.
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, self._answers(operation, request)).result()
+            return thread.submit(asyncio.run, self._at_first_broker(work)).result()
 
-    async def _answers(
-        self, operation: Operation[Request, Answer], request: Request
-    ) -> Sequence[Answer]:
+    async def _at_first_broker(
+        self, work: Callable[[WireClient], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
         failures = []
         for host, port in self._addresses:
             broker = WireClient(
                 host,
                 port,
                 clock=SystemClock(),
-                rng=random.Random(),
+                # Nonces of log-ins are seen by everybody.
+                rng=random.SystemRandom(),
                 client_id=CLIENT_ID,
                 connect=self._connect,
+                login=self._login,
             )
             async with broker:
                 try:
-                    return await broker.call(operation, request)
+                    return await work(broker)
                 except CommitFailed as error:
                     failures.append(str(error))
         raise CommitFailed("; ".join(failures))

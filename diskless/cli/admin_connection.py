@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, for_code
 
-from wal.errors import DisklessError, Rejected
+from wal.errors import CommitFailed, DisklessError, Rejected
 from wal.security.client_security import PLAINTEXT, ClientSecurity, read_client_security
 
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -27,15 +27,16 @@ class AdminConnection:
     """A context manager around a connection to one cluster. Errors are DisklessError."""
 
     def __init__(self, bootstrap: str, security: ClientSecurity = PLAINTEXT) -> None:
-        """Raises BrokerUnreachable, InvalidSettings."""
+        """Raises BrokerUnreachable, LoginRefused, InvalidSettings."""
         self._bootstrap = bootstrap
+        check_login(bootstrap, security)
         with translated_errors(bootstrap):
             self._admin = KafkaAdminClient(
                 bootstrap_servers=bootstrap,
                 client_id="diskless-cli",
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
                 bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
-                **security_options(security),
+                **security.kafka_python(),
             )
 
     def __enter__(self) -> Self:
@@ -63,9 +64,21 @@ def client_security(options: argparse.Namespace) -> ClientSecurity:
     return read_client_security(options.command_config)
 
 
-def security_options(security: ClientSecurity) -> Mapping[str, Any]:
-    """The arguments of a client of kafka-python. Raises InvalidSettings."""
-    return {"security_protocol": security.protocol.value, "ssl_context": security.context()}
+def check_login(bootstrap: str, security: ClientSecurity) -> None:
+    """Log in once with a client of our own. Raises BrokerUnreachable, LoginRefused.
+
+    Kafka's client tries again and again what was refused, and does not tell why in the end.
+    """
+    if security.login is None:
+        return
+    from tiering.coordinator_client import CoordinatorClient
+
+    try:
+        CoordinatorClient(bootstrap, security).connect()
+    except CommitFailed as error:
+        raise BrokerUnreachable(
+            f"{error}; is a broker running there (`diskless serve`), with SASL on that listener?"
+        ) from error
 
 
 def check_results(results: Sequence[Mapping[str, Any]]) -> None:

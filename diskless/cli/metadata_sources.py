@@ -85,8 +85,9 @@ def read_broker(
     """Consume the metadata topic. Raises: BrokerUnreachable, Rejected, InvalidSettings."""
     from kafka import KafkaConsumer, TopicPartition
 
-    from diskless.cli.admin_connection import security_options, translated_errors
+    from diskless.cli.admin_connection import check_login, translated_errors
 
+    check_login(bootstrap, security)
     with translated_errors(bootstrap):
         consumer = KafkaConsumer(
             bootstrap_servers=bootstrap,
@@ -95,7 +96,7 @@ def read_broker(
             auto_offset_reset="earliest",
             allow_auto_create_topics=False,
             bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
-            **security_options(security),
+            **security.kafka_python(),
         )
         try:
             existing = consumer.partitions_for_topic(METADATA_TOPIC) or ()

@@ -47,8 +47,8 @@ def add_command_config(parser: argparse.ArgumentParser) -> None:
         "--command-config",
         type=Path,
         metavar="FILE",
-        help="how to connect, in the properties of Kafka's clients, such as security.protocol and "
-        "ssl.ca.location",
+        help="how to connect, in the properties of Kafka's clients, such as security.protocol, "
+        "ssl.ca.location and sasl.username",
     )
 
 

@@ -2,6 +2,7 @@
 
 - `coordinator_client`: the protocol: one method for all operations, and its short forms
 - `local_client`, `wire_client`: the coordinators led here; over a socket
+- `sasl_login`: how the latter logs in
 - `routed_client`: all of them, each request to whom it concerns
 - `shares`: one request, divided among several; `file_shares`: a commit of several files
 - `effects`: when a change is in this broker's catalogue too

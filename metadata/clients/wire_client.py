@@ -14,6 +14,7 @@ What a call raises says whether the operation may have happened:
 - CommitOutcomeUnknown, a change was sent and no answer came that could be believed: the connection
   was lost, the time was up, or the bytes were no answer. For what only reads, that is CommitFailed.
 - Overloaded: too much is under way already. InvalidRequest: the values do not fit a request.
+- LoginRefused: nothing was sent, because the peer does not let us in (`sasl_login`).
 - Everything else is what the coordinator said.
 
 The peer answers every request by its TimeoutMs, if only with a time-out. When the oldest one is
@@ -33,13 +34,17 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, Self
 
 from metadata.clients.coordinator_client import TIMEOUT_MS, Answer, CoordinatorClient, Request
+from metadata.clients.sasl_login import log_in
 from metadata.messages.codec import Operation, reading
 from wal.clock import Clock
 from wal.errors import CommitFailed, InvalidRequest, Overloaded
+from wal.security.client_login import ClientLogin
 from wal.security.client_security import ClientSecurity
 from wal.wire.fields import NO_TAGS, FieldReader
 
 CONNECT_TIMEOUT_S: Final = 5.0
+LOGIN_TIMEOUT_S: Final = 10.0
+"""A broker takes up to five seconds to refuse."""
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 2.0
 OVERDUE_S: Final = 5.0
@@ -219,10 +224,12 @@ class WireClient(CoordinatorClient):
         rng: random.Random,
         client_id: str = "diskless-broker",
         connect: Connect = connect_tcp,
+        login: ClientLogin | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
     ) -> None:
+        """With `login`, `rng` is one that nobody can predict."""
         self.address: Final = f"{host}:{port}"
         self._host = host
         self._port = port
@@ -230,6 +237,7 @@ class WireClient(CoordinatorClient):
         self._rng = rng
         self._client_id = client_id.encode()
         self._connect = connect
+        self._login = login
         self._in_flight_max = in_flight_max
         self._request_bytes_max = request_bytes_max
         self._response_bytes_max = response_bytes_max
@@ -304,25 +312,33 @@ class WireClient(CoordinatorClient):
                 unsent_bytes = connection.unsent_bytes
                 if unsent_bytes and unsent_bytes + len(body) > UNSENT_BYTES_MAX:
                     raise Overloaded(f"{self.address} does not take its requests")
-                self._correlation_id = (self._correlation_id + 1) & _INT32_MAX
-                overdue_at = self._clock.monotonic() + timeout_ms / 1000 + OVERDUE_S
-                pending = _Pending(self._correlation_id, overdue_at)
-                connection.send(pending, self._frame(key, body))
+                pending = self._next_pending(timeout_ms / 1000)
+                connection.send(pending, self._frame(key, _VERSION, NO_TAGS + body))
                 return connection, pending
         finally:
             self._waiting -= 1
 
-    def _frame(self, key: int, body: bytes) -> bytes:
-        length = _REQUEST_START.size - _FRAME_LENGTH.size + len(self._client_id) + 1 + len(body)
+    def _next_pending(self, timeout_s: float) -> _Pending:
+        self._correlation_id = (self._correlation_id + 1) & _INT32_MAX
+        return _Pending(self._correlation_id, self._clock.monotonic() + timeout_s + OVERDUE_S)
+
+    def _frame(self, key: int, version: int, rest: bytes) -> bytes:
+        """`rest` is what follows the client id: the tags of the header, if it has any, and more."""
+        length = _REQUEST_START.size - _FRAME_LENGTH.size + len(self._client_id) + len(rest)
         start = _REQUEST_START.pack(
-            length, key, _VERSION, self._correlation_id, len(self._client_id)
+            length, key, version, self._correlation_id, len(self._client_id)
         )
-        return b"".join((start, self._client_id, NO_TAGS, body))
+        return b"".join((start, self._client_id, rest))
 
     # --- the connection
 
+    async def connect(self) -> None:
+        """Connect, and log in, without asking anything. Raises CommitFailed, LoginRefused."""
+        async with self._sending:
+            await self._connected()
+
     async def _connected(self) -> _Connection:
-        """The connection, made if need be. Raises CommitFailed."""
+        """The connection, made if need be. Raises CommitFailed, LoginRefused."""
         if self._connection is not None:
             self._drop_if_overdue(self._connection)
             if self._connection.lost is None:
@@ -345,8 +361,33 @@ class WireClient(CoordinatorClient):
             self._refuse_if_closed()
         if connection.lost is not None:
             raise CommitFailed(f"no connection to {self.address}: {connection.lost}")
+        if self._login is not None:
+            await self._log_in(self._login, connection)
         self._connection = connection
         return connection
+
+    async def _log_in(self, login: ClientLogin, connection: _Connection) -> None:
+        async def ask(key: int, version: int, rest: bytes) -> bytes:
+            if connection.lost is None:
+                pending = self._next_pending(LOGIN_TIMEOUT_S)
+                connection.send(pending, self._frame(key, version, rest))
+                frame = await pending.frame
+                if frame is not None:
+                    return frame[_FRAME_LENGTH.size :]
+            raise CommitFailed(f"{self.address}: no log-in: {connection.lost}")
+
+        is_in = False
+        try:
+            async with asyncio.timeout(LOGIN_TIMEOUT_S):
+                await log_in(login, self.address, ask, self._rng)
+            is_in = True
+        except TimeoutError as error:
+            raise CommitFailed(f"{self.address}: no answer to a log-in") from error
+        finally:
+            # An answer to a log-in does not make a peer one that is of use.
+            connection.has_answered = False
+            if not is_in:
+                connection.drop("there was no log-in")
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:

@@ -11,8 +11,8 @@ bounds a task at some ten thousand records a second, which a producer that takes
 Columns as in Spark's Kafka sink: `value` (string or binary), and if there are any `key`, `headers`
 and `partition`. Others are passed over, so what was read of a topic can be written to another one.
 
-Failure cases: InvalidSettings for a schema without values; what the producer raises of records that
-brokers do not take, which fails the task.
+Failure cases: InvalidSettings for a schema without values; LoginRefused; what the producer raises
+of records that brokers do not take. The latter two fail the task.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tiering.coordinator_client import CoordinatorClient
 from tiering.source.client_properties import security_of
 from tiering.source.options import SinkOptions
 from wal.errors import InvalidSettings
@@ -66,6 +67,9 @@ class _RecordWriter:
         from kafka import KafkaProducer
 
         security = security_of(self._options.command_config)
+        if security.login is not None:
+            # The producer tries again and again what is refused, and does not tell why.
+            CoordinatorClient(self._options.bootstrap, security).connect()
         producer = KafkaProducer(
             bootstrap_servers=self._options.bootstrap.split(","),
             client_id="diskless-spark",
@@ -73,8 +77,7 @@ class _RecordWriter:
             enable_idempotence=True,
             linger_ms=LINGER_MS,
             batch_size=BATCH_BYTES,
-            security_protocol=str(security.protocol),
-            ssl_context=security.context(),
+            **security.kafka_python(),
         )
         try:
             count = sum(self._send(producer, batch) for batch in iterator)

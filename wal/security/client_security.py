@@ -6,9 +6,13 @@
     ssl.key.location=/etc/diskless/me.key
     ssl.key.password=…
 
+With SASL_PLAINTEXT and SASL_SSL it also says who logs in (wal/security/client_login.py).
+
 A file that is written for another client does: keys that are not about security are passed over.
 Files of certificates are PEM. Whoever is not trusted is not connected to, and the name of its
 certificate must be the host's, unless `ssl.endpoint.identification.algorithm` is `none` or empty.
+A line that ends with a backslash goes on in the next one where it is `sasl.jaas.config`, which
+people break so; elsewhere a backslash is one, as a password may end with it.
 
 Failure cases: InvalidSettings, in one line that names the file and the key, for a key about
 security that is not known here, for a file of keys that cannot be used, and for secrets in a file
@@ -20,9 +24,17 @@ import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wal.errors import InvalidSettings
+from wal.security.client_login import (
+    JAAS,
+    LOGIN_KEYS,
+    LOGIN_SECRETS,
+    ClientLogin,
+    SaslMechanism,
+    read_login,
+)
 from wal.security.pem_files import refuse_type
 from wal.security.secret import Secret, refuse_readable
 from wal.security.security_protocol import SecurityProtocol
@@ -37,9 +49,9 @@ _TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
 _HOST: Final = "ssl.endpoint.identification.algorithm"
 _PROTOCOL: Final = "security.protocol"
 _KNOWN: Final = frozenset(
-    {*_AUTHORITIES, *_CERTIFICATES, _KEY, _PASSWORD, *_TYPES, _HOST, _PROTOCOL}
+    {*_AUTHORITIES, *_CERTIFICATES, _KEY, _PASSWORD, *_TYPES, _HOST, _PROTOCOL, *LOGIN_KEYS}
 )
-_SECRETS: Final = frozenset({_PASSWORD})
+_SECRETS: Final = frozenset({_PASSWORD, *LOGIN_SECRETS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,8 @@ class ClientSecurity:
     key: str = ""
     key_password: Secret = Secret()
     checks_host: bool = True
+    login: ClientLogin | None = None
+    """As whom it logs in; None: the protocol has no log-in."""
 
     def context(self) -> ssl.SSLContext | None:
         """What TLS needs; None: there is none. Raises InvalidSettings."""
@@ -76,6 +90,23 @@ class ClientSecurity:
             raise _unusable(_CERTIFICATES[0], self.certificate, error) from error
         return context
 
+    def kafka_python(self) -> Mapping[str, Any]:
+        """The same as arguments of a client of kafka-python. Raises InvalidSettings."""
+        options = {"security_protocol": self.protocol.value, "ssl_context": self.context()}
+        login = self.login
+        if login is None:
+            return options
+        user = login.user
+        if login.mechanism is not SaslMechanism.PLAIN:
+            # RFC 5802 writes these two otherwise, and kafka-python leaves that to its caller.
+            user = user.replace("=", "=3D").replace(",", "=2C")
+        return {
+            **options,
+            "sasl_mechanism": login.mechanism.value,
+            "sasl_plain_username": user,
+            "sasl_plain_password": login.password.reveal(),
+        }
+
 
 PLAINTEXT: Final = ClientSecurity()
 
@@ -90,13 +121,15 @@ def read_client_security(path: Path) -> ClientSecurity:
         )
     for key in _TYPES:
         refuse_type(values.get(key, "PEM"), key)
+    protocol = _protocol(values.get(_PROTOCOL, "PLAINTEXT"), path)
     security = ClientSecurity(
-        protocol=_protocol(values.get(_PROTOCOL, "PLAINTEXT"), path),
+        protocol=protocol,
         authorities=_first(values, _AUTHORITIES),
         certificate=_first(values, _CERTIFICATES),
         key=values.get(_KEY, ""),
         key_password=Secret(values.get(_PASSWORD, "")),
         checks_host=values.get(_HOST, "https").lower() not in ("", "none"),
+        login=read_login(values, path) if protocol.is_sasl else None,
     )
     security.context()
     return security
@@ -109,7 +142,8 @@ def _read(path: Path) -> Iterator[tuple[str, str]]:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"properties {path}: {error}") from error
-    for number, line in enumerate(map(str.strip, lines), start=1):
+    rest = iter(enumerate(map(str.strip, lines), start=1))
+    for number, line in rest:
         if not line or line.startswith(("#", "!")):
             continue
         key, separator, value = line.partition("=")
@@ -118,15 +152,17 @@ def _read(path: Path) -> Iterator[tuple[str, str]]:
             raise InvalidSettings(f"{path}, line {number}: this is not key=value")
         if key.strip() in _SECRETS:
             refuse_readable(status, path, key.strip())
+        while key.strip() == JAAS and value.endswith("\\"):
+            value = value[:-1] + next(rest, (number, ""))[1]
         yield key.strip(), value.strip()
 
 
 def _protocol(text: str, path: Path) -> SecurityProtocol:
-    served = [one for one in SecurityProtocol if not one.is_sasl]
-    for protocol in served:
-        if text.upper() == protocol:
-            return protocol
-    raise InvalidSettings(f"{path}: {_PROTOCOL}={text}: must be one of {', '.join(served)}")
+    if text.upper() in [*SecurityProtocol]:
+        return SecurityProtocol(text.upper())
+    raise InvalidSettings(
+        f"{path}: {_PROTOCOL}={text}: must be one of {', '.join(SecurityProtocol)}"
+    )
 
 
 def _first(values: Mapping[str, str], keys: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsRequest,
 )
 
-from diskless.cli.admin_connection import AdminConnection, check_results, translated_errors
+from diskless.cli.admin_connection import AdminConnection, check_results
 from metadata.scram.credentials import SALT_BYTES, ScramMechanism, salt_password
 from wal.errors import Rejected
 
@@ -70,13 +70,3 @@ class UserClient(AdminConnection):
     def _alter(self, request: Any) -> None:
         answer = self._ask(request)
         check_results([{**row.to_dict(), "name": row.user} for row in answer.results])
-
-    def _ask(self, request: Any) -> Any:
-        # The way in which its own methods send; it is the one private thing of it used here.
-        manager = self._admin._manager
-
-        async def answer() -> Any:
-            return await manager.send(request)
-
-        with translated_errors(self._bootstrap):
-            return manager.run(answer)

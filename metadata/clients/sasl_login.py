@@ -1,0 +1,108 @@
+"""How a client logs in on a new connection: SaslHandshake, then one or two SaslAuthenticate.
+
+    log_in(login, address, ask, rng)      # ask: a request of these keys, to its answer
+
+It knows neither sockets nor frames. With SCRAM the broker must prove that it knows the password as
+well, before anything else is sent to it. PBKDF2 runs in a thread.
+
+The time after which a broker wants another log-in (KIP-368) is not looked at: a program that logs
+in here has a connection for each call.
+
+Failure cases: LoginRefused, in a line that says what was refused and where that was written;
+CommitFailed for an answer that makes no sense, and what `ask` raises.
+
+Source: https://kafka.apache.org/protocol, SaslHandshake version 1, SaslAuthenticate version 2;
+RFC 4616 for PLAIN.
+"""
+
+import asyncio
+import random
+from typing import Final, Protocol
+
+from metadata.scram.client import ScramClient
+from metadata.scram.credentials import ScramMechanism
+from metadata.scram.text import InvalidScramMessage
+from wal.errors import CommitFailed, Rejected
+from wal.security.client_login import ClientLogin, SaslMechanism
+from wal.wire.fields import INT16, NO_TAGS, FieldReader, compact_bytes
+
+SASL_HANDSHAKE: Final = 17
+SASL_AUTHENTICATE: Final = 36
+
+_HANDSHAKE_VERSION: Final = 1
+_AUTHENTICATE_VERSION: Final = 2
+_UNSUPPORTED_MECHANISM: Final = 33
+_ILLEGAL_STATE: Final = 34
+_NONCE_BYTES: Final = 24
+_SCRAM: Final = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
+
+
+class LoginRefused(Rejected):
+    """A broker does not let this client in, or is not the one that it says it is."""
+
+
+class Ask(Protocol):
+    """Sends a request and gives its answer."""
+
+    async def __call__(self, key: int, version: int, rest: bytes, /) -> bytes:
+        """`rest` follows the client id; the answer is what follows the correlation id."""
+        ...
+
+
+async def log_in(login: ClientLogin, address: str, ask: Ask, rng: random.Random) -> None:
+    """Raises LoginRefused, CommitFailed."""
+    await _handshake(login, address, ask)
+    password = login.password.reveal()
+    if login.mechanism is SaslMechanism.PLAIN:
+        await _authenticate(login, address, ask, f"\0{login.user}\0{password}".encode())
+        return
+    nonce = rng.randbytes(_NONCE_BYTES).hex()
+    exchange = ScramClient(_SCRAM[login.mechanism], login.user, password, nonce)
+    challenge = await _authenticate(login, address, ask, exchange.first())
+    try:
+        proof = await asyncio.to_thread(exchange.final, challenge)
+        exchange.verify(await _authenticate(login, address, ask, proof))
+    except InvalidScramMessage as error:
+        raise LoginRefused(
+            f"{address} does not prove that it knows the password of {login.user} in "
+            f"{login.source}: {error}"
+        ) from error
+
+
+async def _handshake(login: ClientLogin, address: str, ask: Ask) -> None:
+    name = login.mechanism.encode()
+    answer = await ask(SASL_HANDSHAKE, _HANDSHAKE_VERSION, INT16.pack(len(name)) + name)
+    reader = FieldReader(answer, f"{address}: the answer to SaslHandshake", CommitFailed)
+    code = reader.int16()
+    served = [_string(reader) for _ in range(reader.int32())]
+    if code == _UNSUPPORTED_MECHANISM:
+        raise LoginRefused(
+            f"{address} does not take {login.mechanism}, but {', '.join(served)}; write "
+            f"sasl.mechanism={served[0] if served else '…'} in {login.source}"
+        )
+    if code == _ILLEGAL_STATE:
+        raise LoginRefused(
+            f"{address} has no log-in on that listener; write security.protocol=SSL or PLAINTEXT "
+            f"in {login.source}, or another port"
+        )
+    if code:
+        raise CommitFailed(f"{address}: error {code} of SaslHandshake")
+
+
+async def _authenticate(login: ClientLogin, address: str, ask: Ask, token: bytes) -> bytes:
+    """The broker's token."""
+    rest = b"".join((NO_TAGS, compact_bytes(token), NO_TAGS))
+    answer = await ask(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, rest)
+    reader = FieldReader(answer, f"{address}: the answer to SaslAuthenticate", CommitFailed)
+    reader.skip_tags()
+    code, message = reader.int16(), reader.nullable_string()
+    if code:
+        raise LoginRefused(
+            f"{address} refused {login.user} by {login.mechanism}: {message or f'error {code}'}; "
+            f"see the name and the password in {login.source}, and `diskless user list`"
+        )
+    return reader.compact_bytes()
+
+
+def _string(reader: FieldReader) -> str:
+    return reader.raw(max(reader.int16(), 0)).decode(errors="replace")
