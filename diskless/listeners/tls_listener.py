@@ -14,6 +14,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
+from diskless.authorization import BROKER_USER
 from diskless.listeners.certificate_names import subject_text
 from diskless.listeners.handshakes import Handshakes
 from diskless.listeners.tls_keys import TlsKeys
@@ -73,6 +74,9 @@ class TlsListener:
         name = self.keys.principals.name(subject)
         if name is None:
             raise Refused("nameless", f"no rule of ssl.principal.mapping.rules is about {subject}")
+        if name == BROKER_USER:
+            # It may do what brokers may, and is proved by the cluster's secret alone.
+            raise Refused("nameless", f"{subject} is made {name}, whom no certificate proves")
         return name
 
 

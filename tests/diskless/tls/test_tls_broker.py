@@ -128,7 +128,7 @@ def test_a_client_is_who_its_certificate_says(tmp_path: Path, certificates: Cert
     mine = certificates.signed("alice", common_name="Alice")
     settings = certificates.listener(
         ssl_client_auth="requested",
-        ssl_principal_mapping_rules="RULE:^CN=([A-Z][a-z]*),.*$/$1/L",
+        ssl_principal_mapping_rules="RULE:^CN=([A-Z_][a-z_]*),.*$/$1/L",
     )
     with LiveBroker(tmp_path / "data", {**LISTENER, **settings}) as broker:
 
@@ -145,3 +145,7 @@ def test_a_client_is_who_its_certificate_says(tmp_path: Path, certificates: Cert
         nameless = certificates.context(certificates.signed("bob", common_name="42"))
         assert exchange(broker, nameless) == b""
         assert handshakes(broker, "nameless") == 1
+        # The name of the brokers has their rights, and no certificate gives it.
+        pretender = certificates.context(certificates.signed("eve", common_name="__broker"))
+        assert exchange(broker, pretender) == b""
+        assert handshakes(broker, "nameless") == 2
