@@ -48,8 +48,8 @@ def named_rows(connection: Connection) -> Mapping[str, list[list[Any]]]:
                     and table.name in ("partitions", "assignments", "group_offsets")
                 ):
                     value = by_column[column][value]
-                elif column == "deletable_since_ms":
-                    # A share that was deleted in a later step died later.
+                elif column in ("deletable_since_ms", "left_offset"):
+                    # A share that was deleted in a later step died later; offsets count lives too.
                     value = value >= 0
                 named.append(value.hex() if isinstance(value, bytes) else value)
             rows.append(named)

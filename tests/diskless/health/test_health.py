@@ -109,7 +109,8 @@ def test_a_broker_that_serves_is_live_and_ready(tmp_path: Path) -> None:
         assert asked(broker, "/readyz") == (200, "ready\n")
         assert asked(broker, "/readyz?verbose=1") == (200, "ready\n")
         assert "diskless_ready 1.0" in asked(broker, "/metrics")[1]
-        assert asked(broker, "/") == (404, "not found; there are\n/livez\n/readyz\n/metrics\n")
+        paths = "/livez\n/readyz\n/metrics\n/v1/\n"
+        assert asked(broker, "/") == (404, f"not found; there are\n{paths}")
 
 
 def test_an_idle_broker_whose_store_is_away_says_so_until_it_is_back(

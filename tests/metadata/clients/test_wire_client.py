@@ -17,7 +17,7 @@ from metadata import operations as ops
 from metadata.clients import wire_client
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.clients.wire_client import Connect, WireClient, connect_tcp
-from metadata.messages.brokers import PLAN_REWRITES_HERE, PLAN_SEGMENTS_HERE
+from metadata.messages.codec import Operation
 from metadata.messages.commit_file import COMMIT_FILE
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers, told
 from tests.support.profiles import examples
@@ -85,10 +85,10 @@ async def offset_of(client: WireClient, number: int = 7, timeout_ms: int = 60_00
 # --- the operations -------------------------------------------------------------------------------
 
 
-async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
-    """The method behind an operation, called with what the operation carries."""
+async def call(client: CoordinatorClient, operation: Operation[Any, Any], asked: Any) -> Any:
+    """The method behind an operation, called with what the operation carries; else `call`."""
     timeout: Any = {"timeout_ms": 4_321}
-    match name:
+    match operation.name:
         case "DisklessCreatePartitions":
             return await client.create_partitions(asked, **timeout)
         case "DisklessDeleteTopics":
@@ -124,14 +124,10 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
         case "CoordinatorRegisterBroker":
             await client.register_broker(asked, **timeout)
             return [None]
-        case "CoordinatorPlanSegmentsHere":
-            return await client.call(PLAN_SEGMENTS_HERE, asked, **timeout)
         case "CoordinatorCommitSegmentsHere":
             return await client.commit_segments(asked, **timeout)
         case "CoordinatorCommitFilesAt":
             return await client.commit_files_at(*asked, **timeout)
-        case "CoordinatorPlanRewritesHere":
-            return await client.call(PLAN_REWRITES_HERE, asked, **timeout)
         case "CoordinatorCommitRewritesHere":
             return await client.commit_rewrites(asked, **timeout)
         case "CoordinatorAlterTopicConfigs":
@@ -142,9 +138,10 @@ async def call(client: CoordinatorClient, name: str, asked: Any) -> Any:
             return await client.alter_client_quotas(asked, **timeout)
         case "CoordinatorCreateAcls":
             return await client.create_acls(asked, **timeout)
-        case _:
-            assert name == "CoordinatorDeleteAcls"
+        case "CoordinatorDeleteAcls":
             return await client.delete_acls(asked, **timeout)
+        case _:
+            return await client.call(operation, asked, **timeout)
 
 
 @pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)
@@ -160,7 +157,7 @@ def test_every_operation_arrives_and_is_answered(samples: Samples, data: st.Data
     async def run() -> None:
         async with connected(script) as (client, server):
             try:
-                got = await call(client, samples.operation.name, request)
+                got = await call(client, samples.operation, request)
             except DisklessError as error:
                 # Operations with one answer raise what is wrong with it.
                 got = [error]

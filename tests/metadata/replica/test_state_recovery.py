@@ -14,8 +14,11 @@ from metadata.operations import (
     FindBatches,
     ListOffsets,
     PlanSegments,
+    SetTopicColumns,
 )
+from metadata.records.segment_identity import segment_key
 from metadata.replica.verify import verify_metadata
+from metadata.rewrites import PlanRewrites, Rewrite, RewrittenSegment
 from metadata.scram.credentials import ScramCredential
 from metadata.state.schema import (
     ASSIGNMENTS,
@@ -26,6 +29,7 @@ from metadata.state.schema import (
     STATE_TABLES,
     SWEPT,
 )
+from metadata.table_operations import NO_TABLE, CommitTable, table_prefix
 from tests.support.coordinator_bench import (
     CoordinatorBench,
     MemoryMetadataLog,
@@ -35,7 +39,7 @@ from tests.support.coordinator_bench import (
 )
 from tests.support.profiles import seeds
 from wal.clock import ManualClock
-from wal.coordinates import TopicIdPartition
+from wal.coordinates import ObjectKey, Offset, TopicIdPartition
 from wal.errors import CorruptLog, CorruptState
 
 STATE = "state.sqlite"
@@ -60,10 +64,42 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     assert await bench.coordinator.alter_client_quotas([quotas]) == [None]
     rule = AclBinding(2, "t", PatternType.LITERAL, "User:ann", "*", 3, Permission.ALLOW)
     assert await bench.coordinator.create_acls([rule]) == [None]
+    await fill_tables(bench)
     credential = ScramCredential(iterations=4_096, salt=b"1", stored_key=b"2", server_key=b"3")
     user = AlterScramCredential(user="ann", mechanism=2, credential=credential)
     assert await bench.coordinator.alter_scram_credentials([user]) == [None]
     return partition
+
+
+async def fill_tables(bench: CoordinatorBench) -> None:
+    """A typed topic that is a table, whose only segment was replaced by a compaction."""
+    coordinator = bench.coordinator
+    topic = await bench.topic(
+        "lake",
+        cleanup_policy="compact",
+        table_enabled="true",
+        value_schema_format="json",
+        value_schema="{}",
+    )
+    asked = PlanSegments(include_partial=True, topics=["lake"])
+    partition = TopicIdPartition(topic.topic_id, 0)
+    await bench.commit(batch(partition, 10))
+    (schemas,) = coordinator.topic_schemas(asked)
+    columns = SetTopicColumns(topic.topic_id, 1, schemas.basis, b"columns")
+    assert await coordinator.set_topic_columns([columns]) == [None]
+    await coordinator.commit_segments(
+        [rolled(plan) for plan in await coordinator.plan_segments(asked)]
+    )
+    location = ObjectKey(f"{table_prefix(topic.topic_id)}metadata/1.metadata.json")
+    table = CommitTable(
+        topic_id=topic.topic_id, old_location=NO_TABLE, new_location=location, applied={0: 1}
+    )
+    assert (await coordinator.commit_tables([table]))[0].is_committed
+    (plan,) = await coordinator.plan_rewrites(PlanRewrites())
+    key = segment_key("lake", partition, 0, 9, plan.generation)
+    made = RewrittenSegment(Offset(0), Offset(9), key, 300, 9, 4, 6, 1_000)
+    rewrite = Rewrite(partition=partition, generation=plan.generation, segments=[made])
+    assert (await coordinator.commit_rewrites([rewrite]))[0].error is None
 
 
 def set_aside(directory: Path) -> int:
