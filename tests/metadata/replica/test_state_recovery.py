@@ -319,7 +319,7 @@ class TestVerify:
         report = await verify_metadata(tmp_path, log)
         assert report.violations == []
         assert report.records == log.end_offset
-        assert report.partitions == 3
+        assert report.partitions == 4
         assert {live.object_format for live in report.live_objects} == {1, 2}
 
     async def test_a_damaged_state_is_reported_and_a_missing_one_claims_nothing(
