@@ -15,8 +15,10 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from metadata.clients.sasl_login import log_in
 from metadata.clients.wire_client import WireClient, connect_securely
 from metadata.messages.brokers import (
     COMMIT_REWRITES,
@@ -75,7 +77,8 @@ class CoordinatorClient:
     def __init__(self, bootstrap: str, security: ClientSecurity = PLAINTEXT) -> None:
         self._addresses = parse_bootstrap(bootstrap)
         self._connect = connect_securely(security)
-        self._login = security.login
+        login = security.login
+        self._log_in = None if login is None else partial(log_in, login)
 
     def connect(self) -> None:
         """See whether a broker lets us in. Raises CommitFailed, LoginRefused."""
@@ -168,7 +171,7 @@ class CoordinatorClient:
                 rng=random.SystemRandom(),
                 client_id=CLIENT_ID,
                 connect=self._connect,
-                login=self._login,
+                log_in=self._log_in,
             )
             async with broker:
                 try:

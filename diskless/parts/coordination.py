@@ -18,6 +18,7 @@ whatever else happens to a worker it retries itself.
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from diskless.groups.offsets import TopicsWith
 from diskless.parts.background import run_until_stop
 from diskless.parts.foundation import Foundation
 from diskless.parts.leader_workers import LeaderWorkers, leader_workers
+from diskless.parts.logins import broker_log_in
 from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
@@ -95,10 +97,20 @@ async def open_coordination(
     keys = base.inter_broker.tls
     between_brokers = connect_tcp if keys is None else connect_tls(lambda: keys.client)
 
+    log_in = await broker_log_in(base, storage)
+    # Seen by everybody; a generator that has a state would give it away.
+    nonces = random.SystemRandom()
+
     def connect(host: str, port: int) -> WireClient:
         client_id = f"diskless-broker-{base.node_id}"
         return WireClient(
-            host, port, clock=clock, rng=rng, client_id=client_id, connect=between_brokers
+            host,
+            port,
+            clock=clock,
+            rng=rng if log_in is None else nonces,
+            client_id=client_id,
+            connect=between_brokers,
+            log_in=log_in,
         )
 
     partitions = await _open_partitions(stack, base, storage, candidate, workers)

@@ -1,7 +1,8 @@
 """How clients log in on the listeners that ask for it, and the first user of a cluster.
 
 The rules of a log-in are made for each such listener of its own settings; users, the counting of
-failures and the threads that check passwords are shared by all of them.
+failures and the threads that check passwords are shared by all of them. On an inter-broker listener
+with SASL brokers of one bucket log in to each other (diskless/sasl/broker_login.py).
 
 The first user comes from the data directory (`diskless user add --data`) or from the configuration
 (`bootstrap.admin`), and is set only where the cluster has no user: after that both are passed over.
@@ -20,11 +21,12 @@ from typing import Final
 import structlog
 from prometheus_client import Counter
 
-from diskless.listeners.listener_settings import INTER_BROKER_NAME
+from diskless.authorization import BROKER_USER
 from diskless.listeners.listeners import Listener
 from diskless.logs import Pace
 from diskless.parts.foundation import Foundation
 from diskless.parts.storage import Storage
+from diskless.sasl.broker_login import BROKERS_MECHANISM, UsersAndBrokers, as_broker
 from diskless.sasl.failure_delay import FailureDelay
 from diskless.sasl.login import LoginRules
 from diskless.sasl.mechanisms import Mechanism, ScramExchange
@@ -34,6 +36,7 @@ from diskless.sasl.scram_users import ScramUsers
 from diskless.storage.cluster_secret import ClusterSecret, local_secret, shared_secret
 from diskless.storage.first_users import read_first_users, remove_first_users, with_password
 from metadata.clients.routed_client import RoutedClient
+from metadata.clients.sasl_login import LogIn
 from metadata.operations import AlterScramCredential
 from metadata.scram.credentials import ScramMechanism
 from wal.errors import InvalidSettings, PolicyViolation
@@ -52,15 +55,13 @@ async def login_rules(
     listeners = [listener for listener in base.listeners if listener.protocol.is_sasl]
     if not listeners:
         return {}
-    if base.is_shared and base.inter_broker.protocol.is_sasl:
-        raise InvalidSettings(
-            f"{INTER_BROKER_NAME}={base.inter_broker.name}: brokers do not log in to each other; "
-            "write a listener without SASL, such as one with ssl.client.auth=required"
-        )
     # Nonces are seen by everybody; those of a generator that has a state would give it away.
     rng = random.SystemRandom()
-    users = ScramUsers(
-        client.scram_credentials, decoy_key=(await _secret(base, storage, rng)).derived("decoys")
+    secret = await _secret(base, storage, rng)
+    decoy_key = secret.derived("decoys")
+    users = ScramUsers(client.scram_credentials, decoy_key=decoy_key)
+    users_and_brokers = UsersAndBrokers(
+        client.scram_credentials, decoy_key=decoy_key, password=_password(secret)
     )
     threads = WorkerThreads("password", PASSWORD_CHECKS_MAX)
     stack.push_async_callback(threads.close)
@@ -72,18 +73,22 @@ async def login_rules(
         registry=base.registry,
     )
     delay = FailureDelay(base.config.sasl.failure_delay_ms, base.clock)
-    served: Mapping[str, Mechanism] = {
-        **{
-            mechanism.sasl_name: functools.partial(ScramExchange, mechanism, users, rng)
-            for mechanism in ScramMechanism
-        },
-        "PLAIN": functools.partial(PlainExchange, check),
-    }
+
+    def served(listener: Listener) -> Mapping[str, Mechanism]:
+        known = users_and_brokers if _is_between_brokers(listener, base) else users
+        return {
+            **{
+                mechanism.sasl_name: functools.partial(ScramExchange, mechanism, known, rng)
+                for mechanism in ScramMechanism
+            },
+            "PLAIN": functools.partial(PlainExchange, check),
+        }
+
     return {
         listener.name: _rules(
             listener,
             base.config.of_listener(listener.name, base.config.sasl),
-            served,
+            served(listener),
             base,
             delay,
             lambda mechanism, result: counted.labels(mechanism, result).inc(),
@@ -111,7 +116,15 @@ def _rules(
         raise InvalidSettings(
             f"{ENABLED_MECHANISMS} is empty, and nobody could log in on {listener.name}"
         )
+    is_between_brokers = _is_between_brokers(listener, base)
+    if is_between_brokers and BROKERS_MECHANISM.sasl_name not in names:
+        raise InvalidSettings(
+            f"{ENABLED_MECHANISMS}={settings.mechanisms}: brokers log in to each other on "
+            f"{listener.name} by {BROKERS_MECHANISM.sasl_name}; write that too"
+        )
     return LoginRules(
+        # No secret of a broker becomes old, and its connections are to stay.
+        lasting=(BROKER_USER,) if is_between_brokers else (),
         mechanisms={name: served[name] for name in names},
         max_reauth_ms=settings.max_reauth_ms,
         receive_max_bytes=settings.receive_max_bytes,
@@ -121,6 +134,22 @@ def _rules(
         ended=ended,
         failures=Pace(),
     )
+
+
+async def broker_log_in(base: Foundation, storage: Storage) -> LogIn | None:
+    """How this broker logs in to others; None: it does not. Raises what the store raises."""
+    if not _is_between_brokers(base.inter_broker, base):
+        return None
+    return as_broker(_password(await _secret(base, storage, random.SystemRandom())))
+
+
+def _is_between_brokers(listener: Listener, base: Foundation) -> bool:
+    """Whether brokers log in to each other on this listener."""
+    return base.is_shared and listener.protocol.is_sasl and listener.name == base.inter_broker.name
+
+
+def _password(secret: ClusterSecret) -> str:
+    return secret.derived("brokers").hex()
 
 
 async def _secret(base: Foundation, storage: Storage, rng: random.Random) -> ClusterSecret:

@@ -15,7 +15,7 @@ Invariants: who a client is comes from here alone; one token is looked at at a t
 nothing else of the connection meanwhile; a cancelled step leaves the log-in failed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -79,6 +79,8 @@ class LoginRules:
 
     mechanisms: Mapping[str, Mechanism]
     max_reauth_ms: int
+    lasting: Collection[str] = ()
+    """Users for whom `max_reauth_ms` does not count."""
     receive_max_bytes: int
     delay: FailureDelay
     clock: Clock
@@ -176,7 +178,8 @@ class Login:
         rules = self._rules
         if self.user is not None and user != self.user:
             raise AuthenticationFailed("somebody else than before on this connection")
-        lifetimes = [rules.max_reauth_ms] if rules.max_reauth_ms else []
+        limited = rules.max_reauth_ms and user not in rules.lasting
+        lifetimes = [rules.max_reauth_ms] if limited else []
         if step.ends_at_ms is not None:
             lifetimes.append(step.ends_at_ms - rules.clock.now_ms())
         lifetime_ms = min(lifetimes, default=0)

@@ -49,6 +49,12 @@ class Ask(Protocol):
         ...
 
 
+class LogIn(Protocol):
+    """`log_in` as somebody. Raises LoginRefused, CommitFailed."""
+
+    async def __call__(self, address: str, ask: Ask, rng: random.Random, /) -> None: ...
+
+
 async def log_in(login: ClientLogin, address: str, ask: Ask, rng: random.Random) -> None:
     """Raises LoginRefused, CommitFailed."""
     await _handshake(login, address, ask)

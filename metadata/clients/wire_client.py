@@ -34,11 +34,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, Self
 
 from metadata.clients.coordinator_client import TIMEOUT_MS, Answer, CoordinatorClient, Request
-from metadata.clients.sasl_login import log_in
+from metadata.clients.sasl_login import LogIn
 from metadata.messages.codec import Operation, reading
 from wal.clock import Clock
 from wal.errors import CommitFailed, InvalidRequest, Overloaded
-from wal.security.client_login import ClientLogin
 from wal.security.client_security import ClientSecurity
 from wal.wire.fields import NO_TAGS, FieldReader
 
@@ -224,12 +223,12 @@ class WireClient(CoordinatorClient):
         rng: random.Random,
         client_id: str = "diskless-broker",
         connect: Connect = connect_tcp,
-        login: ClientLogin | None = None,
+        log_in: LogIn | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
     ) -> None:
-        """With `login`, `rng` is one that nobody can predict."""
+        """With `log_in`, `rng` is one that nobody can predict."""
         self.address: Final = f"{host}:{port}"
         self._host = host
         self._port = port
@@ -237,7 +236,7 @@ class WireClient(CoordinatorClient):
         self._rng = rng
         self._client_id = client_id.encode()
         self._connect = connect
-        self._login = login
+        self._log_in = log_in
         self._in_flight_max = in_flight_max
         self._request_bytes_max = request_bytes_max
         self._response_bytes_max = response_bytes_max
@@ -361,12 +360,12 @@ class WireClient(CoordinatorClient):
             self._refuse_if_closed()
         if connection.lost is not None:
             raise CommitFailed(f"no connection to {self.address}: {connection.lost}")
-        if self._login is not None:
-            await self._log_in(self._login, connection)
+        if self._log_in is not None:
+            await self._logged_in(self._log_in, connection)
         self._connection = connection
         return connection
 
-    async def _log_in(self, login: ClientLogin, connection: _Connection) -> None:
+    async def _logged_in(self, log_in: LogIn, connection: _Connection) -> None:
         async def ask(key: int, version: int, rest: bytes) -> bytes:
             if connection.lost is None:
                 pending = self._next_pending(LOGIN_TIMEOUT_S)
@@ -379,7 +378,7 @@ class WireClient(CoordinatorClient):
         is_in = False
         try:
             async with asyncio.timeout(LOGIN_TIMEOUT_S):
-                await log_in(login, self.address, ask, self._rng)
+                await log_in(self.address, ask, self._rng)
             is_in = True
         except TimeoutError as error:
             raise CommitFailed(f"{self.address}: no answer to a log-in") from error

@@ -79,6 +79,7 @@ class Rig:
         self.rules = LoginRules(
             mechanisms={**mechanisms, "PLAIN": lambda: PlainExchange(self.check), "TOKEN": Token},
             max_reauth_ms=max_reauth_ms,
+            lasting=("__broker",),
             receive_max_bytes=1_000,
             delay=FailureDelay(100, self.clock),
             clock=self.clock,
@@ -282,6 +283,14 @@ async def test_nobody_becomes_somebody_else() -> None:
     assert login.handshake("PLAIN").error is LoginError.ILLEGAL_STATE
     with pytest.raises(ProtocolError):
         login.check(PRODUCE, 10)
+
+
+async def test_brokers_stay_logged_in() -> None:
+    rig = Rig(max_reauth_ms=5_000)
+    login = begun(rig, "TOKEN")
+    assert (await login.authenticate(b"__broker")).lifetime_ms == 0
+    rig.clock.advance(1_000_000)
+    login.check(PRODUCE, 10)
 
 
 @pytest.mark.parametrize(
