@@ -1,7 +1,7 @@
 """Which tests stay together when several processes share a run, and which of them begin first.
 
-`make test` runs two workers of pytest-xdist with `--dist loadgroup`: a group is run by one worker,
-in order. The tests of a file are a group, so that what a module sets up is set up once. Tests of a
+`make test` runs three workers of pytest-xdist with `--dist loadgroup`: one worker runs a group, in
+order. The tests of a file are a group, so that what a module sets up is set up once. Tests of a
 kind are one group across files: those that start JVMs (`jvm`), those that need a server of a
 session (Spark's session, LocalStack, MinIO, moto), those that measure a broker (`measures`). So no
 two tests of a kind run at the same time, and no server is started twice, but MinIO, which takes a
