@@ -96,7 +96,7 @@ class Poller:
         self._socket.sendall(struct.pack(">i", len(body)) + body)
 
     def topics(self) -> Sequence[bytes]:
-        """What is asked of each topic: here of the partitions of one."""
+        """Returns what is asked of each topic; here there is one."""
         first, self._first = self._first, (self._first + 1) % len(self._rows)
         count = uvarint(len(self._rows) + 1)
         rows = b"".join([*self._rows[first:], *self._rows[:first]])

@@ -47,7 +47,7 @@ from wal.stores.object_store import BytesBody, ObjectBody, ObjectStat
 
 COMMITS: Final = 2_000
 YOUNG: Final = range(5, 16)
-"""The commits that count as the tenth, and the last ones: of so many the median is taken."""
+"""The tenth commit and those around it; their median counts, and that of as many at the end."""
 LIVE: Final = 100
 ADDED: Final = 2
 LEAVE_EVERY: Final = 8

@@ -26,8 +26,8 @@ class AuthorizerSettings:
         AUTHORIZER,
         "",
         choices=("", ACL_AUTHORIZER, NO_AUTHORIZER),
-        why="acl: what no rule allows is refused; none: everybody may do everything; empty: as "
-        "none, for brokers that ask nobody who he is, or are reached from their own machine alone",
+        why="acl: the broker refuses what no rule allows; none: everybody may do everything; empty "
+        "means none, and starts only where nobody logs in or the machine alone reaches the broker",
     )
     super_users: str = setting(
         SUPER_USERS,

@@ -53,7 +53,7 @@ class Access:
     """An authorizer, asked in the words of the APIs."""
 
     def __init__(self, authorizer: Authorizer, audit: Audit = UNNOTED) -> None:
-        """`audit` is told of what is refused; of what is only hidden it is not."""
+        """`audit` notes what is refused, and does not note what is only hidden."""
         self._authorizer = authorizer
         self.audit: Final = audit
 

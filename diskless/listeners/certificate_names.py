@@ -77,7 +77,7 @@ class PrincipalRules:
 
 class _Rule(NamedTuple):
     pattern: Any | None
-    """Compiled by re2; None: DEFAULT."""
+    """What re2 compiled. The rule DEFAULT has None."""
     replacement: str = ""
     case: str = ""
 

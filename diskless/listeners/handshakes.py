@@ -1,4 +1,4 @@
-"""Lets handshakes begin: so many at once, a share of them to an address, so many in a second.
+"""Limits handshakes: how many run at once, how many of one address, how many begin in a second.
 
 A handshake costs memory and a millisecond of processor time for somebody who is not known yet. Who
 is one too many waits, before anything is made for it. Addresses take turns, each its oldest first,

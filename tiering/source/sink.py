@@ -6,7 +6,7 @@ be there twice; a micro-batch that is repeated after a restart likewise. None is
 task rows of a partition keep their order.
 
 The producer is kafka-python's, which every installation has. It takes records one by one: that
-bounds a task at some ten thousand records a second, which a producer that takes columns would not.
+bounds what a task writes, which a producer that takes columns would not.
 
 Columns as in Spark's Kafka sink: `value` (string or binary), and if there are any `key`, `headers`
 and `partition`. Others are passed over, so what was read of a topic can be written to another one.

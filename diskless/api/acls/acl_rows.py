@@ -19,7 +19,7 @@ from wal.errors import DisklessError
 def refusal(
     access: Access, acls: AclAdmin | None, client: ClientInfo, operation: AclOperation
 ) -> DisklessError | None:
-    """Why nothing of a request can be served; None: nothing is in the way."""
+    """Returns why the whole request is refused, or None if it is not."""
     refused = access.refused_cluster(client, operation)
     if refused is None and acls is None:
         return SecurityDisabled("this broker has no authorizer: set authorizer=acl")

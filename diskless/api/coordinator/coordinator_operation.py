@@ -43,7 +43,7 @@ Call = Callable[[_Asked, int], Coroutine[Any, Any, Sequence[_Answer]]]
 Check = Callable[[Any], Any]
 """An entry as it is passed on, or a DisklessError about it alone."""
 Refusal = Callable[[ClientInfo, Any], DisklessError | None]
-"""Why a client may not ask this; None: it may."""
+"""Returns why a client may not ask this, or None if it may."""
 
 _log = structlog.get_logger("diskless.coordinator")
 
