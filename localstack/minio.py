@@ -15,6 +15,7 @@ What it keeps:
 - Signatures are checked: clients need the credentials that `start` prints.
 """
 
+import base64
 import os
 import shutil
 import subprocess
@@ -37,6 +38,9 @@ PROGRESS_EVERY_S: Final = 10.0
 ACCESS_KEY: Final = "test"
 SECRET_KEY: Final = "test-secret"
 """MinIO takes no shorter one."""
+KMS_KEY_NAME: Final = "test-key"
+_KMS_KEY: Final = base64.b64encode(bytes(range(32))).decode()
+"""A key service of one key, which MinIO plays by itself."""
 
 
 def find() -> Path | None:
@@ -123,6 +127,7 @@ def _prepare(state_directory: Path, port: int) -> Launch:
             "HOME": str(state_directory / "home"),
             "MINIO_ROOT_USER": ACCESS_KEY,
             "MINIO_ROOT_PASSWORD": SECRET_KEY,
+            "MINIO_KMS_SECRET_KEY": f"{KMS_KEY_NAME}:{_KMS_KEY}",
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
         },

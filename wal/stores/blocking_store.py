@@ -139,5 +139,5 @@ def open_blocking_store(
         region=location.region or region,
         clock=clock,
         rng=rng,
-        settings=s3_settings,
+        settings=location.s3_settings(s3_settings),
     )

@@ -145,7 +145,7 @@ class S3Operations:
         is_quick = body.length_bytes <= PIECE_BYTES and is_in_memory(body.fragments())
         checksum: str = work() if is_quick else (yield BodyWork(work))
         put_id = new_put_id(self._rng)
-        arguments = put_arguments(checksum, put_id)
+        arguments = put_arguments(self._location, checksum, put_id)
         retries = self._retries()
         maybe_applied = False
         while True:

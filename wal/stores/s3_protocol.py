@@ -62,9 +62,9 @@ from botocore.parsers import ResponseParserError
 
 from wal.coordinates import ObjectKey
 from wal.crc import crc32c
-from wal.errors import CorruptObject
+from wal.errors import CorruptObject, InvalidSettings
 from wal.stores.object_store import ChecksummedBody, ObjectBody
-from wal.stores.s3_settings import S3Settings
+from wal.stores.s3_settings import KMS, S3Settings
 
 PUT_ID_METADATA: Final = "diskless-put-id"
 DELETE_KEYS_MAX: Final = 1000
@@ -86,16 +86,42 @@ class S3Location:
     """Before each key: empty, or with a slash at its end only."""
     endpoint_url: str | None
     region: str | None
+    encryption: str = ""
+    """What puts ask for, one of ENCRYPTIONS."""
+    kms_key_id: str = ""
 
     @classmethod
-    def of(cls, bucket: str, prefix: str, endpoint_url: str | None, region: str | None) -> Self:
-        below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        return cls(bucket=bucket, prefix=below, endpoint_url=endpoint_url, region=region)
+    def of(
+        cls,
+        bucket: str,
+        prefix: str,
+        endpoint_url: str | None,
+        region: str | None,
+        settings: S3Settings,
+    ) -> Self:
+        """Raises InvalidSettings for a key of the key service that nothing is encrypted with."""
+        if settings.kms_key_id and not settings.encryption.startswith(KMS):
+            raise InvalidSettings(
+                f"s3.sse.kms.key.id={settings.kms_key_id}: write s3.server.side.encryption={KMS}"
+            )
+        return cls(
+            bucket=bucket,
+            prefix=f"{prefix.strip('/')}/" if prefix.strip("/") else "",
+            endpoint_url=endpoint_url,
+            region=region,
+            encryption=settings.encryption,
+            kms_key_id=settings.kms_key_id,
+        )
 
     @property
     def url(self) -> str:
-        """The URL that opens the same store again."""
-        options = {"endpoint_url": self.endpoint_url, "region": self.region}
+        """The URL that opens the same store again, and has jobs encrypt as the broker does."""
+        options = {
+            "endpoint_url": self.endpoint_url,
+            "region": self.region,
+            "encryption": self.encryption,
+            "kms_key_id": self.kms_key_id,
+        }
         query = urlencode({name: value for name, value in options.items() if value})
         path = quote(self.prefix.rstrip("/"))
         return f"s3://{self.bucket}/{path}{'?' if query else ''}{query}"
@@ -127,6 +153,7 @@ _NOT_APPLIED_CODES: Final = frozenset(
         "ConditionalRequestConflict",
         "IncompleteBody",
         "InvalidDigest",
+        "KMS.ThrottlingException",
         "OperationAborted",
         "RequestTimeout",
         "RequestTimeTooSkewed",
@@ -190,6 +217,9 @@ def _failure_of_answer(response: Mapping[str, Any]) -> Failure:
         return Failure.REFUSED
     if status >= 500 and status != 501:
         return Failure.MAYBE_APPLIED
+    if code.lower().startswith("kms") and code not in _NOT_APPLIED_CODES:
+        # The object is not the one that is missing.
+        return Failure.REFUSED
     if status == 404:
         return Failure.NOT_FOUND
     if status == 412:
@@ -272,9 +302,23 @@ def new_put_id(rng: random.Random) -> str:
     return f"{rng.getrandbits(128):032x}"
 
 
-def put_arguments(checksum: str, put_id: str) -> dict[str, Any]:
-    """Returns the arguments that make a PutObject conditional, checked and recognisable."""
+def encryption_arguments(location: S3Location) -> dict[str, Any]:
+    """Returns the arguments by which a PutObject asks to be encrypted."""
+    if not location.encryption:
+        return {}
+    arguments: dict[str, Any] = {"ServerSideEncryption": location.encryption}
+    if location.encryption == KMS:
+        # The other one of the key service takes no keys of the bucket.
+        arguments["BucketKeyEnabled"] = True
+    if location.kms_key_id:
+        arguments["SSEKMSKeyId"] = location.kms_key_id
+    return arguments
+
+
+def put_arguments(location: S3Location, checksum: str, put_id: str) -> dict[str, Any]:
+    """Returns the arguments that make a PutObject conditional, checked, encrypted, recognisable."""
     return {
+        **encryption_arguments(location),
         "IfNoneMatch": "*",
         "ChecksumAlgorithm": "CRC32C",
         "ChecksumCRC32C": checksum,

@@ -19,7 +19,12 @@ from botocore.exceptions import (
 _NO_BUCKET: Final = "create the bucket, or correct the URL of the object store"
 _NO_RIGHT: Final = (
     "grant s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject and s3:DeleteObject on what "
-    "is below its prefix"
+    "is below its prefix; where objects are encrypted with keys of the key service also "
+    "kms:GenerateDataKey and kms:Decrypt on the key"
+)
+_NO_KEY: Final = (
+    "correct s3.sse.kms.key.id, or have the key enabled in the region of the bucket; grant "
+    "kms:GenerateDataKey and kms:Decrypt on it"
 )
 _WRONG_KEY: Final = (
     "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile or role they come from"
@@ -46,6 +51,10 @@ WHAT_TO_DO: Final[Mapping[str, str]] = {
     "ExpiredToken": _EXPIRED,
     "InvalidToken": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
+    "KMS.DisabledException": _NO_KEY,
+    "KMS.KMSInvalidStateException": _NO_KEY,
+    "KMS.NotFoundException": _NO_KEY,
+    "kms:KeyNotFound": _NO_KEY,
     "PermanentRedirect": _ELSEWHERE,
     "AuthorizationHeaderMalformed": _ELSEWHERE,
     "IllegalLocationConstraintException": _ELSEWHERE,

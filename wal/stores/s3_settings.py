@@ -1,14 +1,19 @@
-"""The limits of the S3 client, apart from its code: reading a configuration needs no botocore."""
+"""The settings of the S3 client, apart from its code: reading a configuration needs no botocore."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from wal.settings import setting
 from wal.stores.retry import RetryLimits
 
+KMS: Final = "aws:kms"
+ENCRYPTIONS: Final = ("", "AES256", KMS, "aws:kms:dsse")
+"""What a PUT can ask the store to encrypt with; empty: as the bucket says."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """Limits of one S3 client."""
+    """Limits of one S3 client, and what it asks the store for."""
 
     connect_timeout_ms: int = setting(
         "s3.connect.timeout.ms",
@@ -80,6 +85,18 @@ class S3Settings:
         why="whether the signature covers bodies sent without TLS; false: two thirds less processor"
         " time for a PUT, and who can change what is on the wire can change bodies, as they can"
         " change answers anyway; the signature still covers the body's CRC32C",
+    )
+    encryption: str = setting(
+        "s3.server.side.encryption",
+        "",
+        choices=ENCRYPTIONS,
+        why="what each PUT asks the store to encrypt with, also those of jobs; empty: as the bucket"
+        " says; aws:kms: with keys of the bucket, so few requests go to the key service",
+    )
+    kms_key_id: str = setting(
+        "s3.sse.kms.key.id",
+        "",
+        why="the key of aws:kms and aws:kms:dsse, by ARN or id; empty: the account's own for S3",
     )
     list_page: int = setting(
         "s3.list.page",

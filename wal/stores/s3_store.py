@@ -97,7 +97,7 @@ class S3Store:
         settings: S3Settings | None = None,
     ) -> None:
         self._settings = settings or S3Settings()
-        self._location = S3Location.of(bucket, prefix, endpoint_url, region)
+        self._location = S3Location.of(bucket, prefix, endpoint_url, region, self._settings)
         self._operations = S3Operations(
             self._location, clock=clock, rng=rng, settings=self._settings
         )

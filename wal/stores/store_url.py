@@ -4,7 +4,8 @@
 |---|---|
 | `file:///dir` | a directory (`wal.stores.file_store`) |
 | `s3://bucket/prefix?endpoint_url=http://…&region=…` | S3, MinIO, LocalStack
-(`wal.stores.s3_store`) |
+(`wal.stores.s3_store`); `encryption` and `kms_key_id` are `s3.server.side.encryption` and
+`s3.sse.kms.key.id` for whoever has a URL and no settings, as Spark tasks |
 | `memory://name` | this process's memory, for tests (`wal.stores.memory_store`) |
 
 Credentials never are in a URL; they come from the usual AWS settings (environment, shared files,
@@ -14,7 +15,7 @@ aioboto3 takes a third of a second to import, so only an `s3://` URL does it.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -23,7 +24,7 @@ from wal.errors import InvalidSettings
 from wal.stores.file_store import FileStore, FileStoreSettings
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import ObjectStore
-from wal.stores.s3_settings import S3Settings
+from wal.stores.s3_settings import ENCRYPTIONS, S3Settings
 
 ALLOWED: Final = "allowed are file:///dir, s3://bucket/prefix and memory://name"
 
@@ -39,6 +40,17 @@ class StoreLocation:
     """Within the bucket, without slashes at the ends."""
     endpoint_url: str | None = None
     region: str | None = None
+    encryption: str | None = None
+    kms_key_id: str | None = None
+
+    def s3_settings(self, settings: S3Settings | None) -> S3Settings:
+        """Returns these settings, or the defaults, with what the URL says in place of theirs."""
+        settings = settings or S3Settings()
+        if self.encryption is not None:
+            settings = replace(settings, encryption=self.encryption)
+        if self.kms_key_id is not None:
+            settings = replace(settings, kms_key_id=self.kms_key_id)
+        return settings
 
 
 def parse_store_url(url: str) -> StoreLocation:
@@ -68,15 +80,19 @@ def parse_store_url(url: str) -> StoreLocation:
     if parts.scheme == "s3":
         if not parts.netloc:
             raise invalid("the bucket is missing")
-        unknown = options.keys() - {"endpoint_url", "region"}
+        unknown = options.keys() - {"endpoint_url", "region", "encryption", "kms_key_id"}
         if unknown:
             raise invalid(f"unknown option {', '.join(sorted(unknown))}")
+        if options.get("encryption", "") not in ENCRYPTIONS:
+            raise invalid(f"unknown encryption {options['encryption']!r}")
         return StoreLocation(
             scheme="s3",
             place=parts.netloc,
             prefix=unquote(parts.path).strip("/"),
             endpoint_url=options.get("endpoint_url"),
             region=options.get("region"),
+            encryption=options.get("encryption"),
+            kms_key_id=options.get("kms_key_id"),
         )
     raise invalid(f"unknown scheme {parts.scheme!r}")
 
@@ -123,5 +139,5 @@ def open_store(
         region=location.region or region,
         clock=clock,
         rng=rng,
-        settings=s3_settings,
+        settings=location.s3_settings(s3_settings),
     )

@@ -57,7 +57,7 @@ class Bucket:
     def __init__(self, outcomes: Sequence[Answer | Failed], seconds: float) -> None:
         self.clock = ManualClock()
         self.operations = S3Operations(
-            S3Location.of("bucket", "prefix", None, None),
+            S3Location.of("bucket", "prefix", None, None, S3Settings()),
             clock=self.clock,
             rng=random.Random(1),
             settings=SETTINGS,
