@@ -148,11 +148,14 @@ def _download(pom: Path, candidates: tuple[tuple[tuple[str, str], ...], ...], ta
     if maven is None:
         raise JvmUnavailable(f"Maven (mvn) is needed once, to bring the jars of {pom.name}")
     reason = ""
+    by_hand = ""
     for candidate in candidates:
+        settings = [f"-D{key}={value}" for key, value in candidate]
+        by_hand = f"mvn --file tests/jvm/{pom.name} {' '.join(settings)} dependency:resolve"
         with tempfile.TemporaryDirectory(dir=CACHE) as name:
             command = [
                 *(maven, "--batch-mode", "--quiet", "--file", str(pom)),
-                *(f"-D{key}={value}" for key, value in candidate),
+                *settings,
                 "dependency:copy-dependencies",
                 *(f"-DoutputDirectory={name}", "-DincludeScope=runtime"),
             ]
@@ -171,11 +174,13 @@ def _download(pom: Path, candidates: tuple[tuple[tuple[str, str], ...], ...], ta
                 told = [line for line in finished.stdout.splitlines() if "[ERROR]" in line]
                 reason = told[0].partition("[ERROR] ")[2] if told else finished.stderr
                 continue
-            settings = "\n".join(f"{key}={value}" for key, value in candidate)
-            Path(name, "properties").write_text(settings)
+            chosen = "\n".join(f"{key}={value}" for key, value in candidate)
+            Path(name, "properties").write_text(chosen)
             _publish(name, target)
             return
-    raise JvmUnavailable(f"Maven cannot bring the jars of {pom.name}: {reason[:200]}")
+    raise JvmUnavailable(
+        f"Maven cannot bring the jars of {pom.name}: {reason[:200]} (to bring them: {by_hand})"
+    )
 
 
 @cache

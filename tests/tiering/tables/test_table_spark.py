@@ -1,0 +1,66 @@
+"""A topic as a table for Spark: it reads what DuckDB and PyIceberg read (test_table_steps.py).
+
+Of the newest Spark that Iceberg has a runtime for; Maven brings both.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.support.jvm import JvmUnavailable
+from tests.support.live_broker import LiveBroker
+from tests.support.profiles import IS_EXHAUSTIVE
+from tests.support.spark_tables import SPARK_LINE, SparkTables, spark_tables
+from tests.support.table_engines import (
+    catalogue_url,
+    expected_facts,
+    open_duckdb,
+    told_by_duckdb,
+    told_by_pyiceberg,
+    told_by_spark,
+)
+from tests.support.topic_table import RANGE_MS, START_MS, TopicTable
+
+pytestmark = pytest.mark.jvm
+
+STEPS: Final = 200 if IS_EXHAUSTIVE else 7
+COMPARED_EVERY: Final = 40 if IS_EXHAUSTIVE else STEPS
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    directory = tmp_path_factory.mktemp("tables")
+    settings = {"http.listen": "127.0.0.1:0", "log.retention.check.interval.ms": "3600000"}
+    with LiveBroker(directory / "data", settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark(broker: LiveBroker) -> Iterator[SparkTables]:
+    try:
+        with spark_tables(catalogue_url(broker)) as running:
+            yield running
+    except JvmUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+def test_spark_sees_what_the_other_engines_see(broker: LiveBroker, spark: SparkTables) -> None:
+    assert spark.version.startswith(f"{SPARK_LINE}.")
+    rng = random.Random(7)
+    topic = TopicTable(broker, "steps", rng)
+    lake = open_duckdb()
+    for number in range(STEPS):
+        step = topic.steps[number] if number < len(topic.steps) else rng.choice(topic.steps)
+        step()
+        topic.run_pass()
+        if (number + 1) % COMPARED_EVERY == 0:
+            cut_ms = START_MS + rng.randrange(RANGE_MS)
+            expected = expected_facts(topic, cut_ms)
+            assert told_by_spark(spark, topic, cut_ms) == expected, (number, step)
+            assert told_by_duckdb(lake, topic, cut_ms) == expected, (number, step)
+            assert told_by_pyiceberg(topic, cut_ms) == expected, (number, step)
+    assert topic.merged
+    with pytest.raises(AssertionError, match="does not support endpoint"):
+        spark.sql("delete from lake.topics.steps")
