@@ -13,6 +13,7 @@ pytest_plugins = [
     "tests.support.unit_tests",
     "tests.support.second_try",
     "tests.support.worker_groups",
+    "tests.support.broker_logs",
     "tests.support.loop_holds",
     "tests.support.moto_server",
     "tests.support.s3_servers",

@@ -51,8 +51,10 @@ class CompactedTopic:
         self.topic = topic
         self._rng = random.Random(seed)
         self.written: list[Written] = []
-        self.planned_until = 0
-        """Everything below was seen by a compaction."""
+        self._producers = [
+            clients.confluent_producer(broker.bootstrap, enable_idempotence=is_idempotent)
+            for is_idempotent in (False, True)
+        ]
         clients.create_topic(
             clients.confluent_admin(broker.bootstrap),
             topic,
@@ -73,9 +75,7 @@ class CompactedTopic:
         sent = 0
         while sent < count:
             part = records[sent : sent + self._rng.randrange(1, 9)]
-            clients.ConfluentKafka().produce(
-                self.broker.bootstrap, self.topic, part, idempotent=self._rng.random() < 0.5
-            )
+            clients.confluent_send(self._rng.choice(self._producers), self.topic, part)
             self.written += [
                 Written(len(self.written) + at, record) for at, record in enumerate(part)
             ]

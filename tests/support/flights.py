@@ -45,8 +45,9 @@ def consumed_flights(broker: LiveBroker, count: int) -> Mapping[int, Sequence[Fl
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "test"})
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     found: dict[int, list[Flight]] = {number: [] for number in range(PARTITIONS)}
-    while sum(map(len, found.values())) < count:
-        for message in consumer.consume(1_000, 10):
+    while (missing := count - sum(map(len, found.values()))) > 0:
+        # It waits for as many as it is asked for, or to the end of its time.
+        for message in consumer.consume(min(missing, 1_000), 10):
             assert message.error() is None
             _, timestamp_ms = message.timestamp()
             headers = tuple(message.headers() or ())

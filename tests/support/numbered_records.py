@@ -18,8 +18,14 @@ from tests.support import stock_clients as clients
 PARTITIONS: Final = 3
 
 _POLL_S: Final = 0.1
+_ASK_AGAIN_S: Final = 5.0
 _WHILE_BROKERS_COME_AND_GO: Final = frozenset(
-    {KafkaError._UNKNOWN_PARTITION, KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT}
+    {
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+    }
 )
 
 
@@ -89,11 +95,15 @@ def everything(bootstrap: str, topic: str = "t") -> dict[tuple[int, int], int]:
 
 
 def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
-    """Where a partition ends; librdkafka forgets such a request when a broker comes or goes."""
+    """Where a partition ends.
+
+    librdkafka forgets such a request when a broker comes or goes, and then waits to the end of its
+    timeout; so it is asked again and again.
+    """
     deadline = time.monotonic() + clients.TIMEOUT_S
     while True:
         try:
-            end: int = consumer.get_watermark_offsets(place, timeout=clients.TIMEOUT_S)[1]
+            end: int = consumer.get_watermark_offsets(place, timeout=_ASK_AGAIN_S)[1]
             return end
         except KafkaException as error:
             if error.args[0].code() not in _WHILE_BROKERS_COME_AND_GO:

@@ -123,6 +123,37 @@ class StockClient(ABC):
         """`count` records from `offset` on. Fails when they do not come."""
 
 
+def confluent_send(
+    producer: Producer, topic: str, records: Sequence[Record], partition: int = 0
+) -> list[int]:
+    """Send all by a producer that is there; the offsets that the acknowledgements named."""
+    offsets = [-1] * len(records)
+    errors: list[KafkaError] = []
+
+    def delivered(number: int) -> Any:
+        def store(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                errors.append(error)
+            elif (offset := message.offset()) is not None and offset >= 0:
+                offsets[number] = offset
+
+        return store
+
+    for number, record in enumerate(records):
+        producer.produce(
+            topic,
+            record.value,
+            record.key,
+            partition,
+            on_delivery=delivered(number),
+            timestamp=record.timestamp_ms,
+            headers=list(record.headers),
+        )
+    assert producer.flush(TIMEOUT_S) == 0
+    assert not errors, errors
+    return offsets
+
+
 class ConfluentKafka(StockClient):
     """librdkafka."""
 
@@ -134,8 +165,6 @@ class ConfluentKafka(StockClient):
     def send(
         self, bootstrap: str, topic: str, records: Sequence[Record], how: Sending
     ) -> list[int]:
-        offsets = [-1] * len(records)
-        errors: list[KafkaError] = []
         producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -146,29 +175,7 @@ class ConfluentKafka(StockClient):
                 "logger": QUIET,
             }
         )
-
-        def delivered(number: int) -> Any:
-            def store(error: KafkaError | None, message: Message) -> None:
-                if error is not None:
-                    errors.append(error)
-                elif (offset := message.offset()) is not None and offset >= 0:
-                    offsets[number] = offset
-
-            return store
-
-        for number, record in enumerate(records):
-            producer.produce(
-                topic,
-                record.value,
-                record.key,
-                how.partition,
-                on_delivery=delivered(number),
-                timestamp=record.timestamp_ms,
-                headers=list(record.headers),
-            )
-        assert producer.flush(TIMEOUT_S) == 0
-        assert not errors, errors
-        return offsets
+        return confluent_send(producer, topic, records, how.partition)
 
     def read(
         self, bootstrap: str, topic: str, count: int, *, partition: int = 0, offset: int = 0
