@@ -11,7 +11,7 @@ Tasks read: each looks up its extents and takes WAL objects and segments from th
 - `batch`, `stream`: the two kinds of read; `reading`: what they share
 - `topic_log`: what brokers are asked; `planning`: ranges to shares
 - `sink`: rows become records; `client_properties`: how brokers are reached
-- `share_rows`: one task: extents to rows; `segment_rows`: those of a segment
+- `rows`: one task: extents to rows
 """
 
 from tiering.source.data_source import DisklessDataSource

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from tiering.source.columns import Columns
 from tiering.source.filters import ALL, Bounds, narrowed
 from tiering.source.options import EARLIEST, LATEST, SourceOptions
-from tiering.source.planning import shares
+from tiering.source.planning import Share, shares
 from tiering.source.reading import (
     ShareOfTopic,
     checked_starts,
@@ -24,6 +24,7 @@ from tiering.source.reading import (
     resolved,
     task_batches,
 )
+from tiering.source.rows.latest_rows import fewer_shares
 from tiering.source.topic_log import store_url
 from wal.errors import InvalidSettings
 
@@ -66,11 +67,20 @@ class BatchReader(DataSourceReader):
             if bounds.offset_max is not None:
                 end = min(end, bounds.offset_max + 1)
             extents = log.extents(partition, start, end)
+            parts: Iterable[Share] = shares(
+                number, start, end, extents, timestamp_min_ms=bounds.timestamp_min_ms
+            )
+            if options.latest:
+                parts = fewer_shares([*parts])
             tasks += (
-                ShareOfTopic(topic_id=topic.topic_id, object_store_url=url, share=share)
-                for share in shares(
-                    number, start, end, extents, timestamp_min_ms=bounds.timestamp_min_ms
+                ShareOfTopic(
+                    topic_id=topic.topic_id,
+                    object_store_url=url,
+                    share=share,
+                    # What the filters leave out is newer than what they ask for all the same.
+                    latest_below=ends[number] if options.latest else None,
                 )
+                for share in parts
             )
         return tasks
 

@@ -46,6 +46,11 @@ class DisklessDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._parsed()
         refuse(options, _BATCH_ONLY, "for spark.read; spark.readStream has no end")
+        if options.latest:
+            raise InvalidSettings(
+                "option latest is for spark.read: a stream gives each record as it comes, and does"
+                " not take back what it gave"
+            )
         try:
             from tiering.source.stream import StreamReader
         except ModuleNotFoundError as error:

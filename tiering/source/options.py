@@ -27,6 +27,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "maxOffsetsPerTrigger": "offsets of a micro-batch, over all partitions; default: no limit",
     "maxBytesPerTrigger": "stored bytes of a micro-batch, over all partitions; default: no limit",
     "failOnDataLoss": "false: go on where records were deleted before they were read",
+    "latest": "true: of each key the newest record alone, and none whose value is null",
     "pushdown": "true: read only what the filters of the query may match",
     "commandConfig": "file of Kafka's client properties, on the driver and on executors",
     "objectStore": "URL at which Spark reaches the bucket, when brokers reach it by another",
@@ -86,6 +87,7 @@ class SourceOptions:
     offsets_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
+    latest: bool = False
     pushdown: bool = False
     command_config: str | None = None
     object_store_url: str | None = None
@@ -118,6 +120,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         offsets_per_trigger=value("maxOffsetsPerTrigger", _positive),
         bytes_per_trigger=value("maxBytesPerTrigger", _positive),
         fail_on_data_loss=value("failOnDataLoss", _boolean) is not False,
+        latest=value("latest", _boolean) is True,
         pushdown=value("pushdown", _boolean) is True,
         command_config=given.get("commandConfig"),
         object_store_url=given.get("objectStore"),

@@ -17,7 +17,8 @@ from tiering.source.columns import Columns
 from tiering.source.filters import Bounds
 from tiering.source.options import Edge, SourceOptions
 from tiering.source.planning import Share
-from tiering.source.share_rows import Wanted, records_gone, share_tables
+from tiering.source.rows.latest_rows import latest_tables
+from tiering.source.rows.share_rows import Wanted, records_gone, share_tables
 from tiering.source.topic_log import TopicLog
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidSettings
@@ -31,6 +32,8 @@ class ShareOfTopic(InputPartition):
     topic_id: UUID
     object_store_url: str
     share: Share
+    latest_below: int | None = None
+    """Of each key the newest record alone, of those below this offset; None: all records."""
 
 
 def open_log(options: SourceOptions) -> TopicLog:
@@ -110,6 +113,12 @@ def task_batches(
         timestamp_max_ms=bounds.timestamp_max_ms,
         fail_on_data_loss=options.fail_on_data_loss,
     )
+    share, below = task.share, task.latest_below
     with open_blocking_store(task.object_store_url) as store:
-        for rows in share_tables(log, partition, task.share, store, wanted):
+        tables = (
+            share_tables(log, partition, share, store, wanted)
+            if below is None
+            else latest_tables(log, partition, share, below, store, wanted)
+        )
+        for rows in tables:
             yield from columns.batches(rows, options.topic, task.share.partition)

@@ -47,7 +47,7 @@ from tiering.source.reading import (
     resolved,
     task_batches,
 )
-from tiering.source.share_rows import RecordsGone
+from tiering.source.rows.share_rows import RecordsGone
 from tiering.source.topic_log import TopicLog, store_url
 from wal.coordinates import TopicIdPartition
 

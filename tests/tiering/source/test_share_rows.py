@@ -21,7 +21,7 @@ from tests.support.live_broker import LiveBroker
 from tests.support.rolled import roll_everything
 from tiering.segment_columns import SEGMENT_SCHEMA
 from tiering.source.planning import Share, shares
-from tiering.source.share_rows import RecordsGone, Wanted, share_tables
+from tiering.source.rows.share_rows import RecordsGone, Wanted, share_tables
 from tiering.source.topic_log import TopicLog
 from wal.coordinates import TopicIdPartition
 from wal.errors import CorruptSegment, ObjectNotFound, UnknownPartition

@@ -15,7 +15,7 @@ from tests.support.rolled import roll_everything
 from tiering.source.columns import schema_of
 from tiering.source.options import parse_options
 from tiering.source.reading import ShareOfTopic
-from tiering.source.share_rows import RecordsGone
+from tiering.source.rows.share_rows import RecordsGone
 from tiering.source.stream import StreamReader
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidSettings

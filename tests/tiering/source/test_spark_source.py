@@ -22,9 +22,10 @@ from tests.support.live_broker import LiveBroker
 from tests.support.profiles import seeds
 from tests.support.rolled import roll_everything
 from tiering.coordinator_client import CoordinatorClient
-from tiering.source import register
+from tiering.source import DisklessDataSource, register
 from tiering.spark_roller import SparkRoller
 from wal.coordinates import TopicIdPartition
+from wal.errors import InvalidSettings
 
 DEADLINE_S = 120
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -147,6 +148,29 @@ def test_ranges_are_given_by_options_or_by_filters(spark: SparkSession, topic: T
     finally:
         spark.conf.unset(PUSHDOWN)
     assert tasks < plain.rdd.getNumPartitions()
+
+
+@pytest.mark.spark
+def test_the_newest_record_of_each_key_is_an_option(spark: SparkSession, topic: Topic) -> None:
+    # All keys are different, and those whose last value is null are gone.
+    alive = [
+        flight
+        for number in range(PARTITIONS)
+        for flight in topic.consumed[number]
+        if flight.key is None or flight.value is not None
+    ]
+    frame = load(spark, topic.options(latest="true"))
+    assert flights(frame) == sorted(alive)
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        pruned = load(spark, topic.options(latest="true", pushdown="true"))
+        some = [flight for flight in alive if 300 <= flight.offset < 600]
+        assert flights(pruned.where("offset >= 300 and offset < 600")) == sorted(some)
+    finally:
+        spark.conf.unset(PUSHDOWN)
+    source = DisklessDataSource(topic.options(latest="true"))
+    with pytest.raises(InvalidSettings, match=r"option latest is for spark\.read"):
+        source.streamReader(source.schema())
 
 
 @pytest.mark.spark

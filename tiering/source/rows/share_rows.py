@@ -16,17 +16,19 @@ CorruptObject and CorruptSegment naming the object; ObjectNotFound naming what k
 ObjectStoreUnavailable.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from metadata.operations import Extent, SegmentExtent, WalExtent
 from tiering.segment_columns import segment_table
 from tiering.source.planning import Share, greatest_timestamp_ms
-from tiering.source.segment_rows import rows_between, segment_tables
+from tiering.source.rows.segment_rows import any_between, rows_between, segment_tables
 from tiering.source.topic_log import TopicLog
 from tiering.wal_rows import decoded
+from wal.columns import Int64s
 from wal.coordinates import TopicIdPartition
 from wal.errors import ObjectNotFound, OffsetOutOfRange, Rejected
 from wal.stores.blocking_store import BlockingStore
@@ -44,14 +46,25 @@ class Wanted:
     """Of a segment, in its order."""
     timestamp_min_ms: int | None = None
     timestamp_max_ms: int | None = None
+    offsets: Int64s | None = None
+    """Those of the rows to give, in their order; None: all."""
     fail_on_data_loss: bool = True
 
 
 def share_tables(
-    log: TopicLog, partition: TopicIdPartition, share: Share, store: BlockingStore, wanted: Wanted
+    log: TopicLog,
+    partition: TopicIdPartition,
+    share: Share,
+    store: BlockingStore,
+    wanted: Wanted,
+    *,
+    known: Sequence[Extent] = (),
 ) -> Iterator[pa.Table]:
-    """The rows of a share, with the columns wanted, as tables of some megabytes."""
-    reading = _Reading(log, partition, share, store, wanted)
+    """The rows of a share, with the columns wanted, as tables of some megabytes.
+
+    `known` are its extents, if they were looked up before, and may be those of more than the share.
+    """
+    reading = _Reading(log, partition, share, store, wanted, known)
     missing_at: int | None = None
     while reading.position < share.end:
         try:
@@ -80,7 +93,9 @@ class _Reading:
         share: Share,
         store: BlockingStore,
         wanted: Wanted,
+        known: Sequence[Extent],
     ) -> None:
+        self._known = known
         self._log = log
         self._partition = partition
         self._share = share
@@ -90,7 +105,7 @@ class _Reading:
 
     def tables(self) -> Iterator[pa.Table]:
         """Rows from `position` on. Raises: ObjectNotFound, OffsetOutOfRange, and what is wrong."""
-        extents = self._log.extents(self._partition, self.position, self._share.end)
+        extents = self._extents()
         # WAL extents that follow each other are decoded together; a segment is read by itself.
         wal: list[WalExtent] = []
         for extent in extents:
@@ -101,6 +116,17 @@ class _Reading:
             wal = []
             yield from self._of_segment(extent)
         yield from self._of_wal(wal)
+
+    def _extents(self) -> Iterable[Extent]:
+        if not self._known:
+            return self._log.extents(self._partition, self.position, self._share.end)
+        # Once: who comes again found one of them missing.
+        known, self._known = self._known, ()
+        return [
+            extent
+            for extent in known
+            if extent.last_offset >= self.position and extent.base_offset < self._share.end
+        ]
 
     def skip_deleted(self, error: OffsetOutOfRange) -> None:
         """Go on where the log begins now. Raises: RecordsGone when that is not wanted."""
@@ -119,7 +145,7 @@ class _Reading:
             rows = segment_table(group.rows).select(list(self._wanted.columns))
             last = group.batches[-1].batch.base_offset + group.batches[-1].record_count
             rows = rows_between(rows, self.position, self._share.end)
-            yield rows
+            yield self._asked(rows)
             self.position = max(self.position, min(last, self._share.end))
         self.position = min(extents[-1].last_offset + 1, self._share.end)
 
@@ -135,15 +161,27 @@ class _Reading:
                 end,
                 timestamp_min_ms=self._wanted.timestamp_min_ms,
                 timestamp_max_ms=self._wanted.timestamp_max_ms,
+                offsets=self._wanted.offsets,
             )
             for rows in tables:
                 if rows.num_rows:
-                    yield rows
+                    yield self._asked(rows)
                     self.position = rows.column("offset")[-1].as_py() + 1
         self.position = end
 
+    def _asked(self, rows: pa.Table) -> pa.Table:
+        offsets = self._wanted.offsets
+        if offsets is None:
+            return rows
+        return rows.filter(pa.array(np.isin(rows.column("offset").to_numpy(), offsets)))
+
     def _may_match(self, extent: Extent) -> bool:
-        least = self._wanted.timestamp_min_ms
+        wanted = self._wanted
+        if wanted.offsets is not None and not any_between(
+            wanted.offsets, extent.base_offset, extent.last_offset
+        ):
+            return False
+        least = wanted.timestamp_min_ms
         return least is None or greatest_timestamp_ms(extent) >= least
 
 

@@ -23,6 +23,7 @@ from tiering.segment_columns import read_part_of_row_group, read_row_group
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import read_footer
 from tiering.wal_rows import READ_BYTES_MAX, read_ahead
+from wal.columns import Int64s
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import CorruptObject, CorruptSegment
 from wal.stores.blocking_store import BlockingStore
@@ -62,11 +63,12 @@ def segment_tables(
     *,
     timestamp_min_ms: int | None = None,
     timestamp_max_ms: int | None = None,
+    offsets: Int64s | None = None,
 ) -> Iterator[pa.Table]:
     """Rows with offsets in [start, end), a table for each row group; `columns` have `offset`.
 
-    Row groups without a record between the timestamps are left out; which records are is not
-    looked at.
+    Row groups without a record between the timestamps, or at one of the `offsets`, are left out;
+    which records are is not looked at.
     """
     key = extent.object_key
     try:
@@ -80,6 +82,7 @@ def segment_tables(
             and group.last_offset >= start
             and (timestamp_min_ms is None or group.max_timestamp_ms >= timestamp_min_ms)
             and (timestamp_max_ms is None or _begins_by(metadata, index, timestamp_max_ms))
+            and (offsets is None or any_between(offsets, group.base_offset, group.last_offset))
         ]
         for read, data in read_ahead(_together(key, parts), store):
             view = memoryview(data)
@@ -180,6 +183,12 @@ def _between(rows: pa.Table, footer: SegmentFooter, index: int, start: int, end:
     if group.base_offset >= start and group.last_offset < end:
         return rows
     return rows_between(rows, start, end)
+
+
+def any_between(offsets: Int64s, first: int, last: int) -> bool:
+    """Whether one of `offsets`, which are in order, is from `first` to `last`."""
+    begin, end = np.searchsorted(offsets, (first, last + 1))
+    return bool(begin < end)
 
 
 def rows_between(rows: pa.Table, start: int, end: int) -> pa.Table:
