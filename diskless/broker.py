@@ -34,6 +34,7 @@ from diskless.parts.foundation import Foundation
 from diskless.parts.read_path import ReadPath
 from diskless.parts.service import serve
 from diskless.parts.storage import Storage, StoreOpener, open_storage
+from diskless.parts.tokens import open_tokens
 from diskless.parts.write_path import WritePath
 from diskless.request_metrics import LoopLag
 from diskless.storage.cluster_identity import encode_identity
@@ -66,19 +67,21 @@ async def running_broker(
         storage = await open_storage(stack, base, opener)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         await _watch(stack, tasks, base, storage)
+        tokens = await open_tokens(stack, tasks, base)
         coordination = await open_coordination(stack, tasks, base, storage)
         writes = WritePath(base, storage, coordination, disk)
         recovered = await writes.recover(stack)
         reads = ReadPath(base, storage, coordination, writes)
         await reads.open(stack, coordination)
         await writes.run(stack, tasks, recovered)
-        server = await serve(stack, tasks, base, storage, coordination, writes, reads)
+        server = await serve(stack, tasks, base, storage, coordination, writes, reads, tokens)
         parts = BrokerParts(
             base=base,
             storage=storage,
             coordination=coordination,
             writes=writes,
             reads=reads,
+            tokens=tokens,
             server=server,
         )
         _show_tables(parts)

@@ -37,6 +37,7 @@ from diskless.listeners.listener_settings import ListenerSettings
 from diskless.listeners.tls_settings import TlsSettings
 from diskless.loop.loop_watch import LoopSettings
 from diskless.quotas.quota_settings import QuotaSettings
+from diskless.sasl.oauth.oauth_settings import OAuthSettings
 from diskless.sasl.sasl_settings import SaslSettings
 from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES
 from diskless.server.server_settings import ServerSettings
@@ -179,6 +180,7 @@ class Config:
     groups: GroupSettings = field(default_factory=GroupSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     sasl: SaslSettings = field(default_factory=SaslSettings)
+    tokens: OAuthSettings = field(default_factory=OAuthSettings)
     authorizer: AuthorizerSettings = field(default_factory=AuthorizerSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     read: ReadSettings = field(default_factory=ReadSettings)

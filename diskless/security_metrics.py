@@ -37,6 +37,18 @@ def security_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             ("listener", "result"),
             lambda: _tls_reloads(parts.base.tls.keys),
         ),
+        MetricSource(
+            "diskless_token_key_loads",
+            "counter",
+            "How often the keys of the authorization server were read, by result",
+            ("result",),
+            lambda: {
+                (result,): count
+                for keys in (parts.tokens.keys,)
+                if keys is not None
+                for result, count in (("read", keys.loads), ("failed", keys.failed_loads))
+            },
+        ),
     ]
 
 

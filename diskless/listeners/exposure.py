@@ -5,7 +5,8 @@ for, or by SASL. One that does not is refused at start, unless `security.allow.i
 this is meant; then the log says so at every start, and `diskless_insecure_listeners` counts. What
 is on loopback needs nothing, so a laptop, a test and a first try are not asked.
 
-SASL's PLAIN sends passwords as they are, so it counts as not asking where there is no TLS.
+SASL's PLAIN and OAUTHBEARER send passwords and tokens as they are, so they count as not asking
+where there is no TLS.
 
 The port of health checks and metrics knows nobody. It tells no records, so it can be allowed alone.
 """
@@ -50,8 +51,8 @@ def check_exposure(
 ) -> Sequence[str]:
     """The names of listeners that other machines reach and that know nobody.
 
-    `passwords` names the listeners on which clients may send theirs as they are. Raises
-    InvalidSettings for one that is not allowed.
+    `passwords` names the listeners on which clients may send theirs, or tokens, as they are.
+    Raises InvalidSettings for one that is not allowed.
     """
     authenticating = {one.listener for one in keys if one.is_client_authenticated}
     exposed = []
@@ -79,9 +80,10 @@ def check_exposure(
 def _refusal(bind: Endpoint, protocol: SecurityProtocol) -> str:
     if protocol.is_sasl:
         return (
-            f"{bind}: other machines would reach it, and PLAIN sends passwords as they are: write "
-            f"listener.security.protocol.map={bind.listener}:SASL_SSL, or leave PLAIN out of "
-            f"sasl.enabled.mechanisms, or {ALLOW_INSECURE}=true"
+            f"{bind}: other machines would reach it, and PLAIN and OAUTHBEARER send passwords and "
+            "tokens as they are: write "
+            f"listener.security.protocol.map={bind.listener}:SASL_SSL, or leave both out "
+            f"of sasl.enabled.mechanisms, or {ALLOW_INSECURE}=true"
         )
     how = (
         "ssl.client.auth=required"

@@ -4,6 +4,7 @@ In the order in which `diskless.broker` makes them:
 
 - `foundation`: what the broker was given, its data directory, address and health checks
 - `storage`: the object store, and what is cached and buffered in this process
+- `tokens`: the tokens of an authorization server, if any are taken
 - `coordination`: the metadata partitions followed or led here, and what is read from them;
   `leader_workers`: what runs beside a leader
 - `write_path`: from a produced batch to a committed WAL object

@@ -6,6 +6,7 @@ from diskless.parts.coordination import Coordination
 from diskless.parts.foundation import Foundation
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
+from diskless.parts.tokens import Tokens
 from diskless.parts.write_path import WritePath
 from diskless.server.server import KafkaServer
 
@@ -19,4 +20,5 @@ class BrokerParts:
     coordination: Coordination
     writes: WritePath
     reads: ReadPath
+    tokens: Tokens
     server: KafkaServer

@@ -31,6 +31,7 @@ from diskless.listeners.listeners import (
 )
 from diskless.listeners.tls_keys import KeyWatch, TlsKeys
 from diskless.metrics import MetricsPage
+from diskless.sasl.sasl_settings import SENT_AS_THEY_ARE
 from diskless.storage.cluster_identity import OBJECT_LOG
 from diskless.storage.data_directory import DataDirectory
 from wal.clock import Clock
@@ -59,7 +60,7 @@ class Foundation:
             passwords=[
                 plan.bind.listener
                 for plan in planned
-                if "PLAIN" in map(str.strip, _mechanisms(config, plan).split(","))
+                if SENT_AS_THEY_ARE & {*map(str.strip, _mechanisms(config, plan).split(","))}
             ],
             http=config.broker.http_listen,
             allowed=Allowed(config.listeners.allow_insecure),

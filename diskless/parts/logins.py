@@ -30,6 +30,9 @@ from diskless.sasl.broker_login import BROKERS_MECHANISM, UsersAndBrokers, as_br
 from diskless.sasl.failure_delay import FailureDelay
 from diskless.sasl.login import LoginRules
 from diskless.sasl.mechanisms import Mechanism, ScramExchange
+from diskless.sasl.oauth.exchange import OAuthBearerExchange
+from diskless.sasl.oauth.oauth_settings import JWKS_URL
+from diskless.sasl.oauth.tokens import TokenCheck
 from diskless.sasl.plain import PasswordCheck, PlainExchange
 from diskless.sasl.sasl_settings import ENABLED_MECHANISMS, SaslSettings
 from diskless.sasl.scram_users import ScramUsers
@@ -45,13 +48,22 @@ from wal.worker_threads import WorkerThreads
 PASSWORD_CHECKS_MAX: Final = 2
 """At once, each in a thread: a check of PLAIN takes milliseconds."""
 
+OAUTHBEARER: Final = "OAUTHBEARER"
+
 log = structlog.get_logger(__name__)
 
 
 async def login_rules(
-    stack: AsyncExitStack, base: Foundation, storage: Storage, client: RoutedClient
+    stack: AsyncExitStack,
+    base: Foundation,
+    storage: Storage,
+    client: RoutedClient,
+    tokens: TokenCheck | None,
 ) -> Mapping[str, LoginRules]:
-    """By the name of the listener. Raises InvalidSettings, and what the store raises."""
+    """By the name of the listener; `tokens`: where tokens are taken.
+
+    Raises InvalidSettings, and what the store raises.
+    """
     listeners = [listener for listener in base.listeners if listener.protocol.is_sasl]
     if not listeners:
         return {}
@@ -82,6 +94,7 @@ async def login_rules(
                 for mechanism in ScramMechanism
             },
             "PLAIN": functools.partial(PlainExchange, check),
+            **({} if tokens is None else {OAUTHBEARER: _by_token(tokens)}),
         }
 
     return {
@@ -107,6 +120,10 @@ def _rules(
 ) -> LoginRules:
     names = [name.strip().upper() for name in settings.mechanisms.split(",") if name.strip()]
     for name in names:
+        if name == OAUTHBEARER and name not in served:
+            raise InvalidSettings(
+                f"{ENABLED_MECHANISMS}={settings.mechanisms}: whose tokens? write {JWKS_URL}=…"
+            )
         if name not in served:
             raise InvalidSettings(
                 f"{ENABLED_MECHANISMS}={settings.mechanisms}: {name} is not served; write one or "
@@ -141,6 +158,10 @@ async def broker_log_in(base: Foundation, storage: Storage) -> LogIn | None:
     if not _is_between_brokers(base.inter_broker, base):
         return None
     return as_broker(_password(await _secret(base, storage, random.SystemRandom())))
+
+
+def _by_token(tokens: TokenCheck) -> Mechanism:
+    return functools.partial(OAuthBearerExchange, tokens.bearer)
 
 
 def _is_between_brokers(listener: Listener, base: Foundation) -> bool:

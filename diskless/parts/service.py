@@ -26,6 +26,7 @@ from diskless.parts.foundation import Foundation
 from diskless.parts.logins import login_rules, set_first_users
 from diskless.parts.read_path import ReadPath
 from diskless.parts.storage import Storage
+from diskless.parts.tokens import Tokens
 from diskless.parts.write_path import WritePath
 from diskless.ports import AclAdmin, Cluster
 from diskless.request_metrics import RequestMetrics
@@ -42,6 +43,7 @@ async def serve(
     coordination: Coordination,
     writes: WritePath,
     reads: ReadPath,
+    tokens: Tokens,
 ) -> KafkaServer:
     """Answer on the bound sockets, and join the cluster."""
     operations = await stack.enter_async_context(RunningOperations())
@@ -54,7 +56,7 @@ async def serve(
         clock=base.clock,
         metrics=RequestMetrics(base.registry),
         tls=base.config.tls,
-        logins=await login_rules(stack, base, storage, coordination.client),
+        logins=await login_rules(stack, base, storage, coordination.client, tokens.check),
         pending_per_ip_max=base.config.sasl.pending_per_ip_max,
         long_work=reads.long_work,
         arrivals=writes.arrivals,

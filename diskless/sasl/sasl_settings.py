@@ -8,6 +8,9 @@ from wal.settings import setting
 
 ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
 
+SENT_AS_THEY_ARE: Final = frozenset({"PLAIN", "OAUTHBEARER"})
+"""Mechanisms that send a password, or a token, for everybody on the way to read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
@@ -17,8 +20,8 @@ class SaslSettings:
         ENABLED_MECHANISMS,
         "SCRAM-SHA-256,SCRAM-SHA-512",
         is_per_listener=True,
-        why="separated by commas: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN; PLAIN sends the password, "
-        "so it needs TLS",
+        why="separated by commas: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER; the last two "
+        "send what opens the door as it is, so they need TLS",
     )
     max_reauth_ms: int = setting(
         "connections.max.reauth.ms",
