@@ -41,7 +41,8 @@ from diskless.storage.cluster_identity import (
     OBJECT_LOG,
     claim_for_rebuilt,
 )
-from diskless.storage.data_directory import has_properties, read_properties, sync_directory
+from diskless.storage.data_directory import has_properties, read_properties
+from diskless.storage.private_places import make_private, sync_directory
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
 from metadata.log.object_log import ObjectMetadataLog
 from metadata.operations import CATALOGUE
@@ -241,7 +242,7 @@ async def _write(
     progress: Progress,
 ) -> None:
     await put_new_objects(store, plan.new_objects, progress=progress)
-    request.data.mkdir(parents=True, exist_ok=True)
+    make_private(request.data)
     new = request.data / REBUILDING
     shutil.rmtree(new, ignore_errors=True)
     await _write_log(new / str(CATALOGUE), plan, clock, rng)

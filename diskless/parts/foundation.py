@@ -14,6 +14,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from diskless.acls.acl_settings import ACL_AUTHORIZER
 from diskless.audit.audit_log import AuditLog
 from diskless.audit.audit_sinks import audit_sink
 from diskless.broker_http import broker_routes, take_http_address
@@ -34,6 +35,7 @@ from diskless.metrics import MetricsPage
 from diskless.sasl.sasl_settings import SENT_AS_THEY_ARE
 from diskless.storage.cluster_identity import OBJECT_LOG
 from diskless.storage.data_directory import DataDirectory
+from diskless.storage.private_places import refuse_open
 from wal.clock import Clock
 from wal.errors import InvalidSettings, NotCoordinator
 from wal.segmented_log.log_directory import DirectoryLock
@@ -66,6 +68,10 @@ class Foundation:
             allowed=Allowed(config.listeners.allow_insecure),
         )
         """The listeners that other machines reach, and that ask nobody who they are."""
+        self.is_protected: Final = _is_protected(planned, keys, config)
+        """Whether clients are asked who they are, or what they may."""
+        if self.is_protected:
+            refuse_open(data, "the data directory")
         self.config: Final = config
         self.clock: Final = clock
         self.rng: Final = rng
@@ -137,6 +143,15 @@ def _open_keys(
         for plan in planned
         if plan.protocol.is_tls
     ]
+
+
+def _is_protected(
+    planned: Sequence[PlannedListener], keys: Sequence[TlsKeys], config: Config
+) -> bool:
+    is_asking = any(plan.protocol.is_sasl for plan in planned) or any(
+        one.is_client_authenticated for one in keys
+    )
+    return is_asking or config.authorizer.authorizer == ACL_AUTHORIZER
 
 
 def _mechanisms(config: Config, plan: PlannedListener) -> str:

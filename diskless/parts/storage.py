@@ -5,8 +5,9 @@ with a local log there is something to serve. A store that refuses the broker en
 """
 
 import random
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
@@ -14,6 +15,7 @@ import structlog
 from diskless.parts.foundation import Foundation
 from diskless.storage.cluster_identity import claim_prefix, shared_cluster_id
 from diskless.storage.data_directory import DataDirectory
+from diskless.storage.private_places import make_private, refuse_open
 from diskless.storage.store_rights import check_rights
 from wal.chunks.buffer import BufferPool
 from wal.chunks.wal_settings import WalSettings, for_directory
@@ -24,6 +26,7 @@ from wal.stores.file_store import FileStoreSettings
 from wal.stores.object_store import ObjectStore
 from wal.stores.observed_store import ObservedStore, StoreReach
 from wal.stores.s3_settings import S3Settings
+from wal.stores.store_url import parse_store_url
 from wal.worker_threads import WorkerThreads
 
 _READ_THREADS: Final = 4
@@ -70,6 +73,7 @@ async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpe
     """
     config, clock, rng, data = base.config, base.clock, base.rng, base.data
     url = config.broker.object_store_url or f"file://{data.objects}"
+    _keep_private(url, base)
     opened = await stack.enter_async_context(
         opener(url, clock=clock, rng=rng, file_settings=config.file_store, s3_settings=config.s3)
     )
@@ -112,3 +116,16 @@ async def open_storage(stack: AsyncExitStack, base: Foundation, opener: StoreOpe
         pool=BufferPool(settings.buffer_pool_max_bytes),
         read_threads=read_threads,
     )
+
+
+def _keep_private(url: str, base: Foundation) -> None:
+    """Keep others out of a store that is a directory. Raises InvalidSettings."""
+    location = parse_store_url(url)
+    if location.scheme != "file":
+        return
+    place = Path(location.place)
+    if base.is_protected:
+        refuse_open(place, "object.store.url")
+    # What keeps it from being made is told by the first put.
+    with suppress(OSError):
+        make_private(place)

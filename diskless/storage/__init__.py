@@ -4,5 +4,6 @@
   gone
 - `cluster_identity`: whose the bucket prefix is; `cluster_secret`: what only its brokers know
 - `first_users`: the first user, on its way to the catalogue
+- `private_places`: that nobody else looks into them
 - `store_rights`: whether the store grants what a broker needs
 """

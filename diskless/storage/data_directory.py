@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
+from diskless.storage.private_places import make_private, sync_directory
 from metadata.log.local_log import LOG_DIRECTORY
 from wal.errors import InvalidSettings
 
@@ -42,13 +43,13 @@ class DataDirectory:
         Raises InvalidSettings when it is another node's, or of a version we do not know.
         """
         path = path.resolve()
-        _make_durable(path)
+        make_private(path)
         properties = path / _PROPERTIES
         if not properties.exists():
             cluster_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
             directory = cls(path=path, node_id=node_id, cluster_id=cluster_id, is_new=True)
             # The log's directory first: once there are properties, there is a place for the truth.
-            _make_durable(directory.metadata_log)
+            make_private(directory.metadata_log)
             directory._write_properties()
             return directory
         known = read_properties(path)
@@ -117,15 +118,6 @@ class DataDirectory:
         return self.path / "objects"
 
 
-def _make_durable(path: Path) -> None:
-    """Make a directory and its parents, each with its name synced: a power cut keeps them."""
-    if path.is_dir():
-        return
-    _make_durable(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
-
-
 def _write_durable(path: Path, text: str) -> None:
     """All of the file or, after a crash at any point, no file of this name."""
     temporary = path.with_suffix(".tmp")
@@ -135,15 +127,6 @@ def _write_durable(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     temporary.rename(path)
     sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in it durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def has_properties(path: Path) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
+from diskless.storage.private_places import make_private
 from metadata.operations import AlterScramCredential
 from metadata.scram.credentials import (
     ITERATIONS_DEFAULT,
@@ -56,7 +57,7 @@ def with_password(
 
 def write_first_users(data: Path, wanted: Sequence[AlterScramCredential]) -> None:
     """Replaces what was there. Raises OSError."""
-    data.mkdir(parents=True, exist_ok=True)
+    make_private(data)
     temporary = data / f"{FIRST_USER_FILE}.tmp"
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
