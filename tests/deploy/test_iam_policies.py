@@ -2,19 +2,22 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import boto3
 import pytest
 from aiobotocore.client import AioBaseClient
 from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyarrow import dataset, fs
 
-from diskless.cli.cli import main
+from localstack.minio import KMS_KEY_NAME
 from metadata.table_operations import TABLES_PREFIX, ListTables
 from tests.support.live_broker import LiveBroker
 from tests.support.rolled import roll_everything
@@ -39,9 +42,10 @@ ACTIONS: Final = {
 AsRole = Callable[[str], AbstractContextManager[None]]
 
 
-def policy(role: str, bucket: str, topic: str = "flights") -> dict[str, Any]:
+def policy(role: str, bucket: str, topic_id: str = "") -> dict[str, Any]:
     text = (POLICIES / f"{role}.json").read_text()
-    for placeholder, name in {"BUCKET": bucket, "PREFIX": PREFIX, "TOPIC": topic}.items():
+    names = {"BUCKET": bucket, "PREFIX": PREFIX, "TOPIC": "flights", "UUID": topic_id}
+    for placeholder, name in names.items():
         text = text.replace(placeholder, name)
     told: dict[str, Any] = json.loads(text)
     return told
@@ -49,12 +53,12 @@ def policy(role: str, bucket: str, topic: str = "flights") -> dict[str, Any]:
 
 def actions_of(role: str) -> set[str]:
     statements = policy(role, "b")["Statement"]
-    allowed = [statement["Action"] for statement in statements]
+    allowed = [one["Action"] for one in statements if one["Effect"] == "Allow"]
     return {action for one in allowed for action in ([one] if isinstance(one, str) else one)}
 
 
 def live_through(url: str, directory: Path, as_role: AsRole) -> None:
-    """A start on an empty prefix, produce, roll, a table, consume, and a look from outside."""
+    """A start on an empty prefix, produce, roll, a table, consume, and a look at what is stored."""
     settings = {"object.store.url": url, "diskless.metadata.log": "object"}
     with as_role("broker"), LiveBroker(directory / "data", settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -68,9 +72,11 @@ def live_through(url: str, directory: Path, as_role: AsRole) -> None:
             assert len(roll_everything(broker)) == 1
             write_table(broker, url)
         assert len(ConfluentKafka().read(broker.bootstrap, "flights", 20)) == 20
-    with as_role("operator"):
-        assert main(["metadata", "dump", "--store", url, "--limit", "3"]) == 0
-        assert main(["metadata", "snapshots", "--store", url]) == 0
+    with as_role("console"), open_blocking_store(url) as store:
+        for prefix in ("wal/", "segments/", TABLES_PREFIX):
+            assert list(store.list(prefix)), prefix
+        segment = next(iter(store.list("segments/")))
+        assert len(store.get_range(segment.key, 0, 4)) == 4
 
 
 def write_table(broker: LiveBroker, url: str) -> None:
@@ -116,7 +122,7 @@ def test_policies_allow_nothing_that_is_not_used(
     for kind in (AioBaseClient, BaseClient):
         monkeypatch.setattr(kind, "_make_api_call", recorded(kind))
     live_through(f"s3://{moto_bucket}/{PREFIX}?endpoint_url={moto_endpoint}", tmp_path, as_role)
-    assert used == {role: actions_of(role) for role in ("broker", "tiering", "operator")}
+    assert used == {role: actions_of(role) for role in ("broker", "tiering", "console")}
 
 
 @pytest.mark.minio
@@ -127,12 +133,12 @@ def test_policies_allow_all_that_is_needed(
     bucket = new_bucket(s3)
     sts = boto3.client("sts", endpoint_url=minio_endpoint)
 
-    def credentials(role: str, topic: str = "flights") -> Mapping[str, str]:
+    def credentials(role: str, topic_id: str = "") -> Mapping[str, str]:
         """What MinIO gives to a session that this policy limits."""
         given = sts.assume_role(
             RoleArn="arn:aws:iam::123456789012:role/any",
             RoleSessionName="test",
-            Policy=json.dumps(policy(role, bucket, topic)),
+            Policy=json.dumps(policy(role, bucket, topic_id)),
         )["Credentials"]
         return {
             "AWS_ACCESS_KEY_ID": given["AccessKeyId"],
@@ -147,8 +153,24 @@ def test_policies_allow_all_that_is_needed(
                 environment.setenv(name, value)
             yield
 
-    live_through(f"s3://{bucket}/{PREFIX}?endpoint_url={minio_endpoint}", tmp_path, as_role)
-    reader = credentials("reader", "flights")
+    encryption = {"encryption": "aws:kms", "kms_key_id": KMS_KEY_NAME}
+    query = urlencode({"endpoint_url": minio_endpoint, **encryption})
+    live_through(f"s3://{bucket}/{PREFIX}?{query}", tmp_path, as_role)
+    keys = [one["Key"] for one in s3.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert {key.split("/")[1] for key in keys} == {"meta", "wal", "segments", "tables"}
+    for key in keys:
+        stored = s3.head_object(Bucket=bucket, Key=key)
+        assert stored["ServerSideEncryption"] == "aws:kms", f"{key} was put unencrypted"
+    topic_ids = {
+        found["topic"]: found["id"]
+        for found in map(re.compile(r".*/topic=(?P<topic>.*)/id=(?P<id>[^/]*)/").match, keys)
+        if found is not None
+    }
+    reader = credentials("reader", topic_ids["flights"])
+    for role in ("console", "tiering", "reader"):
+        given = reader if role == "reader" else credentials(role)
+        sees_wal = role == "console"
+        assert_kept_from_metadata(s3_client_of(minio_endpoint, given), bucket, keys, sees_wal)
     segments = fs.S3FileSystem(
         access_key=reader["AWS_ACCESS_KEY_ID"],
         secret_key=reader["AWS_SECRET_ACCESS_KEY"],
@@ -157,7 +179,7 @@ def test_policies_allow_all_that_is_needed(
     )
 
     def rows(topic: str) -> int:
-        place = f"{bucket}/{PREFIX}/segments/topic={topic}"
+        place = f"{bucket}/{PREFIX}/segments/topic={topic}/id={topic_ids[topic]}"
         found: int = dataset.dataset(place, filesystem=segments, partitioning="hive").count_rows()
         return found
 
@@ -166,3 +188,37 @@ def test_policies_allow_all_that_is_needed(
         rows("weather")
     s3.close()
     sts.close()
+
+
+def s3_client_of(endpoint: str, given: Mapping[str, str]) -> BaseClient:
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=given["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=given["AWS_SECRET_ACCESS_KEY"],
+        aws_session_token=given["AWS_SESSION_TOKEN"],
+    )
+
+
+def assert_kept_from_metadata(
+    s3: BaseClient, bucket: str, keys: Sequence[str], sees_wal: bool
+) -> None:
+    """Neither the cluster's secret nor users, nor their names, nor what else is in the bucket."""
+    below_meta = [key for key in keys if key.startswith(f"{PREFIX}/meta/")]
+    assert any("/log/" in key for key in below_meta)
+    for key in below_meta:
+        with pytest.raises(ClientError, match=r"Access ?Denied"):
+            s3.get_object(Bucket=bucket, Key=key)
+    with pytest.raises(ClientError, match=r"Access ?Denied"):
+        s3.put_object(Bucket=bucket, Key=f"{PREFIX}/meta/secret/2", Body=b"1 00\n")
+    hidden = [
+        "",
+        PREFIX,
+        f"{PREFIX}/",
+        f"{PREFIX}/meta/",
+        *([] if sees_wal else [f"{PREFIX}/wal/"]),
+    ]
+    for prefix in hidden:
+        with pytest.raises(ClientError, match=r"Access ?Denied"):
+            s3.list_objects_v2(Bucket=bucket, Prefix=prefix)
+    s3.close()
