@@ -2,8 +2,8 @@
 
 The job:
 
-- `command`: `diskless tier`; `job`: the driver: plan, roll, commit
-- `spark_roller`: one Spark task per segment; `roll`: one segment: batches of WAL objects become one
+- `jobs`: a folder: the driver of `diskless tier`: plan, write, commit
+- `spark_roller`: one Spark task per plan; `roll`: one segment: batches of WAL objects become one
   Parquet object; `wal_rows`: those batches as Arrow rows
 - `merging`: a folder: small neighbouring segments become one
 - `compaction`: a folder: of each key the newest record stays

@@ -1,7 +1,7 @@
 """Rolls one planned segment: committed batches in WAL objects become one Parquet object.
 
-`roll` is a plain function of a plan and a store, called by a Spark task (tiering/job.py) and by
-tests without Spark. It may be killed anywhere, run again, and run twice at once; all attempts
+`roll` is a plain function of a plan and a store, called by a Spark task (tiering/jobs/rolls.py) and
+by tests without Spark. It may be killed anywhere, run again, and run twice at once; all attempts
 converge on one object, because
 
 - the plan fixes offsets and key, and the same plan gives the same bytes (no time, no host, no

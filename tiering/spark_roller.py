@@ -8,7 +8,7 @@ Failures are kept apart. What a roll raises is a row that says so. A task that d
 (killed, out of memory) is started again by Spark, `TASK_ATTEMPTS_MAX` times in all, also on one
 machine, where Spark by itself would not. When that does not help the job is split in halves, down
 to the plan that cannot be rolled, which fails alone; the others find what they wrote. Merges of
-segments go the same way (tiering/merging/spark_merger.py).
+segments go the same way, and compactions are split likewise.
 
 On a cluster (a master other than `local…`) the packages that a task imports are sent along as a zip
 file. PyArrow and this project's other dependencies must be installed on the workers.
@@ -30,7 +30,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final, Self
+from typing import Final, Self, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -39,14 +39,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from metadata.operations import SegmentPlan
-from tiering.job import RollResult, RollWork, describe
+from metadata.rewrites import Rewrite, RewritePlan
+from tiering.jobs.rewrites import outcome_of
+from tiering.jobs.rounds import Done, Failed, Plan, Written, attempted, describe
+from tiering.merging.merge import merge
 from tiering.roll import Rolled
 from tiering.types.registry import RegistrySettings
 from tiering.types.typed_roll import roll_as_planned
 from wal import failpoint
 from wal.clock import SystemClock
 from wal.errors import DisklessError, InvalidSettings
-from wal.stores.blocking_store import MeteredStore, open_blocking_store
+from wal.stores.blocking_store import BlockingStore, open_blocking_store
 
 JAVA_VERSION_MIN: Final = 17
 
@@ -95,6 +98,9 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{{1}}: %m%n
 """
 
+_Plan = TypeVar("_Plan", bound=Plan)
+_Made = TypeVar("_Made")
+
 
 class SparkRoller:
     """A context manager that starts Spark with the first roll and stops it at the end.
@@ -135,48 +141,38 @@ class SparkRoller:
         return self._session
 
     def roll(
-        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-    ) -> Sequence[RollResult]:
-        """See `tiering.job.Roller`."""
-        work = partial(_rolled, self._registry)
-        outcomes = self.outcomes(work, plans, object_store_url, done)
-        return [
-            RollResult(plan, None, outcome) if isinstance(outcome, str) else _result(plan, outcome)
-            for plan, outcome in zip(plans, outcomes, strict=True)
-        ]
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Done
+    ) -> Sequence[Written[SegmentPlan, Rolled] | Failed[SegmentPlan]]:
+        """See `tiering.jobs.rounds.Write`."""
+        return self.each(partial(_rolled, self._registry), plans, object_store_url, done)
 
-    def outcomes(
+    def merge(
+        self, plans: Sequence[RewritePlan], object_store_url: str, done: Done
+    ) -> Sequence[Written[RewritePlan, Rewrite] | Failed[RewritePlan]]:
+        """See `tiering.jobs.rounds.Write`."""
+        return self.each(_merged, plans, object_store_url, done)
+
+    def each(
         self,
-        work: Callable[[str, bytes], bytes],
-        plans: Sequence[Any],
+        work: Callable[[_Plan, BlockingStore], _Made],
+        plans: Sequence[_Plan],
         object_store_url: str,
-        done: Callable[[int], None],
-    ) -> Sequence[bytes | str]:
-        """What `work` returns for each plan, one task for each; a line where its task died.
+        done: Done,
+    ) -> Sequence[Written[_Plan, _Made] | Failed[_Plan]]:
+        """What `work` makes of each plan, with one task for each.
 
-        `work` is a function of a module that tasks can import. It gets the URL and a pickled plan,
-        and must come to the same result when it is repeated. `done` is told how many are finished.
+        `work` is a function of a module that tasks can import, and must come to the same result
+        when it is repeated. `done` is told how many are finished.
         """
-        try:
-            return self._together(work, plans, object_store_url, done)
-        except (PySparkException, Py4JError) as error:
-            if len(plans) == 1:
-                return [f"its Spark task died: {death_reason(error)}"]
-        # One of them kills its worker. The first half counts as done when the second is under way.
-        middle = len(plans) // 2
-        first = self.outcomes(work, plans[:middle], object_store_url, done)
-        rest = self.outcomes(
-            work, plans[middle:], object_store_url, lambda number: done(middle + number)
-        )
-        return [*first, *rest]
+        return in_halves(partial(self._together, work, object_store_url), plans, done)
 
     def _together(
         self,
-        work: Callable[[str, bytes], bytes],
-        plans: Sequence[Any],
+        work: Callable[[_Plan, BlockingStore], _Made],
         object_store_url: str,
-        done: Callable[[int], None],
-    ) -> Sequence[bytes]:
+        plans: Sequence[_Plan],
+        done: Done,
+    ) -> Sequence[Written[_Plan, _Made] | Failed[_Plan]]:
         session = self.session
         rows = [(number, pickle.dumps(plan)) for number, plan in enumerate(plans)]
         tasks = session.sparkContext.parallelize(rows, numSlices=len(rows))
@@ -190,7 +186,7 @@ class SparkRoller:
         self._jobs += 1
         with _told(session.sparkContext, f"diskless-tier-{self._jobs}", done):
             collected = {row["number"]: bytes(row["data"]) for row in results.collect()}
-        return [collected[number] for number in range(len(plans))]
+        return [pickle.loads(collected[number]) for number in range(len(plans))]
 
     def _start(self) -> SparkSession:
         require_java()
@@ -268,7 +264,7 @@ def package_zip(directory: Path) -> Path:
 
 
 def _in_task(
-    work: Callable[[str, bytes], bytes],
+    work: Callable[[_Plan, BlockingStore], _Made],
     object_store_url: str,
     failpoints: str,
     batches: Iterator[pa.RecordBatch],
@@ -277,7 +273,10 @@ def _in_task(
     arm_in_task(failpoints)
     for batch in batches:
         rows = [
-            {"number": row["number"], "data": work(object_store_url, row["data"])}
+            {
+                "number": row["number"],
+                "data": pickle.dumps(_attempted(work, pickle.loads(row["data"]), object_store_url)),
+            }
             for row in batch.to_pylist()
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=_RESULT_SCHEMA)
@@ -291,30 +290,44 @@ def arm_in_task(failpoints: str) -> None:
     failpoint.arm(failpoints if is_first else "")
 
 
-def _rolled(registry: RegistrySettings | None, object_store_url: str, data: bytes) -> bytes:
-    """What became of a plan: what `roll` returns, or the error as a line; and what it took."""
+def _attempted(
+    work: Callable[[_Plan, BlockingStore], _Made], plan: _Plan, object_store_url: str
+) -> Written[_Plan, _Made] | Failed[_Plan]:
     clock = SystemClock()
-    started = clock.monotonic()
-    work = RollWork()
     try:
-        with MeteredStore(open_blocking_store(object_store_url, clock=clock)) as store:
-            result: Rolled | str = roll_as_planned(pickle.loads(data), store, registry, clock)
-        work = RollWork(store.gets, store.get_bytes, clock.monotonic() - started)
+        with open_blocking_store(object_store_url, clock=clock) as store:
+            return attempted(work, plan, store, clock)
     except DisklessError as error:
-        result = describe(error)
-    return pickle.dumps((result, work))
+        return Failed(plan, describe(error))
 
 
-def _result(plan: SegmentPlan, data: bytes) -> RollResult:
-    result: Rolled | str
-    work: RollWork
-    result, work = pickle.loads(data)
-    if isinstance(result, str):
-        return RollResult(plan, None, result)
-    return RollResult(plan, result.segment, "", result.raw_batch_count, result.untyped_count, work)
+def _rolled(registry: RegistrySettings | None, plan: SegmentPlan, store: BlockingStore) -> Rolled:
+    return roll_as_planned(plan, store, registry, SystemClock())
+
+
+def _merged(plan: RewritePlan, store: BlockingStore) -> Rewrite:
+    return outcome_of(plan, [merge(plan, store)])
 
 
 # --- around them ---------------------------------------------------------------------------------
+
+
+def in_halves(
+    attempt: Callable[[Sequence[_Plan], Done], Sequence[Written[_Plan, _Made] | Failed[_Plan]]],
+    plans: Sequence[_Plan],
+    done: Done,
+) -> Sequence[Written[_Plan, _Made] | Failed[_Plan]]:
+    """What `attempt` gives for all plans; of those on which Spark fails, for each half of them."""
+    try:
+        return attempt(plans, done)
+    except (PySparkException, Py4JError) as error:
+        if len(plans) == 1:
+            return [Failed(plans[0], f"its Spark task died: {death_reason(error)}")]
+    # One of them kills its worker. The first half counts as done when the second is under way.
+    middle = len(plans) // 2
+    first = in_halves(attempt, plans[:middle], done)
+    rest = in_halves(attempt, plans[middle:], lambda number: done(middle + number))
+    return [*first, *rest]
 
 
 @contextmanager

@@ -314,7 +314,7 @@ def add_tier(commands: Commands) -> None:
 def _tier(options: argparse.Namespace) -> int:
     from diskless.cli.admin_connection import client_security
     from metadata.operations import PlanSegments
-    from tiering.command import tier
+    from tiering.jobs.command import tier
 
     return tier(
         bootstrap=options.bootstrap,

@@ -5,13 +5,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from metadata.rewrites import PlanRewrites, Rewrite, RewritePlan
+from metadata.rewrites import COMPACTION, PlanRewrites, Rewrite, RewritePlan
 from tests.support.live_broker import LiveBroker
-from tiering.compaction.job import CompactionReport, CompactionResult, compact_once
 from tiering.compaction.key_columns import key_rows
 from tiering.compaction.losses import Loss, losses_of, offsets_in
 from tiering.compaction.outputs import outputs_of
 from tiering.compaction.rewriting import rewrite, task_of
+from tiering.coordinator_client import CoordinatorClient
+from tiering.jobs.rewrites import RewriteReport, rewrite_once
+from tiering.jobs.rounds import Done, Written
 from wal.columns import Int64s
 from wal.stores.blocking_store import BlockingStore, open_blocking_store
 
@@ -46,14 +48,11 @@ class LocalCompactor:
     def __init__(self, meddle: Meddle = lambda offsets: offsets) -> None:
         self._meddle = meddle
 
-    def compact(
-        self, plans: Sequence[RewritePlan], object_store_url: str
-    ) -> Sequence[CompactionResult]:
+    def __call__(
+        self, plans: Sequence[RewritePlan], object_store_url: str, done: Done
+    ) -> Sequence[Written[RewritePlan, Rewrite]]:
         with open_blocking_store(object_store_url, sync=False) as store:
-            return [
-                CompactionResult(plan, compacted(plan, store, meddle=self._meddle))
-                for plan in plans
-            ]
+            return [Written(plan, compacted(plan, store, meddle=self._meddle)) for plan in plans]
 
 
 LOCAL_COMPACTOR: Final = LocalCompactor()
@@ -61,9 +60,9 @@ LOCAL_COMPACTOR: Final = LocalCompactor()
 
 def compact_everything(
     broker: LiveBroker, compactor: LocalCompactor = LOCAL_COMPACTOR, *topics: str
-) -> CompactionReport:
+) -> RewriteReport:
     """Compact all that is due, or of these topics; fails when something fails."""
     asked = PlanRewrites(topics=topics)
-    report = compact_once(broker.bootstrap, compactor=compactor, asked=asked)
+    report = rewrite_once(CoordinatorClient(broker.bootstrap), COMPACTION, compactor, asked=asked)
     assert not report.failures, report.failures
     return report

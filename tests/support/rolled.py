@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from metadata.operations import PlanSegments, RolledSegment
-from metadata.rewrites import RewritePlan
+from metadata.rewrites import MERGE, Rewrite, RewritePlan
 from tests.support.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
-from tiering.merging.job import MergeReport, MergeResult, merge_once
+from tiering.jobs.rewrites import RewriteReport, outcome_of, rewrite_once
+from tiering.jobs.rounds import Done, Written
 from tiering.merging.merge import merge
 from tiering.roll import roll
 from wal.stores.blocking_store import open_blocking_store
@@ -23,16 +24,16 @@ def roll_everything(broker: LiveBroker) -> Sequence[RolledSegment]:
     return rolled
 
 
-class PlainMerger:
-    """Merges in this process, one after the other."""
+def merge_all(
+    plans: Sequence[RewritePlan], object_store_url: str, done: Done
+) -> Sequence[Written[RewritePlan, Rewrite]]:
+    """Merge in this process, one after the other."""
+    with open_blocking_store(object_store_url, sync=False) as store:
+        return [Written(plan, outcome_of(plan, [merge(plan, store)])) for plan in plans]
 
-    def merge(self, plans: Sequence[RewritePlan], object_store_url: str) -> Sequence[MergeResult]:
-        with open_blocking_store(object_store_url, sync=False) as store:
-            return [MergeResult(plan, merge(plan, store)) for plan in plans]
 
-
-def merge_everything(broker: LiveBroker) -> MergeReport:
+def merge_everything(broker: LiveBroker) -> RewriteReport:
     """Merge all small neighbours that are due; none fails."""
-    report = merge_once(broker.bootstrap, merger=PlainMerger())
+    report = rewrite_once(CoordinatorClient(broker.bootstrap), MERGE, merge_all)
     assert report.failures == []
     return report

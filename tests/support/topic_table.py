@@ -25,13 +25,15 @@ from confluent_kafka.admin import (
 )
 
 from metadata.operations import DeleteRecords, PlanSegments, SegmentPlan
-from metadata.rewrites import PlanRewrites
+from metadata.rewrites import MERGE, PlanRewrites
 from metadata.table_operations import ListTables
 from tests.support.live_broker import LiveBroker
-from tests.support.rolled import PlainMerger
+from tests.support.rolled import merge_all
 from tiering.coordinator_client import CoordinatorClient
-from tiering.job import RollResult, run_once
-from tiering.merging.job import merge_once
+from tiering.jobs.rewrites import rewrite_once
+from tiering.jobs.rolls import roll_once
+from tiering.jobs.rounds import Done, Written
+from tiering.roll import Rolled
 from tiering.tables.passes import TablePasses
 from tiering.tables.report import TablesReport
 from tiering.types.typed_roll import roll_as_planned
@@ -74,18 +76,13 @@ class Row:
     """Which of the schemas it was rolled with."""
 
 
-class TypedRoller:
-    """Rolls in this process, with the columns that are planned."""
-
-    def roll(
-        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-    ) -> Sequence[RollResult]:
-        clock = SystemClock()
-        with open_blocking_store(object_store_url, sync=False) as store:
-            return [
-                RollResult(plan, roll_as_planned(plan, store, None, clock).segment)
-                for plan in plans
-            ]
+def roll_typed(
+    plans: Sequence[SegmentPlan], object_store_url: str, done: Done
+) -> Sequence[Written[SegmentPlan, Rolled]]:
+    """Roll in this process, with the columns that are planned."""
+    clock = SystemClock()
+    with open_blocking_store(object_store_url, sync=False) as store:
+        return [Written(plan, roll_as_planned(plan, store, None, clock)) for plan in plans]
 
 
 def schema_of(version: int) -> Mapping[str, Any]:
@@ -179,7 +176,7 @@ class TopicTable:
 
     def roll(self) -> None:
         asked = PlanSegments(include_partial=True, topics=(self.name,))
-        report = run_once(self.broker.bootstrap, roller=TypedRoller(), asked=asked)
+        report = roll_once(CoordinatorClient(self.broker.bootstrap), roll_typed, asked=asked)
         assert not report.failures
         for segment in report.segments:
             where = segment.partition.partition
@@ -227,9 +224,10 @@ class TopicTable:
 
     def _merge_once(self) -> bool:
         """Which rows there are does not change. Returns whether a merge was due."""
-        report = merge_once(
-            self.broker.bootstrap,
-            merger=PlainMerger(),
+        report = rewrite_once(
+            CoordinatorClient(self.broker.bootstrap),
+            MERGE,
+            merge_all,
             asked=PlanRewrites(topics=(self.name,)),
         )
         assert not report.failures

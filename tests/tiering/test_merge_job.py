@@ -19,9 +19,10 @@ from tiering_samples import (
 )
 
 from metadata.rewrites import COMPACTION, MERGE, RewriteInput, RewritePlan
-from tiering.command import print_merges
-from tiering.merging import job
-from tiering.merging.job import MergeReport, MergeWork, merge_once
+from tiering.coordinator_client import CoordinatorClient
+from tiering.jobs import rewrites
+from tiering.jobs.console import print_merges
+from tiering.jobs.rewrites import RewriteReport, rewrite_once
 from tiering.roll import roll
 from wal import failpoint
 from wal.coordinates import Offset, TopicIdPartition
@@ -82,10 +83,12 @@ def coordinator_with(*plans: RewritePlan) -> FakeCoordinator:
 
 def merged(
     coordinator: FakeCoordinator, store: BlockingFileStore, pauses: list[float] | None = None
-) -> MergeReport:
+) -> RewriteReport:
     sleep = [].append if pauses is None else pauses.append
     with FakeBroker(coordinator, PLACE) as broker:
-        return merge_once(broker.bootstrap, merger=PlainMerger(store), sleep=sleep)
+        return rewrite_once(
+            CoordinatorClient(broker.bootstrap), MERGE, PlainMerger(store), sleep=sleep
+        )
 
 
 def test_everything_due_is_merged_and_committed(store: BlockingFileStore) -> None:
@@ -108,14 +111,14 @@ def test_what_failed_is_reported_and_stays_planned_and_the_others_go_on(
     assert len(report.segments) == 1
     (failure,) = report.failures
     assert bad.inputs[1].object_key in failure.reason
-    assert str(failure).startswith("merge of flights-4 at offset 0: ObjectNotFound")
+    assert str(failure).startswith("merge flights-4 at offset 0: ObjectNotFound")
     assert coordinator.rewrites == {OTHER: bad}
 
 
 def test_compactions_are_not_touched_and_crowd_out_nothing(
     store: BlockingFileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "PLANS_PER_ROUND", 1)
+    monkeypatch.setattr(rewrites, "PLANS_PER_ROUND", 1)
     stuck = [
         replace(
             planned(store, kind=COMPACTION, count=0), partition=PARTITION._replace(partition=at)
@@ -139,7 +142,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(store: BlockingFileStor
     coordinator.rewrites_refused = {PARTITION: UnknownPartition("gone"), OTHER: Rejected("no")}
     report = merged(coordinator, store)
     assert report.segments == []
-    assert [failure.partition for failure in report.failures] == [OTHER]
+    assert [failure.title for failure in report.failures] == ["merge flights-4 at offset 0"]
 
 
 @pytest.mark.parametrize("point", ["merge.before_commit", "merge.after_commit"])
@@ -170,9 +173,11 @@ def test_a_lost_answer_and_a_broker_that_is_away_cost_a_pause(store: BlockingFil
 def test_a_broker_without_an_object_store_is_told(store: BlockingFileStore) -> None:
     coordinator = coordinator_with(planned(store))
     with FakeBroker(coordinator, "") as broker, pytest.raises(InvalidSettings):
-        merge_once(broker.bootstrap, merger=PlainMerger(store))
+        rewrite_once(CoordinatorClient(broker.bootstrap), MERGE, PlainMerger(store))
     with FakeBroker(coordinator, "") as broker:
-        merge_once(broker.bootstrap, merger=PlainMerger(store), object_store_url=PLACE)
+        rewrite_once(
+            CoordinatorClient(broker.bootstrap), MERGE, PlainMerger(store), object_store_url=PLACE
+        )
     assert len(coordinator.rewritten) == 1
 
 
@@ -186,6 +191,6 @@ def test_two_inputs_with_a_hole_between_them_are_a_failure(store: BlockingFileSt
 
 
 def test_the_report_of_nothing_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = MergeReport(segments=[], failures=[], input_count=0, input_bytes=0, work=MergeWork())
+    nothing = RewriteReport()
     print_merges(Console(), nothing, 1.0)
     assert capsys.readouterr().out == ""

@@ -11,6 +11,7 @@ from tiering_samples import PARTITION, file_store
 from metadata.rewrites import RewritePlan
 from tests.support.compacted import compacted
 from tiering.compaction.spark_compactor import SparkCompactor
+from tiering.jobs.rounds import Failed, Written
 from tiering.spark_roller import SparkRoller
 from wal.coordinates import TopicIdPartition
 from wal.failpoint import ENVIRONMENT_VARIABLE
@@ -36,14 +37,14 @@ def test_the_hash_of_a_key_decides_nothing(
 ) -> None:
     plans = plans_in(tmp_path / "spark")
     compactor = SparkCompactor(spark_roller, hash_bits=hash_bits)
-    results = compactor.compact(plans, (tmp_path / "spark").as_uri())
-    assert [result.error for result in results] == ["", ""]
+    results = compactor.compact(plans, (tmp_path / "spark").as_uri(), ignore)
     copies = plans_in(tmp_path / "plain")
     with file_store(tmp_path / "plain") as store:
         expected = [compacted(plan, store) for plan in copies]
-    assert [result.rewrite for result in results] == expected
+    written = [result for result in results if isinstance(result, Written)]
+    assert [result.made for result in written] == expected
     assert all(one.segments for one in expected)
-    assert all(0 < result.work.key_bytes < result.work.get_bytes for result in results)
+    assert all(0 < result.work.key_bytes < result.work.get_bytes for result in written)
 
 
 def test_an_input_that_cannot_be_read_fails_its_plan_alone(
@@ -53,11 +54,11 @@ def test_an_input_that_cannot_be_read_fails_its_plan_alone(
     (tmp_path / bad.inputs[0].object_key).unlink()
     good = replace(good, inputs=good.inputs[2:])
     bad = replace(bad, inputs=bad.inputs[:3])
-    results = SparkCompactor(spark_roller).compact([bad, good], tmp_path.as_uri())
-    assert results[0].rewrite is None
-    assert results[0].error.startswith("ObjectNotFound")
-    assert results[1].rewrite is not None
-    assert results[1].rewrite.segments
+    failed, written = SparkCompactor(spark_roller).compact([bad, good], tmp_path.as_uri(), ignore)
+    assert isinstance(failed, Failed)
+    assert failed.reason.startswith("ObjectNotFound")
+    assert isinstance(written, Written)
+    assert written.made.segments
 
 
 @pytest.mark.parametrize("step", ["compact.before_put", "compact.after_put"])
@@ -66,13 +67,16 @@ def test_a_task_that_is_killed_is_started_again(
 ) -> None:
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, f"{step}=kill")
     plans = plans_in(tmp_path, 1)
-    (result,) = SparkCompactor(spark_roller).compact(plans, tmp_path.as_uri())
-    assert result.error == ""
-    assert result.rewrite is not None
+    (result,) = SparkCompactor(spark_roller).compact(plans, tmp_path.as_uri(), ignore)
+    assert isinstance(result, Written)
     written = _keys(tmp_path)
-    assert {one.object_key for one in result.rewrite.segments} == {
+    assert {one.object_key for one in result.made.segments} == {
         key for key in written if key.endswith("-1.parquet")
     }
+
+
+def ignore(done: int) -> None:
+    pass
 
 
 def _keys(directory: Path) -> Sequence[str]:

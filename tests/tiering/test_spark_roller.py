@@ -2,7 +2,6 @@
 
 import datetime
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -30,13 +29,15 @@ from tiering_samples import (
 from metadata.operations import SegmentPlan
 from metadata.rewrites import MERGE, RewriteInput, RewritePlan
 from tests.support.batch_builder import seal
-from tiering.job import RollResult, RollWork, run_once
-from tiering.merging.spark_merger import SparkMerger
-from tiering.roll import roll
+from tiering.coordinator_client import CoordinatorClient
+from tiering.jobs.rolls import roll_once
+from tiering.jobs.rounds import Done, Failed, Work, Written
+from tiering.roll import Rolled, roll
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tiering.spark_roller import SparkRoller, package_zip, require_java
 from wal.errors import InvalidSettings
 from wal.failpoint import ENVIRONMENT_VARIABLE
+from wal.stores.blocking_store import BlockingStore
 from wal.stores.object_store import BytesBody
 
 RECORDS = [
@@ -45,6 +46,7 @@ RECORDS = [
     SampleRecord(b"", None, TIMESTAMP_MS_MIN),
     SampleRecord(b"\xff", b"x" * 2000, 2**63 - 1),
 ]
+Outcome = Written[SegmentPlan, Rolled] | Failed[SegmentPlan]
 BATCH = SampleBatch(RECORDS, codec=ZSTD, producer_id=7, producer_epoch=1, base_sequence=9)
 
 
@@ -56,19 +58,19 @@ def plans_for(directory: Path, count: int) -> list[SegmentPlan]:
         ]
 
 
-def rolled_without_spark(plans: Sequence[SegmentPlan], directory: Path) -> Sequence[RollResult]:
+def rolled_without_spark(plans: Sequence[SegmentPlan], directory: Path) -> Sequence[Outcome]:
     """What a roll of equal batches in another directory gives."""
     copies = plans_for(directory, len(plans))
     with file_store(directory) as store:
-        return [
-            RollResult(plan, roll(copy, store).segment)
-            for plan, copy in zip(plans, copies, strict=True)
-        ]
+        return [Written(plan, roll(copy, store)) for plan, copy in zip(plans, copies, strict=True)]
 
 
-def without_work(results: Sequence[RollResult]) -> Sequence[RollResult]:
+def without_work(results: Sequence[Outcome]) -> Sequence[Outcome]:
     """What two rolls of the same plan have in common."""
-    return [result._replace(work=RollWork()) for result in results]
+    return [
+        result._replace(work=Work()) if isinstance(result, Written) else result
+        for result in results
+    ]
 
 
 def written_files(directory: Path) -> dict[Path, tuple[int, int]]:
@@ -86,10 +88,10 @@ def test_tasks_return_exactly_what_they_wrote(spark_roller: SparkRoller, tmp_pat
     plans = plans_for(tmp_path / "store", 3)
     coordinator = FakeCoordinator(plans)
     with FakeBroker(coordinator, (tmp_path / "store").as_uri()) as broker:
-        report = run_once(broker.bootstrap, roller=spark_roller)
+        report = roll_once(CoordinatorClient(broker.bootstrap), spark_roller.roll)
     expected = rolled_without_spark(plans, tmp_path / "other")
-    assert report.segments == [result.segment for result in expected]
-    assert (report.work.gets, report.work.get_bytes) == (3, report.wal_bytes), "each byte once"
+    assert report.segments == [one.made.segment for one in expected if isinstance(one, Written)]
+    assert (report.work.gets, report.work.get_bytes) == (3, report.input_bytes), "each byte once"
     assert list(coordinator.committed.values()) == report.segments
 
 
@@ -114,7 +116,7 @@ def test_two_jobs_at_once_agree_on_every_segment(spark_roller: SparkRoller, tmp_
             jobs.submit(spark_roller.roll, plans, tmp_path.as_uri(), ignore) for _ in range(2)
         )
     assert without_work(first.result()) == without_work(second.result())
-    assert all(result.segment for result in first.result())
+    assert all(isinstance(result, Written) for result in first.result())
 
 
 @pytest.mark.spark
@@ -127,9 +129,9 @@ def test_what_a_roll_raises_is_told_of_its_plan_alone(
         store.delete([key])
         store.put(key, BytesBody(bytes(1000)))
     damaged, whole = spark_roller.roll(plans, tmp_path.as_uri(), ignore)
-    assert damaged.segment is None
-    assert damaged.error.startswith("CorruptObject: wal/00/0: batch at byte 20")
-    assert whole.segment
+    assert isinstance(damaged, Failed)
+    assert damaged.reason.startswith("CorruptObject: wal/00/0: batch at byte 20")
+    assert isinstance(whole, Written)
 
 
 @pytest.mark.spark
@@ -144,7 +146,7 @@ def test_a_driver_killed_before_its_commit_leaves_nothing_but_work_done(
             [
                 sys.executable,
                 "-c",
-                f"from tiering.command import tier; tier(bootstrap={broker.bootstrap!r})",
+                f"from tiering.jobs.command import tier; tier(bootstrap={broker.bootstrap!r})",
             ],
             env=os.environ | {ENVIRONMENT_VARIABLE: "roll.before_commit=kill"},
             check=False,
@@ -155,7 +157,7 @@ def test_a_driver_killed_before_its_commit_leaves_nothing_but_work_done(
         assert not coordinator.committed
         written = written_files(tmp_path)
         assert len(written) == 2
-        report = run_once(broker.bootstrap, roller=spark_roller)
+        report = roll_once(CoordinatorClient(broker.bootstrap), spark_roller.roll)
     assert len(report.segments) == len(coordinator.committed) == 2
     # Found, not written again; and no others beside them.
     assert written_files(tmp_path) == written
@@ -174,8 +176,8 @@ def test_a_batch_that_cannot_be_decoded_is_counted_and_kept(
     with file_store(tmp_path) as store:
         plan = plan_of(put_wal_object(store, "wal/00/0", [batches]))
     (result,) = spark_roller.roll([plan], tmp_path.as_uri(), ignore)
-    assert result.segment is not None
-    assert result.raw_batch_count == 1
+    assert isinstance(result, Written)
+    assert result.made.raw_batch_count == 1
     frame = spark_roller.session.read.parquet(str(tmp_path / "segments"))
     rows = frame.orderBy("offset").collect()
     assert [row.raw_batch for row in rows] == [None] * 4 + [data] + [None] * 6
@@ -234,16 +236,16 @@ class PoisonedRoller(SparkRoller):
 
     def _together(
         self,
-        work: Callable[[str, bytes], bytes],
-        plans: Sequence[Any],
+        work: Callable[[Any, BlockingStore], Any],
         object_store_url: str,
-        done: Callable[[int], None],
-    ) -> Sequence[bytes]:
+        plans: Sequence[Any],
+        done: Done,
+    ) -> Sequence[Any]:
         self.jobs.append(len(plans))
         if self._poison in plans:
             raise PySparkException("Job aborted\n\tat org.apache.spark\nMemoryError: too much")
         done(len(plans))
-        return [pickle.dumps(("rolled", RollWork())) for _ in plans]
+        return [Written(plan, "rolled") for plan in plans]
 
 
 @pytest.mark.parametrize("poisoned", range(7))
@@ -253,8 +255,8 @@ def test_a_plan_that_kills_every_task_is_found_by_halves(tmp_path: Path, poisone
     roller = PoisonedRoller(plans[poisoned])
     results = roller.roll(plans, "file:///nowhere", told.append)
     assert [result.plan for result in results] == plans
-    assert [result.error == "rolled" for result in results] == [at != poisoned for at in range(7)]
-    assert results[poisoned].error == "its Spark task died: MemoryError: too much"
+    failed = Failed(plans[poisoned], "its Spark task died: MemoryError: too much")
+    assert [result for result in results if isinstance(result, Failed)] == [failed]
     assert max(told) <= 7
     assert len(roller.jobs) <= 7
 
@@ -330,8 +332,9 @@ def test_merges_run_as_tasks_and_a_killed_one_is_repeated(
     )
     bad = replace(good, generation=2, inputs=[inputs[0], inputs[2]])
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "merge.after_put=kill")
-    merged, failed = SparkMerger(spark_roller).merge([good, bad], tmp_path.as_uri())
-    assert merged.segment is not None
-    assert merged.segment.record_count == sum(one.record_count for one in rolled)
-    assert failed.segment is None
-    assert "does not follow" in failed.error
+    merged, failed = spark_roller.merge([good, bad], tmp_path.as_uri(), ignore)
+    assert isinstance(merged, Written)
+    (segment,) = merged.made.segments
+    assert segment.record_count == sum(one.record_count for one in rolled)
+    assert isinstance(failed, Failed)
+    assert "does not follow" in failed.reason

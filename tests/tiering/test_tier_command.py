@@ -1,6 +1,6 @@
 """`diskless tier` without Spark: exit status, output, and passes that repeat."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +20,43 @@ from tiering_samples import (
 from metadata.operations import SegmentPlan
 from tests.support.batch_builder import seal
 from tests.support.compacted import LocalCompactor
-from tiering import command
-from tiering.command import tier
-from tiering.job import RollResult
+from tiering.jobs import command
+from tiering.jobs.command import tier
+from tiering.jobs.rounds import Done, Failed, Written
+from tiering.roll import Rolled
 from wal.errors import CommitFailed, NotCoordinator
 
 
-class ManagedRoller(PlainRoller):
-    """A plain roller that is entered and left as the Spark one is; fails the plans it is told."""
+class PlainWorker:
+    """Writes in this process; fails the segments it is told to."""
 
-    fails: int = 0
+    def __init__(self, directory: Path) -> None:
+        store = file_store(directory)
+        self.roller = PlainRoller(store)
+        self.merge = PlainMerger(store)
+        self.compact = LocalCompactor()
+        self.fails = 0
 
-    def __enter__(self) -> "ManagedRoller":
+    def __enter__(self) -> "PlainWorker":
         return self
 
     def __exit__(self, *error: object) -> None:
         pass
 
     def roll(
-        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-    ) -> Sequence[RollResult]:
-        results = super().roll(plans[self.fails :], object_store_url, done)
-        return [
-            *(
-                RollResult(plan, None, "CorruptObject: [bold]wal/00")
-                for plan in plans[: self.fails]
-            ),
-            *results,
-        ]
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Done
+    ) -> Sequence[Written[SegmentPlan, Rolled] | Failed[SegmentPlan]]:
+        failed = [Failed(plan, "CorruptObject: [bold]wal/00") for plan in plans[: self.fails]]
+        return [*failed, *self.roller(plans[self.fails :], object_store_url, done)]
 
 
 @pytest.fixture
-def roller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedRoller:
-    roller = ManagedRoller(file_store(tmp_path))
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlainWorker:
+    worker = PlainWorker(tmp_path)
     monkeypatch.setattr(
-        command,
-        "_spark_classes",
-        lambda: (
-            lambda master, spark_settings, registry: roller,
-            lambda spark: PlainMerger(spark.store),
-            lambda spark: LocalCompactor(),
-        ),
+        command, "_worker_class", lambda: lambda master, spark_settings, registry: worker
     )
-    return roller
+    return worker
 
 
 def coordinator_with(directory: Path, count: int) -> FakeCoordinator:
@@ -75,12 +69,12 @@ def coordinator_with(directory: Path, count: int) -> FakeCoordinator:
 
 
 def test_success_is_status_0_and_a_summary(
-    roller: ManagedRoller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    worker: PlainWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeBroker(coordinator_with(tmp_path, 3), "file:///place") as broker:
         assert tier(bootstrap=broker.bootstrap) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[:2] == ["3 segments are due, 3,000 records", "3 segments committed"]
+    assert lines[:2] == ["rolling: 3 due", "rolling: 3 committed"]
     assert "segments │ 3" in lines
     assert "records │ 3,000" in lines
     assert "failed │ 0" in lines
@@ -88,7 +82,7 @@ def test_success_is_status_0_and_a_summary(
 
 
 def test_a_batch_that_cannot_be_decoded_is_told_of_and_is_no_failure(
-    roller: ManagedRoller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    worker: PlainWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = SampleBatch([SampleRecord()] * 2)
     poison = PreparedBatch([SampleRecord()] * 3, seal(b"\xff" * 50, record_count=3))
@@ -103,16 +97,16 @@ def test_a_batch_that_cannot_be_decoded_is_told_of_and_is_no_failure(
     assert "failed │ 0" in lines
 
 
-def test_nothing_due_is_a_success_too(roller: ManagedRoller) -> None:
+def test_nothing_due_is_a_success_too(worker: PlainWorker) -> None:
     with FakeBroker(FakeCoordinator([]), "file:///place") as broker:
         assert tier(bootstrap=broker.bootstrap) == 0
-    assert roller.urls == []
+    assert worker.roller.urls == []
 
 
 def test_a_segment_that_failed_is_status_1_and_a_line(
-    roller: ManagedRoller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    worker: PlainWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    roller.fails = 1
+    worker.fails = 1
     coordinator = coordinator_with(tmp_path, 2)
     with FakeBroker(coordinator, "file:///place") as broker:
         assert tier(bootstrap=broker.bootstrap) == 1
@@ -127,7 +121,7 @@ class Enough(Exception):
 
 
 def test_without_once_the_passes_repeat_and_outlive_a_broker_that_is_away(
-    roller: ManagedRoller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    worker: PlainWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     coordinator = coordinator_with(tmp_path, 1)
     coordinator.raised = [NotCoordinator("elsewhere")] * 6
@@ -146,7 +140,7 @@ def test_without_once_the_passes_repeat_and_outlive_a_broker_that_is_away(
 
 
 def test_with_once_a_broker_that_is_away_is_the_callers_to_tell(
-    roller: ManagedRoller, tmp_path: Path
+    worker: PlainWorker, tmp_path: Path
 ) -> None:
     pauses: list[Any] = []
     with pytest.raises(CommitFailed):

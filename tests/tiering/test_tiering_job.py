@@ -6,8 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_broker import COMMIT, PLAN, FakeBroker, FakeCoordinator
@@ -22,8 +23,10 @@ from tiering_samples import (
 )
 
 from metadata.operations import PlanSegments, SegmentPlan
-from tiering.coordinator_client import ATTEMPTS_MAX, parse_bootstrap
-from tiering.job import RollResult, run_once
+from tiering.coordinator_client import ATTEMPTS_MAX, CoordinatorClient, parse_bootstrap
+from tiering.jobs.rolls import RollReport, roll_once
+from tiering.jobs.rounds import Done, Failed, Written
+from tiering.roll import Rolled
 from wal import failpoint
 from wal.coordinates import TopicIdPartition
 from wal.errors import CommitFailed, InvalidSettings, NotCoordinator, Rejected, UnknownTopicId
@@ -46,6 +49,10 @@ def plans_for(store: BlockingFileStore, count: int) -> list[SegmentPlan]:
     ]
 
 
+def roll_plainly(broker: FakeBroker, roller: PlainRoller, **more: Any) -> RollReport:
+    return roll_once(CoordinatorClient(broker.bootstrap), roller, **more)
+
+
 def no_sleep(seconds: float) -> None:
     pass
 
@@ -54,10 +61,10 @@ def test_everything_due_is_rolled_and_committed_in_one_call(store: BlockingFileS
     coordinator = FakeCoordinator(plans_for(store, 5))
     roller = PlainRoller(store)
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=roller)
+        report = roll_plainly(broker, roller)
     assert list(coordinator.committed.values()) == report.segments
     assert (len(report.segments), report.record_count, report.failures) == (5, 50, [])
-    assert report.wal_bytes == 5 * len(BATCH.encoded())
+    assert report.input_bytes == 5 * len(BATCH.encoded())
     assert (coordinator.asked, roller.urls) == ([PLAN, COMMIT, PLAN], ["file:///place"])
 
 
@@ -65,8 +72,10 @@ def test_partial_segments_are_asked_for_once(store: BlockingFileStore) -> None:
     plans = plans_for(store, 3)
     coordinator = FakeCoordinator(plans[:1], partial=plans[1:])
     with FakeBroker(coordinator, "file:///place") as broker:
-        assert len(run_once(broker.bootstrap, roller=PlainRoller(store)).segments) == 1
-        report = run_once(broker.bootstrap, roller=PlainRoller(store), asked=EVERYTHING)
+        assert len(roll_plainly(broker, PlainRoller(store)).segments) == 1
+        report = roll_once(
+            CoordinatorClient(broker.bootstrap), PlainRoller(store), asked=EVERYTHING
+        )
         assert len(report.segments) == 2
         # Plan, commit, plan that finds nothing more; twice.
         assert coordinator.asked == [PLAN, COMMIT, PLAN] * 2
@@ -85,7 +94,9 @@ def test_the_rests_of_more_partitions_than_are_planned_at_a_time_are_all_rolled(
     rests.insert(4, partition_plan(store, 3, base=10))
     coordinator = FakeCoordinator([], partial=rests, outstanding_max=3)
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=PlainRoller(store), asked=EVERYTHING)
+        report = roll_once(
+            CoordinatorClient(broker.bootstrap), PlainRoller(store), asked=EVERYTHING
+        )
     assert len(report.segments) == 8
 
 
@@ -97,7 +108,9 @@ def test_producers_that_go_on_do_not_keep_the_job_going(store: BlockingFileStore
     )
     coordinator = FakeCoordinator([], partial=endless, outstanding_max=2)
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=PlainRoller(store), asked=EVERYTHING)
+        report = roll_once(
+            CoordinatorClient(broker.bootstrap), PlainRoller(store), asked=EVERYTHING
+        )
     assert len(report.segments) == 4
 
 
@@ -107,8 +120,8 @@ def test_a_plan_that_cannot_be_rolled_fails_alone(store: BlockingFileStore) -> N
     store.put(plans[1].extents[0].object_key, BytesBody(bytes(300)))
     coordinator = FakeCoordinator(plans)
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=PlainRoller(store))
-    assert [failure.object_key for failure in report.failures] == [plans[1].object_key]
+        report = roll_plainly(broker, PlainRoller(store))
+    assert [failure.title for failure in report.failures] == [plans[1].object_key]
     assert "CorruptObject: wal/00/1" in report.failures[0].reason
     assert set(coordinator.committed) == {plans[0].object_key, plans[2].object_key}
 
@@ -123,10 +136,11 @@ def test_a_driver_killed_around_its_commit_is_finished_by_the_next(
         script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from tiering_samples import PlainRoller, Path, file_store
-from tiering.job import run_once
+from tiering.coordinator_client import CoordinatorClient
+from tiering.jobs.rolls import roll_once
 from wal import failpoint
 failpoint.arm_from_environment()
-run_once({broker.bootstrap!r}, roller=PlainRoller(file_store(Path({str(tmp_path)!r}))))
+roll_once(CoordinatorClient({broker.bootstrap!r}), PlainRoller(file_store(Path({str(tmp_path)!r}))))
 """
         killed = subprocess.run(
             [sys.executable, "-c", script],
@@ -137,7 +151,7 @@ run_once({broker.bootstrap!r}, roller=PlainRoller(file_store(Path({str(tmp_path)
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
         assert len(coordinator.committed) == (2 if point == "roll.after_commit" else 0)
-        run_once(broker.bootstrap, roller=PlainRoller(store))
+        roll_plainly(broker, PlainRoller(store))
     assert len(coordinator.committed) == 2
     assert not coordinator.plans
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
@@ -147,15 +161,15 @@ def test_a_lost_answer_to_a_commit_is_asked_for_again(store: BlockingFileStore) 
     coordinator = FakeCoordinator(plans_for(store, 2))
 
     class Losing(PlainRoller):
-        def roll(
-            self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-        ) -> Sequence[RollResult]:
+        def __call__(
+            self, plans: Sequence[SegmentPlan], object_store_url: str, done: Done
+        ) -> Sequence[Written[SegmentPlan, Rolled] | Failed[SegmentPlan]]:
             coordinator.answers_lost = 2
-            return super().roll(plans, object_store_url, done)
+            return super().__call__(plans, object_store_url, done)
 
     pauses: list[float] = []
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=Losing(store), sleep=pauses.append)
+        report = roll_plainly(broker, Losing(store), sleep=pauses.append)
     assert len(report.segments) == 2
     assert coordinator.asked == [PLAN, COMMIT, COMMIT, COMMIT, PLAN]
     assert coordinator.duplicates == 4
@@ -166,7 +180,7 @@ def test_a_coordinator_that_moves_is_waited_for(store: BlockingFileStore) -> Non
     coordinator = FakeCoordinator(plans_for(store, 1))
     coordinator.raised = [NotCoordinator("elsewhere"), CommitFailed("disk")]
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=PlainRoller(store), sleep=no_sleep)
+        report = roll_plainly(broker, PlainRoller(store), sleep=no_sleep)
     assert len(report.segments) == 1
 
 
@@ -177,7 +191,7 @@ def test_a_refusal_is_not_repeated(store: BlockingFileStore) -> None:
         FakeBroker(coordinator, "file:///place") as broker,
         pytest.raises(Rejected, match="never"),
     ):
-        run_once(broker.bootstrap, roller=PlainRoller(store), sleep=no_sleep)
+        roll_plainly(broker, PlainRoller(store), sleep=no_sleep)
     assert coordinator.asked == [PLAN]
 
 
@@ -186,8 +200,11 @@ def test_segments_of_a_deleted_topic_are_no_failure(store: BlockingFileStore) ->
     coordinator = FakeCoordinator(plans)
     coordinator.refused = {plans[0].object_key: UnknownTopicId("deleted")}
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = run_once(broker.bootstrap, roller=PlainRoller(store))
-    assert (report.withdrawn, report.failures) == ([plans[0].object_key], [])
+        report = roll_plainly(broker, PlainRoller(store))
+    assert ([one.object_key for one in report.withdrawn], report.failures) == (
+        [plans[0].object_key],
+        [],
+    )
     assert [segment.object_key for segment in report.segments] == [plans[1].object_key]
 
 
@@ -195,8 +212,8 @@ def test_an_overriding_url_wins(store: BlockingFileStore) -> None:
     roller = PlainRoller(store)
     with FakeBroker(FakeCoordinator(plans_for(store, 1)), "") as broker:
         with pytest.raises(InvalidSettings, match="names no object store"):
-            run_once(broker.bootstrap, roller=roller)
-        run_once(broker.bootstrap, roller=roller, object_store_url="s3://elsewhere/")
+            roll_plainly(broker, roller)
+        roll_plainly(broker, roller, object_store_url="s3://elsewhere/")
     assert roller.urls == ["s3://elsewhere/"]
 
 
@@ -206,7 +223,7 @@ def test_no_broker_is_said_after_a_bounded_number_of_attempts(store: BlockingFil
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     pauses: list[float] = []
     with pytest.raises(CommitFailed, match=address):
-        run_once(address, roller=PlainRoller(store), sleep=pauses.append)
+        roll_once(CoordinatorClient(address), PlainRoller(store), sleep=pauses.append)
     assert len(pauses) == ATTEMPTS_MAX - 1
 
 
@@ -222,5 +239,5 @@ def test_bootstrap_addresses_are_tried_in_order(store: BlockingFileStore) -> Non
         closed.bind(("127.0.0.1", 0))
         dead = f"127.0.0.1:{closed.getsockname()[1]}"
     with FakeBroker(FakeCoordinator([]), "file:///place") as broker:
-        report = run_once(f"{dead},{broker.bootstrap}", roller=PlainRoller(store))
+        report = roll_once(CoordinatorClient(f"{dead},{broker.bootstrap}"), PlainRoller(store))
     assert report.segments == []

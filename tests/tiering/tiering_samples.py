@@ -4,7 +4,7 @@ Batches are built by aiokafka, so that our own encoder is not the judge of itsel
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -13,14 +13,14 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from metadata.operations import RolledSegment, SegmentExtent, SegmentPlan, WalExtent
 from metadata.records.segment_identity import segment_key
-from metadata.rewrites import RewritePlan
-from tiering.job import RollResult, describe
-from tiering.merging.job import MergeResult
+from metadata.rewrites import Rewrite, RewritePlan
+from tiering.jobs.rewrites import outcome_of
+from tiering.jobs.rounds import Done, Failed, Written, attempted
 from tiering.merging.merge import merge
-from tiering.roll import roll
+from tiering.roll import Rolled, roll
 from wal.clock import SystemClock
 from wal.coordinates import LOG_APPEND_TIME, ByteOffset, ObjectKey, Offset, TopicIdPartition
-from wal.errors import DisklessError
+from wal.stores.blocking_store import BlockingStore
 from wal.stores.file_store import BlockingFileStore
 from wal.stores.object_store import BytesBody
 
@@ -221,17 +221,13 @@ class PlainRoller:
         self.store = store
         self.urls: list[str] = []
 
-    def roll(
-        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-    ) -> Sequence[RollResult]:
+    def __call__(
+        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Done
+    ) -> Sequence[Written[SegmentPlan, Rolled] | Failed[SegmentPlan]]:
         self.urls.append(object_store_url)
         results = []
         for number, plan in enumerate(plans):
-            try:
-                segment, raw, _ = roll(plan, self.store)
-                results.append(RollResult(plan, segment, raw_batch_count=raw))
-            except DisklessError as error:
-                results.append(RollResult(plan, None, describe(error)))
+            results.append(attempted(roll, plan, self.store, SystemClock()))
             done(number + 1)
         return results
 
@@ -243,12 +239,12 @@ class PlainMerger:
         self._store = store
         self.urls: list[str] = []
 
-    def merge(self, plans: Sequence[RewritePlan], object_store_url: str) -> Sequence[MergeResult]:
+    def __call__(
+        self, plans: Sequence[RewritePlan], object_store_url: str, done: Done
+    ) -> Sequence[Written[RewritePlan, Rewrite] | Failed[RewritePlan]]:
         self.urls.append(object_store_url)
-        results = []
-        for plan in plans:
-            try:
-                results.append(MergeResult(plan, merge(plan, self._store)))
-            except DisklessError as error:
-                results.append(MergeResult(plan, None, describe(error)))
-        return results
+        return [attempted(_merged, plan, self._store, SystemClock()) for plan in plans]
+
+
+def _merged(plan: RewritePlan, store: BlockingStore) -> Rewrite:
+    return outcome_of(plan, [merge(plan, store)])

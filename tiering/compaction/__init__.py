@@ -6,5 +6,5 @@
 - `key_columns`: reading just these columns of a segment
 - `outputs`: which segments are written anew, and together
 - `rewriting`: one output: segments in, segment without the lost records out
-- `job`: the driver: plan, compact, commit; `spark_compactor`: the work on Spark
+- `spark_compactor`: all of that on Spark; its driver is tiering/jobs/rewrites.py
 """

@@ -29,19 +29,17 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from metadata.rewrites import Rewrite, RewritePlan, RewrittenSegment
-from tiering.compaction.job import CompactionResult, CompactionWork
 from tiering.compaction.key_columns import key_rows
 from tiering.compaction.losses import KEY_ROWS, LOSSES, Loss, losses_of, offsets_in
 from tiering.compaction.outputs import outputs_of
 from tiering.compaction.rewriting import OutputTask, rewrite, task_of
-from tiering.job import describe
-from tiering.spark_roller import SparkRoller, arm_in_task, death_reason
+from tiering.jobs.rewrites import outcome_of
+from tiering.jobs.rounds import Done, Failed, Work, Written, describe
+from tiering.spark_roller import SparkRoller, arm_in_task, in_halves
 from wal import failpoint
 from wal.clock import SystemClock
 from wal.errors import DisklessError
@@ -65,6 +63,8 @@ _KEYS: Final = (
 _LOSSES: Final = "plan int, segment int, removed long, marked long, offsets binary"
 _RESULTS: Final = pa.schema([("number", pa.int32()), ("data", pa.binary())])
 
+Outcome = Written[RewritePlan, Rewrite] | Failed[RewritePlan]
+
 
 class _Input(NamedTuple):
     """What one task of the first step reads."""
@@ -83,27 +83,22 @@ class SparkCompactor:
         self._hash_bits = hash_bits
 
     def compact(
-        self, plans: Sequence[RewritePlan], object_store_url: str
-    ) -> Sequence[CompactionResult]:
-        """See `tiering.compaction.job.Compactor`."""
-        try:
-            with _settings(self._roller.session), warnings.catch_warnings():
-                # PySpark asks for Pandas on the way to Arrow; we use none.
-                warnings.filterwarnings("ignore", message="PySpark does not yet fully support")
-                return self._compact(self._roller.session, plans, object_store_url)
-        except (PySparkException, Py4JError) as error:
-            if len(plans) == 1:
-                reason = f"its Spark task died: {death_reason(error)}"
-                return [CompactionResult(plans[0], None, reason)]
-        middle = len(plans) // 2
-        return [
-            *self.compact(plans[:middle], object_store_url),
-            *self.compact(plans[middle:], object_store_url),
-        ]
+        self, plans: Sequence[RewritePlan], object_store_url: str, done: Done
+    ) -> Sequence[Outcome]:
+        """See `tiering.jobs.rounds.Write`."""
+        return in_halves(partial(self._together, object_store_url), plans, done)
+
+    def _together(self, url: str, plans: Sequence[RewritePlan], done: Done) -> Sequence[Outcome]:
+        with _settings(self._roller.session), warnings.catch_warnings():
+            # PySpark asks for Pandas on the way to Arrow; we use none.
+            warnings.filterwarnings("ignore", message="PySpark does not yet fully support")
+            outcomes = self._compact(self._roller.session, plans, url)
+        done(len(plans))
+        return outcomes
 
     def _compact(
         self, session: SparkSession, plans: Sequence[RewritePlan], url: str
-    ) -> Sequence[CompactionResult]:
+    ) -> Sequence[Outcome]:
         started = SystemClock().monotonic()
         failpoints = os.environ.get(failpoint.ENVIRONMENT_VARIABLE, "")
         losses = self._losses(session, plans, url, failpoints).persist()
@@ -124,20 +119,21 @@ class SparkCompactor:
         finally:
             losses.unpersist()
         seconds = SystemClock().monotonic() - started
-        results = []
+        results: list[Outcome] = []
         for number, plan in enumerate(plans):
             mine = [written[at] for at, owner in enumerate(owners) if owner == number]
             errors = [outcome for outcome, _ in mine if isinstance(outcome, str)]
-            error = next(iter(errors), found.failures.get(number, ""))
-            rewritten = [outcome for outcome, _ in mine if not isinstance(outcome, str)]
+            if error := next(iter(errors), found.failures.get(number, "")):
+                results.append(Failed(plan, error))
+                continue
+            outputs = [outcome for outcome, _ in mine if not isinstance(outcome, str)]
             key_bytes = found.key_bytes[number]
-            work = CompactionWork(
-                key_bytes, key_bytes + sum(read for _, read in mine), seconds / len(plans)
+            work = Work(
+                get_bytes=key_bytes + sum(read for _, read in mine),
+                seconds=seconds / len(plans),
+                key_bytes=key_bytes,
             )
-            outcome = Rewrite(
-                partition=plan.partition, generation=plan.generation, segments=rewritten
-            )
-            results.append(CompactionResult(plan, None if error else outcome, error, work))
+            results.append(Written(plan, outcome_of(plan, outputs), work))
         return results
 
     def _losses(

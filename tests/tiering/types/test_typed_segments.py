@@ -1,7 +1,7 @@
 """Topics with schemas, from a stock producer to a Parquet file: columns, poison, exact bytes."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,10 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from metadata.operations import PlanSegments, SegmentPlan
 from tests.support.live_broker import LiveBroker
 from tests.support.schema_registry import SchemaRegistry
-from tiering.job import RollReport, RollResult, describe, run_once
+from tiering.coordinator_client import CoordinatorClient
+from tiering.jobs.rolls import RollReport, roll_once
+from tiering.jobs.rounds import Done, Failed, Written, attempted
+from tiering.roll import Rolled
 from tiering.segment_verification import verify_segment
 from tiering.types.arrow_types import (
     MALFORMED,
@@ -36,8 +39,7 @@ from tiering.types.registry import HttpRegistry, RegistrySettings
 from tiering.types.typed_roll import roll_as_planned
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
-from wal.errors import DisklessError
-from wal.stores.blocking_store import open_blocking_store
+from wal.stores.blocking_store import BlockingStore, open_blocking_store
 
 FLIGHT = {
     "type": "object",
@@ -49,29 +51,22 @@ FLIGHT = {
 }
 
 
+Outcomes = Sequence[Written[SegmentPlan, Rolled] | Failed[SegmentPlan]]
+
+
 class TypingRoller:
     """Rolls in this process what a task of Spark would."""
 
     def __init__(self, registry: RegistrySettings | None) -> None:
         self._registry = registry
 
-    def roll(
-        self, plans: Sequence[SegmentPlan], object_store_url: str, done: Callable[[int], None]
-    ) -> Sequence[RollResult]:
-        results = []
+    def __call__(self, plans: Sequence[SegmentPlan], object_store_url: str, done: Done) -> Outcomes:
+        clock = SystemClock()
         with open_blocking_store(object_store_url, sync=False) as store:
-            for plan in plans:
-                try:
-                    rolled = roll_as_planned(plan, store, self._registry, SystemClock())
-                except DisklessError as error:
-                    results.append(RollResult(plan, None, describe(error)))
-                    continue
-                results.append(
-                    RollResult(
-                        plan, rolled.segment, "", rolled.raw_batch_count, rolled.untyped_count
-                    )
-                )
-        return results
+            return [attempted(self._rolled, plan, store, clock) for plan in plans]
+
+    def _rolled(self, plan: SegmentPlan, store: BlockingStore) -> Rolled:
+        return roll_as_planned(plan, store, self._registry, SystemClock())
 
 
 class World:
@@ -107,9 +102,9 @@ class World:
 
     def roll(self, topic: str, *, with_registry: bool = True) -> RollReport:
         settings = self.settings if with_registry else None
-        return run_once(
-            self.broker.bootstrap,
-            roller=TypingRoller(settings),
+        return roll_once(
+            CoordinatorClient(self.broker.bootstrap),
+            TypingRoller(settings),
             asked=PlanSegments(include_partial=True, topics=[topic]),
             registry=None if settings is None else HttpRegistry(settings, SystemClock()),
             sleep=lambda _: None,
@@ -242,7 +237,7 @@ def test_a_repeated_roll_finds_the_bytes_of_the_first(world: World, tmp_path: Pa
     seen: list[bytes] = []
 
     class Twice(TypingRoller):
-        def roll(self, plans: Any, object_store_url: str, done: Any) -> Sequence[RollResult]:
+        def __call__(self, plans: Any, object_store_url: str, done: Any) -> Outcomes:
             with (
                 open_blocking_store(object_store_url, sync=False) as store,
                 open_blocking_store(f"file://{tmp_path}", sync=False) as other,
@@ -256,11 +251,11 @@ def test_a_repeated_roll_finds_the_bytes_of_the_first(world: World, tmp_path: Pa
                         (tmp_path / extent.object_key).write_bytes(data)
                     roll_as_planned(plan, other, None, SystemClock())
                     seen.append((tmp_path / plan.object_key).read_bytes())
-            return super().roll(plans, object_store_url, done)
+            return super().__call__(plans, object_store_url, done)
 
-    run_once(
-        world.broker.bootstrap,
-        roller=Twice(None),
+    roll_once(
+        CoordinatorClient(world.broker.bootstrap),
+        Twice(None),
         asked=PlanSegments(include_partial=True, topics=[topic]),
     )
     (file,) = world._directory.glob(f"**/topic={topic}/**/*.parquet")

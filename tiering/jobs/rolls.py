@@ -1,0 +1,146 @@
+"""The roll as a job: batches in WAL objects become segments.
+
+The command line calls `roll_once`. Before anything is planned, typed columns of topics follow their
+schemas (tiering/jobs/schemas.py); the plans then have them.
+"""
+
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from metadata.operations import (
+    WHATEVER_IS_DUE,
+    PlanSegments,
+    RolledSegment,
+    SegmentPlan,
+)
+from tiering.coordinator_client import CoordinatorClient, repeated
+from tiering.jobs.rounds import JobReport, Planned, Progress, Write, run_job
+from tiering.jobs.schemas import SchemaFollower
+from tiering.roll import Rolled
+from tiering.types.registry import Registry
+from wal.coordinates import ObjectKey, TopicIdPartition
+from wal.errors import DisklessError
+
+PLANS_PER_ROUND: Final = 256
+"""Segments between two commits; what a killed driver may have to find again."""
+
+WriteSegments = Write[SegmentPlan, Rolled]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollReport(JobReport[SegmentPlan, Rolled]):
+    """What a run did."""
+
+    schema_problems: Mapping[str, str] = field(default_factory=dict)
+    """Why the schemas of topics give no columns, by `<topic>-key` and `<topic>-value`."""
+
+    @property
+    def segments(self) -> Sequence[RolledSegment]:
+        return [one.made.segment for one in self.committed]
+
+    @property
+    def record_count(self) -> int:
+        return sum(segment.record_count for segment in self.segments)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the batches that the segments replace."""
+        return sum(extent.length_bytes for one in self.committed for extent in one.plan.extents)
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(segment.object_bytes for segment in self.segments)
+
+    @property
+    def raw_batch_count(self) -> int:
+        """Batches that could not be decoded, which the segments keep as they were sent."""
+        return sum(one.made.raw_batch_count for one in self.committed)
+
+    @property
+    def untyped_count(self) -> int:
+        """Keys and values that did not fit their schema."""
+        return sum(one.made.untyped_count for one in self.committed)
+
+
+def roll_once(
+    client: CoordinatorClient,
+    write: WriteSegments,
+    *,
+    asked: PlanSegments = WHATEVER_IS_DUE,
+    object_store_url: str | None = None,
+    registry: Registry | None = None,
+    progress: Progress | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RollReport:
+    """Roll all that is due of what is `asked` for.
+
+    `registry` has the schemas of topics that say so. Blocks; the rest, and what it raises, is as in
+    `run_job`.
+    """
+    progress = progress or Progress()
+    schemas = SchemaFollower(client, registry, progress, sleep)
+    job = _Roll(client, write, asked, schemas, sleep)
+    if registry is not None:
+        # Make columns follow what a registry got since, before anything is planned with them.
+        job.follow_schemas()
+    done = run_job(job, object_store_url=object_store_url, progress=progress, sleep=sleep)
+    return RollReport(
+        committed=done.committed,
+        failures=done.failures,
+        withdrawn=done.withdrawn,
+        schema_problems=schemas.problems,
+    )
+
+
+class _Roll:
+    """See `tiering.jobs.rounds.Job`."""
+
+    name = "roll"
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        write: WriteSegments,
+        asked: PlanSegments,
+        schemas: SchemaFollower,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._client = client
+        self.write = write
+        self._asked = asked
+        self._schemas = schemas
+        self._sleep = sleep
+        self._seen: set[TopicIdPartition] = set()
+
+    def follow_schemas(self) -> None:
+        asked = self._asked._replace(schemas_only=True)
+        planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
+        self._schemas.look_after(planned.schemas)
+
+    def plan(self, failed: Collection[Hashable]) -> Planned[SegmentPlan]:
+        # Those that failed are planned still, and must not crowd out the others.
+        asked = self._asked._replace(max_plans=PLANS_PER_ROUND + len(failed))
+        planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
+        while self._schemas.look_after(planned.schemas):
+            planned = repeated(lambda: self._client.plan_segments(asked), self._sleep)
+        plans = [plan for plan in planned.plans if plan.object_key not in failed]
+        # The coordinator gives some plans at a time, so the rests of all partitions may take
+        # several rounds. But producers add new rests all the time: when all partitions of a
+        # round had their turn before, and none of them has a backlog, what comes is new.
+        partitions = {plan.partition for plan in plans}
+        if partitions <= self._seen and len(plans) == len(partitions):
+            self._asked = self._asked._replace(include_partial=False)
+        self._seen |= partitions
+        return Planned(plans, planned.object_store_url)
+
+    def identity(self, plan: SegmentPlan) -> ObjectKey:
+        return plan.object_key
+
+    def title(self, plan: SegmentPlan) -> str:
+        return plan.object_key
+
+    def commit(self, made: Sequence[Rolled]) -> Sequence[DisklessError | None]:
+        answers = self._client.commit_segments([one.segment for one in made])
+        return [answer.error for answer in answers]
