@@ -23,7 +23,7 @@ from uuid import UUID
 import uvloop
 
 from metadata.clients.local_client import LocalClient
-from metadata.clients.routed_client import RoutedClient
+from metadata.clients.routed_client import PeerAddress, RoutedClient
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
@@ -130,5 +130,5 @@ async def _until_ready(partition: MetadataPartition, serving: asyncio.Task[None]
         serving.result()
 
 
-def _nobody_else(host: str, port: int) -> NoReturn:
-    raise AssertionError(f"{host}:{port}: there is one broker")
+def _nobody_else(address: PeerAddress) -> NoReturn:
+    raise AssertionError(f"{address}: there is one broker")

@@ -2,8 +2,9 @@
 
 `serve` runs a broker. `topic`, `quota`, `acl`, `user` and `tier` are clients of a running one
 (`broker_commands`, `acl`, `user`).
-`verify`, `chunk dump` and `wal dump` read what is stored, without a broker, and `rebuild` writes
-lost metadata anew (`stored_commands`); `metadata` reads with or without one (`metadata_commands`).
+`verify`, `chunk dump` and `wal dump` read what is stored, without a broker, `rebuild` writes lost
+metadata anew, and `cluster` has to do with what brokers share (`stored_commands`); `metadata` reads
+with or without one (`metadata_commands`).
 Everything heavy is imported inside the command that needs it, so that `diskless --help` is instant
 and a broker never imports Spark.
 
@@ -23,7 +24,7 @@ from diskless.cli.acl.acl_commands import add_acl
 from diskless.cli.broker_commands import add_quota, add_tier, add_topic
 from diskless.cli.metadata_commands import add_metadata
 from diskless.cli.options import DEFAULT_LISTEN, Commands, add_data, add_pairs, command, key_values
-from diskless.cli.stored_commands import add_dumps, add_rebuild, add_verify
+from diskless.cli.stored_commands import add_cluster, add_dumps, add_rebuild, add_verify
 from diskless.cli.user.user_commands import add_user
 from wal.errors import DisklessError, InvalidSettings
 
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add_tier(commands)
     add_verify(commands)
     add_rebuild(commands)
+    add_cluster(commands)
     add_dumps(commands)
     add_metadata(commands)
     command(commands, "config", _config, help="list every configuration key of the broker")

@@ -1,4 +1,7 @@
-"""The commands that read or write what is stored, without a broker: verify, rebuild, and dumps."""
+"""The commands that read or write what is stored, without a broker.
+
+They are verify, rebuild, cluster rotate-secret, and dumps.
+"""
 
 import argparse
 from pathlib import Path
@@ -109,6 +112,44 @@ def _rebuild(options: argparse.Namespace) -> int:
         print_rebuilt(report)
         print("nothing was written" if options.dry_run else f"metadata rebuilt in {options.data}")
     return 0 if report.is_certain else 3
+
+
+def add_cluster(commands: Commands) -> None:
+    cluster = group(commands, "cluster", "what the brokers on one bucket share")
+    rotation = command(
+        cluster,
+        "rotate-secret",
+        _rotate_secret,
+        help="give the brokers another secret by which they log in to each other",
+        description="Put a new secret into the bucket. Brokers take it up by themselves, within "
+        "broker.secret.follow.interval.ms; the one before ends ten minutes later. Until then the "
+        "command changes nothing, so it may be given again after a failure.",
+    )
+    rotation.add_argument("--object-store", metavar="URL", required=True, help="as for serve")
+
+
+def _rotate_secret(options: argparse.Namespace) -> int:
+    import asyncio
+    import random
+    from datetime import UTC, datetime
+
+    from diskless.sasl.cluster_secret import Rotation, rotate
+    from wal.clock import SystemClock
+    from wal.stores.store_url import open_store
+
+    clock, rng = SystemClock(), random.SystemRandom()
+
+    async def rotated() -> Rotation:
+        async with open_store(options.object_store, clock=clock, rng=rng) as store:
+            return await rotate(store, clock, rng)
+
+    rotation = asyncio.run(rotated())
+    ends = datetime.fromtimestamp(rotation.ends_ms / 1000, UTC).isoformat(timespec="seconds")
+    print(
+        f"{'made' if rotation.is_new else 'there is'} secret {rotation.number}; the one before it "
+        f"ends at {ends}"
+    )
+    return 0
 
 
 def add_dumps(commands: Commands) -> None:

@@ -37,7 +37,8 @@ class ListenerSettings:
         INTER_BROKER_NAME,
         "",
         why="the listener through which other brokers reach this one; empty: the only one there "
-        "is, or the one named PLAINTEXT",
+        "is, or the one named PLAINTEXT; several, separated by commas, while a running cluster "
+        "moves: brokers use the first that both have, and are let in on all",
     )
     allow_insecure: str = setting(
         ALLOW_INSECURE,

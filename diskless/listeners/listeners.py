@@ -6,7 +6,8 @@
 `listeners` says where to listen, `advertised.listeners` what others are told of it, and
 `listener.security.protocol.map` what is spoken there. A client is only ever told addresses of the
 listener that it asked through, of this broker and of the others: a client outside a private network
-cannot use an address inside. Brokers reach each other through the inter-broker listener.
+cannot use an address inside. Brokers reach each other through the inter-broker listener; while a
+running cluster moves from one to another, through the first of several that both have.
 """
 
 import ipaddress
@@ -43,7 +44,8 @@ class PlannedListener(NamedTuple):
     protocol: SecurityProtocol
     advertised: Endpoint | None
     """None: where it comes to listen."""
-    is_inter_broker: bool
+    inter_broker_rank: int | None
+    """Its place among those that other brokers reach this one through; None: it is none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,8 @@ class Listener:
     socket: socket.socket
     """Bound; refuses connections until a server listens on it."""
     advertised: Endpoint
-    is_inter_broker: bool
+    inter_broker_rank: int | None
+    """The lowest is told to others, as a rule; None: no broker comes through it."""
     tls: TlsKeys | None = None
     """What its handshakes use; None: it has none."""
 
@@ -100,7 +103,9 @@ def plan_listeners(settings: ListenerSettings) -> Sequence[PlannedListener]:
                 f"{ADVERTISED_LISTENERS}: nobody can connect to {endpoint}; write the name or "
                 "address under which others reach it, and its port"
             )
-    inter_broker = _inter_broker(settings.inter_broker_name, names)
+    ranks = {
+        name: rank for rank, name in enumerate(_inter_broker(settings.inter_broker_name, names))
+    }
     planned = []
     for bind in binds:
         protocol = protocols.get(bind.listener)
@@ -116,7 +121,7 @@ def plan_listeners(settings: ListenerSettings) -> Sequence[PlannedListener]:
                 f"{bind.listener}://NAME:{bind.port or 'PORT'} with the name or address under "
                 "which others reach it"
             )
-        planned.append(PlannedListener(bind, protocol, told, bind.listener == inter_broker))
+        planned.append(PlannedListener(bind, protocol, told, ranks.get(bind.listener)))
     return planned
 
 
@@ -152,17 +157,18 @@ def _protocols(text: str) -> Mapping[str, SecurityProtocol]:
 _USUAL_INTER_BROKER: Final = "PLAINTEXT"
 
 
-def _inter_broker(configured: str, names: Sequence[str]) -> str:
-    name = configured.strip().upper()
-    if not name and len(names) == 1:
-        return names[0]
-    name = name or _USUAL_INTER_BROKER
-    if name not in names:
-        raise InvalidSettings(
-            f"{INTER_BROKER_NAME}={configured}: write which listener other brokers reach this one "
-            f"through, one of {', '.join(names)}"
-        )
-    return name
+def _inter_broker(configured: str, names: Sequence[str]) -> Sequence[str]:
+    wanted = [name.strip().upper() for name in configured.split(",") if name.strip()]
+    if not wanted:
+        wanted = [names[0] if len(names) == 1 else _USUAL_INTER_BROKER]
+    for name in wanted:
+        if name not in names or wanted.count(name) > 1:
+            raise InvalidSettings(
+                f"{INTER_BROKER_NAME}={configured}: write which listener other brokers reach this "
+                f"one through, one of {', '.join(names)}; two, the one to come after the one that "
+                "is, only while a cluster moves"
+            )
+    return wanted
 
 
 def open_listeners(
@@ -181,7 +187,7 @@ def open_listeners(
                 protocol=plan.protocol,
                 socket=bound,
                 advertised=plan.advertised or Endpoint(plan.bind.listener, host, port),
-                is_inter_broker=plan.is_inter_broker,
+                inter_broker_rank=plan.inter_broker_rank,
                 tls=keys_of.get(plan.bind.listener),
             )
         )

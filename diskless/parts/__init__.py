@@ -6,7 +6,7 @@ In the order in which `diskless.broker` makes them:
 - `storage`: the object store, and what is cached and buffered in this process
 - `tokens`: the tokens of an authorization server, if any are taken
 - `coordination`: the metadata partitions followed or led here, and what is read from them;
-  `leader_workers`: what runs beside a leader
+  `leader_workers`: what runs beside a leader; `peers`: how the other brokers are reached
 - `write_path`: from a produced batch to a committed WAL object
 - `read_path`: from an offset to bytes, and the replica manager, which uses both paths
 - `logins`: how clients log in, and the first user

@@ -18,7 +18,6 @@ whatever else happens to a worker it retries itself.
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -30,13 +29,13 @@ from diskless.groups.offsets import TopicsWith
 from diskless.parts.background import run_until_stop
 from diskless.parts.foundation import Foundation
 from diskless.parts.leader_workers import LeaderWorkers, leader_workers
-from diskless.parts.logins import broker_log_in
+from diskless.parts.peers import Peers, follow_secrets
 from diskless.parts.storage import Storage
 from diskless.quotas.quotas import QuotaEnforcer
 from diskless.replica.metadata_topic import MetadataTopic
+from diskless.sasl.broker_secrets import BrokerSecrets
 from metadata.clients.local_client import LocalClient
 from metadata.clients.routed_client import RoutedClient
-from metadata.clients.wire_client import WireClient, connect_tcp, connect_tls
 from metadata.coordinator.coordinator import PartitionCoordinator
 from metadata.coordinator.metadata_partition import Candidate, MetadataPartition, Worker
 from metadata.log.local_log import LOG_DIRECTORY, LocalMetadataLog
@@ -63,6 +62,8 @@ class Coordination:
     quotas: QuotaEnforcer
     metadata_topic: MetadataTopic
     groups: GroupRouter
+    secrets: BrokerSecrets | None
+    """By which brokers log in to each other; None: nobody logs in, or no other broker is there."""
 
 
 async def open_coordination(
@@ -75,7 +76,7 @@ async def open_coordination(
     StorageFailed, ObjectStoreUnavailable, and what a partition cannot heal.
     """
     config, clock, rng = base.config, base.clock, base.rng
-    _, host, port = base.inter_broker.advertised
+    _, host, port = base.inter_broker[0].advertised
     incarnation, past = storage.data.begin_life(rng)
     candidate = Candidate(
         broker_id=base.node_id,
@@ -94,29 +95,14 @@ async def open_coordination(
         workers_at_work[index] = counting
         return [*all_workers, groups.led(index, CoordinatorGroupStore(coordinator))]
 
-    keys = base.inter_broker.tls
-    between_brokers = connect_tcp if keys is None else connect_tls(lambda: keys.client)
-
-    log_in = await broker_log_in(base, storage)
-    # Seen by everybody; a generator that has a state would give it away.
-    nonces = random.SystemRandom()
-
-    def connect(host: str, port: int) -> WireClient:
-        client_id = f"diskless-broker-{base.node_id}"
-        return WireClient(
-            host,
-            port,
-            clock=clock,
-            rng=rng if log_in is None else nonces,
-            client_id=client_id,
-            connect=between_brokers,
-            log_in=log_in,
-        )
-
+    secrets = await follow_secrets(stack, tasks, base, storage)
     partitions = await _open_partitions(stack, base, storage, candidate, workers)
     local = LocalClient(partitions, rng=rng)
+    peers = Peers(base, secrets, registered=lambda: partitions[CATALOGUE].replica.brokers())
     client = await stack.enter_async_context(
-        RoutedClient(local, connect=connect, clock=clock, rng=rng)
+        RoutedClient(
+            local, connect=peers.connect, address_of=peers.address_of, clock=clock, rng=rng
+        )
     )
     local.topics.peers = client
     metadata_topic = MetadataTopic(partitions)
@@ -134,6 +120,7 @@ async def open_coordination(
         quotas=QuotaEnforcer(client.client_quotas, settings=config.quotas, clock=clock),
         metadata_topic=metadata_topic,
         groups=groups,
+        secrets=secrets,
     )
 
 

@@ -112,9 +112,14 @@ class Foundation:
         return [listener.advertised for listener in self.listeners]
 
     @property
-    def inter_broker(self) -> Listener:
-        """The listener that other brokers are told of."""
-        return next(listener for listener in self.listeners if listener.is_inter_broker)
+    def inter_broker(self) -> Sequence[Listener]:
+        """The listeners that other brokers may come through, the one they are told of first."""
+        ranked = [
+            (listener.inter_broker_rank, listener)
+            for listener in self.listeners
+            if listener.inter_broker_rank is not None
+        ]
+        return [listener for _, listener in sorted(ranked, key=lambda ranks: ranks[0])]
 
     def _serve_http(self, stack: AsyncExitStack) -> HttpServer | None:
         listener = take_http_address(self.config)

@@ -1,8 +1,8 @@
 """How clients log in on the listeners that ask for it, and the first user of a cluster.
 
 The rules of a log-in are made for each such listener of its own settings; users, the counting of
-failures and the threads that check passwords are shared by all of them. On an inter-broker listener
-with SASL brokers of one bucket log in to each other (diskless/sasl/broker_login.py).
+failures and the threads that check passwords are shared by all of them. On the inter-broker
+listeners with SASL brokers of one bucket log in to each other (diskless/sasl/broker_login.py).
 
 The first user comes from the data directory (`diskless user add --data`) or from the configuration
 (`bootstrap.admin`), and is set only where the cluster has no user: after that both are passed over.
@@ -25,8 +25,9 @@ from diskless.authorization import BROKER_USER
 from diskless.listeners.listeners import Listener
 from diskless.logs import Pace
 from diskless.parts.foundation import Foundation
-from diskless.parts.storage import Storage
-from diskless.sasl.broker_login import BROKERS_MECHANISM, UsersAndBrokers, as_broker
+from diskless.sasl.broker_login import UsersAndBrokers
+from diskless.sasl.broker_secrets import BROKERS_MECHANISM, BrokerSecrets
+from diskless.sasl.cluster_secret import local_secret
 from diskless.sasl.failure_delay import FailureDelay
 from diskless.sasl.login import LoginRules
 from diskless.sasl.mechanisms import Mechanism, ScramExchange
@@ -36,10 +37,8 @@ from diskless.sasl.oauth.tokens import TokenCheck
 from diskless.sasl.plain import PasswordCheck, PlainExchange
 from diskless.sasl.sasl_settings import ENABLED_MECHANISMS, SaslSettings
 from diskless.sasl.scram_users import ScramUsers
-from diskless.storage.cluster_secret import ClusterSecret, local_secret, shared_secret
 from diskless.storage.first_users import read_first_users, remove_first_users, with_password
 from metadata.clients.routed_client import RoutedClient
-from metadata.clients.sasl_login import LogIn
 from metadata.operations import AlterScramCredential
 from metadata.scram.credentials import ScramMechanism
 from wal.errors import InvalidSettings, PolicyViolation
@@ -56,25 +55,30 @@ log = structlog.get_logger(__name__)
 async def login_rules(
     stack: AsyncExitStack,
     base: Foundation,
-    storage: Storage,
     client: RoutedClient,
+    secrets: BrokerSecrets | None,
     tokens: TokenCheck | None,
 ) -> Mapping[str, LoginRules]:
     """By the name of the listener; `tokens`: where tokens are taken.
 
-    Raises InvalidSettings, and what the store raises.
+    `secrets` are those of the cluster; None: there is only this broker. Raises InvalidSettings,
+    CorruptObject, OSError.
     """
     listeners = [listener for listener in base.listeners if listener.protocol.is_sasl]
     if not listeners:
         return {}
     # Nonces are seen by everybody; those of a generator that has a state would give it away.
     rng = random.SystemRandom()
-    secret = await _secret(base, storage, rng)
-    decoy_key = secret.derived("decoys")
-    users = ScramUsers(client.scram_credentials, decoy_key=decoy_key)
-    users_and_brokers = UsersAndBrokers(
-        client.scram_credentials, decoy_key=decoy_key, password=_password(secret)
-    )
+    if secrets is not None:
+        decoys = secrets.decoys
+    else:
+        decoys = (await asyncio.to_thread(local_secret, base.data.path, base.clock, rng)).decoys
+    users = ScramUsers(client.scram_credentials, decoy_key=decoys)
+    users_and_brokers = users
+    if secrets is not None:
+        users_and_brokers = UsersAndBrokers(
+            client.scram_credentials, decoy_key=decoys, secrets=secrets
+        )
     threads = WorkerThreads("password", PASSWORD_CHECKS_MAX)
     stack.push_async_callback(threads.close)
     check = PasswordCheck(users, run=threads.run, clock=base.clock, rng=rng)
@@ -140,7 +144,7 @@ def _rules(
             f"{listener.name} by {BROKERS_MECHANISM.sasl_name}; write that too"
         )
     return LoginRules(
-        # No secret of a broker becomes old, and its connections are to stay.
+        # A broker's secret becomes old by rotation alone, which looks after its connections.
         lasting=(BROKER_USER,) if is_between_brokers else (),
         mechanisms={name: served[name] for name in names},
         max_reauth_ms=settings.max_reauth_ms,
@@ -153,30 +157,13 @@ def _rules(
     )
 
 
-async def broker_log_in(base: Foundation, storage: Storage) -> LogIn | None:
-    """How this broker logs in to others; None: it does not. Raises what the store raises."""
-    if not _is_between_brokers(base.inter_broker, base):
-        return None
-    return as_broker(_password(await _secret(base, storage, random.SystemRandom())))
-
-
 def _by_token(tokens: TokenCheck) -> Mechanism:
     return functools.partial(OAuthBearerExchange, tokens.bearer)
 
 
 def _is_between_brokers(listener: Listener, base: Foundation) -> bool:
     """Whether brokers log in to each other on this listener."""
-    return base.is_shared and listener.protocol.is_sasl and listener.name == base.inter_broker.name
-
-
-def _password(secret: ClusterSecret) -> str:
-    return secret.derived("brokers").hex()
-
-
-async def _secret(base: Foundation, storage: Storage, rng: random.Random) -> ClusterSecret:
-    if base.is_shared:
-        return await shared_secret(storage.store, base.clock, rng)
-    return await asyncio.to_thread(local_secret, base.data.path, base.clock, rng)
+    return base.is_shared and listener.protocol.is_sasl and listener.inter_broker_rank is not None
 
 
 async def set_first_users(base: Foundation, client: RoutedClient) -> None:

@@ -56,7 +56,9 @@ async def serve(
         clock=base.clock,
         metrics=RequestMetrics(base.registry),
         tls=base.config.tls,
-        logins=await login_rules(stack, base, storage, coordination.client, tokens.check),
+        logins=await login_rules(
+            stack, base, coordination.client, coordination.secrets, tokens.check
+        ),
         pending_per_ip_max=base.config.sasl.pending_per_ip_max,
         long_work=reads.long_work,
         arrivals=writes.arrivals,

@@ -9,7 +9,8 @@ all. A client that fails is told so, in one text for all causes, after a delay b
 
 Re-authentication (KIP-368): with `connections.max.reauth.ms`, and where a token ends, a session
 has a lifetime that the client is told. When it is over, only another log-in is served. It may not
-change who the client is, nor the mechanism.
+change who the client is, nor the mechanism. A session whose proof does not count any more (a secret
+of the brokers that was rotated away) is over in the same way.
 
 Invariants: who a client is comes from here alone; one token is looked at at a time (`is_busy`), and
 nothing else of the connection meanwhile; a cancelled step leaves the log-in failed.
@@ -111,6 +112,8 @@ class Login:
         self._exchange: Exchange | None = None
         self._expires_at: float | None = None
         """By the monotonic clock; None: never."""
+        self._is_over: Callable[[], bool] = lambda: False
+        """Whether what the client has proven does not count any more."""
         self.user: str | None = None
         """None: nobody yet."""
         self.is_busy = False
@@ -186,6 +189,7 @@ class Login:
         if lifetimes and lifetime_ms <= 0:
             raise AuthenticationFailed("a token that has ended")
         self._expires_at = rules.clock.monotonic() + lifetime_ms / 1000 if lifetimes else None
+        self._is_over = step.is_over
         self._exchange = None
         self._state = _State.DONE
         self.user = user
@@ -213,4 +217,6 @@ class Login:
         await rules.sleep(rules.delay.failed(self._host))
 
     def _is_expired(self) -> bool:
+        if self._is_over():
+            return True
         return self._expires_at is not None and self._rules.clock.monotonic() > self._expires_at

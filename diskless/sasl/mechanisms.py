@@ -24,6 +24,10 @@ class AuthenticationFailed(Rejected):
     """A client is not who it says it is, or says nothing that makes sense."""
 
 
+def _never() -> bool:
+    return False
+
+
 class Step(NamedTuple):
     """The answer to a token of the client."""
 
@@ -32,6 +36,8 @@ class Step(NamedTuple):
     """Who the client is; None: the exchange goes on."""
     ends_at_ms: int | None = None
     """Until when its proof is good, by the wall clock; None: for ever."""
+    is_over: Callable[[], bool] = _never
+    """Whether what was proven does not count any more."""
 
 
 class Exchange(Protocol):
@@ -50,6 +56,7 @@ class ScramExchange:
 
     def __init__(self, mechanism: ScramMechanism, users: ScramUsers, rng: random.Random) -> None:
         """`rng` is one that nobody can predict."""
+        self._users = users
         self._server = ScramServer(
             mechanism,
             lambda user: users.credential(mechanism, user),
@@ -65,4 +72,5 @@ class ScramExchange:
             answer, user = server.final(token)
         except InvalidScramMessage as error:
             raise AuthenticationFailed(str(error)) from error
-        return Step(answer, user)
+        credential = server.credential
+        return Step(answer, user, is_over=lambda: self._users.is_over(user, credential))

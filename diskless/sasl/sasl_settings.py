@@ -55,6 +55,14 @@ class SaslSettings:
         why="connections of one address that are not logged in yet; one more is closed; larger "
         "where many clients share an address; all addresses: a tenth of max.connections",
     )
+    secret_follow_ms: int = setting(
+        "broker.secret.follow.interval.ms",
+        60_000,
+        minimum=100,
+        maximum=120_000,
+        why="how often a broker looks for a new secret of the cluster; shorter: more requests to "
+        "the store; longer: one that was rotated away counts for longer",
+    )
     bootstrap_admin: str = setting(
         "bootstrap.admin",
         "",

@@ -40,6 +40,10 @@ class ScramUsers:
         """The user's, or one that is nobody's."""
         return self._known().get((user, mechanism)) or self._decoy(mechanism, user)
 
+    def is_over(self, user: str, credential: ScramCredential) -> bool:
+        """Whether who has proven this is not let go on. A user's log-in lasts, as with Kafka."""
+        return False
+
     def password_credential(self, user: str) -> FoundCredential:
         """What a password of the user is checked against: the stronger one that it has."""
         for mechanism in (ScramMechanism.SHA_512, ScramMechanism.SHA_256):

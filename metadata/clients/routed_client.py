@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from metadata import operations as ops
@@ -77,7 +77,17 @@ _LOOK_AGAIN: Final = (NotCoordinator, CommitOutcomeUnknown)
 _logger = logging.getLogger(__name__)
 
 
-Endpoint = tuple[str, int]
+class PeerAddress(NamedTuple):
+    """Where another broker is reached."""
+
+    host: str
+    port: int
+    listener: str = ""
+    """Of the other broker; what is spoken there, the caller knows."""
+
+
+def _as_it_says(leader: ops.Leader) -> PeerAddress:
+    return PeerAddress(leader.host, leader.port)
 
 
 class RoutedClient(Coordinator):
@@ -87,18 +97,20 @@ class RoutedClient(Coordinator):
         self,
         local: LocalClient,
         *,
-        connect: Callable[[str, int], WireClient],
+        connect: Callable[[PeerAddress], WireClient],
+        address_of: Callable[[ops.Leader], PeerAddress] = _as_it_says,
         clock: Clock,
         rng: random.Random,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._local = local
         self._connect = connect
+        self._address_of = address_of
         self._clock = clock
         self._rng = rng
         self._sleep = sleep
         self._stack = AsyncExitStack()
-        self._remote: dict[Endpoint, WireClient] = {}
+        self._remote: dict[PeerAddress, WireClient] = {}
         self._producer_ids = range(0)
         self._producer_id_lock = asyncio.Lock()
         self._own: Final[Mapping[int, Callable[[Any, int], Awaitable[Sequence[Any]]]]] = {
@@ -201,11 +213,11 @@ class RoutedClient(Coordinator):
         leader = partition.leader
         if leader is None or partition.is_myself(leader):
             raise NotCoordinator(f"nobody leads coordinator {coordinator} at the moment")
-        endpoint = (leader.host, leader.port)
-        client = self._remote.get(endpoint)
+        address = self._address_of(leader)
+        client = self._remote.get(address)
         if client is None:
-            client = self._connect(*endpoint)
-            self._remote[endpoint] = client
+            client = self._connect(address)
+            self._remote[address] = client
             await self._stack.enter_async_context(client)
         return client
 

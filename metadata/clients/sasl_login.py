@@ -1,12 +1,14 @@
 """How a client logs in on a new connection: SaslHandshake, then one or two SaslAuthenticate.
 
     log_in(login, address, ask, rng)      # ask: a request of these keys, to its answer
+    log_in_by_salt(mechanism, user, password_of, …)     # the salt says which password is meant
 
 It knows neither sockets nor frames. With SCRAM the broker must prove that it knows the password as
 well, before anything else is sent to it. PBKDF2 runs in a thread.
 
 The time after which a broker wants another log-in (KIP-368) is not looked at: a program that logs
-in here has a connection for each call.
+in here has a connection for each call. A log-in says when it should be made anew on another
+connection (IsStale); only that of a broker ever says so.
 
 Failure cases: LoginRefused, in a line that says what was refused and where that was written;
 CommitFailed for an answer that makes no sense, and what `ask` raises.
@@ -17,11 +19,12 @@ RFC 4616 for PLAIN.
 
 import asyncio
 import random
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol
 
 from metadata.scram.client import ScramClient
 from metadata.scram.credentials import ScramMechanism
-from metadata.scram.text import InvalidScramMessage
+from metadata.scram.text import InvalidScramMessage, read_server_first
 from wal.errors import CommitFailed, Rejected
 from wal.security.client_login import ClientLogin, SaslMechanism
 from wal.wire.fields import INT16, NO_TAGS, FieldReader, compact_bytes
@@ -49,33 +52,83 @@ class Ask(Protocol):
         ...
 
 
+IsStale = Callable[[], bool]
+"""Whether the connection should be replaced by one with another log-in."""
+
+PasswordOf = Callable[[bytes], Awaitable[str]]
+"""The password that a salt stands for. Raises LoginRefused."""
+
+
 class LogIn(Protocol):
     """`log_in` as somebody. Raises LoginRefused, CommitFailed."""
 
-    async def __call__(self, address: str, ask: Ask, rng: random.Random, /) -> None: ...
+    async def __call__(self, address: str, ask: Ask, rng: random.Random, /) -> IsStale: ...
 
 
-async def log_in(login: ClientLogin, address: str, ask: Ask, rng: random.Random) -> None:
+class _Who(NamedTuple):
+    """Who logs in, and where that is written."""
+
+    mechanism: str
+    user: str
+    source: str
+
+
+async def log_in(login: ClientLogin, address: str, ask: Ask, rng: random.Random) -> IsStale:
     """Raises LoginRefused, CommitFailed."""
-    await _handshake(login, address, ask)
+    who = _Who(login.mechanism, login.user, login.source)
     password = login.password.reveal()
     if login.mechanism is SaslMechanism.PLAIN:
-        await _authenticate(login, address, ask, f"\0{login.user}\0{password}".encode())
-        return
+        await _handshake(who, address, ask)
+        await _authenticate(who, address, ask, f"\0{who.user}\0{password}".encode())
+    else:
+
+        async def always_that(_: bytes) -> str:
+            return password
+
+        await _scram(who, always_that, address, ask, rng)
+    return _never
+
+
+async def log_in_by_salt(
+    mechanism: ScramMechanism,
+    user: str,
+    password_of: PasswordOf,
+    source: str,
+    address: str,
+    ask: Ask,
+    rng: random.Random,
+) -> bytes:
+    """A SCRAM log-in of a user with several passwords, each with its salt. Returns that salt.
+
+    Raises LoginRefused, CommitFailed, and what `password_of` raises.
+    """
+    return await _scram(_Who(mechanism.sasl_name, user, source), password_of, address, ask, rng)
+
+
+def _never() -> bool:
+    return False
+
+
+async def _scram(
+    who: _Who, password_of: PasswordOf, address: str, ask: Ask, rng: random.Random
+) -> bytes:
+    await _handshake(who, address, ask)
     nonce = rng.randbytes(_NONCE_BYTES).hex()
-    exchange = ScramClient(_SCRAM[login.mechanism], login.user, password, nonce)
-    challenge = await _authenticate(login, address, ask, exchange.first())
+    challenge = await _authenticate(who, address, ask, ScramClient.opening(who.user, nonce))
     try:
+        salt = read_server_first(challenge).salt
+        exchange = ScramClient(_SCRAM[who.mechanism], who.user, await password_of(salt), nonce)
         proof = await asyncio.to_thread(exchange.final, challenge)
-        exchange.verify(await _authenticate(login, address, ask, proof))
+        exchange.verify(await _authenticate(who, address, ask, proof))
     except InvalidScramMessage as error:
         raise LoginRefused(
-            f"{address} does not prove that it knows the password of {login.user} in "
-            f"{login.source}: {error}"
+            f"{address} does not prove that it knows the password of {who.user} in "
+            f"{who.source}: {error}"
         ) from error
+    return salt
 
 
-async def _handshake(login: ClientLogin, address: str, ask: Ask) -> None:
+async def _handshake(login: _Who, address: str, ask: Ask) -> None:
     name = login.mechanism.encode()
     answer = await ask(SASL_HANDSHAKE, _HANDSHAKE_VERSION, INT16.pack(len(name)) + name)
     reader = FieldReader(answer, f"{address}: the answer to SaslHandshake", CommitFailed)
@@ -95,7 +148,7 @@ async def _handshake(login: ClientLogin, address: str, ask: Ask) -> None:
         raise CommitFailed(f"{address}: error {code} of SaslHandshake")
 
 
-async def _authenticate(login: ClientLogin, address: str, ask: Ask, token: bytes) -> bytes:
+async def _authenticate(login: _Who, address: str, ask: Ask, token: bytes) -> bytes:
     """The broker's token."""
     rest = b"".join((NO_TAGS, compact_bytes(token), NO_TAGS))
     answer = await ask(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, rest)

@@ -15,6 +15,8 @@ What a call raises says whether the operation may have happened:
   was lost, the time was up, or the bytes were no answer. For what only reads, that is CommitFailed.
 - Overloaded: too much is under way already. InvalidRequest: the values do not fit a request.
 - LoginRefused: nothing was sent, because the peer does not let us in (`sasl_login`).
+  A log-in may become stale. Then calls wait until all that was sent is answered, the connection is
+  closed, and they go on with another one, in their order; nothing is lost by that.
 - Everything else is what the coordinator said.
 
 The peer answers every request by its TimeoutMs, if only with a time-out. When the oldest one is
@@ -34,7 +36,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, Self
 
 from metadata.clients.coordinator_client import TIMEOUT_MS, Answer, CoordinatorClient, Request
-from metadata.clients.sasl_login import LogIn
+from metadata.clients.sasl_login import IsStale, LogIn
 from metadata.messages.codec import Operation, reading
 from wal.clock import Clock
 from wal.errors import CommitFailed, InvalidRequest, Overloaded
@@ -131,8 +133,11 @@ class _Connection(asyncio.Protocol):
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completed when the transport is gone."""
         self.has_answered = False
+        self.is_stale: IsStale | None = None
+        """Whether it should be replaced; None: never."""
         self.lost: str | None = None
         """Why it is of no use any more."""
+        self._quiet: asyncio.Future[None] | None = None
 
     # --- called by the event loop
 
@@ -183,6 +188,12 @@ class _Connection(asyncio.Protocol):
         self._pending.append(pending)
         self._transport.write(frame)
 
+    async def quiet(self) -> None:
+        """Wait until everything that was sent is answered, or the connection is lost."""
+        while self._pending:
+            self._quiet = asyncio.get_running_loop().create_future()
+            await self._quiet
+
     def drop(self, reason: str) -> None:
         """End it at once; what waits is told that it was lost."""
         self._fail(reason)
@@ -199,6 +210,11 @@ class _Connection(asyncio.Protocol):
         # A call that was given up has cancelled its future.
         if not pending.frame.done():
             pending.frame.set_result(frame)
+        self._notice_quiet()
+
+    def _notice_quiet(self) -> None:
+        if not self._pending and self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
 
     def _fail(self, reason: str) -> None:
         if self.lost is None:
@@ -209,6 +225,7 @@ class _Connection(asyncio.Protocol):
             pending = self._pending.popleft()
             if not pending.frame.done():
                 pending.frame.set_result(None)
+        self._notice_quiet()
 
 
 class WireClient(CoordinatorClient):
@@ -341,7 +358,13 @@ class WireClient(CoordinatorClient):
         if self._connection is not None:
             self._drop_if_overdue(self._connection)
             if self._connection.lost is None:
-                return self._connection
+                is_stale = self._connection.is_stale
+                if is_stale is None or not is_stale():
+                    return self._connection
+                await self._connection.quiet()
+                if self._connection.lost is None:
+                    self._connection.has_answered = True  # nothing is wrong with the peer
+                    self._connection.drop("its log-in is stale")
             self._connection = None
         self._refuse_if_closed()
         wait_s = self._retry_at - self._clock.monotonic()
@@ -378,7 +401,7 @@ class WireClient(CoordinatorClient):
         is_in = False
         try:
             async with asyncio.timeout(LOGIN_TIMEOUT_S):
-                await log_in(self.address, ask, self._rng)
+                connection.is_stale = await log_in(self.address, ask, self._rng)
             is_in = True
         except TimeoutError as error:
             raise CommitFailed(f"{self.address}: no answer to a log-in") from error

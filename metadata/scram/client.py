@@ -39,6 +39,11 @@ class ScramClient:
         self._bare = client_first(user, nonce)
         self._signature = b""
 
+    @staticmethod
+    def opening(user: str, nonce: str) -> bytes:
+        """Returns the first message of whoever will know the password by then."""
+        return f"{_GS2_HEADER}{client_first(user, nonce)}".encode()
+
     def first(self) -> bytes:
         """Returns the client's first message."""
         return f"{_GS2_HEADER}{self._bare}".encode()

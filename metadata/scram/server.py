@@ -37,6 +37,8 @@ class ScramServer:
         self._mechanism = mechanism
         self._credential_for = credential_for
         self._nonce = nonce
+        self.credential: ScramCredential
+        """What is proven, from the first message on."""
         self._client_first: ClientFirst | None = None
         self._server_first = ""
         self._is_over = False
@@ -50,17 +52,17 @@ class ScramServer:
         first = read_client_first(message)
         if first.authorization_id not in ("", first.user):
             raise InvalidScramMessage("nobody may act as somebody else")
-        self._credential = self._credential_for(first.user)
+        self.credential = self._credential_for(first.user)
         self._nonce = first.nonce + self._nonce
         self._server_first = server_first(
-            self._nonce, self._credential.salt, self._credential.iterations
+            self._nonce, self.credential.salt, self.credential.iterations
         )
         self._client_first = first
         return self._server_first.encode()
 
     def final(self, message: bytes) -> tuple[bytes, str]:
         """Check the proof. Returns the server's, and whose password the client has."""
-        first, mechanism, credential = self._client_first, self._mechanism, self._credential
+        first, mechanism, credential = self._client_first, self._mechanism, self.credential
         assert first is not None
         if self._is_over:
             raise InvalidScramMessage("a third message")

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from diskless.storage.cluster_secret import decode_secret
+from diskless.sasl.broker_secrets import broker_password
+from diskless.sasl.cluster_secret import decode_secret
 from metadata.clients.sasl_login import LoginRefused
 from metadata.operations import WHATEVER_IS_DUE
 from tests.support.live_broker import LiveBroker, until
@@ -107,7 +108,7 @@ def test_brokers_with_rules_work_together(cluster: SaslCluster) -> None:
 def test_nobody_else_comes_in_as_a_broker(cluster: SaslCluster) -> None:
     (stored,) = (cluster.bucket / "meta" / "secret").iterdir()
     secret = decode_secret(stored.read_bytes())
-    password = secret.derived("brokers").hex()
+    password = broker_password(secret)
     scram = SaslMechanism.SCRAM_SHA_512
     CoordinatorClient(cluster.inside[0], as_user("__broker", password, scram)).connect()
     refused = [

@@ -154,4 +154,4 @@ def test_brokers_talk_to_each_other_by_tls_alone(cluster: TlsCluster) -> None:
     bases = [broker.broker.base for broker in cluster.brokers.values()]
     assert any(base.registry.get_sample_value(name, labels) for base in bases)
     for base in bases:
-        assert base.inter_broker.tls is not None
+        assert base.inter_broker[0].tls is not None

@@ -13,5 +13,5 @@ def plain_listener(name: str = "PLAINTEXT") -> Listener:
         protocol=SecurityProtocol.PLAINTEXT,
         socket=bound,
         advertised=Endpoint(name, *bound.getsockname()[:2]),
-        is_inter_broker=True,
+        inter_broker_rank=0,
     )

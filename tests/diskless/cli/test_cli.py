@@ -54,6 +54,7 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
         "tier",
         "verify",
         "rebuild",
+        "cluster",
         "chunk",
         "wal",
         "config",

@@ -55,13 +55,13 @@ def test_listeners_have_their_own_addresses_and_one_is_for_brokers() -> None:
     assert (inside.bind, inside.advertised) == (Endpoint("INSIDE", "10.0.0.5", 9092), None)
     assert outside.bind == Endpoint("OUTSIDE", "0.0.0.0", 9094)
     assert outside.advertised == Endpoint("OUTSIDE", "kafka.example.com", 9094)
-    assert (inside.is_inter_broker, outside.is_inter_broker) == (True, False)
+    assert (inside.inter_broker_rank, outside.inter_broker_rank) == (0, None)
 
 
 def test_the_only_listener_is_for_brokers_too() -> None:
     values = {"listeners": "A://127.0.0.1:1", "advertised": "", "protocol_map": "A:PLAINTEXT"}
     (only,) = plan_listeners(settings(**values, inter_broker_name=""))
-    assert only.is_inter_broker
+    assert only.inter_broker_rank == 0
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ class Cluster:
         self.followed = Followed(leaders)
         self.client = RoutedClient(
             cast(LocalClient, self.followed),
-            connect=lambda host, _: cast(WireClient, self.brokers[host]),
+            connect=lambda peer: cast(WireClient, self.brokers[peer.host]),
             clock=self.clock,
             rng=random.Random(3),
             sleep=self._sleep,

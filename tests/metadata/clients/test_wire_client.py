@@ -633,3 +633,48 @@ def test_whatever_happens_an_answer_is_the_answer_to_its_question(
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(run())
+
+
+# --- log-ins that become stale --------------------------------------------------------------------
+
+
+async def test_a_stale_log_in_is_replaced_when_all_that_was_sent_is_answered() -> None:
+    stale: list[bool] = []
+    held: list[Received] = []
+
+    async def log_in(address: str, ask: Any, rng: random.Random) -> Callable[[], bool]:
+        number = len(stale)
+        stale.append(False)
+        return lambda: stale[number]
+
+    async def hold(received: Received) -> None:
+        held.append(received)
+
+    async with connected(hold, log_in=log_in) as (client, server):
+        first = asyncio.create_task(offset_of(client, 1))
+        await server.until_received(1)
+        stale[0] = True
+        others = [asyncio.create_task(offset_of(client, number)) for number in (2, 3)]
+        await asyncio.sleep(0)
+        assert len(stale) == 1
+        await at_once(held.pop())
+        assert await first == 1
+        await server.until_received(3)
+        assert server.connections == len(stale) == 2
+        for received in held:
+            await at_once(received)
+        assert await asyncio.gather(*others) == [2, 3]
+
+
+async def test_a_stale_log_in_without_use_is_no_fault_of_the_peer() -> None:
+    stale: list[bool] = []
+
+    async def log_in(address: str, ask: Any, rng: random.Random) -> Callable[[], bool]:
+        is_stale = not stale
+        stale.append(is_stale)
+        return lambda: is_stale
+
+    async with connected(at_once, log_in=log_in) as (client, server):
+        await client.connect()
+        assert await offset_of(client) == 7
+        assert server.connections == 2
