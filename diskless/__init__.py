@@ -10,6 +10,7 @@ it:
 - `protocol`: bytes of the Kafka protocol to values and back
 - `topics`: topic configs and names
 - `replica`: append and fetch, and what waits for them
+- `sinks`: what others have staged, before it is committed
 - `groups`: consumer groups of both protocols
 - `sasl`: how clients log in, without a socket
 - `storage`: the data directory and the bucket prefix: what lies where, and whose it is

@@ -15,7 +15,7 @@ Folders, each importing only those above it:
 - `coordinator`: the pipeline: decide, append, apply, answer
 - `clients`: how brokers ask the coordinators
 
-What all of them use stands here: `operations` (the coordinator's operations as values), `rewrites`
-and `table_operations` (those about rewriting segments, and about tables), `acls`,
-`metadata_settings`, `retention_settings`.
+What all of them use stands here: `operations` (the coordinator's operations as values), `rewrites`,
+`table_operations` and `sink_operations` (those about rewriting segments, about tables, and about
+sinks), `acls`, `metadata_settings`, `retention_settings`.
 """

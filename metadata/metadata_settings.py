@@ -17,6 +17,22 @@ class CoordinatorSettings:
         why="lower: chunks recovered after a long outage are refused; higher: answers of committed "
         "files are kept longer and an orphan can only be told later",
     )
+    sink_stage_max_age_ms: int = setting(
+        "sink.stage.max.age.ms",
+        24 * 3_600_000,
+        minimum=1_000,
+        maximum=30 * 24 * 3_600_000,
+        why="how long after a task began with a staged object a sink may commit it; older ones are "
+        "deleted; lower: a batch that takes longer can never be committed; higher: what failed "
+        "attempts leave behind is paid for longer",
+    )
+    sink_expiration_ms: int = setting(
+        "sink.id.expiration.ms",
+        30 * 24 * 3_600_000,
+        minimum=1,
+        why="a sink that commits nothing for longer is forgotten, and may start at any batch; "
+        "lower: a stream that is started again after that long writes its last batch twice",
+    )
     pending_operations_max: int = setting(
         "diskless.coordinator.pending.operations.max",
         4_096,

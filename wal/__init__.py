@@ -12,6 +12,7 @@ Folders, each importing only those above it:
 - `segmented_log`: an append-only log on local files
 - `records`: one record batch: checked, opened, packed anew
 - `chunks`: from the socket into chunk files, and from there into WAL objects
+- `staging`: WAL objects that others than brokers write
 
 What all of them use stands here. Doors: `clock`, `steady_clock` (never jumps ahead), `disk`,
 `worker_threads`. Values: `coordinates` (names for places), `batch_extents` (the batches of a WAL

@@ -5,5 +5,14 @@ from diskless.api.coordinator.coordinator_catalogue import coordinator_apis
 from diskless.api.coordinator.coordinator_operation import RunningOperations
 from diskless.api.coordinator.reading import reader_apis
 from diskless.api.coordinator.segments import segment_apis
+from diskless.api.coordinator.sinks import SinkService, sink_apis
 
-__all__ = ("RunningOperations", "coordinator_apis", "kafka_apis", "reader_apis", "segment_apis")
+__all__ = (
+    "RunningOperations",
+    "SinkService",
+    "coordinator_apis",
+    "kafka_apis",
+    "reader_apis",
+    "segment_apis",
+    "sink_apis",
+)

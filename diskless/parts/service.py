@@ -8,7 +8,15 @@ from contextlib import AsyncExitStack
 
 from diskless.acls.acl_authorizer import AclAuthorizer
 from diskless.acls.acl_settings import check_chosen, check_not_locked_out
-from diskless.api import RunningOperations, coordinator_apis, kafka_apis, reader_apis, segment_apis
+from diskless.api import (
+    RunningOperations,
+    SinkService,
+    coordinator_apis,
+    kafka_apis,
+    reader_apis,
+    segment_apis,
+    sink_apis,
+)
 from diskless.authorization import AllowEverything, Authorizer
 from diskless.cluster.cluster import (
     ConfiguredValues,
@@ -32,6 +40,8 @@ from diskless.ports import AclAdmin, Cluster
 from diskless.request_metrics import RequestMetrics
 from diskless.server.registry import ApiRegistry
 from diskless.server.server import KafkaServer
+from diskless.sinks.staged_check import StagedCheck
+from diskless.topics.topic_defaults import topic_defaults
 from metadata.operations import CATALOGUE
 
 
@@ -117,6 +127,19 @@ def _apis(
         *coordinator_apis(coordination.local, reads.search, operations, authorizer, audit),
         *segment_apis(client, store_url, operations, authorizer, audit),
         *reader_apis(client, reads.search, store_url, operations, authorizer, audit),
+        *sink_apis(
+            SinkService(
+                client,
+                StagedCheck(storage.store, reads.inflation, base.clock),
+                coordination.quotas,
+                object_store_url=store_url,
+                batches_max=base.config.coordinator.commit_batches_max,
+                topic_defaults=topic_defaults(base.config.values()),
+            ),
+            operations,
+            authorizer,
+            audit,
+        ),
     ):
         apis.add(api)
     return apis

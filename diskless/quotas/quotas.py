@@ -92,6 +92,17 @@ class QuotaEnforcer:
         """A Produce request arrived: until when its connection is muted; 0.0: not at all."""
         return self._record(self._produce, client, size_bytes)
 
+    def held_until(self, client: ClientInfo) -> float:
+        """Until when the client has to be quiet for what it produced so far; 0.0: not at all.
+
+        For what is produced otherwise than by a Produce request, whose connection may be gone.
+        """
+        rate = self._rate(self._produce, client)
+        if rate is None:
+            return 0.0
+        now = self._clock.monotonic()
+        return self._produce.throttled(rate.wait_s(now), now)
+
     def fetched(self, client: ClientInfo, size_bytes: int) -> float:
         """As `produced`, of an answer to Fetch."""
         return self._record(self._fetch, client, size_bytes)

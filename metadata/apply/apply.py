@@ -23,6 +23,7 @@ from metadata.apply.apply_deletions import RowDeletions
 from metadata.apply.apply_groups import GroupChanges
 from metadata.apply.apply_rewrites import apply_rewrite
 from metadata.apply.apply_segments import commit_segment, forget_files, plan_segment
+from metadata.apply.apply_sinks import apply_sink
 from metadata.apply.apply_tables import commit_table
 from metadata.apply.apply_topics import (
     create_partition,
@@ -52,6 +53,7 @@ from metadata.records.rewrites import (
     RewritePlannedRecord,
     SegmentRewrittenRecord,
 )
+from metadata.records.sinks import SinkRecord
 from metadata.records.tables import TableCommittedRecord
 from metadata.records.users import UserRecord
 from metadata.state.image import Changes, CommittedImage
@@ -132,6 +134,8 @@ class RecordApplier:
                 commit_table(transaction, record)
             case _ if isinstance(record, UserRecord):
                 apply_user(transaction, record)
+            case _ if isinstance(record, SinkRecord):
+                apply_sink(transaction, record)
             case RewritePlannedRecord() | SegmentRewrittenRecord() | RewriteEndedRecord():
                 apply_rewrite(transaction, deletions, offset, record, timestamp_ms)
             case _:

@@ -25,6 +25,7 @@ from metadata.state.schema import (
     pack_owners,
 )
 from wal.errors import CorruptState
+from wal.staging.staged_keys import is_staged
 from wal.ulid import minted_ms
 
 
@@ -134,6 +135,8 @@ def forget_files(transaction: StateTransaction, record: FilesDeletedRecord) -> N
         if row.object_format == PARQUET_SEGMENT:
             transaction.delete_where(LEFT_SEGMENTS, LEFT_SEGMENTS.table.c.file == row.id)
             continue
+        if is_staged(key):
+            continue  # its age alone decides: see metadata/rules/sinks/commit_sink.py
         transaction.changes.forgotten_until_ms = max(
             transaction.changes.forgotten_until_ms, minted_ms(key)
         )

@@ -48,6 +48,12 @@ from metadata.rules.groups import (
 )
 from metadata.rules.quotas import decide_alter_client_quotas
 from metadata.rules.segments import decide_commit_segments
+from metadata.rules.sinks.commit_sink import (
+    check_sink_commit,
+    decide_commit_sink,
+    decide_expire_sinks,
+    has_expired,
+)
 from metadata.rules.tables import Hold, decide_commit_tables, described, has_table, hold_of
 from metadata.rules.topics import (
     PRODUCER_ID_BLOCK,
@@ -61,6 +67,7 @@ from metadata.rules.topics import (
 )
 from metadata.rules.typed import decide_set_topic_columns
 from metadata.rules.users import decide_alter_scram_credentials
+from metadata.sink_operations import CommitSink, Sink, SinkCommit
 from metadata.state.file_queries import DeletableFile, deletable_files, describe_files
 from metadata.state.speculative import SpeculativeView
 from metadata.table_operations import (
@@ -258,6 +265,34 @@ class PartitionCoordinator:
             producers=lambda view: [
                 key for commit in commits for key in producers_of(commit, view)
             ],
+        )
+
+    async def commit_sink(self, request: CommitSink) -> SinkCommit:
+        """All objects of a sink's batch, or none. Raises as `commit_files`, and Rejected."""
+        commits = check_sink_commit(request, self._settings)
+        return await self._perform(
+            lambda view, now_ms: decide_commit_sink(
+                view,
+                request,
+                commits,
+                now_ms=now_ms,
+                wall_ms=self._clock.now_ms(),
+                steady_ms=self.steady_ms,
+                settings=self._settings,
+            ),
+            object_keys=[file.object_key for file in request.files],
+        )
+
+    def find_sink(self, sink_id: str) -> Sink | None:
+        """As far as it is applied; None when it has expired."""
+        sink = self.replica.image.sinks.get(sink_id)
+        return None if has_expired(sink, self.steady_ms, self._settings) else sink
+
+    async def expire_sinks(self, limit: int) -> int:
+        """Forget up to `limit` sinks that have expired by now. Raises CommitFailed."""
+        before_ms = self.steady_ms - self._settings.sink_expiration_ms
+        return await self._perform(
+            lambda view, _: decide_expire_sinks(view, before_ms=before_ms, limit=limit)
         )
 
     async def delete_records(

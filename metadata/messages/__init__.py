@@ -6,5 +6,6 @@
 - `brokers`: those between brokers beside them, and the two of a tiering job
 - `readers`: what a program asks that takes records from the object store itself
 - `tables`: those about tables, between brokers and of a tiering job
+- `sinks`: those about sinks that stage objects, between brokers and of a driver
 - `errors`: our errors as Kafka's codes, and back
 """

@@ -303,14 +303,27 @@ _COMMITTED_BYTES_MIN: Final = 5
 
 
 def _write_files(asked: Addressed[CommitFile], parts: list[bytes]) -> Mapping[int, bytes]:
-    parts += (INT32.pack(asked.coordinator), uvarint(len(asked.entries) + 1))
-    for file in asked.entries:
-        parts.append(tag_section(_write_file(file, parts)))
+    parts.append(INT32.pack(asked.coordinator))
+    write_files(asked.entries, parts)
     return {}
+
+
+def write_files(files: Sequence[CommitFile], parts: list[bytes]) -> None:
+    """A compact array of files, each as in a CommitFile request."""
+    parts.append(uvarint(len(files) + 1))
+    for file in files:
+        parts.append(tag_section(_write_file(file, parts)))
 
 
 def _read_files(reader: MessageReader) -> tuple[Addressed[CommitFile], int]:
     coordinator = reader.int32()
+    files = read_files(reader)
+    timeout_ms, _ = reader.request_end()
+    return Addressed(coordinator, files), timeout_ms
+
+
+def read_files(reader: MessageReader) -> list[CommitFile]:
+    """The inverse of `write_files`; a batch that no broker sends is no request."""
     files = []
     for _ in reader.entries(_FILE_BYTES_MIN):
         fields = _read_fields(reader)
@@ -318,8 +331,7 @@ def _read_files(reader: MessageReader) -> tuple[Addressed[CommitFile], int]:
         if message.refused:
             raise reader.corrupt(str(next(iter(message.refused.values()))))
         files.append(message.file)
-    timeout_ms, _ = reader.request_end()
-    return Addressed(coordinator, files), timeout_ms
+    return files
 
 
 def _write_committed(

@@ -41,6 +41,7 @@ Records of our own, api keys from 1000:
     1030, 1031                 metadata/records/acls.py
     1040                       metadata/records/tables.py
     1045 TopicColumns          TopicId uuid, Version int64, Basis bytes, Columns bytes
+    1050, 1051                 metadata/records/sinks.py
     1060 … 1062                metadata/records/rewrites.py
 
 Called by the coordinator (encode), its state (decode while replaying) and `metadata dump`. Encoding
@@ -64,6 +65,7 @@ from metadata.records.file_committed import RefusedBatch as RefusedBatch
 from metadata.records.file_committed import decode_file_committed, encode_file_committed
 from metadata.records.groups import GROUP_RECORDS, GroupRecord
 from metadata.records.rewrites import REWRITE_RECORDS, RewriteRecord
+from metadata.records.sinks import SINK_RECORDS, SinkRecord
 from metadata.records.tables import TABLE_RECORDS, TableRecord
 from metadata.records.users import USER_RECORDS, UserRecord
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -178,6 +180,7 @@ MetadataRecord = (
     | AclRecord
     | UserRecord
     | RewriteRecord
+    | SinkRecord
     | TableRecord
 )
 
@@ -251,6 +254,7 @@ _KINDS: Final[Mapping[int, type[Any]]] = {
     **ACL_RECORDS,
     **USER_RECORDS,
     **REWRITE_RECORDS,
+    **SINK_RECORDS,
     **TABLE_RECORDS,
     1045: TopicColumnsRecord,
 }

@@ -9,5 +9,6 @@
 - `files`: what comes next for a WAL object; `segments`: segments planned and committed;
   `rewriting`: a folder: segments merged and compacted
 - `tables`: where the pointer of a table goes, and which segments it may still name
+- `sinks`: a folder: batches of sinks that stage objects
 - `retention`: which records are old enough
 """

@@ -125,6 +125,24 @@ def decide_commit(
         # may delete it, trusting that it stays unknown.
         raise ObjectExpired(f"{key} is older than {settings.max_commit_age_ms} ms or was forgotten")
 
+    is_owner = known is not None or owns_first(request.owner_ids, view.coordinator_id)
+    record, commits = accept(
+        view, commit, is_owner=is_owner, now_ms=now_ms, steady_ms=steady_ms, settings=settings
+    )
+    return Decision((record,), commits)
+
+
+def accept(
+    view: SpeculativeView,
+    commit: CheckedCommit,
+    *,
+    is_owner: bool,
+    now_ms: int,
+    steady_ms: int,
+    settings: CoordinatorSettings,
+) -> tuple[FileCommittedRecord, Sequence[BatchCommit]]:
+    """Append the batches of a file that may be committed; the view has the effect afterwards."""
+    request = commit.request
     decided = _decide(
         view,
         commit.batches,
@@ -134,16 +152,9 @@ def decide_commit(
     )
     view.put_partitions(decided.partitions)
     view.put_producers(decided.producers)
-    view.put_file(
-        key,
-        KnownFile(
-            commit.digest,
-            decided.packed,
-            is_owner=known is not None or owns_first(request.owner_ids, view.coordinator_id),
-        ),
-    )
+    view.put_file(request.object_key, KnownFile(commit.digest, decided.packed, is_owner=is_owner))
     record = FileCommittedRecord(
-        object_key=key,
+        object_key=request.object_key,
         object_format=request.object_format,
         file_size=request.file_size_bytes,
         uploader_broker_id=request.uploader_broker_id,
@@ -153,7 +164,7 @@ def decide_commit(
         refused=decided.refused,
         request_digest=commit.digest,
     )
-    return Decision((record,), decided.commits)
+    return record, decided.commits
 
 
 def _decide(

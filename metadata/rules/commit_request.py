@@ -21,6 +21,7 @@ from wal.batch_extents import BatchExtents
 from wal.columns import FEW_MAX, Int64s, row_type
 from wal.coordinates import LOG_APPEND_TIME, BatchExtent
 from wal.errors import Rejected
+from wal.staging.staged_keys import is_staged, sink_of
 from wal.stores.object_store import check_object_key
 from wal.ulid import minted_ms
 
@@ -49,14 +50,19 @@ class CheckedCommit:
     """When the object's key was minted, which is before its upload began."""
 
 
-def check_commit(request: CommitFile, settings: CoordinatorSettings) -> CheckedCommit:
+def check_commit(
+    request: CommitFile, settings: CoordinatorSettings, *, sink_id: str | None = None
+) -> CheckedCommit:
     """Check everything that does not depend on state.
 
+    `sink_id`: that of the sink that staged the object; None for a broker's own objects.
     Raises Rejected: not a WAL object's key, an extent outside the object, extents that overlap,
     numbers that no RecordBatch has.
     """
     key = request.object_key
     check_object_key(key)
+    if sink_of(key) != sink_id or is_staged(key) != (sink_id is not None):
+        raise Rejected(f"{key} is no object of {'a broker' if sink_id is None else sink_id}")
     try:
         minted = minted_ms(key)
     except ValueError as error:

@@ -39,6 +39,7 @@ from metadata.state.file_queries import DeletableFile
 from metadata.state.speculative import FileStanding, KnownFile, SpeculativeView
 from wal.coordinates import ObjectKey
 from wal.errors import DisklessError, InvalidRequest, Rejected
+from wal.staging.staged_keys import is_staged
 from wal.stores.object_store import check_object_key
 from wal.ulid import minted_ms
 
@@ -75,6 +76,11 @@ def next_owner(owner_ids: Sequence[int], coordinator_id: int) -> int | None:
         return None
     behind = owners[owners.index(coordinator_id) + 1 :]
     return behind[0] if behind else None
+
+
+def commit_age_max_ms(key: ObjectKey, settings: CoordinatorSettings) -> int:
+    """How long after its minting an object of this name may be committed."""
+    return settings.sink_stage_max_age_ms if is_staged(key) else settings.max_commit_age_ms
 
 
 # -- what the workers do with a row --------------------------------------------------------------
@@ -121,7 +127,7 @@ def plan_file(
         if hold is Hold.HELD:
             return FilePlan(FileStep.WAIT)
         return FilePlan(FileStep.DELETE, is_final=True)
-    is_too_old = now_ms - minted_ms(file.object_key) > settings.max_commit_age_ms
+    is_too_old = now_ms - minted_ms(file.object_key) > commit_age_max_ms(file.object_key, settings)
     waiting = FilePlan(FileStep.WAIT)
     match file.standing:
         case FileStanding.TOMBSTONED:

@@ -23,6 +23,7 @@ from metadata.operations import (
 from metadata.records.stored_tables import StoredTable
 from metadata.rewrites import NO_REWRITE
 from metadata.scram.credentials import ScramCredential
+from metadata.sink_operations import Sink
 from metadata.state.producer_state import ProducerState
 from wal.coordinates import ObjectKey, TopicIdPartition
 
@@ -111,6 +112,7 @@ class Changes:
     scram: dict[tuple[str, int], ScramCredential | None] = field(default_factory=dict)
     """By user and mechanism."""
     tables: dict[UUID, StoredTable | None] = field(default_factory=dict)
+    sinks: dict[str, Sink | None] = field(default_factory=dict)
 
 
 class CommittedImage:
@@ -147,6 +149,8 @@ class CommittedImage:
         """Likewise."""
         self.tables: Mapping[UUID, StoredTable] = {}
         """By topic id. Another mapping after every change: threads look at it."""
+        self.sinks: dict[str, Sink] = {}
+        """By sink id; rules/sinks bounds how many."""
 
     def merge(self, changes: Changes) -> None:
         """Take over what a transaction changed, after it was committed."""
@@ -207,6 +211,11 @@ class CommittedImage:
                 for topic_id, table in {**self.tables, **changes.tables}.items()
                 if table is not None
             }
+        for sink_id, sink in changes.sinks.items():
+            if sink is None:
+                self.sinks.pop(sink_id, None)
+            else:
+                self.sinks[sink_id] = sink
         self._merge_producers(changes.producers)
 
     def _owns_name(self, description: TopicDescription) -> bool:

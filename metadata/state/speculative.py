@@ -14,13 +14,14 @@ Source: KIP-1164, "How operations are performed", step 3.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from metadata.acls import AclBinding
 from metadata.operations import QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.records.stored_tables import StoredTable
 from metadata.scram.credentials import ScramCredential
+from metadata.sink_operations import Sink
 from metadata.state.image import (
     CommittedImage,
     PartitionState,
@@ -140,6 +141,10 @@ class SpeculativeView:
         self._acls: Overlay[AclBinding, bool] = Overlay()
         self._scram: Overlay[tuple[str, int], ScramCredential] = Overlay()
         self._tables: Overlay[UUID, StoredTable] = Overlay()
+        self._sinks: Overlay[str, Sink] = Overlay()
+        self._of_image: Final[Sequence[Overlay[Any, Any]]] = [
+            overlay for overlay in vars(self).values() if isinstance(overlay, Overlay)
+        ]
         self._files: Overlay[ObjectKey, KnownFile] = Overlay()
         # A file is not part of the image. One that is applied while a look-up in SQLite is under
         # way may be missed by both, so files stay here until the next look-up starts; so does the
@@ -370,6 +375,21 @@ class SpeculativeView:
     def put_table(self, topic_id: UUID, table: StoredTable) -> None:
         self._tables.put(topic_id, table, self.group)
 
+    # -- sinks ----------------------------------------------------------------------------------
+
+    def sink(self, sink_id: str) -> Sink | None:
+        """Returns the sink's owner and last batch; None when it never committed."""
+        found = self._sinks.get(sink_id)
+        return self._image.sinks.get(sink_id) if isinstance(found, _Absent) else found
+
+    def put_sink(self, sink_id: str, sink: Sink | None) -> None:
+        self._sinks.put(sink_id, sink, self.group)
+
+    def sinks(self) -> Mapping[str, Sink]:
+        """All of them."""
+        merged = {**self._image.sinks, **dict(self._sinks.items())}
+        return {sink_id: sink for sink_id, sink in merged.items() if sink is not None}
+
     # -- producer ids ---------------------------------------------------------------------------
 
     @property
@@ -449,20 +469,7 @@ class SpeculativeView:
 
     def retire(self, applied_group: int) -> None:
         """Groups up to `applied_group` are in the image now."""
-        for overlay in (
-            self._topics,
-            self._topics_by_name,
-            self._partitions,
-            self._plans,
-            self._rewrites,
-            self._planned_ends,
-            self._producers,
-            self._brokers,
-            self._quotas,
-            self._acls,
-            self._scram,
-            self._tables,
-        ):
+        for overlay in self._of_image:
             overlay.retire(applied_group)
         for written in self._files.retire(applied_group):
             self._applied_files.update(written)
@@ -475,21 +482,7 @@ class SpeculativeView:
 
     def reset(self) -> None:
         """Forget everything pending; all durable operations must have been applied before."""
-        for overlay in (
-            self._topics,
-            self._topics_by_name,
-            self._partitions,
-            self._plans,
-            self._rewrites,
-            self._planned_ends,
-            self._producers,
-            self._brokers,
-            self._quotas,
-            self._acls,
-            self._tables,
-            self._scram,
-            self._files,
-        ):
+        for overlay in (*self._of_image, self._files):
             overlay.clear()
         self._next_producer_id = None
         self._forgotten_until_ms = -1

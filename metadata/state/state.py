@@ -42,6 +42,7 @@ from metadata.operations import (
 from metadata.records.control import decode_quota_entity
 from metadata.records.stored_tables import StoredTable, unpack_commits
 from metadata.scram.credentials import ScramCredential
+from metadata.sink_operations import Sink
 from metadata.state import schema
 from metadata.state.image import (
     CommittedImage,
@@ -469,6 +470,15 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         topic_ids[topic]: StoredTable(ObjectKey(location), unpack_commits(commits))
         for topic, commits, location, _ in rows(schema.TABLES)
     }
+    for batch_id, committed_at_ms, sink_id, principal, digest, ranges, _ in rows(schema.SINKS):
+        image.sinks[sink_id] = Sink(
+            sink_id=sink_id,
+            principal=principal,
+            batch_id=batch_id,
+            digest=digest,
+            committed_at_ms=committed_at_ms,
+            ranges=schema.unpack_ranges(ranges),
+        )
 
 
 def _quotas(rows: Sequence[tuple[Any, ...]]) -> Mapping[QuotaEntity, Mapping[str, float]]:

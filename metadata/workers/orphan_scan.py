@@ -18,6 +18,11 @@ only when
 A coordinator does not answer for keys that are older than its own metadata log: if it ever had
 another one, that is gone, and the objects are all that is left to rebuild from.
 
+**Staged objects** (`staged/<sink id>/<ULID>`) are looked through once in a round, behind the
+shards, by the same rules; they are old beyond `sink.stage.max.age.ms` and the clocks' skew. Keys of
+one sink sort by age, so of each sink the scan sees up to the first key that is too young, and goes
+on with the next sink.
+
 Everything else is left alone: other names, objects that anybody knows, objects of which not all
 coordinators could be asked; those are asked about again in the next round.
 
@@ -55,6 +60,7 @@ from wal.clock import Clock, Sleep
 from wal.coordinates import ObjectKey
 from wal.errors import ObjectNotFound, OutcomeUnknown, Retriable
 from wal.failpoint import failpoint
+from wal.staging.staged_keys import STAGED_PREFIX, minted_ms_of_staged_key
 from wal.stores.object_store import BytesBody, ObjectStat, ObjectStore
 from wal.stores.retry import backed_off_s
 from wal.ulid import (
@@ -73,6 +79,9 @@ MARKER_KEPT_MS: Final = 3_600_000
 """The scan that wrote an older marker has ended, so anybody may delete it."""
 
 BACKOFF_MAX_S: Final = 300.0
+
+_BEHIND_ALL_OF_SINK: Final = "/~"
+"""Sorts behind every ULID, and before the next sink."""
 
 _logger = logging.getLogger(__name__)
 
@@ -104,6 +113,7 @@ class OrphanScan:
         self._clock = clock
         self._rng = rng
         self._sleep = sleep
+        self._staged_old_after_ms = settings.sink_stage_max_age_ms + settings.clock_skew_max_ms
         self._old_after_ms = (
             settings.max_commit_age_ms + settings.clock_skew_max_ms + settings.orphan_scan_grace_ms
         )
@@ -142,6 +152,10 @@ class OrphanScan:
                 except (Retriable, OutcomeUnknown, ObjectNotFound) as error:
                     failures += 1
                     _logger.warning("scanning %s: %s", wal_shard_prefix(shard), error)
+            try:
+                await self.scan_staged()
+            except (Retriable, OutcomeUnknown, ObjectNotFound) as error:
+                _logger.warning("scanning %s: %s", STAGED_PREFIX, error)
 
     async def scan_once(self) -> None:
         """One round without pauses; the first failure ends it.
@@ -151,6 +165,7 @@ class OrphanScan:
         """
         for shard in self._shuffled_shards():
             await self.scan_shard(shard)
+        await self.scan_staged()
 
     def _shuffled_shards(self) -> Sequence[int]:
         shards = list(range(WAL_SHARDS))
@@ -169,6 +184,36 @@ class OrphanScan:
             await self._scan_range(prefix, position, pivot)
         self.shards_scanned += 1
         self._last_success = self._clock.monotonic()
+
+    async def scan_staged(self) -> None:
+        """Look through the objects of all sinks. Raises as `scan_once`."""
+        position: str | None = ""
+        while position is not None:
+            position = await self._scan_staged_page(position)
+
+    async def _scan_staged_page(self, after: str) -> str | None:
+        """As `_scan_page`: ends at a full page, or behind the old objects of a sink."""
+        old: dict[ObjectKey, int] = {}
+        following: str | None = None
+        seen = 0
+        async with aclosing(self._listed(STAGED_PREFIX, after)) as stats:
+            async for stat in stats:
+                self.objects_seen += 1
+                seen += 1
+                minted = minted_ms_of_staged_key(stat.key)
+                if minted is None:
+                    self.foreign_names += 1
+                elif self._clock.now_ms() - minted <= self._staged_old_after_ms:
+                    following = stat.key.rpartition("/")[0] + _BEHIND_ALL_OF_SINK
+                    break
+                elif await self._is_old(stat, minted, self._staged_old_after_ms):
+                    old[stat.key] = stat.length_bytes
+                if seen == self._settings.orphan_scan_page_max:
+                    following = stat.key
+                    break
+        if old:
+            await self._delete_orphans(old)
+        return following
 
     def _somewhere_behind(self, prefix: str, position: str) -> str:
         """A random key between `position` and the youngest that may be an orphan."""
@@ -204,7 +249,7 @@ class OrphanScan:
                     self.foreign_names += 1
                 elif self._clock.now_ms() - minted <= self._old_after_ms:
                     break
-                elif await self._is_old(stat, minted):
+                elif await self._is_old(stat, minted, self._old_after_ms):
                     old[stat.key] = stat.length_bytes
                 if seen == self._settings.orphan_scan_page_max:
                     is_full = True
@@ -213,10 +258,10 @@ class OrphanScan:
             await self._delete_orphans(old)
         return position if is_full else None
 
-    async def _is_old(self, stat: ObjectStat, minted: int) -> bool:
+    async def _is_old(self, stat: ObjectStat, minted: int, after_ms: int) -> bool:
         """By the store's clock, which counts for the ULID as well."""
         now_ms = await self._store_now()
-        return now_ms - max(minted, stat.last_modified_ms) > self._old_after_ms
+        return now_ms - max(minted, stat.last_modified_ms) > after_ms
 
     async def _delete_orphans(self, lengths: Mapping[ObjectKey, int]) -> None:
         keys = list(lengths)

@@ -1,4 +1,4 @@
-"""Forgets producers that were silent for `producer.id.expiration.ms`, so that state cannot grow.
+"""Forgets producers, and sinks, that were silent for too long, so that state cannot grow.
 
 Every idempotent producer leaves a row per partition that it writes to, and clients take a new
 producer id with every start. Whether one has expired is decided where its batches are checked, by
@@ -10,6 +10,9 @@ ones, the longest silent first. The coordinator sets the time, by the clock with
 batches, and which a wall clock that jumps ahead does not move (wal/steady_clock.py). A batch that
 is decided behind that record finds its producer expired, row or no row, so it makes no difference
 that the record may not have been applied yet.
+
+Sinks (metadata/rules/sinks) are few and in memory; those that committed nothing for
+`sink.id.expiration.ms` go in the same passes.
 
 One worker per coordinator, running where it is led. Ends by cancellation; what fails is tried again
 after the next pause.
@@ -28,6 +31,7 @@ from wal.clock import Sleep
 from wal.failpoint import failpoint
 
 BACKOFF_MAX_S: Final = 600.0
+SINKS_AT_ONCE: Final = 1_000
 
 _logger = logging.getLogger(__name__)
 
@@ -45,6 +49,10 @@ class ExpiringCoordinator(Protocol):
 
     async def expire_producers(self, limit: int) -> None:
         """Forget up to `limit` of the producers that have expired by now."""
+        ...
+
+    async def expire_sinks(self, limit: int) -> int:
+        """The same of sinks; returns how many they were."""
         ...
 
 
@@ -84,6 +92,10 @@ class ProducerExpiry:
         while await self._has_expired():
             await self._coordinator.expire_producers(self._settings.step_rows_max)
             failpoint("expiry.after_step")
+            steps += 1
+        while self._coordinator.replica.image.sinks and await self._coordinator.expire_sinks(
+            SINKS_AT_ONCE
+        ):
             steps += 1
         return steps
 

@@ -15,6 +15,7 @@ from metadata.messages.codec import ENTRIES_MAX
 from metadata.messages.coordinator import OF_THE_KIP
 from metadata.messages.errors import COORDINATOR_CODES
 from metadata.messages.readers import OF_A_READER, READ_EXTENTS, READ_OFFSETS, READ_TOPIC
+from metadata.messages.sinks import SINKS_BETWEEN_BROKERS, SINKS_OF_A_DRIVER
 from metadata.messages.tables import TABLES_BETWEEN_BROKERS, TABLES_OF_A_TIERING_JOB
 from tests.support.coordinator_samples import SAMPLES, Samples, draw_answers
 from tests.support.kip_1164_schemas import SCHEMAS, Field, Schemas, decode, encode, parse_schemas
@@ -44,7 +45,14 @@ def test_the_kips_messages_are_those_of_the_kip() -> None:
 
 
 def test_every_operation_has_a_sample() -> None:
-    rows = (*OF_THE_KIP, *BETWEEN_BROKERS, *TABLES_BETWEEN_BROKERS, READ_TOPIC)
+    rows = (
+        *OF_THE_KIP,
+        *BETWEEN_BROKERS,
+        *TABLES_BETWEEN_BROKERS,
+        READ_TOPIC,
+        *SINKS_BETWEEN_BROKERS,
+        *SINKS_OF_A_DRIVER,
+    )
     assert {operation.name for operation in rows} == set(SAMPLES)
     assert len({operation.key for operation in rows}) == len(rows)
 

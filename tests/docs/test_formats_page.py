@@ -19,9 +19,11 @@ from metadata.records import acls as acl_records
 from metadata.records import control, records, users
 from metadata.records import groups as group_records
 from metadata.records import rewrites as rewrite_records
+from metadata.records import sinks as sink_records
 from metadata.records import tables as table_records
 from metadata.records.segment_identity import segment_key
 from metadata.scram.credentials import ScramCredential
+from metadata.sink_operations import Sink, SinkRange
 from metadata.state.schema import APPLIED, STATE_TABLES, STATE_VERSION
 from metadata.state.state import STATE_FILE
 from wal.chunks import object_notes
@@ -537,6 +539,30 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "1031 RemoveAccessControlEntry": (
         acl_records.RemoveAccessControlEntryRecord(rule=RULE),
         RULE_FIELDS,
+    ),
+    "1050 SinkCommitted": (
+        sink_records.SinkCommittedRecord(
+            sink=Sink(
+                sink_id="s",
+                principal="User:u",
+                batch_id=1,
+                digest=b"d",
+                committed_at_ms=2,
+                ranges=[SinkRange(PLACE, 4, 5)],
+            )
+        ),
+        {
+            "SinkId": "s",
+            "Principal": "User:u",
+            "BatchId": 1,
+            "Digest": b"d",
+            "CommittedAt": 2,
+            "Ranges": [{"TopicId": TOPIC, "PartitionIndex": 3, "BaseOffset": 4, "LastOffset": 5}],
+        },
+    ),
+    "1051 SinksExpired": (
+        sink_records.SinksExpiredRecord(sink_ids=["a", "b"]),
+        {"SinkIds": ["a", "b"]},
     ),
     "1060 RewritePlanned": (
         rewrite_records.RewritePlannedRecord(

@@ -14,7 +14,16 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 from hypothesis import strategies as st
 
 from metadata import operations as ops
-from metadata.messages import brokers, commit_file, coordinator, find_batches, readers, tables
+from metadata import sink_operations as sink_ops
+from metadata.messages import (
+    brokers,
+    commit_file,
+    coordinator,
+    find_batches,
+    readers,
+    sinks,
+    tables,
+)
 from metadata.messages.codec import Operation
 from metadata.messages.shapes import Addressed
 from tests.support.typed_samples import ERRORS, INT8, INT16, INT32, UINT32, Known, values_of
@@ -43,6 +52,8 @@ _KNOWN: Final[Known] = {
     (ops.FindBatches, "max_bytes"): INT32,
     (ops.FoundBatches, "extents"): st.lists(values_of(ops.Extent, _EXTENTS), max_size=3),
     (Addressed, "coordinator"): INT32,
+    (sinks.CommitSinkAt, "coordinator"): INT32,
+    (sink_ops.CommitSink, "digest"): st.binary(max_size=20),
     (coordinator.DescribeFilesMessage, "coordinator"): st.none() | _NATURAL,
     (find_batches.FindBatchesMessage, "max_bytes"): INT32,
     (find_batches.FindBatchesMessage, "batches_per_partition_max"): INT32,
@@ -72,7 +83,7 @@ def _samples(name: str, module: ModuleType) -> Samples:
     operation: Operation[Any, Any] = getattr(module, name)
     ((request, answer),) = map(get_args, get_args(module.__annotations__[name]))
     known = _KNOWN
-    if operation is commit_file.COMMIT_FILES_AT:
+    if operation in (commit_file.COMMIT_FILES_AT, sinks.COMMIT_SINK_HERE):
         # Without batches, so that any answer fits; batches are the same bytes as in COMMIT_FILE.
         known = {**known, (ops.CommitFile, "batches"): st.just([])}
     answers = values_of(answer, known)
@@ -86,7 +97,7 @@ def _samples(name: str, module: ModuleType) -> Samples:
 
 _SAMPLES: Final = [
     _samples(name, module)
-    for module in (coordinator, commit_file, find_batches, brokers, readers, tables)
+    for module in (coordinator, commit_file, find_batches, brokers, readers, tables, sinks)
     for name, annotation in module.__annotations__.items()
     if any(get_origin(kind) is Operation for kind in get_args(annotation))
 ]

@@ -132,11 +132,10 @@ class ObjectLayout:
         extents = self.extents
         index = self.batches.index_entries(extents.byte_offset) + notes
         footer_offset = OBJECT_HEADER_BYTES + int(extents.length_bytes.sum())
-        trailer = TRAILER.pack(footer_offset, len(extents), crc32c(index), FORMAT_VERSION, b"\0\0")
-        footer = index + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
+        footer = encode_footer(index, len(extents), footer_offset)
         return WalObjectPlan(
             object_key=identity.object_key,
-            header=_encode_header(identity),
+            header=encode_header(identity.broker_id, identity.opened_at_ms, identity.ulid),
             extents=extents,
             batches=self.batches,
             positions=self.positions.tolist(),
@@ -387,18 +386,25 @@ class WalObjectReader:
         return index
 
 
-def _encode_header(identity: ChunkIdentity) -> bytes:
+def encode_header(broker_id: int, created_at_ms: int, ulid: str) -> bytes:
+    """The first OBJECT_HEADER_BYTES of an object."""
     content = OBJECT_HEADER.pack(
         MAGIC,
         FORMAT_VERSION,
         OBJECT_HEADER_BYTES,
-        identity.broker_id,
-        identity.opened_at_ms,
+        broker_id,
+        created_at_ms,
         bytes(8),
-        identity.ulid.encode("ascii"),
+        ulid.encode("ascii"),
         b"\0\0",
     )
     return content + _CRC.pack(crc32c(content))
+
+
+def encode_footer(content: bytes, count: int, footer_offset: int) -> bytes:
+    """The end of an object: `content`, which is `count` index entries and notes, and a trailer."""
+    trailer = TRAILER.pack(footer_offset, count, crc32c(content), FORMAT_VERSION, b"\0\0")
+    return content + trailer + TRAILER_END.pack(crc32c(trailer), TRAILER_MAGIC)
 
 
 assert ULID_CHARS == 26

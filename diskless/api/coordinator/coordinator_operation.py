@@ -99,6 +99,18 @@ def coordinator_api(
 
     `refusal` None: CLUSTER_ACTION is needed.
     """
+    return client_api(operation, lambda _: call, running, access, refusal=refusal)
+
+
+def client_api(
+    operation: Operation[_Asked, _Answer],
+    call_of: Callable[[ClientInfo], Call[_Asked, _Answer]],
+    running: RunningOperations,
+    access: Access,
+    *,
+    refusal: Refusal | None,
+) -> Api:
+    """The same where it matters who asks."""
 
     def handle(request: Request) -> Steps[Outcome]:
         try:
@@ -120,6 +132,7 @@ def coordinator_api(
             refused = refusal(request.client, asked)
         if refused is not None:
             return (yield from refuse(refused))
+        call = call_of(request.client)
         task = running.start(call(asked, timeout_ms), operation.name)
         return Deferred(answers_in_time(task, timeout_ms), encode, refuse)
 

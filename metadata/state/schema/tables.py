@@ -28,6 +28,7 @@ tree and a walk along its leaves, however long the backlog.
 | acls            | rule of access control (catalogue only) |
 | scram_credentials | (mechanism, user): what is stored of a password (catalogue only) |
 | tables          | topic with an Iceberg table: its pointer and its commits (catalogue only) |
+| sinks           | sink that stages objects: its owner and its last batch |
 | left_segments   | segment that left the live ones and is stored: at which metadata offset |
 | swept           | partition that is gone with its topic, but has rows left to be deleted |
 | consumer_groups | consumer group there is anything of: what its coordinator stored |
@@ -38,14 +39,17 @@ tree and a walk along its leaves, however long the backlog.
 import struct
 from collections.abc import Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from sqlalchemy import Column, Index, Integer, LargeBinary, String, Table, UniqueConstraint
 
 from metadata.acls import AclBinding
+from metadata.sink_operations import SinkRange
 from metadata.state.schema.state_table import SCHEMA, StateTable
 from metadata.state.state_hash import RowChecksum
+from wal.coordinates import TopicIdPartition
 
-STATE_VERSION: Final = 12
+STATE_VERSION: Final = 13
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -53,6 +57,7 @@ NOT_DELETABLE: Final = -1
 """`files.deletable_since_ms` of a file with live batches."""
 
 _OWNER: Final = struct.Struct("<i")
+_RANGE: Final = struct.Struct("<16siqq")
 _FLOAT: Final = struct.Struct("<d")
 _FLOAT_BITS: Final = struct.Struct("<q")
 
@@ -305,6 +310,18 @@ SCRAM_CREDENTIALS: Final = StateTable(
     ],
     key=["mechanism", "user"],
 )
+SINKS: Final = StateTable(
+    34,
+    "sinks",
+    ["batch_id", "committed_at_ms"],
+    [
+        ("sink_id", String),
+        ("principal", String),
+        ("digest", LargeBinary),
+        ("ranges", LargeBinary),
+    ],
+    key=["sink_id"],
+)
 _MADE: Final = [("basis", LargeBinary), ("columns", LargeBinary)]
 TOPIC_COLUMNS: Final = StateTable(33, "topic_columns", ["topic", "version"], _MADE, key=["topic"])
 
@@ -332,6 +349,7 @@ STATE_TABLES: Final = (
     TABLES,
     LEFT_SEGMENTS,
     TOPIC_COLUMNS,
+    SINKS,
 )
 
 APPLIED: Final = Table(
@@ -360,3 +378,19 @@ def acl_of(row: Sequence[Any]) -> AclBinding:
     """The rule of a row of `acls`."""
     kind, pattern, operation, permission, name, principal, host = row[:7]
     return AclBinding(kind, name, pattern, principal, host, operation, permission)
+
+
+def pack_ranges(ranges: Sequence[SinkRange]) -> bytes:
+    """`sinks.ranges`: the offsets of the last batch, by partition."""
+    return b"".join(
+        _RANGE.pack(item.partition.topic_id.bytes, item.partition.partition, *item[1:])
+        for item in ranges
+    )
+
+
+def unpack_ranges(data: bytes) -> tuple[SinkRange, ...]:
+    """The inverse of `pack_ranges`; the row's checksum has been verified."""
+    return tuple(
+        SinkRange(TopicIdPartition(UUID(bytes=topic_id), index), base, last)
+        for topic_id, index, base, last in _RANGE.iter_unpack(data)
+    )

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metadata.acls import AclBinding
-from metadata.records import acls, control, groups, rewrites, tables, users
+from metadata.records import acls, control, groups, rewrites, sinks, tables, users
 from metadata.records.records import (
     RECORD_TYPES,
     FileCommittedRecord,
@@ -30,6 +30,7 @@ from metadata.records.records import (
     encode_record,
 )
 from metadata.scram.credentials import ScramCredential
+from metadata.sink_operations import Sink, SinkRange
 from tests.metadata.records.test_file_committed import ENCODED, FILE_COMMITTED, files
 from tests.support.profiles import examples
 from tests.support.typed_samples import values_of
@@ -240,6 +241,24 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     (
         rewrites.RewriteEndedRecord(partition=PARTITION, generation=4, cleaned_end_offset=5),
         f"01 a608 00 {TOPIC_HEX} 00000003 00000004 0000000000000005 00",
+    ),
+    (
+        sinks.SinkCommittedRecord(
+            sink=Sink(
+                sink_id="s",
+                principal="p",
+                batch_id=1,
+                digest=b"d",
+                committed_at_ms=2,
+                ranges=(SinkRange(PARTITION, 4, 5),),
+            )
+        ),
+        "01 9a08 00 02 73 02 70 0000000000000001 02 64 0000000000000002"
+        f"02 {TOPIC_HEX} 00000003 0000000000000004 0000000000000005 00 00",
+    ),
+    (
+        sinks.SinksExpiredRecord(sink_ids=("s",)),
+        "01 9b08 00 02 02 73 00",
     ),
     (
         tables.TableCommittedRecord(

@@ -4,20 +4,23 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
 import pytest
 
 from metadata.metadata_settings import CoordinatorSettings
-from metadata.operations import HandedFile, Tombstone
+from metadata.operations import CommitFile, HandedFile, Tombstone
+from metadata.sink_operations import CommitSink
 from metadata.workers.note_keeper import NoteKeeper
 from metadata.workers.orphan_scan import MARKER_PREFIX, OrphanScan
 from tests.support.file_cluster import COMMIT_AGE_S, GRACE_S, Cluster, drain, running_cluster
 from wal.clock import ManualClock
 from wal.coordinates import ObjectKey
-from wal.errors import InvalidRequest, ObjectExpired, ObjectStoreUnavailable
+from wal.errors import InvalidRequest, ObjectExpired, ObjectStoreUnavailable, Rejected
 from wal.failpoint import FailpointError, arm
+from wal.staging.staged_keys import staged_key
 from wal.stores.file_store import FileStore
 from wal.stores.memory_store import MemoryStore
 from wal.stores.object_store import BytesBody, ObjectStat
@@ -541,7 +544,7 @@ async def test_a_round_spends_nothing_on_young_objects(scene: Scene) -> None:
         await scene.upload()
     scene.advance(OLD_S - 60)
     await scene.scan.scan_once()
-    assert len(scene.store.listed) == WAL_SHARDS
+    assert len(scene.store.listed) == WAL_SHARDS + 1  # and staged/
     assert scene.store.statistics().puts == 300, "the store's clock was asked for nothing"
     assert scene.cluster.calls == []
 
@@ -551,6 +554,7 @@ async def test_the_next_round_begins_where_nobody_knows(scene: Scene) -> None:
     for seed in range(5):
         scene.store.listed.clear()
         await scene.scanner(seed).scan_once()
+        assert scene.store.listed.pop() == "staged/"
         assert sorted(scene.store.listed) == [f"wal/{shard:02x}/" for shard in range(WAL_SHARDS)]
         orders.add(tuple(scene.store.listed))
     assert len(orders) == 5
@@ -584,3 +588,53 @@ async def test_it_scans_a_directory_as_well(tmp_path: Path) -> None:
         )
         await scan.scan_once()
         assert [stat.key async for stat in store.list("")] == [key], "it was put just now"
+
+
+# --- staged objects ------------------------------------------------------------------------------
+
+STAGED_OLD_S = (SETTINGS.sink_stage_max_age_ms + SETTINGS.clock_skew_max_ms) / 1000
+
+
+def staged(scene: Scene, sink_id: str) -> ObjectKey:
+    return staged_key(sink_id, mint_ulid(scene.cluster.clock, scene.rng))
+
+
+async def test_staged_objects_that_nobody_committed_go_by_their_own_age(scene: Scene) -> None:
+    bench = scene.cluster.benches[0]
+    (partition, *_) = await scene.cluster.partitions()
+    old = [await scene.upload(staged(scene, name)) for name in ("a", "a", "a", "b", "b-c")]
+    committed = await scene.upload(staged(scene, "a"))
+    file = scene.cluster.file(partition, committed)
+    await bench.coordinator.commit_sink(CommitSink("a", "User:u", 0, bytes(16), [file]))
+    foreign = await scene.upload(ObjectKey("staged/b/not-ours"))
+    scene.advance(STAGED_OLD_S - 60)
+    await scene.scan.scan_once()
+    assert {*old} <= {*await scene.store.keys()}
+    young = [await scene.upload(staged(scene, name)) for name in ("a", "b")]
+    scene.advance(120)
+    await scene.scan.scan_once()
+    left = {key for key in await scene.store.keys() if key.startswith("staged/")}
+    assert left == {committed, foreign, *young}
+    late = file_of(file, old[0])
+    with pytest.raises(Rejected, match="given up"):
+        await bench.coordinator.commit_sink(CommitSink("a", "User:u", 1, bytes(16), [late]))
+
+
+async def test_a_staged_object_is_tombstoned_before_it_is_deleted(scene: Scene) -> None:
+    """A commit between the two is refused: planted is a scan that was killed in between."""
+    bench = scene.cluster.benches[0]
+    (partition, *_) = await scene.cluster.partitions()
+    key = await scene.upload(staged(scene, "a"))
+    scene.advance(STAGED_OLD_S + 60)
+    arm("orphan.after_tombstones=raise")
+    with pytest.raises(FailpointError):
+        await scene.scan.scan_once()
+    arm("")
+    assert key in await scene.store.keys()
+    file = scene.cluster.file(partition, key)
+    with pytest.raises(Rejected, match="given up"):
+        await bench.coordinator.commit_sink(CommitSink("a", "User:u", 0, bytes(16), [file]))
+
+
+def file_of(file: CommitFile, key: ObjectKey) -> CommitFile:
+    return replace(file, object_key=key)
