@@ -90,6 +90,11 @@ class BrokerProcess:
         return self._address
 
     @property
+    def http_url(self) -> str:
+        """Where metrics and the catalogue of tables are."""
+        return f"http://{self._metrics_address}"
+
+    @property
     def counters(self) -> Counter[str]:
         """Such as `diskless_fetch_bytes_total{source="segment"}`; absent ones are 0."""
         return self._counters_of_earlier_lives + self._counters_of_this_life
@@ -144,7 +149,7 @@ class BrokerProcess:
 
     def refresh_counters(self) -> None:
         """Read the metrics page of the running broker. Raises BrokerError."""
-        url = f"http://{self._metrics_address}/metrics"
+        url = f"{self.http_url}/metrics"
         try:
             with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
                 page = answer.read().decode()

@@ -6,10 +6,13 @@ moves for a while, so that the demo ends with a message and not with a silence.
 """
 
 import functools
+import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -32,6 +35,7 @@ ADMIN_TIMEOUT_S: Final = 30.0
 CONSUME_BATCH_RECORDS: Final = 5_000
 PROGRESS_EVERY_RECORDS: Final = 2_000
 NO_TIMESTAMP: Final = -1
+WRITING_PAUSE_S: Final = 0.5
 
 Advance = Callable[[int], None]
 
@@ -40,18 +44,22 @@ class StalledError(Exception):
     """A client made no progress within STALL_LIMIT_S."""
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """Create the topic and wait for the answer. Raises KafkaException."""
+def create_topic(bootstrap: str, topic: str, partitions: int, schema: Mapping[str, Any]) -> None:
+    """Create the topic, as a table with this schema, and wait for the answer.
+
+    Raises KafkaException.
+    """
     # Errors only: closing this client would tell of events nobody asked for.
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     # The events bear times of many years ago, and would be deleted for their age.
-    kept = NewTopic(
-        topic, num_partitions=partitions, replication_factor=1, config={"retention.ms": "-1"}
-    )
-    answers = admin.create_topics(
-        [kept],
-        operation_timeout=ADMIN_TIMEOUT_S,
-    )
+    config = {
+        "retention.ms": "-1",
+        "table.enabled": "true",
+        "value.schema.format": "json",
+        "value.schema": json.dumps(schema),
+    }
+    kept = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+    answers = admin.create_topics([kept], operation_timeout=ADMIN_TIMEOUT_S)
     answers[topic].result(timeout=ADMIN_TIMEOUT_S)
 
 
@@ -124,6 +132,33 @@ def produce(
     while len(producer):
         poll(0.1)
     advance(ledger.delivered_count - told)
+
+
+@contextmanager
+def writing_on(bootstrap: str, topic: str, value: bytes, log: logging.Logger) -> Iterator[None]:
+    """Produce `value` again and again while the block runs; the first one is acknowledged before.
+
+    Raises StalledError.
+    """
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"}, logger=log)
+    producer.produce(topic, value)
+    if producer.flush(STALL_LIMIT_S):
+        raise StalledError(f"{topic}: nothing is acknowledged for {STALL_LIMIT_S:.0f} s")
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(WRITING_PAUSE_S):
+            producer.produce(topic, value)
+            producer.poll(0)
+
+    thread = threading.Thread(target=write, name=f"writing-{topic}")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        producer.flush(STALL_LIMIT_S)
 
 
 def read_all(

@@ -12,7 +12,7 @@ the order origin, destination.
 import functools
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,19 @@ import pandas as pd
 
 FLIGHTS_COUNT: Final = 336_776
 WEATHER_COUNT: Final = 26_115
+
+LIVE_CARRIER: Final = "live"
+"""Of flights that no CSV has: those that are written while the tables are asked."""
+
+_WHOLE: Final = {"type": ["integer", "null"]}
+SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
+    topic: {"type": "object", "properties": properties}
+    for topic, properties in (
+        ("flights", {"carrier": {"type": "string"}, "dep_delay": _WHOLE, "distance": _WHOLE}),
+        ("weather", {"origin": {"type": "string"}, "wind_dir": _WHOLE}),
+    )
+}
+"""JSON Schemas of the values, as far as tables have columns for them."""
 
 Header = tuple[str, bytes | None]
 
@@ -40,7 +53,7 @@ class Event(NamedTuple):
 
 
 class CarrierNumbers(NamedTuple):
-    """What is known of one carrier, from the CSV or from the segments."""
+    """What is known of one carrier, from the CSV or from the topics."""
 
     flights: int
     departed: int
@@ -54,7 +67,7 @@ class CarrierNumbers(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What Spark must find in the segments. All integers, so that equal means equal."""
+    """What engines must find in the tables. All integers, so that equal means equal."""
 
     carriers: dict[str, CarrierNumbers]
     weather_rows: int
@@ -83,7 +96,7 @@ def weather_events(weather: pd.DataFrame) -> Iterator[Event]:
 
 
 def reference_numbers(flights: pd.DataFrame, weather: pd.DataFrame) -> Numbers:
-    """The numbers that Spark must find, computed by pandas from the CSV alone."""
+    """The numbers that engines must find, computed by pandas from the CSV alone."""
     by_carrier = flights.groupby("carrier").agg(
         flights=("carrier", "size"),
         departed=("dep_delay", "count"),

@@ -9,6 +9,7 @@ directory does, so that `diskless chunk dump` and Spark can be tried on it.
 """
 
 import argparse
+import json
 import logging
 import shutil
 import signal
@@ -21,17 +22,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
+import duckdb
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from demo import clients, events, spark_numbers
+from demo import clients, events, lake, spark_numbers
 from demo.broker_process import BrokerError, BrokerProcess, run_diskless, run_logged
 from demo.events import Event
 from demo.ledger import Comparison, Ledger, ReadRecord
 from demo.screen import BYTES_PER_MB, Screen
 from demo.stores import Store, directory_store, minio_store
 from localstack.local_server import LocalServerError
-from tests.support.jvm import JvmUnavailable
 
 PARTITIONS: Final = 6
 FLIGHTS_OUTSTANDING_MAX: Final = 50_000
@@ -45,12 +46,12 @@ SOURCES: Final = ("chunk", "object", "segment")
 
 EXPECTED: Final = (
     BrokerError,
-    JvmUnavailable,
     KafkaException,
     LocalServerError,
     OSError,
     ValueError,
     clients.StalledError,
+    duckdb.Error,
 )
 """What `run` raises when the story cannot go on."""
 
@@ -105,6 +106,11 @@ class Brokers:
     def bootstrap(self) -> str:
         """Those that run."""
         return ",".join(broker.bootstrap for broker in self._running.values())
+
+    @property
+    def catalogue_url(self) -> str:
+        """Of one of those that run."""
+        return next(iter(self._running.values())).http_url
 
     @property
     def count_running(self) -> int:
@@ -211,7 +217,8 @@ def run(
             brokers = Brokers(files, store, stack)
         screen.console.print(f"ready: {brokers.bootstrap}, objects in {store.place}")
         for ledger in ledgers:
-            clients.create_topic(brokers.bootstrap, ledger.topic, PARTITIONS)
+            schema = events.SCHEMAS[ledger.topic]
+            clients.create_topic(brokers.bootstrap, ledger.topic, PARTITIONS, schema)
 
         _produce(screen, brokers, flights, log)
         _read_and_compare(screen, brokers, flights, log, "at the tail")
@@ -223,9 +230,8 @@ def run(
         _roll(screen, brokers, files)
         _restart_without_local_files(screen, brokers)
         _read_all_from(screen, brokers, ledgers, log, source="segment", place="Parquet")
+        _ask_the_tables(screen, brokers, store, files, wanted, log)
         brokers.stop()
-
-        _compare_with_spark(screen, store, files, wanted)
         _verify(screen, store, files)
         segments = store.list_objects("segments/")
 
@@ -335,7 +341,7 @@ def _read_and_compare(
 
 
 def _roll(screen: Screen, brokers: Brokers, files: Files) -> None:
-    with screen.step("roll everything into Parquet with Spark") as (step, _):
+    with screen.step("roll everything into Parquet with Spark, write the tables") as (step, _):
         status = run_diskless(
             ["tier", "--bootstrap", brokers.bootstrap, "--once", "--all", "--master", "local[2]"],
             files.log("tier"),
@@ -372,41 +378,64 @@ def _read_all_from(
     )
 
 
-def _compare_with_spark(screen: Screen, store: Store, files: Files, wanted: events.Numbers) -> None:
-    directories = [store.segments_of("flights"), store.segments_of("weather")]
-    one_each = all(len(found) == 1 for found in directories)
-    screen.check("each topic has one directory of segments", one_each, [str(directories)])
-    if not one_each:
+def _ask_the_tables(
+    screen: Screen,
+    brokers: Brokers,
+    store: Store,
+    files: Files,
+    wanted: events.Numbers,
+    log: logging.Logger,
+) -> None:
+    """Ask two engines what the CSV was asked, while a producer writes flights of another year.
+
+    The table in the catalogue is as of the roll; Spark's source has what came since as well.
+    """
+    live = json.dumps({"carrier": events.LIVE_CARRIER, "dep_delay": 0, "distance": 0}).encode()
+    with clients.writing_on(brokers.bootstrap, "flights", live, log):
+        with screen.step("ask DuckDB, attached to the catalogue") as (step, _):
+            told = lake.numbers(brokers.catalogue_url, store.duckdb_credentials)
+            step.remark = "a producer is writing"
+        _check_numbers(screen, "DuckDB", told, wanted)
+        found = _told_by_spark(screen, brokers, files)
+    if found is None:
         return
-    log = files.log("spark-read")
-    with screen.step("aggregate the segments with plain spark.read.parquet") as (step, _):
-        status = run_logged(
-            [sys.executable, "-m", "demo.spark_numbers", *(found[0] for found in directories)],
-            log,
-            SPARK_TIMEOUT_S,
-            store.spark_environment,
-        )
-        step.remark = "Spark's start included"
-    if status != 0:
-        screen.check("Spark could read the segments", False, [f"status {status}, see {log}"])
-        return
-    found = spark_numbers.parse_numbers(log.read_text())
-    screen.check(
-        f"flights and delays of {len(wanted.carriers)} carriers are those of the CSV",
-        found.carriers == wanted.carriers,
-        [f"Spark: {found.carriers}", f"CSV: {wanted.carriers}"],
-    )
-    screen.check(
-        f"{wanted.weather_rows:,} weather rows, per airport and in sum those of the CSV",
-        found._replace(carriers={}) == wanted._replace(carriers={}),
-        [f"Spark: {found._replace(carriers={})}", f"CSV: {wanted._replace(carriers={})}"],
-    )
+    since = found.carriers.pop(events.LIVE_CARRIER, None)
+    screen.check("Spark's source has flights that were written since", since is not None)
+    _check_numbers(screen, "Spark", found, wanted)
     screen.print_pairs(
-        "Mean departure delay per carrier, from Parquet by Spark",
+        "Mean departure delay per carrier, from the topic by Spark",
         [
             (f"{name}, {numbers.flights:,} flights", f"{numbers.mean_dep_delay_minutes:.2f} min")
             for name, numbers in sorted(found.carriers.items())
         ],
+    )
+
+
+def _told_by_spark(screen: Screen, brokers: Brokers, files: Files) -> events.Numbers | None:
+    log = files.log("spark-read")
+    with screen.step('ask Spark, format("diskless")') as (step, _):
+        status = run_logged(
+            [sys.executable, "-m", "demo.spark_numbers", brokers.bootstrap], log, SPARK_TIMEOUT_S
+        )
+        step.remark = "Spark's start included"
+    if status != 0:
+        screen.check("Spark could read the topics", False, [f"status {status}, see {log}"])
+        return None
+    return spark_numbers.parse_numbers(log.read_text())
+
+
+def _check_numbers(
+    screen: Screen, engine: str, found: events.Numbers, wanted: events.Numbers
+) -> None:
+    screen.check(
+        f"{engine}: flights and delays of {len(wanted.carriers)} carriers are those of the CSV",
+        found.carriers == wanted.carriers,
+        [f"{engine}: {found.carriers}", f"CSV: {wanted.carriers}"],
+    )
+    screen.check(
+        f"{engine}: {wanted.weather_rows:,} weather rows, per airport and in sum those of the CSV",
+        found._replace(carriers={}) == wanted._replace(carriers={}),
+        [f"{engine}: {found._replace(carriers={})}", f"CSV: {wanted._replace(carriers={})}"],
     )
 
 

@@ -1,18 +1,19 @@
-"""What a data engineer computes with stock Spark: `python -m demo.spark_numbers FLIGHTS WEATHER`.
+"""What a data engineer computes with Spark's data source: `python -m demo.spark_numbers BOOTSTRAP`.
 
-The two arguments are directories of segments, read with plain `spark.read.parquet`; nothing of
-Diskless is imported. A process of its own, started by `demo.main`, so that the JVM ends with it.
-Prints the numbers as one line of JSON; `parse_numbers` reads it again.
+The topics are read as `format("diskless")`, Parquet and what is not rolled yet as one table. A
+process of its own, started by `demo.main`, so that the JVM ends with it. Prints the numbers as one
+line of JSON; `parse_numbers` reads it again.
 """
 
 import json
 import sys
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from demo.events import CarrierNumbers, Numbers
+from tiering.source import register
 
 MARK: Final = "numbers: "
 """Precedes the JSON, since Spark writes what it likes to the same log."""
@@ -21,20 +22,28 @@ _FLIGHT: Final = "carrier string, dep_delay bigint, distance bigint"
 _OBSERVATION: Final = "origin string, wind_dir bigint"
 
 
-def compute(flights_directory: str, weather_directory: str) -> Numbers:
-    """The same numbers as `demo.events.reference_numbers`, from the segments."""
+def compute(bootstrap: str) -> Numbers:
+    """The same numbers as `demo.events.reference_numbers`, from the topics."""
     spark = (
         SparkSession.builder.master("local[2]")
-        .appName("diskless demo: plain Spark")
+        .appName("diskless demo")
         .config("spark.ui.enabled", "false")
+        # A minute's work: what an optimising compiler takes, it does not give back.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
+    register(spark)
+
+    def topic(name: str) -> DataFrame:
+        options = {"bootstrap": bootstrap, "topic": name, "columns": "value"}
+        return spark.read.format("diskless").options(**options).load()
+
     try:
         flights = (
-            spark.read.parquet(flights_directory)
+            topic("flights")
             .select(f.from_json(f.col("value").cast("string"), _FLIGHT).alias("flight"))
             .groupBy("flight.carrier")
             .agg(
@@ -46,7 +55,7 @@ def compute(flights_directory: str, weather_directory: str) -> Numbers:
             .collect()
         )
         weather = (
-            spark.read.parquet(weather_directory)
+            topic("weather")
             .select(f.from_json(f.col("value").cast("string"), _OBSERVATION).alias("observation"))
             .groupBy("observation.origin")
             .agg(f.count("*").alias("rows"), f.sum("observation.wind_dir").alias("wind_dir"))

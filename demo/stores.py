@@ -16,7 +16,6 @@ import boto3
 
 from localstack import local_server
 from localstack.minio import MINIO
-from tests.support.hadoop_aws import hadoop_aws_jars, s3a_settings, spark_conf_dir
 
 BUCKET: Final = "demo"
 PREFIX: Final = "cluster"
@@ -35,17 +34,10 @@ class Store:
     """Of the brokers."""
     settings: Mapping[str, str]
     """What the brokers are configured with."""
-    root: str
-    """What stock Spark is told before the key of an object."""
-    spark_environment: Mapping[str, str]
-    """What it needs in its environment to read there."""
+    duckdb_credentials: str
+    """The statement after which DuckDB reads there; empty where it needs none."""
     list_objects: Callable[[str], Mapping[str, int]]
     """Length by key of the objects whose key starts like that."""
-
-    def segments_of(self, topic: str) -> Sequence[str]:
-        """The directories of this topic's segments, for Spark; there should be one."""
-        keys = self.list_objects(f"segments/topic={topic}/")
-        return sorted({"/".join([self.root, *key.split("/")[:3]]) for key in keys})
 
 
 def directory_store(objects: Path) -> Store:
@@ -63,37 +55,42 @@ def directory_store(objects: Path) -> Store:
         url=None,
         node_ids=[1],
         settings={},
-        root=str(objects),
-        spark_environment={},
+        duckdb_credentials="",
         list_objects=list_objects,
     )
 
 
 @contextmanager
 def minio_store(directory: Path) -> Iterator[Store]:
-    """A new bucket of a MinIO that runs meanwhile; its files, and Spark's settings, stay below.
+    """A new bucket of a MinIO that runs meanwhile; its files stay below.
 
-    Its credentials are in the environment meanwhile. Raises: LocalServerError, JvmUnavailable.
+    Its credentials are in the environment meanwhile. Raises: LocalServerError.
     """
-    jars = hadoop_aws_jars()
     directory.mkdir()
     server = local_server.start(MINIO, directory, 0, MINIO_START_TIMEOUT_S)
     os.environ.update(MINIO.credentials)
     try:
         with closing(boto3.client("s3", endpoint_url=server.endpoint)) as s3:
             s3.create_bucket(Bucket=BUCKET)
-            conf = spark_conf_dir(directory / "spark", s3a_settings(jars, server.endpoint))
             yield Store(
                 place=f"bucket {BUCKET} of MinIO at {server.endpoint}",
                 url=f"s3://{BUCKET}/{PREFIX}?endpoint_url={server.endpoint}",
                 node_ids=[1, 2],
                 settings={"diskless.metadata.log": "object"},
-                root=f"s3a://{BUCKET}/{PREFIX}",
-                spark_environment={"SPARK_CONF_DIR": str(conf)},
+                duckdb_credentials=_secret(server.endpoint, MINIO.credentials),
                 list_objects=lambda prefix: _listed(s3, prefix),
             )
     finally:
         local_server.stop(MINIO, directory)
+
+
+def _secret(endpoint: str, credentials: Mapping[str, str]) -> str:
+    return (
+        "CREATE SECRET (TYPE s3, URL_STYLE 'path', USE_SSL false, REGION 'us-east-1', "
+        f"ENDPOINT '{endpoint.removeprefix('http://')}', "
+        f"KEY_ID '{credentials['AWS_ACCESS_KEY_ID']}', "
+        f"SECRET '{credentials['AWS_SECRET_ACCESS_KEY']}')"
+    )
 
 
 def _listed(s3: Any, prefix: str) -> Mapping[str, int]:

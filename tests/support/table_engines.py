@@ -8,7 +8,6 @@ way, and statistics that are wrong show only there.
 import json
 import urllib.request
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
 
+from demo.lake import attach
 from tests.support.live_broker import LiveBroker
 from tests.support.spark_tables import SparkTables
 from tests.support.topic_table import GREAT, TopicTable
@@ -81,28 +81,8 @@ def get(broker: LiveBroker, path: str) -> Any:
 # DuckDB
 
 
-def open_duckdb() -> duckdb.DuckDBPyConnection:
-    """DuckDB with its extensions from their wheels: nothing is downloaded."""
-    connection = duckdb.connect(config={"allow_unsigned_extensions": True})
-    packages = Path(duckdb.__file__).parent.parent
-    for name in ("avro", "httpfs", "iceberg"):
-        (extension,) = (packages / f"duckdb_extension_{name}").rglob("*.duckdb_extension")
-        connection.execute(f"LOAD '{extension}'")
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
-
-
-def attach(lake: duckdb.DuckDBPyConnection, broker: LiveBroker) -> None:
-    """Anew: within one attachment DuckDB keeps what it has loaded."""
-    lake.execute("DETACH DATABASE IF EXISTS lake")
-    lake.execute(
-        f"ATTACH '' AS lake (TYPE iceberg, ENDPOINT '{catalogue_url(broker)}', "
-        "AUTHORIZATION_TYPE 'none')"
-    )
-
-
 def told_by_duckdb(lake: duckdb.DuckDBPyConnection, topic: TopicTable, cut_ms: int) -> Facts:
-    attach(lake, topic.broker)
+    attach(lake, catalogue_url(topic.broker))
     table = f'lake.topics."{topic.name}"'
 
     def row_of(columns: str, condition: str = "true") -> tuple[int, ...]:

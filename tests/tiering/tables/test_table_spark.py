@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from demo.lake import open_duckdb
 from tests.support.jvm import JvmUnavailable
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
@@ -16,7 +17,6 @@ from tests.support.spark_tables import SPARK_LINE, SparkTables, spark_tables
 from tests.support.table_engines import (
     catalogue_url,
     expected_facts,
-    open_duckdb,
     told_by_duckdb,
     told_by_pyiceberg,
     told_by_spark,

@@ -18,14 +18,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog.rest import RestCatalog
 
+from demo.lake import attach, open_duckdb
 from tests.support.live_broker import LiveBroker
 from tests.support.profiles import IS_EXHAUSTIVE
 from tests.support.table_engines import (
-    attach,
     catalogue_url,
     expected_facts,
     get,
-    open_duckdb,
     told_by_duckdb,
     told_by_pyiceberg,
 )
@@ -73,7 +72,7 @@ def test_nobody_else_writes(broker: LiveBroker, lake: duckdb.DuckDBPyConnection)
     table = RestCatalog("lake", uri=catalogue_url(broker)).load_table(("topics", topic.name))
     with pytest.raises(NotImplementedError, match="does not support endpoint"):
         table.append(table.scan().to_arrow())
-    attach(lake, broker)
+    attach(lake, catalogue_url(broker))
     with pytest.raises(duckdb.Error):
         lake.execute(f'DELETE FROM lake.topics."{topic.name}"')
     path = f"/v1/namespaces/topics/tables/{topic.name}"
@@ -115,7 +114,7 @@ def test_time_travel_reads_what_a_deletion_took_away(
     for partition in range(PARTITIONS):
         topic.delete_before(partition, -1)
     topic.run_pass()
-    attach(lake, broker)
+    attach(lake, catalogue_url(broker))
     table = f'lake.topics."{topic.name}"'
     assert lake.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     before = f"{table} AT (VERSION => {rows[0]['snapshot-id']})"
@@ -156,7 +155,7 @@ def test_typed_columns_are_columns_of_the_table_and_old_files_have_null(
         assert topic.producer.flush(30) == 0
         topic.roll()
         topic.run_pass()
-    attach(lake, broker)
+    attach(lake, catalogue_url(broker))
     found = lake.execute(
         "SELECT count(*), count(data), sum(data.a), count(data.b) "
         f'FROM lake.topics."{topic.name}" WHERE data IS NULL OR data.a >= 5'
