@@ -70,6 +70,9 @@ async def read_segment_facts(
         sources=[RolledRange(*source) for source in sources if source.object_key in existing],
         last_source=max(ulids, default=None),
         producer_id_max=await asyncio.to_thread(_greatest_producer_id, footer),
+        batch_timestamp_ms_max=max(
+            footer.max_timestamp_ms, *(empty.max_timestamp_ms for empty in footer.empty_batches), -1
+        ),
         column_id_max=column_id_max,
         columns=columns,
     )

@@ -209,7 +209,8 @@ async def _read_segments(
     wanted = [
         segment
         for segment in found.values()
-        if segment.producer_id_max >= 0 and segment.max_timestamp_ms >= since[segment.partition]
+        if segment.producer_id_max >= 0
+        and segment.batch_timestamp_ms_max >= since[segment.partition]
     ]
     await for_each(wanted, read_batches, "batches of segments", progress=progress)
     return sorted(found.values(), key=lambda item: item.object_key), sorted(unreadable)

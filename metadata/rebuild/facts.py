@@ -86,6 +86,8 @@ class SegmentFacts:
     columns: bytes = b""
     """Its typed columns, as the record TopicColumns has them."""
     producer_id_max: int = -1
+    batch_timestamp_ms_max: int = -1
+    """As `max_timestamp_ms`, with the batches of which no record is left."""
     batches: Sequence[RolledBatch] = ()
     """Those of idempotent producers that were read, in offset order."""
 
