@@ -44,7 +44,8 @@ class RewriteInput(NamedTuple):
 class RewritePlan:
     """Segments to be rewritten, by ascending offsets, without gap between them.
 
-    Those that went with the log start since the plan was made are not in it any more.
+    A plan whose inputs begin to go with the log start ends; those that go while it is being
+    answered are not in it.
     """
 
     topic_name: str

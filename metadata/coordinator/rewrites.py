@@ -1,7 +1,7 @@
 """Plans the rewrites that are due, answers with all that are under way, and commits them.
 
-A rewrite stays under way until its outcome is committed, so a job that failed gets it again. Rules:
-metadata/rules/rewriting/rewrites.py.
+A rewrite stays under way until its outcome is committed, so a job that failed gets it again, unless
+inputs have gone with the log start. Rules: metadata/rules/rewriting/rewrites.py.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,11 @@ from metadata.rules.rewriting.merges import (
 from metadata.rules.rewriting.rewrites import (
     CompactionPolicy,
     RewriteProposal,
+    UnderWay,
     compaction_candidates,
     compaction_policy,
     decide_commit_rewrites,
+    decide_end_rewrites,
     decide_rewrite_plans,
     survey_compactions,
 )
@@ -52,6 +54,7 @@ async def plan_rewrites(
     asked: PlanRewrites,
 ) -> Sequence[RewritePlan]:
     """At most `plans_per_call_max` are under way at any time, one for a partition."""
+    await _end_outdated(pipeline, replica)
     image = replica.image
     limit = settings.plans_per_call_max
     room = limit - sum(state.kind != NO_REWRITE for state in image.rewrites.values())
@@ -84,6 +87,28 @@ async def plan_rewrites(
         )
         for partition, state, name in found
     ]
+
+
+async def _end_outdated(pipeline: Pipeline, replica: Replica) -> None:
+    """Rewrites of which inputs have gone with the log start end; the rest will be planned anew."""
+    image = replica.image
+    suspects = [
+        UnderWay(partition, state.generation)
+        for partition, state in image.rewrites.items()
+        if state.kind != NO_REWRITE
+        and image.partitions[partition].log_start_offset > state.base_offset
+    ]
+    if not suspects:
+        return
+    bases = {one.partition: image.rewrites[one.partition].base_offset for one in suspects}
+    inputs = await _inputs(replica, [*bases])
+    outdated = [
+        one
+        for one in suspects
+        if not (left := inputs[one.partition]) or left[0].base_offset > bases[one.partition]
+    ]
+    if outdated:
+        await pipeline.perform(lambda view, _: decide_end_rewrites(view, outdated))
 
 
 async def _due(

@@ -111,11 +111,8 @@ class FixedLog:
                 chosen.insert(at, segment)
                 continue
             self._layout.unused_segments.append(segment)
-            is_covered = (
-                other.base_offset <= segment.base_offset
-                and segment.next_offset <= other.next_offset
-            )
-            if not is_covered or other.generation == segment.generation:
+            ends_within = segment.next_offset <= other.next_offset
+            if not ends_within or other.generation == segment.generation:
                 self._doubt(f"{segment.object_key} overlaps {other.object_key}")
         return chosen
 

@@ -15,6 +15,11 @@ committed rows, the decisions are made in the coordinator's turn. What the surve
 for a partition without a rewrite, or for the inputs of the one it has, but for what goes with the
 log start meanwhile; the decisions look at that again.
 
+*When a plan ends by itself.* A plan fixes its inputs, and with them the keys and the contents of
+its outputs. When one of them goes with the log start, the job that asks next gets a new plan of
+another generation for the others. Otherwise two attempts could leave different outputs of one
+generation that overlap, and a rebuild would not know which of them together are whole.
+
 *What a commit must fulfil.* Its plan is under way. Each output covers whole inputs, one behind the
 other, and `record_count + removed_count` are the records of these; a merge removes none. An output
 of whose inputs one is gone with the log start is passed over, and what it would have cleaned stays
@@ -92,6 +97,13 @@ class RewriteProposal(NamedTuple):
     last_offset: int
     delete_retention_ms: int
     target_bytes: int
+
+
+class UnderWay(NamedTuple):
+    """A rewrite that was planned and not committed."""
+
+    partition: TopicIdPartition
+    generation: int
 
 
 # -- planning --------------------------------------------------------------------------------------
@@ -247,6 +259,25 @@ def decide_rewrite_plans(
             ),
         )
         records.append(record)
+    return Decision(records, None)
+
+
+def decide_end_rewrites(view: SpeculativeView, ended: Sequence[UnderWay]) -> Decision[None]:
+    """End those that are under way still, without an outcome."""
+    records: list[MetadataRecord] = []
+    for partition, generation in ended:
+        before = view.rewrite(partition)
+        if before.kind == NO_REWRITE or before.generation != generation:
+            continue
+        cleaned_end = before.cleaned_end_offset
+        view.put_rewrite(
+            partition, RewriteState(generation=generation, cleaned_end_offset=cleaned_end)
+        )
+        records.append(
+            RewriteEndedRecord(
+                partition=partition, generation=generation, cleaned_end_offset=cleaned_end
+            )
+        )
     return Decision(records, None)
 
 

@@ -112,14 +112,14 @@ async def test_a_merge_that_lost_or_removed_a_record_is_refused(bench: Coordinat
 
 async def test_inputs_that_went_with_the_log_start_are_not_merged(bench: CoordinatorBench) -> None:
     partition = await bench.partition()
-    await rolls(bench, partition, RUN_MAX)
+    await rolls(bench, partition, RUN_MAX + 2)
     (plan,) = await plans(bench)
     await bench.coordinator.delete_records([ops.DeleteRecords(partition, 25)])
     (left,) = await plans(bench)
-    assert (left.generation, left.inputs) == (plan.generation, plan.inputs[2:])
+    assert (left.generation, left.inputs) == (plan.generation + 1, plan.inputs[2:])
     (answer,) = await bench.coordinator.commit_rewrites([merged(left)])
     assert answer.error is None
-    assert [one[:2] for one in await live(bench, partition)] == [(20, 10 * RUN_MAX - 1)]
+    assert [one[:2] for one in await live(bench, partition)] == [(20, 10 * RUN_MAX + 19)]
 
 
 async def test_a_merge_whose_inputs_are_all_gone_ends(bench: CoordinatorBench) -> None:
@@ -127,11 +127,19 @@ async def test_a_merge_whose_inputs_are_all_gone_ends(bench: CoordinatorBench) -
     await rolls(bench, partition, RUN_MAX)
     (plan,) = await plans(bench)
     await bench.coordinator.delete_records([ops.DeleteRecords(partition, 10 * RUN_MAX)])
-    (left,) = await plans(bench)
-    assert left.inputs == []
     ended = Rewrite(partition=partition, generation=plan.generation, segments=[])
     (answer,) = await bench.coordinator.commit_rewrites([ended])
     assert answer.error is None
+    assert await plans(bench) == []
+
+
+async def test_a_merge_whose_inputs_are_all_gone_is_not_planned_any_more(
+    bench: CoordinatorBench,
+) -> None:
+    partition = await bench.partition()
+    await rolls(bench, partition, RUN_MAX)
+    assert len(await plans(bench)) == 1
+    await bench.coordinator.delete_records([ops.DeleteRecords(partition, 10 * RUN_MAX)])
     assert await plans(bench) == []
 
 
