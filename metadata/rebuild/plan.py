@@ -121,9 +121,27 @@ def plan_rebuild(
     return RebuildPlan(
         records=builder.records,
         new_objects=builder.new_objects,
-        notes=KeptNotes(commits=tuple(builder.new_notes)),
+        notes=KeptNotes(commits=tuple(builder.new_notes), floors=_new_floors(facts, layouts)),
         report=report,
     )
+
+
+def _new_floors(
+    facts: BucketFacts, layouts: Sequence[PartitionLayout]
+) -> Mapping[TopicIdPartition, Floor]:
+    """Floors of partitions with segments below their log start, which stay in the bucket.
+
+    The next rebuild finds them, too, and what told this one of the log start may be gone by then.
+    """
+    lowest: dict[TopicIdPartition, int] = {}
+    for segment in facts.segments:
+        partition = segment.partition
+        lowest[partition] = min(segment.base_offset, lowest.get(partition, segment.base_offset))
+    return {
+        layout.partition: Floor(layout.high_watermark, layout.log_start_offset)
+        for layout in layouts
+        if lowest.get(layout.partition, layout.log_start_offset) < layout.log_start_offset
+    }
 
 
 def _notes(kept: KeptNotes, objects: Sequence[ObjectFacts]) -> Mapping[str, CommitNote]:

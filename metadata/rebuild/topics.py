@@ -117,10 +117,19 @@ def _traces(
         one.was_committed(
             -1 if rolled is None else ulid_timestamp_ms(rolled), until_ms=segment.stored_ms
         )
+    proven = {one.partition.topic_id for one in segments}
+    proven.update(extent.partition.topic_id for item in objects for extent in item.extents)
+    proven.update(
+        partition.topic_id
+        for partition, floor in kept.floors.items()
+        if floor.log_start_offset == floor.high_watermark
+    )
     for partition in kept.floors:
-        trace(partition.topic_id).has(partition.partition)
+        if partition.topic_id in proven:
+            trace(partition.topic_id).has(partition.partition)
     for topic_id, facts in kept.topics.items():
-        trace(topic_id).facts = facts
+        if topic_id in proven:
+            trace(topic_id).facts = facts
     for item in objects:
         note = notes.get(item.ulid)
         try:

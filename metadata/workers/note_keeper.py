@@ -78,6 +78,7 @@ class NoteKeeper:
         self._topics = topics
         self._gone: set[ObjectKey] = set()
         self._floors_kept: dict[TopicIdPartition, Floor] = {}
+        self._facts_kept: dict[UUID, TopicFacts] = {}
         self.notes_kept = 0
         """Commits whose note was put into a notes object."""
         self.unreadable = 0
@@ -100,8 +101,10 @@ class NoteKeeper:
                     noted[note.ulid] = note
 
         await all_of(keys, read)
-        kept = KeptNotes(*self._floors_of(partitions))._replace(
-            commits=await self._about_others(noted.values(), doomed)
+        kept = KeptNotes(
+            self._new_facts(partitions),
+            await self._about_others(noted.values(), doomed),
+            self._floors_of(partitions),
         )
         if kept.is_empty:
             return
@@ -111,6 +114,7 @@ class NoteKeeper:
         failpoint("notes.after_put")
         self.notes_kept += len(kept.commits)
         self._floors_kept.update(kept.floors)
+        self._facts_kept.update(kept.topics)
 
     def were_deleted(self, keys: Iterable[ObjectKey]) -> None:
         """The store confirmed that these are gone."""
@@ -157,11 +161,19 @@ class NoteKeeper:
         )
         return sorted(kept, key=lambda note: note.ulid)
 
+    def _new_facts(self, partitions: Iterable[TopicIdPartition]) -> Mapping[UUID, TopicFacts]:
+        """Of topics, what was not kept yet: segments do not say how a topic is configured."""
+        return {
+            topic_id: facts
+            for topic_id in {partition.topic_id for partition in partitions}
+            if (facts := self._topics(topic_id)) is not None
+            and self._facts_kept.get(topic_id) != facts
+        }
+
     def _floors_of(
         self, partitions: Iterable[TopicIdPartition]
-    ) -> tuple[Mapping[UUID, TopicFacts], Sequence[CommitNote], Mapping[TopicIdPartition, Floor]]:
-        """Facts, no commits, and floors of those partitions that have no records left."""
-        topics: dict[UUID, TopicFacts] = {}
+    ) -> Mapping[TopicIdPartition, Floor]:
+        """Floors of those partitions that have no records left."""
         floors: dict[TopicIdPartition, Floor] = {}
         for partition in partitions:
             floor = self._floors(partition)
@@ -169,11 +181,9 @@ class NoteKeeper:
                 continue
             if floor.high_watermark == 0 or self._floors_kept.get(partition) == floor:
                 continue
-            facts = self._topics(partition.topic_id)
-            if facts is not None:
-                topics[partition.topic_id] = facts
+            if self._topics(partition.topic_id) is not None:
                 floors[partition] = floor
-        return topics, (), floors
+        return floors
 
 
 async def exists(store: ObjectStore, key: ObjectKey) -> bool:

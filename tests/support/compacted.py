@@ -1,9 +1,11 @@
 """Compaction without Spark: plan, compact in this process, commit, through a broker's socket."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
+from zlib import crc32
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from metadata.rewrites import COMPACTION, PlanRewrites, Rewrite, RewritePlan
 from tests.support.live_broker import LiveBroker
@@ -22,9 +24,16 @@ Meddle = Callable[[Int64s], Int64s]
 
 
 def compacted(
-    plan: RewritePlan, store: BlockingStore, *, meddle: Meddle = lambda offsets: offsets
+    plan: RewritePlan,
+    store: BlockingStore,
+    *,
+    meddle: Meddle = lambda offsets: offsets,
+    hash_bits: int = 0,
 ) -> Rewrite:
-    """The outcome of one plan, whose outputs are in the store."""
+    """The outcome of one plan, whose outputs are in the store.
+
+    Keys are looked at in 2 ** `hash_bits` parts, as tasks of Spark do.
+    """
     tables = [
         rows
         for number, segment in enumerate(plan.inputs)
@@ -32,14 +41,29 @@ def compacted(
             segment, store, plan_number=0, number=number, planned_at_ms=plan.planned_at_ms
         )
     ]
-    losses = losses_of(pa.concat_tables(tables)).to_pylist() if tables else []
-    numbers = {row["segment"]: Loss(row["removed"], row["marked"]) for row in losses}
+    losses = [row for part in _parts(tables, hash_bits) for row in losses_of(part).to_pylist()]
+    numbers: dict[int, Loss] = {}
+    for row in losses:
+        before = numbers.get(row["segment"], Loss())
+        numbers[row["segment"]] = Loss(
+            before.removed + row["removed"], before.marked + row["marked"]
+        )
     segments = []
     for output in outputs_of(plan, numbers):
         here = [row for row in losses if output.first <= row["segment"] <= output.last]
         offsets = offsets_in([row["offsets"] for row in here])
         segments.append(rewrite(task_of(plan, output), meddle(offsets), store))
     return Rewrite(partition=plan.partition, generation=plan.generation, segments=segments)
+
+
+def _parts(tables: Sequence[pa.Table], hash_bits: int) -> Iterator[pa.Table]:
+    """All rows of some keys together."""
+    if not tables:
+        return
+    rows = pa.concat_tables(tables)
+    hashes = [crc32(key) & (1 << hash_bits) - 1 for key in rows.column("key").to_pylist()]
+    for number in sorted(set(hashes)):
+        yield rows.filter(pc.equal(pa.array(hashes), number))
 
 
 class LocalCompactor:

@@ -9,13 +9,17 @@ rebuild reads them all.
     8        version  u16  1
     10       zeros    2s
     12       CRC      u32  over everything behind it
-    16       topics   as in wal/chunks/object_notes.py: of those whose partitions are in the floors
+    16       topics   as in wal/chunks/object_notes.py: of which an object was deleted
              commits  as in wal/chunks/object_notes.py: what became of objects that existed at the
              time uvarint count, floors: topic id 16s; uvarint partition; uvarint high watermark;
              uvarint high watermark - log start offset
 
-All integers big-endian. A *floor* is kept where nothing else tells it any more: of a partition that
-has no records left. Two objects may say the same; what they say never contradicts.
+All integers big-endian. A *topic* is kept because segments do not say how it is configured, and its
+last WAL object may be the one that goes. A *floor* is kept where nothing else tells it any more: of
+a partition that has no records left, or of which a rebuild left segments below the log start alone.
+A floor at its high watermark is proof of a topic, what is kept otherwise is not: it may have been
+deleted. Two objects may say the same; what they say never contradicts, but for the configuration of
+topics, where the later one counts.
 
 Failure cases: CorruptObject for bytes that are no such object.
 """
@@ -61,7 +65,7 @@ class KeptNotes(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        return not self.commits and not self.floors
+        return not self.commits and not self.floors and not self.topics
 
 
 NOTHING_KEPT: Final = KeptNotes()

@@ -142,6 +142,7 @@ async def test_the_note_of_an_object_that_stays_outlives_the_one_that_carried_it
 async def test_nothing_is_written_where_objects_go_in_the_order_in_which_they_came(
     scene: Scene,
 ) -> None:
+    del scene.topics[TOPIC]
     keys = [await scene.write() for _ in range(8)]
     before = scene.store.statistics()
     await scene.delete(*keys[:3])
@@ -209,15 +210,28 @@ async def test_where_a_partition_was_is_kept_when_its_last_records_go(scene: Sce
     keys = [await scene.write() for _ in range(3)]
     scene.floors[PLACE] = object_notes.Floor(3, 1)
     await scene.delete(keys[0])
-    assert not await scene.notes_objects()
+    assert await scene.kept() == KeptNotes({TOPIC: FACTS})
     scene.floors[PLACE] = object_notes.Floor(3, 3)
     await scene.delete(keys[1])
     assert await scene.kept() == KeptNotes({TOPIC: FACTS}, (), {PLACE: object_notes.Floor(3, 3)})
     await scene.delete(keys[2])
-    assert len(await scene.notes_objects()) == 1
+    assert len(await scene.notes_objects()) == 2
+
+
+async def test_how_a_topic_is_configured_is_kept_once_and_when_it_is_new(scene: Scene) -> None:
+    keys = [await scene.write() for _ in range(4)]
+    await scene.delete(keys[0])
+    await scene.delete(keys[1])
+    (one,) = await scene.notes_objects()
+    scene.topics[TOPIC] = FACTS._replace(configs=(("cleanup.policy", "compact"),))
+    scene.clock.advance(1)
+    await scene.delete(keys[2])
+    assert await scene.kept() == KeptNotes(scene.topics)
+    assert (await scene.notes_objects())[0] == one
 
 
 async def test_of_a_deleted_topic_nothing_is_kept(scene: Scene) -> None:
+    del scene.topics[TOPIC]
     key = await scene.write()
     await scene.delete(key)
     assert not await scene.notes_objects()
@@ -263,8 +277,11 @@ async def test_notes_go_with_the_objects_that_they_are_about(scene: Scene) -> No
     assert await scene.noted() == stay[3:]
     await scene.store.delete(stay)
     await scene.sweep.sweep_once(everything=True)
-    assert not await scene.notes_objects()
+    assert await scene.kept() == KeptNotes({TOPIC: FACTS})
     assert scene.sweep.notes_dropped == 4
+    del scene.topics[TOPIC]
+    await scene.sweep.sweep_once(everything=True)
+    assert not await scene.notes_objects()
 
 
 async def test_a_crash_between_writing_and_deleting_loses_no_note(scene: Scene) -> None:

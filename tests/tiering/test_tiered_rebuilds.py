@@ -1,0 +1,80 @@
+"""What a rebuild makes of compacted topics, one case at a time."""
+
+from pathlib import Path
+
+import pytest
+from tiered_topics import TieredTopics
+from tiering_samples import SampleBatch, SampleRecord
+
+from metadata.rewrites import RewritePlan
+from wal.coordinates import TopicIdPartition
+
+
+def records(*keys: bytes) -> SampleBatch:
+    return SampleBatch([SampleRecord(key, b"value", 1_704_067_200_000) for key in keys])
+
+
+async def rolled(world: TieredTopics, partition: TopicIdPartition, *batches: SampleBatch) -> None:
+    """A segment for each batch."""
+    for batch in batches:
+        await world.produce([(partition, batch)])
+        await world.roll()
+
+
+async def the_plan(world: TieredTopics) -> RewritePlan:
+    (plan,) = await world.plan_rewrites()
+    return plan
+
+
+async def compact(world: TieredTopics) -> None:
+    assert await world.commit(world.written(await the_plan(world)))
+
+
+async def test_a_producer_is_known_of_whose_segments_nothing_is_left(tmp_path: Path) -> None:
+    async with TieredTopics(tmp_path, 1) as world:
+        partition = await world.create("t", cleanup_policy="compact", segment_bytes="1")
+        gone = records(b"k")._replace(producer_id=7, producer_epoch=0, base_sequence=0)
+        await rolled(world, partition, gone, records(b"k"))
+        await compact(world)
+        assert [one.record_count for one in await world.live_segments(partition)] == [0, 1]
+        await world.rebuild()
+        (answer,) = await world.produce([(partition, gone)])
+        assert answer.is_duplicate
+        (answer,) = await world.produce([(partition, gone._replace(base_sequence=1))])
+        assert answer.error is None
+
+
+async def test_what_the_log_start_takes_from_a_plan_is_planned_anew_under_other_keys(
+    tmp_path: Path,
+) -> None:
+    """Outputs of one generation that overlap: a rebuild would not know which are whole."""
+    async with TieredTopics(tmp_path, 2) as world:
+        partition = await world.create(
+            "t", cleanup_policy="compact", segment_bytes="20000", min_cleanable_dirty_ratio="0"
+        )
+        await rolled(world, partition, *[records(b"a", b"%d" % at) for at in range(5)])
+        first = await the_plan(world)
+        world.written(first)  # and the job is killed
+        await world.delete_records(partition, 2)
+        second = await the_plan(world)
+        assert second.generation == first.generation + 1
+        assert second.inputs == first.inputs[1:]
+        await world.commit(world.written(second))
+        await world.clean()
+        before = await world.read(partition)
+        report = await world.rebuild()
+        assert not report.doubts
+        assert await world.read(partition) == before
+        assert await world.log_start(partition) == 2
+
+
+@pytest.mark.parametrize("share", [0, 1])
+async def test_a_plan_stays_while_a_log_start_moves_within_its_first_input(
+    tmp_path: Path, share: int
+) -> None:
+    async with TieredTopics(tmp_path, 3) as world:
+        partition = await world.create("t", cleanup_policy="compact", segment_bytes="1")
+        await rolled(world, partition, records(b"a", b"b"), records(b"a", b"b"))
+        plan = await the_plan(world)
+        await world.delete_records(partition, share)
+        assert await the_plan(world) == plan
