@@ -291,6 +291,8 @@ class ReadableTopic:
     partition_count: Int32
     configs: Mapping[str, str] = field(default_factory=dict)
     object_store_url: str = ""
+    columns: CompactBytes = b""
+    """The typed columns that segments planned now get; opaque here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

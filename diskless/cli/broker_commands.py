@@ -4,7 +4,6 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from diskless.cli.options import (
     Commands,
@@ -15,9 +14,8 @@ from diskless.cli.options import (
     key_value,
     key_values,
 )
-from tiering.types.registry import RegistrySettings
+from tiering.types.registry import REGISTRY_AUTH, REGISTRY_URL, registry_settings
 from wal.errors import InvalidSettings
-from wal.security.secret import read_private
 
 
 def add_topic(commands: Commands) -> None:
@@ -238,25 +236,6 @@ def _quota_entity(options: argparse.Namespace) -> Mapping[str, str | None]:
     return entity
 
 
-_REGISTRY_URL: Final = "DISKLESS_SCHEMA_REGISTRY_URL"
-_REGISTRY_AUTH: Final = "DISKLESS_SCHEMA_REGISTRY_AUTH"
-
-
-def _registry(options: argparse.Namespace) -> RegistrySettings | None:
-    """Where the schema registry is, and credentials. Raises InvalidSettings."""
-    url = options.schema_registry or os.environ.get(_REGISTRY_URL, "")
-    if not url:
-        return None
-    auth = options.schema_registry_auth or os.environ.get(_REGISTRY_AUTH, "")
-    if options.schema_registry_auth and not auth.startswith("file:"):
-        raise InvalidSettings("--schema-registry-auth: others see command lines; give file:PATH")
-    if auth.startswith("file:"):
-        path = Path(auth.removeprefix("file:"))
-        auth = read_private(path, "the schema registry's credentials").decode().strip()
-    user, _, password = auth.partition(":")
-    return RegistrySettings(url=url, user=user, password=password)
-
-
 def add_tier(commands: Commands) -> None:
     tier = command(
         commands,
@@ -302,12 +281,12 @@ def add_tier(commands: Commands) -> None:
         "--schema-registry",
         metavar="URL",
         help="where schemas are of topics with value.schema.source=registry:…; default: "
-        f"${_REGISTRY_URL}",
+        f"${REGISTRY_URL}",
     )
     tier.add_argument(
         "--schema-registry-auth",
         metavar="file:PATH",
-        help=f"a file with USER:PASSWORD for it; default: ${_REGISTRY_AUTH}, that or the text",
+        help=f"a file with USER:PASSWORD for it; default: ${REGISTRY_AUTH}, that or the text",
     )
 
 
@@ -327,5 +306,7 @@ def _tier(options: argparse.Namespace) -> int:
         ),
         interval_s=options.interval,
         object_store_url=options.object_store,
-        registry=_registry(options),
+        registry=registry_settings(
+            options.schema_registry, options.schema_registry_auth, os.environ
+        ),
     )

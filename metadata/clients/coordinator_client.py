@@ -266,6 +266,10 @@ class Coordinator(CoordinatorClient, Protocol):
 
     def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None: ...
 
+    def topic_columns(self, topic_id: UUID) -> ops.TopicColumns:
+        """A topic's typed columns, from committed state."""
+        ...
+
     async def commit_files(
         self, files: Sequence[ops.CommitFile], *, timeout_ms: int = TIMEOUT_MS
     ) -> Sequence[ops.CommittedFile]:

@@ -134,6 +134,9 @@ class RoutedClient(Coordinator):
     def topic_by_id(self, topic_id: UUID) -> ops.TopicDescription | None:
         return self._local.catalogue.topic_by_id(topic_id)
 
+    def topic_columns(self, topic_id: UUID) -> ops.TopicColumns:
+        return self._local.catalogue.topic_columns(topic_id)
+
     def client_quotas(self) -> Mapping[ops.QuotaEntity, Mapping[str, float]]:
         """All of them, as far as this broker has heard; another mapping after every change."""
         return self._local.catalogue.client_quotas()

@@ -1,6 +1,7 @@
 """What a reader of tables asks of any broker, as bytes: API keys 10030 to 10032.
 
-    10030 ReadTopic      where a topic's records lie: its id, its partitions, its object store
+    10030 ReadTopic      where a topic's records lie: its id, its partitions, its object store, and
+                         its typed columns
     10031 ReadExtents    the bytes of FindBatches (98), answered from whichever replica knows
     10032 ReadOffsets    the bytes of ListOffsets (97), answered by the leaders
 
@@ -23,7 +24,7 @@ from wal.wire.fields import INT32, NO_TAGS, NO_UUID, FieldReader, compact_string
 from wal.wire.layouts import Field, closed, layout
 
 _NO_TOPIC: Final = b"".join(
-    (NO_UUID.bytes, INT32.pack(-1), uvarint(1), compact_string(""), NO_TAGS)
+    (NO_UUID.bytes, INT32.pack(-1), uvarint(1), compact_string(""), uvarint(1), NO_TAGS)
 )
 _READABLE: Final = layout(ops.ReadableTopic)
 

@@ -26,7 +26,7 @@ def union_of_typed(schemas: Sequence[pa.Schema]) -> Sequence[pa.Field]:
     found: dict[bytes, pa.Field] = {}
     for schema in reversed(schemas):
         for field in list(schema)[len(SEGMENT_SCHEMA) :]:
-            found.setdefault(_id(field), field)
+            found.setdefault(field_id(field), field)
     names: set[str] = set()
     fields = []
     for number, field in found.items():
@@ -41,17 +41,19 @@ def typed_columns_of(
     key: str, rows: pa.Table, fields: Sequence[pa.Field]
 ) -> Sequence[pa.ChunkedArray]:
     """The typed columns of the rows of one segment as those of `fields`. Raises: CorruptSegment."""
-    typed = {_id(field): field.name for field in list(rows.schema)[len(SEGMENT_SCHEMA) :]}
+    typed = {field_id(field): field.name for field in list(rows.schema)[len(SEGMENT_SCHEMA) :]}
     columns = []
     for field in fields:
-        name = typed.get(_id(field))
+        name = typed.get(field_id(field))
         if name is None:
             columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
             continue
         column = rows.column(name)
         if column.type != field.type:
             try:
-                chunks = [_as(chunk, rows.schema.field(name), field) for chunk in column.chunks]
+                chunks = [
+                    as_field(chunk, rows.schema.field(name), field) for chunk in column.chunks
+                ]
                 column = pa.chunked_array(chunks, field.type)
             except (pa.ArrowException, ValueError) as error:
                 raise CorruptSegment(f"{key}: column {name} does not fit: {error}") from error
@@ -59,32 +61,32 @@ def typed_columns_of(
     return columns
 
 
-def _as(values: pa.Array, old: pa.Field, new: pa.Field) -> pa.Array:
+def as_field(values: pa.Array, old: pa.Field, new: pa.Field) -> pa.Array:
     """`values` in the type of `new`, which has the id of `old`."""
     if values.type == new.type:
         return values
     if pa.types.is_struct(new.type) and pa.types.is_struct(values.type):
-        known = {_id(old.type.field(at)): at for at in range(old.type.num_fields)}
+        known = {field_id(old.type.field(at)): at for at in range(old.type.num_fields)}
         flat = values.flatten()
         children = []
         for field in new.type:
-            at = known.get(_id(field))
+            at = known.get(field_id(field))
             children.append(
                 pa.nulls(len(values), field.type)
                 if at is None
-                else _as(flat[at], old.type.field(at), field)
+                else as_field(flat[at], old.type.field(at), field)
             )
         return pa.StructArray.from_arrays(
             children, fields=list(new.type), mask=pc.is_null(values) if values.null_count else None
         )
     if pa.types.is_list(new.type) and pa.types.is_list(values.type):
         lists, mask = _from_the_start(values)
-        inner = _as(lists.values, old.type.value_field, new.type.value_field)
+        inner = as_field(lists.values, old.type.value_field, new.type.value_field)
         return pa.ListArray.from_arrays(lists.offsets, inner, type=new.type, mask=mask)
     if pa.types.is_map(new.type) and pa.types.is_map(values.type):
         maps, mask = _from_the_start(values)
-        keys = _as(maps.keys, old.type.key_field, new.type.key_field)
-        items = _as(maps.items, old.type.item_field, new.type.item_field)
+        keys = as_field(maps.keys, old.type.key_field, new.type.key_field)
+        items = as_field(maps.items, old.type.item_field, new.type.item_field)
         return pa.MapArray.from_arrays(maps.offsets, keys, items, type=new.type, mask=mask)
     return values.cast(new.type)
 
@@ -95,6 +97,6 @@ def _from_the_start(values: pa.Array) -> tuple[pa.Array, pa.Array | None]:
     return copied, pc.is_null(copied) if copied.null_count else None
 
 
-def _id(field: pa.Field) -> bytes:
+def field_id(field: pa.Field) -> bytes:
     number: bytes = (field.metadata or {}).get(FIELD_ID, b"")
     return number

@@ -7,7 +7,8 @@ The driver plans: brokers tell where records lie, and offsets are cut into share
 Tasks read: each looks up its extents and takes WAL objects and segments from the object store.
 
 - `registration`: makes the format known to a session; `data_source`: what Spark is given
-- `options`: what a user may set; `columns`: names and types; `filters`: what a query prunes
+- `options`: what a user may set; `filters`: what a query prunes
+- `columns`: names and types; `topic_types`: those of the topic's own types
 - `batch`, `stream`: the two kinds of read; `reading`: what they share
 - `topic_log`: what brokers are asked; `planning`: ranges to shares
 - `sink`: rows become records; `client_properties`: how brokers are reached

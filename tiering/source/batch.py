@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from tiering.source.columns import Columns
 from tiering.source.filters import ALL, Bounds, narrowed
 from tiering.source.options import EARLIEST, LATEST, SourceOptions
 from tiering.source.planning import Share, shares
@@ -20,6 +19,7 @@ from tiering.source.reading import (
     ShareOfTopic,
     checked_starts,
     chosen,
+    columns_of,
     open_log,
     resolved,
     task_batches,
@@ -34,7 +34,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = Columns.of(schema)
+        self._columns = columns_of(options, schema)
         self._bounds: Bounds = ALL
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -4,6 +4,7 @@ Names and types are those of Spark's Kafka source. Beside them there are columns
 query may ask for by name. WAL rows become segment rows first (`segment_table`), so both tiers give
 a record the same values: `timestamp` is null outside the years 1 to 9999, where `timestamp_raw` has
 it; a batch that could not be decoded has rows without key and value, and its bytes in `raw_batch`.
+The topic's own types make more columns, by name too (`topic_types`).
 
 Whole columns are moved, never a record in Python. Spark wants each batch in exactly the Arrow types
 of the schema, whether a column may be null included.
@@ -12,11 +13,12 @@ Failure cases: InvalidSettings naming a column that there is not, or has another
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,6 +33,8 @@ from pyspark.sql.types import (
 )
 
 from tiering.segment_columns import SEGMENT_SCHEMA
+from tiering.source.rows.typed_by_field import NO_TYPES, TypedRead
+from tiering.source.topic_types import TYPED_NAMES, spark_type, wanted_field
 from wal.errors import InvalidSettings
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -67,18 +71,31 @@ _MORE: Final[Mapping[str, _Column]] = {
 }
 _COLUMNS: Final = {**_KAFKA, **_MORE}
 
-
-def schema_of(names: Sequence[str] | None) -> StructType:
-    """The schema with these columns, in their order; None: those of Spark's Kafka source."""
-    return StructType([StructField(name, _column(name).type) for name in names or _KAFKA])
+NO_FIELDS: Final[Mapping[str, pa.Field]] = {}
 
 
-def _column(name: str) -> _Column:
+def schema_of(names: Sequence[str] | None, typed: Mapping[str, pa.Field] = NO_FIELDS) -> StructType:
+    """The schema with these columns, in their order; None: those of Spark's Kafka source.
+
+    `*` stands for the latter. `typed` are the topic's own. Raises: InvalidSettings.
+    """
+    expanded: list[str] = []
+    for name in names or ("*",):
+        expanded += _KAFKA if name == "*" else (name,)
+    fields = [StructField(name, _column(name, typed).type) for name in dict.fromkeys(expanded)]
+    return StructType(fields)
+
+
+def _column(name: str, typed: Mapping[str, pa.Field]) -> _Column:
+    if name in typed:
+        kind = spark_type(typed[name])
+        return _Column(kind, to_arrow_type(kind, timezone="UTC"), name)
     column = _COLUMNS.get(name)
     if column is None:
+        untyped = "" if typed else "; typed columns are of topics whose keys or values have schemas"
         raise InvalidSettings(
             f"there is no column {name!r} to be named by option columns or by .schema(); there are"
-            f" {', '.join(_COLUMNS)}"
+            f" {', '.join((*_COLUMNS, *typed))}{untyped if name in TYPED_NAMES else ''}"
         )
     return column
 
@@ -89,12 +106,20 @@ class Columns:
 
     names: tuple[str, ...]
     nullable: tuple[bool, ...]
+    typed: Mapping[str, pa.Field] = field(default_factory=dict)
+    """Those of the topic's own types, as the read has them."""
+    types: TypedRead = NO_TYPES
+    """How tasks make these."""
 
     @classmethod
-    def of(cls, schema: StructType) -> "Columns":
-        """Raises: InvalidSettings."""
+    def of(cls, schema: StructType, typed: Mapping[str, pa.Field] = NO_FIELDS) -> "Columns":
+        """`typed` are those that the topic has. Raises: InvalidSettings."""
+        fields: dict[str, pa.Field] = {}
         for item in schema.fields:
-            wanted = _column(item.name).type.simpleString()
+            if item.name in typed:
+                fields[item.name] = wanted_field(typed[item.name], item.dataType)
+                continue
+            wanted = _column(item.name, typed).type.simpleString()
             if item.dataType.simpleString() != wanted:
                 raise InvalidSettings(
                     f"column {item.name} is {wanted}, not {item.dataType.simpleString()}, as"
@@ -103,12 +128,13 @@ class Columns:
         return cls(
             names=tuple(item.name for item in schema.fields),
             nullable=tuple(item.nullable for item in schema.fields),
+            typed=fields,
         )
 
     @property
     def stored(self) -> Sequence[str]:
         """Columns of a segment that must be read, in its order; `offset` always, to count rows."""
-        needed = {"offset", *(column.of for column in map(_column, self.names) if column.of)}
+        needed = {"offset", *(column.of for column in map(self._column, self.names) if column.of)}
         return [name for name in SEGMENT_SCHEMA.names if name in needed]
 
     def batches(self, rows: pa.Table, topic: str, partition: int) -> Iterator[pa.RecordBatch]:
@@ -119,7 +145,7 @@ class Columns:
         }
         arrays = [self._array(name, rows, constants) for name in self.names]
         fields = [
-            pa.field(name, _column(name).arrow, nullable=nullable)
+            pa.field(name, self._column(name).arrow, nullable=nullable)
             for name, nullable in zip(self.names, self.nullable, strict=True)
         ]
         table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
@@ -127,11 +153,13 @@ class Columns:
             if batch.num_rows:
                 yield batch
 
-    @staticmethod
+    def _column(self, name: str) -> _Column:
+        return _column(name, self.typed)
+
     def _array(
-        name: str, rows: pa.Table, constants: Mapping[str, Callable[[], pa.Array]]
+        self, name: str, rows: pa.Table, constants: Mapping[str, Callable[[], pa.Array]]
     ) -> pa.Array | pa.ChunkedArray:
-        column = _column(name)
+        column = self._column(name)
         if column.of is None:
             return constants[name]()
         values = rows.column(column.of)

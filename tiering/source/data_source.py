@@ -20,7 +20,9 @@ from tiering.source.options import (
     parse_sink_options,
     refuse,
 )
+from tiering.source.reading import encoded_types
 from tiering.source.sink import Sink, StreamSink
+from tiering.source.topic_types import typed_fields
 from wal.errors import InvalidSettings
 
 _STREAMING_ONLY: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
@@ -35,8 +37,14 @@ class DisklessDataSource(DataSource):
         return "diskless"
 
     def schema(self) -> StructType:
-        """Option `columns`, or all columns of Spark's Kafka source. Asks nobody."""
-        return schema_of(self._parsed().columns)
+        """Option `columns`, or all columns of Spark's Kafka source.
+
+        Asks brokers for the topic's types, if columns of these are named, and else nobody.
+        """
+        options = self._parsed()
+        return schema_of(
+            options.columns, typed_fields(encoded_types(options, options.columns or ()))
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._parsed()

@@ -18,7 +18,7 @@ from wal.errors import InvalidSettings
 OPTIONS: Final[Mapping[str, str]] = {
     "bootstrap": "host:port of a broker; several separated by commas",
     "topic": "the topic to read",
-    "columns": "columns to read, separated by commas; default: all of the schema",
+    "columns": "columns to read, separated by commas; `*`: those of Spark's Kafka source, default",
     "partitions": "partitions to read, as `0,3-5`; default: all",
     "startingOffsets": "`earliest`, `latest`, or offsets by partition as JSON",
     "startingTimestamp": "milliseconds since 1970: the first record of that time or later",
@@ -30,6 +30,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "latest": "true: of each key the newest record alone, and none whose value is null",
     "pushdown": "true: read only what the filters of the query may match",
     "commandConfig": "file of Kafka's client properties, on the driver and on executors",
+    "schemaRegistry": "URL of the schema registry, for typed columns of records not rolled yet",
+    "schemaRegistryAuth": "file:PATH of a file with USER:PASSWORD for it, where tasks run",
     "objectStore": "URL at which Spark reaches the bucket, when brokers reach it by another",
 }
 """What each of a read means, for docs/tables.md."""
@@ -91,6 +93,8 @@ class SourceOptions:
     pushdown: bool = False
     command_config: str | None = None
     object_store_url: str | None = None
+    registry_url: str | None = None
+    registry_auth: str | None = None
     given: frozenset[str] = field(default_factory=frozenset)
     """Names of the options that were given."""
 
@@ -124,6 +128,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         pushdown=value("pushdown", _boolean) is True,
         command_config=given.get("commandConfig"),
         object_store_url=given.get("objectStore"),
+        registry_url=given.get("schemaRegistry"),
+        registry_auth=given.get("schemaRegistryAuth"),
         given=frozenset(given),
     )
 

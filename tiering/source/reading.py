@@ -3,13 +3,15 @@
 A reader goes as a pickle from the driver's planner to the tasks; it holds options, no connection.
 """
 
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from metadata.operations import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tiering.source.client_properties import security_of
@@ -20,6 +22,9 @@ from tiering.source.planning import Share
 from tiering.source.rows.latest_rows import latest_tables
 from tiering.source.rows.share_rows import Wanted, records_gone, share_tables
 from tiering.source.topic_log import TopicLog
+from tiering.source.topic_types import TYPED_NAMES, newest_columns, typed_fields, typed_read
+from tiering.types.registry import HttpRegistry, registry_settings
+from wal.clock import SystemClock
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidSettings
 from wal.stores.blocking_store import open_blocking_store
@@ -43,6 +48,23 @@ def open_log(options: SourceOptions) -> TopicLog:
     """
     security = security_of(options.command_config)
     return TopicLog(options.bootstrap, options.topic, sleep=time.sleep, security=security)
+
+
+def encoded_types(options: SourceOptions, names: Iterable[str]) -> bytes:
+    """The typed columns of the topic, when some of them are among `names`."""
+    if not set(names) & set(TYPED_NAMES):
+        return b""
+    settings = registry_settings(options.registry_url, options.registry_auth, os.environ)
+    registry = None if settings is None else HttpRegistry(settings, SystemClock())
+    return newest_columns(open_log(options).topic(), options.topic, registry)
+
+
+def columns_of(options: SourceOptions, schema: StructType) -> Columns:
+    """The columns of a read. Raises: InvalidSettings."""
+    encoded = encoded_types(options, schema.names)
+    columns = Columns.of(schema, typed_fields(encoded))
+    types = typed_read(options, encoded, [*columns.typed.values()], os.environ)
+    return replace(columns, types=types)
 
 
 def chosen(options: SourceOptions, topic_id: UUID, count: int) -> Sequence[TopicIdPartition]:
@@ -109,6 +131,7 @@ def task_batches(
     partition = TopicIdPartition(task.topic_id, task.share.partition)
     wanted = Wanted(
         columns=columns.stored,
+        typed=columns.types,
         timestamp_min_ms=bounds.timestamp_min_ms,
         timestamp_max_ms=bounds.timestamp_max_ms,
         fail_on_data_loss=options.fail_on_data_loss,

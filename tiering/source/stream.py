@@ -35,7 +35,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from metadata.operations import ReadableTopic
-from tiering.source.columns import Columns
 from tiering.source.filters import ALL
 from tiering.source.options import LATEST, SourceOptions
 from tiering.source.planning import bytes_up_to, shares
@@ -43,6 +42,7 @@ from tiering.source.reading import (
     ShareOfTopic,
     checked_starts,
     chosen,
+    columns_of,
     open_log,
     resolved,
     task_batches,
@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = Columns.of(schema)
+        self._columns = columns_of(options, schema)
         self._opened: TopicLog | None = None
         self._last_known: _Position | None = None
         self._goal: _Position | None = None

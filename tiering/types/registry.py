@@ -10,8 +10,9 @@ when the schema is one that gives no columns here.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -20,9 +21,12 @@ import urllib3
 from tiering.types.shapes import SchemaError
 from wal.clock import Clock
 from wal.errors import InvalidSettings, Retriable
+from wal.security.secret import read_private
 
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 1 << 20
+REGISTRY_URL: Final = "DISKLESS_SCHEMA_REGISTRY_URL"
+REGISTRY_AUTH: Final = "DISKLESS_SCHEMA_REGISTRY_AUTH"
 VERSIONS_MAX: Final = 1_000
 """Of a subject; a topic's columns follow each of them once."""
 
@@ -51,6 +55,27 @@ class RegistrySettings:
                 "schema.registry.url must be http://host[:port][/path] or https://…, without "
                 "credentials in it"
             )
+
+
+def registry_settings(
+    url: str | None, auth: str | None, environment: Mapping[str, str]
+) -> RegistrySettings | None:
+    """What is given, else what the environment says; None without a registry.
+
+    `auth` is `file:PATH`, of a file that others cannot read; in the environment it may be
+    `user:password` itself. Raises: InvalidSettings.
+    """
+    url = url or environment.get(REGISTRY_URL, "")
+    if not url:
+        return None
+    if auth and not auth.startswith("file:"):
+        raise InvalidSettings("the schema registry's credentials: others see them; give file:PATH")
+    auth = auth or environment.get(REGISTRY_AUTH, "")
+    if auth.startswith("file:"):
+        path = Path(auth.removeprefix("file:"))
+        auth = read_private(path, "the schema registry's credentials").decode().strip()
+    user, _, password = auth.partition(":")
+    return RegistrySettings(url=url, user=user, password=password)
 
 
 class RegisteredSchema(NamedTuple):

@@ -4,7 +4,8 @@ Not Kafka APIs, and not listed by ApiVersions; metadata/messages/readers.py has 
 takes the records from the object store itself, as the Spark source does. This broker asks the
 leaders where it must, so a reader may ask any broker.
 
-- ReadTopic: the id and the partitions of a topic, its configs, and where its objects lie.
+- ReadTopic: the id and the partitions of a topic, its configs, where its objects lie, and its typed
+  columns.
 - ReadExtents: where records lie, from this broker's replica, which may be behind. An offset that it
   has not heard of is looked for at the leader. FindBatches ends an answer by bytes, and behind each
   segment; here it is asked on and on until there are as many extents as BatchesPerPartition says,
@@ -164,6 +165,7 @@ def _topics(
             partition_count=topic.partition_count,
             configs=topic.configs,
             object_store_url=object_store_url,
+            columns=client.topic_columns(topic.topic_id).columns,
         )
 
     return call

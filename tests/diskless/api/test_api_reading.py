@@ -26,6 +26,7 @@ from metadata.operations import (
     ListOffsets,
     ReadableTopic,
     SegmentExtent,
+    TopicColumns,
     TopicDescription,
 )
 from tests.support.kafka_fakes import DenyEverything, running_broker
@@ -53,6 +54,9 @@ class Coordinators(Coordinator):
 
     def topic_by_id(self, topic_id: UUID) -> TopicDescription | None:
         return TOPIC if topic_id == TOPIC.topic_id else None
+
+    def topic_columns(self, topic_id: UUID) -> TopicColumns:
+        return TopicColumns(3, b"configs", b"columns")
 
     async def call(
         self, operation: Operation[Any, Any], request: Any, *, timeout_ms: int = 0
@@ -103,6 +107,7 @@ async def test_a_topic_is_told_with_the_place_of_its_objects_and_an_unknown_one_
         partition_count=2,
         configs=TOPIC.configs,
         object_store_url="s3://bucket",
+        columns=b"columns",
     )
     assert isinstance(unknown, UnknownPartition)
     assert "no topic 'flight'" in str(unknown)

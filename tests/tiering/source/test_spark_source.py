@@ -1,11 +1,14 @@
 """`format("diskless")` in a Spark session: batch reads, streams that fail and are started again."""
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,6 +32,9 @@ from wal.errors import InvalidSettings
 
 DEADLINE_S = 120
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+STRING = {"type": "string"}
 
 
 class Topic(NamedTuple):
@@ -171,6 +177,44 @@ def test_the_newest_record_of_each_key_is_an_option(spark: SparkSession, topic: 
     source = DisklessDataSource(topic.options(latest="true"))
     with pytest.raises(InvalidSettings, match=r"option latest is for spark\.read"):
         source.streamReader(source.schema())
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "carrier": {"type": "string"},
+        "at": {"type": "string", "format": "date-time"},
+        "legs": {"type": "array", "items": {"type": "object", "properties": {"to": STRING}}},
+        "seats": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+}
+
+
+@pytest.mark.spark
+def test_typed_columns_are_read_by_name(spark: SparkSession, topic: Topic) -> None:
+    admin = AdminClient({"bootstrap.servers": topic.broker.bootstrap})
+    config = {"value.schema.format": "json", "value.schema": json.dumps(SCHEMA)}
+    admin.create_topics([NewTopic("typed", 1, config=config)])["typed"].result(DEADLINE_S)
+    flight = {"carrier": "UA", "at": "2013-05-01T00:00:00Z", "legs": [{"to": "IAH"}]}
+    producer = Producer({"bootstrap.servers": topic.broker.bootstrap})
+    producer.produce("typed", json.dumps(flight | {"seats": {"all": 150}}), partition=0)
+    producer.produce("typed", b"{", partition=0)
+    assert producer.flush(DEADLINE_S) == 0
+    frame = load(spark, topic.options(columns="data,data_error") | {"topic": "typed"})
+    assert frame.dtypes == [
+        (
+            "data",
+            "struct<carrier:string,at:timestamp,legs:array<struct<to:string>>,seats:map<string,bigint>>",
+        ),
+        ("data_error", "tinyint"),
+    ]
+    rows = frame.selectExpr(
+        "data.carrier", "year(data.at)", "data.legs[0].to", "data.seats['all']", "data_error"
+    ).collect()
+    assert sorted(map(tuple, rows), key=str) == [
+        ("UA", 2013, "IAH", 150, None),
+        (None, None, None, None, 3),
+    ]
 
 
 @pytest.mark.spark

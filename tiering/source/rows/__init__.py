@@ -2,5 +2,6 @@
 
 - `share_rows`: the rows of a share, of WAL objects and segments as one run. Read this first
 - `segment_rows`: those of a segment
+- `typed_by_field`: columns of the topic's own types, in segments and of WAL rows
 - `latest_rows`: of each key the newest alone
 """

@@ -3,8 +3,9 @@
     footer (one tail read) -> row groups within offsets and timestamps -> ranged reads, some ahead
         -> rows of the segment's columns
 
-Where the wanted columns are most of a row group, all of it is read and its CRC32C checked; else the
-bytes from the first of them to the last, which Parquet's own page checksums cover. Neighbouring
+Where the wanted columns are most of the Kafka part of a row group, all of that is read and its
+CRC32C checked; else, and where typed columns are wanted, the bytes from the first of them to the
+last, which Parquet's own page checksums cover. Neighbouring
 row groups are one read of up to `READ_BYTES_MAX`.
 
 Failure cases: CorruptSegment naming the key; ObjectNotFound and ObjectStoreUnavailable from the
@@ -19,9 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metadata.operations import SegmentExtent
+from tiering.merging.typed_union import field_id
 from tiering.segment_columns import read_part_of_row_group, read_row_group
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import read_footer
+from tiering.source.rows.typed_by_field import with_fields
 from tiering.wal_rows import READ_BYTES_MAX, read_ahead
 from wal.columns import Int64s
 from wal.coordinates import ObjectKey, TopicIdPartition
@@ -64,8 +67,11 @@ def segment_tables(
     timestamp_min_ms: int | None = None,
     timestamp_max_ms: int | None = None,
     offsets: Int64s | None = None,
+    typed: Sequence[pa.Field] = (),
 ) -> Iterator[pa.Table]:
     """Rows with offsets in [start, end), a table for each row group; `columns` have `offset`.
+
+    Behind them come the `typed` columns, as these fields have them (`typed_by_field`).
 
     Row groups without a record between the timestamps, or at one of the `offsets`, are left out;
     which records are is not looked at.
@@ -75,8 +81,9 @@ def segment_tables(
         footer = read_footer(store, key, extent.object_bytes)
         _check_identity(extent, partition, footer)
         metadata = pq.read_metadata(pa.BufferReader(footer.footer_bytes))
+        stored = [*columns, *_stored_names(metadata, typed)]
         parts = [
-            _part(metadata, footer, index, columns)
+            _part(metadata, footer, index, stored)
             for index, group in enumerate(footer.row_groups)
             if group.base_offset < end
             and group.last_offset >= start
@@ -89,8 +96,9 @@ def segment_tables(
             for part in read.parts:
                 first = part.start - read.start
                 piece = view[first : first + part.length]
-                rows = _rows(key, footer, part, piece, columns)
-                yield _between(rows, footer, part.row_group, start, end)
+                rows = _rows(key, footer, part, piece, stored)
+                rows = _between(rows, footer, part.row_group, start, end)
+                yield with_fields(key, rows, rows, columns, typed) if typed else rows
     except CorruptObject as error:
         raise CorruptSegment(f"{key}: {error}") from error
 
@@ -117,7 +125,8 @@ def _part(
     """What has to be read of a row group."""
     group = footer.row_groups[index]
     start, end = _bytes_of(metadata, index, columns)
-    if end - start >= _WHOLE_FROM * group.length_bytes:
+    is_ours = end <= group.byte_offset + group.length_bytes
+    if is_ours and end - start >= _WHOLE_FROM * group.length_bytes:
         return _Part(index, group.byte_offset, group.length_bytes, is_whole=True)
     return _Part(index, start, end - start, is_whole=False)
 
@@ -135,6 +144,15 @@ def _bytes_of(metadata: pq.FileMetaData, index: int, columns: Sequence[str]) -> 
             starts.append(first)
             ends.append(first + column.total_compressed_size)
     return min(starts), max(ends)
+
+
+def _stored_names(metadata: pq.FileMetaData, typed: Sequence[pa.Field]) -> Sequence[str]:
+    """What the segment calls those of the columns that it has."""
+    if not typed:
+        return ()
+    wanted = {field_id(field) for field in typed}
+    schema = metadata.schema.to_arrow_schema()
+    return [field.name for field in schema if field_id(field) in wanted]
 
 
 def _begins_by(metadata: pq.FileMetaData, index: int, timestamp_ms: int) -> bool:

@@ -26,6 +26,7 @@ from metadata.operations import Extent, SegmentExtent, WalExtent
 from tiering.segment_columns import segment_table
 from tiering.source.planning import Share, greatest_timestamp_ms
 from tiering.source.rows.segment_rows import any_between, rows_between, segment_tables
+from tiering.source.rows.typed_by_field import NO_TYPES, TypedRead, WalTypes
 from tiering.source.topic_log import TopicLog
 from tiering.wal_rows import decoded
 from wal.columns import Int64s
@@ -44,6 +45,8 @@ class Wanted:
 
     columns: Sequence[str]
     """Of a segment, in its order."""
+    typed: TypedRead = NO_TYPES
+    """Columns behind them."""
     timestamp_min_ms: int | None = None
     timestamp_max_ms: int | None = None
     offsets: Int64s | None = None
@@ -101,6 +104,7 @@ class _Reading:
         self._share = share
         self._store = store
         self._wanted = wanted
+        self._types = WalTypes(wanted.typed)
         self.position = share.start
 
     def tables(self) -> Iterator[pa.Table]:
@@ -142,10 +146,11 @@ class _Reading:
             return
         wanted = [extent for extent in extents if self._may_match(extent)]
         for group in decoded(wanted, self._store):
-            rows = segment_table(group.rows).select(list(self._wanted.columns))
+            rows = segment_table(group.rows)
             last = group.batches[-1].batch.base_offset + group.batches[-1].record_count
-            rows = rows_between(rows, self.position, self._share.end)
-            yield self._asked(rows)
+            rows = self._asked(rows_between(rows, self.position, self._share.end))
+            key = group.batches[0].object_key
+            yield self._types.with_types(key, rows, self._wanted.columns)
             self.position = max(self.position, min(last, self._share.end))
         self.position = min(extents[-1].last_offset + 1, self._share.end)
 
@@ -162,6 +167,7 @@ class _Reading:
                 timestamp_min_ms=self._wanted.timestamp_min_ms,
                 timestamp_max_ms=self._wanted.timestamp_max_ms,
                 offsets=self._wanted.offsets,
+                typed=self._types.fields,
             )
             for rows in tables:
                 if rows.num_rows:
