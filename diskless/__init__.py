@@ -15,6 +15,7 @@ it:
 - `sasl`: how clients log in, without a socket
 - `storage`: the data directory and the bucket prefix: what lies where, and whose it is
 - `health`: whether a broker is live and ready, and the HTTP server that says so
+- `web`: who asks on the HTTP port, and what they may
 - `iceberg`: the catalogue of tables, over HTTP
 - `server`: connections, frames, memory, turns
 - `quotas`: clients over their quota

@@ -32,9 +32,10 @@ from diskless.parts.broker_parts import BrokerParts
 from diskless.parts.coordination import open_coordination
 from diskless.parts.foundation import Foundation
 from diskless.parts.read_path import ReadPath
-from diskless.parts.service import serve
+from diskless.parts.service import open_rights, serve
 from diskless.parts.storage import Storage, StoreOpener, open_storage
 from diskless.parts.tokens import open_tokens
+from diskless.parts.web import open_web
 from diskless.parts.write_path import WritePath
 from diskless.request_metrics import LoopLag
 from diskless.storage.cluster_identity import encode_identity
@@ -74,7 +75,11 @@ async def running_broker(
         reads = ReadPath(base, storage, coordination, writes)
         await reads.open(stack, coordination)
         await writes.run(stack, tasks, recovered)
-        server = await serve(stack, tasks, base, storage, coordination, writes, reads, tokens)
+        rights = open_rights(base, coordination)
+        server = await serve(
+            stack, tasks, base, storage, coordination, writes, reads, tokens, rights
+        )
+        await open_web(stack, base, coordination, tokens, rights.authorizer)
         parts = BrokerParts(
             base=base,
             storage=storage,

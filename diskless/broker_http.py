@@ -3,6 +3,9 @@
 `http.listen` says where. The default address is taken on trust: where another broker has it, a free
 port does as well, and the log says which. An address that was asked for is taken, or it is an
 error.
+
+Health checks are for everybody, who hear no more than up or down where other machines reach the
+port. Metrics are for those who may DESCRIBE the cluster, where the port asks (`diskless.web`).
 """
 
 import errno
@@ -14,10 +17,12 @@ from typing import Final
 import structlog
 
 from diskless.addresses import parse_address
+from diskless.authorization import AclOperation
 from diskless.config import Config
 from diskless.health.health import Health, LoopPulse
 from diskless.health.http_server import HttpAnswer, HttpRequest, Route, bind_http, plain
 from diskless.metrics import MetricsPage
+from diskless.web.http_gate import GateClosed, HttpGate
 from wal.errors import InvalidSettings
 
 HTTP_LISTEN: Final = "http.listen"
@@ -52,8 +57,18 @@ def take_http_address(config: Config) -> socket.socket | None:
     return free
 
 
-def broker_routes(health: Health, pulse: LoopPulse, metrics: MetricsPage) -> Mapping[str, Route]:
-    """By path. `/livez` asks `pulse`'s loop and nothing else, and never the object store."""
+def broker_routes(
+    health: Health,
+    pulse: LoopPulse,
+    metrics: MetricsPage,
+    *,
+    gate: HttpGate | None,
+    tells_why: bool,
+) -> Mapping[str, Route]:
+    """By path. `/livez` asks `pulse`'s loop and nothing else, and never the object store.
+
+    `tells_why`: whether a broker that is not ready says what is missing.
+    """
 
     async def livez(_: HttpRequest) -> HttpAnswer:
         if await pulse.beats(LIVE_TIMEOUT_S):
@@ -67,9 +82,21 @@ def broker_routes(health: Health, pulse: LoopPulse, metrics: MetricsPage) -> Map
         problems = health.problems()
         if not problems:
             return plain(HTTPStatus.OK, "ready\n")
+        if not tells_why:
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n")
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{line}\n" for line in problems))
 
     async def page(request: HttpRequest) -> HttpAnswer:
+        if gate is not None:
+            try:
+                client = await gate.client(request)
+                if client is None:
+                    refused = plain(HTTPStatus.UNAUTHORIZED)
+                    return refused._replace(headers={"WWW-Authenticate": "Bearer"})
+                if await gate.refused_cluster(client, AclOperation.DESCRIBE):
+                    return plain(HTTPStatus.FORBIDDEN)
+            except GateClosed:
+                return plain(HTTPStatus.SERVICE_UNAVAILABLE)
         content_type, body = await metrics.render(request.accept)
         return HttpAnswer(HTTPStatus.OK, body, content_type)
 

@@ -42,6 +42,7 @@ from diskless.sasl.sasl_settings import SaslSettings
 from diskless.server.request_budget import REQUEST_ALLOWANCE_BYTES
 from diskless.server.server_settings import ServerSettings
 from diskless.topics.topic_defaults import TopicDefaults
+from diskless.web.http_settings import HttpSettings
 from metadata.log.local_log import LocalLogSettings
 from metadata.log.object_log import ObjectLogSettings
 from metadata.metadata_settings import CoordinatorSettings
@@ -170,6 +171,7 @@ class Config:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     listeners: ListenerSettings = field(default_factory=ListenerSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     wal: WalSettings = field(default_factory=WalSettings)

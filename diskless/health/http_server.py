@@ -1,21 +1,29 @@
 """A small HTTP server in a thread of its own, for health checks and metrics.
 
-One request a connection: GET or HEAD of a known path, or of one below a known tree. Its own thread
+One request a connection: GET or HEAD of a known path, or of one below a known tree, or POST of a
+known path. Its own thread
 and event loop, because it has to answer when the broker's loop does not turn, and because rendering
 a page of metrics takes longer than the broker's loop may be held.
 
-Nobody keeps anybody else out: a connection has RECEIVE_TIMEOUT_S for its whole head of at most
-HEAD_BYTES_MAX, and SEND_TIMEOUT_S to read its answer; of more than CONNECTIONS_MAX the oldest is
-cut, so that a newcomer always gets in. Work that takes long is the routes' to bound.
+With `tls` it is https; each connection gets the context that is asked for when it comes, so keys
+are replaced without a restart.
+
+Nobody keeps anybody else out: a connection counts from when it is accepted. It has
+RECEIVE_TIMEOUT_S for a handshake, and again for its whole request, a head of at most HEAD_BYTES_MAX
+and BODY_BYTES_MAX behind it, and SEND_TIMEOUT_S to read its answer; of more than CONNECTIONS_MAX
+the oldest is cut, so that a newcomer always gets in. Work that takes long is the routes' to bound.
 
 Answers: 404 for other paths, 405 for other methods, 400 for what is not HTTP, 431 for too large a
-head, 500 when a route fails, which is logged.
+head, 413 for too large a body, 411 for one without a length, 500 when a route fails, which is
+logged.
 """
 
 import asyncio
+import functools
 import socket
+import ssl
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
@@ -26,10 +34,15 @@ import structlog
 from diskless.addresses import bound_socket
 
 CONNECTIONS_MAX: Final = 64
-HEAD_BYTES_MAX: Final = 8 * 1024
+HEAD_BYTES_MAX: Final = 16 * 1024
+"""A token of an authorization server may take half of it."""
+BODY_BYTES_MAX: Final = 8 * 1024
 RECEIVE_TIMEOUT_S: Final = 5.0
 SEND_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 30.0
+ACCEPT_AGAIN_S: Final = 0.1
+_TLS_END_S: Final = 1.0
+_LENGTH_DIGITS_MAX: Final = 10
 _METHODS: Final = ("GET", "HEAD")
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -47,6 +60,15 @@ class HttpRequest(NamedTuple):
     """The Host header; empty when there is none."""
     target: str = ""
     """Path and query as they were sent, still encoded."""
+    authorization: str = ""
+    """The Authorization header; empty when there is none. It is a secret."""
+    body_bytes: int | None = None
+    """How long the body is that follows; None: it is not said."""
+    body: bytes = b""
+    peer: str = ""
+    """The address of who asks."""
+    certificate: bytes | None = None
+    """In DER; None: the connection showed none."""
 
 
 class HttpAnswer(NamedTuple):
@@ -74,13 +96,17 @@ class HttpServer:
         routes: Mapping[str, Route],
         *,
         trees: Mapping[str, Route] = MappingProxyType({}),
+        posts: Mapping[str, Route] = MappingProxyType({}),
+        tls: Callable[[], ssl.SSLContext] | None = None,
         receive_timeout_s: float = RECEIVE_TIMEOUT_S,
     ) -> None:
         """`listener` is bound and listens. Routes run on this server's own loop.
 
-        `trees` serve all paths that start like their names.
+        `trees` serve all paths that start like their names, `posts` the method POST alone.
         """
         self._trees = trees
+        self._posts = posts
+        self._tls = tls
         self._receive_timeout_s = receive_timeout_s
         self.host, self.port = listener.getsockname()[:2]
         self._listener = listener
@@ -89,7 +115,7 @@ class HttpServer:
         self._is_serving = threading.Event()
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
-        self._connections: dict[asyncio.Task[None], None] = {}
+        self._connections: dict[asyncio.Task[None], socket.socket] = {}
         """In the order in which they came."""
 
     @property
@@ -115,62 +141,101 @@ class HttpServer:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-
-            def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                if self._stop.is_set():
-                    writer.transport.abort()
-                    return
-                while len(self._connections) >= CONNECTIONS_MAX:
-                    oldest = next(iter(self._connections))
-                    del self._connections[oldest]
-                    oldest.cancel()
-                task = tasks.create_task(self._serve_one(reader, writer))
-                self._connections[task] = None
-                task.add_done_callback(lambda done: self._ended(done, writer))
-
-            server = await asyncio.start_server(
-                connected, sock=self._listener, limit=HEAD_BYTES_MAX
-            )
+            accepting = tasks.create_task(self._accept(tasks))
             self._is_serving.set()
             await self._stop.wait()
-            server.close()
+            accepting.cancel()
+            await asyncio.wait([accepting])
+            self._listener.close()
             for task in self._connections:
                 task.cancel()
 
-    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, tasks: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, address = await loop.sock_accept(self._listener)
+            except OSError:
+                # No descriptor is left, or whoever came is gone again.
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            while len(self._connections) >= CONNECTIONS_MAX:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                oldest.cancel()
+            task = tasks.create_task(self._serve_one(client, str(address[0])))
+            self._connections[task] = client
+            task.add_done_callback(functools.partial(self._ended, client))
+
+    def _ended(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        """Also of one that was cut before its task had begun."""
+        self._connections.pop(task, None)
+        client.close()
+
+    async def _serve_one(self, client: socket.socket, peer: str) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=HEAD_BYTES_MAX, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport: asyncio.BaseTransport | None = None
         try:
-            answer, has_body = await self._answer(reader)
+            # A copy: the transport closes the socket that it is given, and when is its own affair.
+            transport, _ = await self._connected(client.dup(), protocol)
+            assert isinstance(transport, asyncio.Transport)
+            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+            answer, has_body = await self._answer(reader, peer, _certificate(transport))
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 writer.write(_head_of(answer) + (answer.body if has_body else b""))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            pass  # the client's own affair: it went away, or is too slow
+            pass  # the client's own affair: it went away, is too slow, or does not speak TLS
         except Exception:
             log.exception("an HTTP connection failed")
+        finally:
+            if isinstance(transport, asyncio.Transport):
+                transport.abort()
 
-    def _ended(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
-        """Also of one that was cut before its task had begun."""
-        self._connections.pop(task, None)
-        writer.transport.abort()
+    async def _connected(
+        self, client: socket.socket, protocol: asyncio.Protocol
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            return await loop.connect_accepted_socket(lambda: protocol, client)
+        return await loop.connect_accepted_socket(
+            lambda: protocol,
+            client,
+            ssl=self._tls(),
+            ssl_handshake_timeout=self._receive_timeout_s,
+            ssl_shutdown_timeout=_TLS_END_S,
+        )
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[HttpAnswer, bool]:
+    async def _answer(
+        self, reader: asyncio.StreamReader, peer: str, certificate: bytes | None
+    ) -> tuple[HttpAnswer, bool]:
         """The answer to the connection's request, and whether its body is wanted."""
         try:
             async with asyncio.timeout(self._receive_timeout_s):
                 head = await reader.readuntil(_END_OF_HEAD)
-            request = parse_head(head)
+                request = parse_head(head)._replace(peer=peer, certificate=certificate)
+                post = self._posts.get(request.path) if request.method == "POST" else None
+                if post is not None:
+                    if request.body_bytes is None:
+                        return plain(HTTPStatus.LENGTH_REQUIRED), True
+                    if request.body_bytes > BODY_BYTES_MAX:
+                        return plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE), True
+                    body = await reader.readexactly(request.body_bytes)
+                    request = request._replace(body=body)
         except asyncio.LimitOverrunError:
             return plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), True
         except _BadRequest:
             return plain(HTTPStatus.BAD_REQUEST), True
         has_body = request.method != "HEAD"
-        route = self._routes.get(request.path) or self._tree_of(request.path)
+        route = post or self._routes.get(request.path) or self._tree_of(request.path)
         if route is None:
             known = "".join(f"{path}\n" for path in (*self._routes, *self._trees))
             return plain(HTTPStatus.NOT_FOUND, f"not found; there are\n{known}"), has_body
-        if request.method not in _METHODS:
+        if post is None and request.method not in _METHODS:
             refused = plain(HTTPStatus.METHOD_NOT_ALLOWED)
             return refused._replace(headers={"Allow": ", ".join(_METHODS)}), has_body
         try:
@@ -213,10 +278,38 @@ def parse_head(head: bytes) -> HttpRequest:
     split = (line.partition(":") for line in lines)
     headers = [(name.lower(), value.strip()) for name, _, value in split]
     accept = ",".join(value for name, value in headers if name == "accept")
-    hosts = [value for name, value in headers if name == "host"]
-    if len(hosts) > 1:
+    return HttpRequest(
+        method,
+        unquote(parts.path),
+        accept,
+        _only(headers, "host"),
+        target,
+        _only(headers, "authorization"),
+        _length(_only(headers, "content-length")),
+    )
+
+
+def _only(headers: Sequence[tuple[str, str]], wanted: str) -> str:
+    """The value of a header that may come once. Raises _BadRequest."""
+    values = [value for name, value in headers if name == wanted]
+    if len(values) > 1:
         raise _BadRequest
-    return HttpRequest(method, unquote(parts.path), accept, "".join(hosts), target)
+    return "".join(values)
+
+
+def _length(text: str) -> int | None:
+    """Raises _BadRequest."""
+    if not text:
+        return None
+    if not text.isdecimal() or len(text) > _LENGTH_DIGITS_MAX:
+        raise _BadRequest
+    return int(text)
+
+
+def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
+    tls = transport.get_extra_info("ssl_object")
+    certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+    return certificate
 
 
 def _head_of(answer: HttpAnswer) -> bytes:

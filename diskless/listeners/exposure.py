@@ -8,7 +8,8 @@ is on loopback needs nothing, so a laptop, a test and a first try are not asked.
 SASL's PLAIN and OAUTHBEARER send passwords and tokens as they are, so they count as not asking
 where there is no TLS.
 
-The port of health checks and metrics knows nobody. It tells no records, so it can be allowed alone.
+The port of health checks, metrics and tables asks by certificate, or by tokens, which need TLS. It
+tells no records, so it can be allowed alone to ask nobody.
 """
 
 import ipaddress
@@ -47,10 +48,12 @@ def check_exposure(
     *,
     passwords: Collection[str],
     http: str,
+    http_asks: bool = False,
     allowed: Allowed,
 ) -> Sequence[str]:
     """The names of listeners that other machines reach and that know nobody.
 
+    `http_asks`: whether that port asks who is there, and nobody on the way can read along.
     `passwords` names the listeners on which clients may send theirs, or tokens, as they are.
     Raises InvalidSettings for one that is not allowed.
     """
@@ -65,11 +68,12 @@ def check_exposure(
         if allowed != Allowed.EVERYTHING:
             raise InvalidSettings(_refusal(plan.bind, plan.protocol))
         exposed.append(name)
-    if http and not is_loopback(parse_address(http, "http.listen")[0]):
+    if http and not http_asks and not is_loopback(parse_address(http, "http.listen")[0]):
         if allowed == Allowed.NOTHING:
             raise InvalidSettings(
-                f"http.listen={http}: other machines would reach health checks and metrics, which "
-                f"ask nobody who they are: listen on 127.0.0.1, or write {ALLOW_INSECURE}=http"
+                f"http.listen={http}: other machines would reach metrics and tables, and nobody is "
+                "asked who they are: listen on 127.0.0.1, or write http.security.protocol=SSL and "
+                f"http.authentication=required, or {ALLOW_INSECURE}=http"
             )
         exposed.append(HTTP)
     if exposed:

@@ -11,6 +11,7 @@ In the order in which `diskless.broker` makes them:
 - `read_path`: from an offset to bytes, and the replica manager, which uses both paths
 - `logins`: how clients log in, and the first user
 - `service`: which APIs are served, and the server
+- `web`: who has rights on the HTTP port
 
 `broker_parts` has them all; `background` runs a task until the stop.
 

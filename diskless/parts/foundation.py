@@ -21,9 +21,9 @@ from diskless.broker_http import broker_routes, take_http_address
 from diskless.config import Config
 from diskless.health.health import Health, LoopPulse
 from diskless.health.http_server import HttpServer
-from diskless.iceberg.rest_catalogue import PREFIX, RestCatalogue
+from diskless.iceberg.rest_catalogue import PREFIX, TOKENS, RestCatalogue
 from diskless.listeners.endpoints import Endpoint
-from diskless.listeners.exposure import Allowed, check_exposure
+from diskless.listeners.exposure import HTTP, Allowed, check_exposure, is_loopback
 from diskless.listeners.listeners import (
     Listener,
     PlannedListener,
@@ -36,8 +36,11 @@ from diskless.sasl.sasl_settings import SENT_AS_THEY_ARE
 from diskless.storage.cluster_identity import OBJECT_LOG
 from diskless.storage.data_directory import DataDirectory
 from diskless.storage.private_places import refuse_open
+from diskless.web.http_gate import HttpGate
+from diskless.web.http_settings import HTTP_PROTOCOL
 from wal.clock import Clock
 from wal.errors import InvalidSettings, NotCoordinator
+from wal.security.security_protocol import SecurityProtocol
 from wal.segmented_log.log_directory import DirectoryLock
 
 
@@ -56,6 +59,9 @@ class Foundation:
         """Raises: InvalidSettings, NotCoordinator (`data` is in use)."""
         planned = plan_listeners(config.listeners)
         keys = _open_keys(planned, config, clock)
+        self.http_keys: Final = _http_keys(planned, config, clock)
+        """Of the HTTP port; None: it does not speak TLS."""
+        self.config: Final = config
         self.insecure: Final = check_exposure(
             planned,
             keys,
@@ -65,6 +71,7 @@ class Foundation:
                 if SENT_AS_THEY_ARE & {*map(str.strip, _mechanisms(config, plan).split(","))}
             ],
             http=config.broker.http_listen,
+            http_asks=self.http_keys is not None and self.is_http_asking,
             allowed=Allowed(config.listeners.allow_insecure),
         )
         """The listeners that other machines reach, and that ask nobody who they are."""
@@ -72,7 +79,6 @@ class Foundation:
         """Whether clients are asked who they are, or what they may."""
         if self.is_protected:
             refuse_open(data, "the data directory")
-        self.config: Final = config
         self.clock: Final = clock
         self.rng: Final = rng
         self.data: Final = DataDirectory.open(data, node_id=config.broker.node_id, rng=rng)
@@ -87,12 +93,14 @@ class Foundation:
         stack.callback(self.lock.close)
         self.audit_sink: Final = stack.enter_context(audit_sink(config.audit))
         self.audit: Final = AuditLog(self.audit_sink, clock)
-        self.tls: Final = KeyWatch(keys)
+        self.tls: Final = KeyWatch([*keys, *filter(None, [self.http_keys])])
         self.listeners: Final = open_listeners(planned, keys, stack)
         host, port = self.listeners[0].address
         self.host: Final = host
         """Of the first listener, as is `port`."""
         self.port: Final = port
+        self.gate: HttpGate | None = None
+        """Of the HTTP port; None: it asks nobody who they are."""
         self.catalogue: RestCatalogue | None = None
         """Of tables, where there is a port for it."""
         self.http: Final = self._serve_http(stack)
@@ -105,6 +113,13 @@ class Foundation:
     def is_shared(self) -> bool:
         """Whether other brokers work on the same metadata, in the object store."""
         return self.config.broker.metadata_log == OBJECT_LOG
+
+    @property
+    def is_http_asking(self) -> bool:
+        """Whether the HTTP port asks who is there."""
+        keys = self.http_keys
+        is_by_certificate = keys is not None and keys.is_client_authenticated
+        return is_by_certificate or self.config.http.authentication == "required"
 
     @property
     def advertised(self) -> Sequence[Endpoint]:
@@ -127,10 +142,23 @@ class Foundation:
             return None
         stack.callback(listener.close)
         pulse = LoopPulse(asyncio.get_running_loop())
-        routes = broker_routes(self.health, pulse, self.metrics_page)
-        self.catalogue = RestCatalogue(listener.getsockname()[0])
-        trees = {PREFIX: self.catalogue.route}
-        return stack.enter_context(HttpServer(listener, routes, trees=trees))
+        address, keys = listener.getsockname()[0], self.http_keys
+        if self.is_http_asking:
+            self.gate = HttpGate(grants=keys is not None or is_loopback(address))
+        gate = self.gate
+        routes = broker_routes(
+            self.health, pulse, self.metrics_page, gate=gate, tells_why=is_loopback(address)
+        )
+        self.catalogue = RestCatalogue(address, gate)
+        return stack.enter_context(
+            HttpServer(
+                listener,
+                routes,
+                trees={PREFIX: self.catalogue.route},
+                posts={TOKENS: self.catalogue.grant} if gate is not None and gate.grants else {},
+                tls=None if keys is None else lambda: keys.server,
+            )
+        )
 
 
 def _open_keys(
@@ -139,7 +167,7 @@ def _open_keys(
     """The keys of those that are TLS listeners. Raises InvalidSettings."""
     names = {plan.bind.listener for plan in planned}
     for name in config.per_listener:
-        if name not in names:
+        if name not in names and name != HTTP:
             raise InvalidSettings(
                 f"listener.name.{name.lower()}.…: listeners has no {name}, but {', '.join(names)}"
             )
@@ -157,6 +185,17 @@ def _is_protected(
         one.is_client_authenticated for one in keys
     )
     return is_asking or config.authorizer.authorizer == ACL_AUTHORIZER
+
+
+def _http_keys(planned: Sequence[PlannedListener], config: Config, clock: Clock) -> TlsKeys | None:
+    """The keys of the HTTP port, where it speaks TLS. Raises InvalidSettings."""
+    if config.http.protocol != SecurityProtocol.SSL or not config.broker.http_listen:
+        return None
+    if any(plan.bind.listener == HTTP for plan in planned):
+        raise InvalidSettings(
+            f"{HTTP_PROTOCOL}=SSL: {HTTP} is the name of that port; give the listener another"
+        )
+    return TlsKeys(HTTP, config.of_listener(HTTP, config.tls), clock)
 
 
 def _mechanisms(config: Config, plan: PlannedListener) -> str:

@@ -98,7 +98,8 @@ async def follow_secrets(
 
     Raises: ObjectStoreUnavailable, UploadOutcomeUnknown, CorruptObject.
     """
-    if not base.is_shared or not any(one.protocol.is_sasl for one in base.listeners):
+    is_asking = base.is_http_asking or any(one.protocol.is_sasl for one in base.listeners)
+    if not base.is_shared or not is_asking:
         return None
     rng = random.SystemRandom()
 

@@ -5,6 +5,7 @@ Joining the cluster is the last step: from then on clients of other brokers are 
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import NamedTuple
 
 from diskless.acls.acl_authorizer import AclAuthorizer
 from diskless.acls.acl_settings import check_chosen, check_not_locked_out
@@ -27,6 +28,7 @@ from diskless.cluster.cluster import (
 from diskless.cluster.membership import Membership, SharedCluster
 from diskless.cluster.reachable import ReachableBroker
 from diskless.listeners.endpoints import format_endpoints
+from diskless.listeners.exposure import is_loopback
 from diskless.listeners.listener_settings import ADVERTISED_LISTENERS
 from diskless.parts.background import run_until_stop
 from diskless.parts.coordination import Coordination
@@ -45,6 +47,13 @@ from diskless.topics.topic_defaults import topic_defaults
 from metadata.operations import CATALOGUE
 
 
+class Rights(NamedTuple):
+    """Who is asked what clients may do, and who changes its rules; None: nobody has any."""
+
+    authorizer: Authorizer
+    admin: AclAdmin | None = None
+
+
 async def serve(
     stack: AsyncExitStack,
     tasks: asyncio.TaskGroup,
@@ -54,13 +63,14 @@ async def serve(
     writes: WritePath,
     reads: ReadPath,
     tokens: Tokens,
+    rights: Rights,
 ) -> KafkaServer:
     """Answer on the bound sockets, and join the cluster."""
     operations = await stack.enter_async_context(RunningOperations())
     await set_first_users(base, coordination.client)
     server = KafkaServer(
         base.listeners,
-        apis=_apis(base, storage, coordination, reads, operations),
+        apis=_apis(base, storage, coordination, reads, operations, rights),
         settings=base.config.server,
         pool=storage.pool,
         clock=base.clock,
@@ -96,10 +106,11 @@ def _apis(
     coordination: Coordination,
     reads: ReadPath,
     operations: RunningOperations,
+    rights: Rights,
 ) -> ApiRegistry:
     client, replicas, store_url = coordination.client, reads.replicas, storage.store.url
     audit = base.audit
-    authorizer, acl_admin = _authorizer(base, coordination)
+    authorizer, acl_admin = rights
     apis = kafka_apis(
         manager=replicas,
         cluster=_cluster(base, storage, coordination),
@@ -145,22 +156,20 @@ def _apis(
     return apis
 
 
-def _authorizer(base: Foundation, coordination: Coordination) -> tuple[Authorizer, AclAdmin | None]:
-    """Who is asked what clients may do, and who changes its rules; None: nobody has any.
-
-    Raises InvalidSettings: nobody could ever change the rules, or it is not said if there are any.
-    """
+def open_rights(base: Foundation, coordination: Coordination) -> Rights:
+    """Raises InvalidSettings: nobody could change the rules, or it is not said if there are any."""
     settings, client = base.config.authorizer, coordination.client
     check_chosen(
         settings,
         is_asked_who=any(
             listener.is_asking_who and not listener.is_loopback for listener in base.listeners
-        ),
+        )
+        or (base.is_http_asking and base.http is not None and not is_loopback(base.http.host)),
     )
     if not settings.is_on:
-        return AllowEverything(), None
+        return Rights(AllowEverything())
     check_not_locked_out(settings, client.acls())
-    return AclAuthorizer(client.acls, settings.policy()), client
+    return Rights(AclAuthorizer(client.acls, settings.policy()), client)
 
 
 def _cluster(base: Foundation, storage: Storage, coordination: Coordination) -> Cluster:

@@ -73,6 +73,10 @@ class BrokerSecrets:
         """What a broker that logs in here has to prove."""
         return self._known[-1].credential
 
+    def derived(self, what: str) -> Sequence[bytes]:
+        """Keys for that purpose, of all secrets that count; that of the last one first."""
+        return [one.secret.derived(what) for one in reversed(self._counting())]
+
     async def refresh(self) -> None:
         """Read the secrets again. Raises what the store raises, and CorruptObject."""
         found = await self._load()
