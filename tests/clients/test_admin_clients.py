@@ -331,15 +331,15 @@ def test_a_producer_stays_in_sequence_while_its_batches_are_recompressed(
     broker: LiveBroker, admin: AdminClient, topic: str
 ) -> None:
     create_topic(admin, topic, compression_type="zstd", compression_zstd_level="19")
-    sent = [Record(value=str(number).encode() * 50) for number in range(5_000)]
+    sent = [Record(value=str(number).encode() * 50) for number in range(1_500)]
     producer = confluent_producer(
         broker.bootstrap,
         **{"enable.idempotence": True, "batch.num.messages": 20, "compression.type": "lz4"},
     )
     for number, record in enumerate(sent):
-        if number % 1_000 == 0:
+        if number % 300 == 0:
             # In the midst of it: batches that need no work follow batches that do.
-            alter(admin, topic, "compression.type", "zstd" if number % 2_000 else "producer")
+            alter(admin, topic, "compression.type", "zstd" if number % 600 else "producer")
         producer.produce(topic, record.value, partition=0)
         producer.poll(0)
     assert producer.flush(TIMEOUT_S) == 0

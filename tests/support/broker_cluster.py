@@ -38,7 +38,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "diskless.metadata.log": "object",
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.coordinator.lease.ms": str(LEASE_MS),
-    "diskless.metadata.follow.interval.ms": "50",
+    "diskless.metadata.follow.interval.ms": "200",
     "broker.session.timeout.ms": "5000",
     "wal.commit.interval.ms": "20",
     "num.partitions": str(PARTITIONS),
