@@ -37,21 +37,27 @@ def take_http_address(config: Config) -> socket.socket | None:
     """The socket that `http.listen` asks for; None when it is empty. Raises: InvalidSettings."""
     if not config.broker.http_listen:
         return None
-    host, port = parse_address(config.broker.http_listen, HTTP_LISTEN)
+    is_default = HTTP_LISTEN not in config.explicit
+    return take_address(config.broker.http_listen, HTTP_LISTEN, is_default=is_default)
+
+
+def take_address(address: str, setting: str, *, is_default: bool) -> socket.socket:
+    """A socket at the `address` that `setting` names. Raises: InvalidSettings."""
+    host, port = parse_address(address, setting)
     try:
         try:
             return bind_http(host, port)
         except OSError as error:
-            if HTTP_LISTEN in config.explicit or error.errno != errno.EADDRINUSE:
+            if not is_default or error.errno != errno.EADDRINUSE:
                 raise
         free = bind_http(host, 0)
     except OSError as error:
         raise InvalidSettings(
-            f"{HTTP_LISTEN}: cannot listen on {host}:{port}: {error.strerror or error}"
+            f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}"
         ) from error
     log.warning(
         "the default address for health checks and metrics is taken, another port is used",
-        default=config.broker.http_listen,
+        default=address,
         used=f"{host}:{free.getsockname()[1]}",
     )
     return free
@@ -86,6 +92,12 @@ def broker_routes(
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, "not ready\n")
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "".join(f"{line}\n" for line in problems))
 
+    return {"/livez": livez, "/readyz": readyz, "/metrics": metrics_route(metrics, gate)}
+
+
+def metrics_route(metrics: MetricsPage, gate: HttpGate | None) -> Route:
+    """The route of a page of metrics, behind a gate where there is one."""
+
     async def page(request: HttpRequest) -> HttpAnswer:
         if gate is not None:
             try:
@@ -100,4 +112,4 @@ def broker_routes(
         content_type, body = await metrics.render(request.accept)
         return HttpAnswer(HTTPStatus.OK, body, content_type)
 
-    return {"/livez": livez, "/readyz": readyz, "/metrics": page}
+    return page

@@ -20,9 +20,11 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,6 +142,17 @@ class SparkRoller:
             self._session = self._start()
         return self._session
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether Spark runs, or was not needed yet."""
+        if self._session is None:
+            return True
+        try:
+            # What Java says, not what this process remembers.
+            return not self._session.sparkContext._jsc.sc().isStopped()
+        except (Py4JError, AttributeError):
+            return False
+
     def roll(
         self, plans: Sequence[SegmentPlan], object_store_url: str, done: Done
     ) -> Sequence[Written[SegmentPlan, Rolled] | Failed[SegmentPlan]]:
@@ -205,7 +218,8 @@ class SparkRoller:
         settings["spark.master"] = master = _with_retries(settings["spark.master"])
         if is_local(master):
             settings = _LOCAL_DEFAULTS | settings
-        session = SparkSession.builder.config(conf=_conf(settings)).getOrCreate()
+        with _handler_kept(signal.SIGINT):
+            session = SparkSession.builder.config(conf=_conf(settings)).getOrCreate()
         self._cleanup.callback(session.stop)
         context = session.sparkContext
         choose_python(context)
@@ -350,6 +364,17 @@ def _told(context: SparkContext, group: str, done: Callable[[int], None]) -> Ite
     finally:
         finished.set()
         thread.join()
+
+
+@contextmanager
+def _handler_kept(number: signal.Signals) -> Iterator[None]:
+    """PySpark puts a handler of its own in place, which drops all jobs under way."""
+    before = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(number, before)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
-"""The commands that ask a running broker: `diskless topic`, `diskless quota`, `diskless tier`."""
+"""The commands that ask a running broker: `diskless topic`, `diskless quota`."""
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from diskless.cli.options import (
     key_value,
     key_values,
 )
-from tiering.types.registry import REGISTRY_AUTH, REGISTRY_URL, registry_settings
 from wal.errors import InvalidSettings
 
 
@@ -234,79 +232,3 @@ def _quota_entity(options: argparse.Namespace) -> Mapping[str, str | None]:
     if not entity:
         raise InvalidSettings("whose quotas? give --client-id, --user or one of --default-…")
     return entity
-
-
-def add_tier(commands: Commands) -> None:
-    tier = command(
-        commands,
-        "tier",
-        _tier,
-        help="roll committed batches into Parquet segments with Spark",
-        description="Ask the broker what is due, roll it on Spark, commit the segments. Repeating "
-        "it after a failure converges on the same files.",
-    )
-    add_bootstrap(tier)
-    tier.add_argument("--once", action="store_true", help="one pass, then exit")
-    tier.add_argument(
-        "--all",
-        action="store_true",
-        help="roll partial segments too, without waiting for segment.bytes or segment.ms",
-    )
-    tier.add_argument(
-        "--topic",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="roll this topic alone; a name, or a pattern such as 'flights.*'; may come again",
-    )
-    tier.add_argument(
-        "--exclude",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="roll all but these",
-    )
-    tier.add_argument(
-        "--master",
-        help="Spark master; default: what spark-submit or spark-defaults.conf say, else local[*]",
-    )
-    add_pairs(tier, "--conf", "one of Spark's settings")
-    tier.add_argument(
-        "--interval", type=float, default=60.0, metavar="SECONDS", help="between passes"
-    )
-    tier.add_argument(
-        "--object-store", metavar="URL", help="when Spark reaches the bucket by another URL"
-    )
-    tier.add_argument(
-        "--schema-registry",
-        metavar="URL",
-        help="where schemas are of topics with value.schema.source=registry:…; default: "
-        f"${REGISTRY_URL}",
-    )
-    tier.add_argument(
-        "--schema-registry-auth",
-        metavar="file:PATH",
-        help=f"a file with USER:PASSWORD for it; default: ${REGISTRY_AUTH}, that or the text",
-    )
-
-
-def _tier(options: argparse.Namespace) -> int:
-    from diskless.cli.admin_connection import client_security
-    from metadata.operations import PlanSegments
-    from tiering.jobs.command import tier
-
-    return tier(
-        bootstrap=options.bootstrap,
-        security=client_security(options),
-        master=options.master,
-        spark_settings=key_values(options.conf),
-        once=options.once,
-        asked=PlanSegments(
-            include_partial=options.all, topics=options.topic, excluded_topics=options.exclude
-        ),
-        interval_s=options.interval,
-        object_store_url=options.object_store,
-        registry=registry_settings(
-            options.schema_registry, options.schema_registry_auth, os.environ
-        ),
-    )

@@ -1,7 +1,7 @@
 """The command line: what each sub-command takes stands beside what it does.
 
 `serve` runs a broker. `topic`, `quota`, `acl`, `user` and `tier` are clients of a running one
-(`broker_commands`, `acl`, `user`).
+(`broker_commands`, `acl`, `user`, `tier`).
 `verify`, `chunk dump` and `wal dump` read what is stored, without a broker, `rebuild` writes lost
 metadata anew, and `cluster` has to do with what brokers share (`stored_commands`); `metadata` reads
 with or without one (`metadata_commands`).
@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from diskless.cli.acl.acl_commands import add_acl
-from diskless.cli.broker_commands import add_quota, add_tier, add_topic
+from diskless.cli.broker_commands import add_quota, add_topic
 from diskless.cli.metadata_commands import add_metadata
 from diskless.cli.options import DEFAULT_LISTEN, Commands, add_data, add_pairs, command, key_values
 from diskless.cli.stored_commands import add_cluster, add_dumps, add_rebuild, add_verify
+from diskless.cli.tier.tier_command import add_tier
 from diskless.cli.user.user_commands import add_user
 from wal.errors import DisklessError, InvalidSettings
 

@@ -192,6 +192,8 @@ def test_compose_refers_to_nothing_that_is_not_there(compose: dict[str, Any]) ->
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     port = image_environment("Dockerfile")["DISKLESS_HTTP_LISTEN"].rpartition(":")[2]
     targets = [f"{name}:{port}" for name in services if name.startswith("broker-")]
+    tiering = services["tiering"]["command"]
+    targets.append(f"tiering:{tiering[tiering.index('--http-listen') + 1].rpartition(':')[2]}")
     assert job["static_configs"] == [{"targets": targets}]
 
 

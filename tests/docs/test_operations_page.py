@@ -7,10 +7,13 @@ from typing import Final, cast
 from prometheus_client import CollectorRegistry
 
 from diskless.broker_metrics import broker_metrics
+from diskless.cli.tier.tier_metrics import tier_metrics
 from diskless.config import explain_all
 from diskless.parts.broker_parts import BrokerParts
 from diskless.request_metrics import LoopLag, RequestMetrics
 from diskless.topics.topic_configs import TOPIC_CONFIGS
+from tiering.jobs.statistics import TierStatistics
+from wal.clock import SystemClock
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 
@@ -22,6 +25,8 @@ def test_the_page_has_every_metric_and_no_other() -> None:
     kinds = {metric.name: metric.type for metric in registry.collect()}
     # The sources read their components at a scrape only, so none is needed to name them.
     kinds |= {source.name: source.kind for source in broker_metrics(cast(BrokerParts, None))}
+    tier = tier_metrics(TierStatistics(SystemClock()), SystemClock())
+    kinds |= {source.name: source.kind for source in tier}
     exposed = {name + ("_total" if kind == "counter" else "") for name, kind in kinds.items()}
     told = re.findall(r"^\| `(diskless_\w+)` \|", PAGE, re.MULTILINE)
     assert len(told) == len(set(told))

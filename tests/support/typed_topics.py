@@ -19,7 +19,7 @@ from tests.support.live_broker import LiveBroker
 from tests.support.schema_registry import SchemaRegistry
 from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs.rolls import RollReport, roll_once
-from tiering.jobs.rounds import Done, Failed, Written, attempted
+from tiering.jobs.rounds import Done, Failed, RunSettings, Written, attempted
 from tiering.roll import Rolled
 from tiering.segment_verification import verify_segment
 from tiering.types.registry import HttpRegistry, RegistrySettings
@@ -84,7 +84,7 @@ class World:
             TypingRoller(settings),
             asked=PlanSegments(include_partial=True, topics=[topic]),
             registry=None if settings is None else HttpRegistry(settings, SystemClock()),
-            sleep=lambda _: None,
+            run=RunSettings(sleep=lambda _: None),
         )
 
     def rows(self, topic: str) -> pa.Table:

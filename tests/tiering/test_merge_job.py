@@ -23,6 +23,7 @@ from tiering.coordinator_client import CoordinatorClient
 from tiering.jobs import rewrites
 from tiering.jobs.console import print_merges
 from tiering.jobs.rewrites import RewriteReport, rewrite_once
+from tiering.jobs.rounds import RunSettings
 from tiering.roll import roll
 from wal import failpoint
 from wal.coordinates import Offset, TopicIdPartition
@@ -87,7 +88,10 @@ def merged(
     sleep = [].append if pauses is None else pauses.append
     with FakeBroker(coordinator, PLACE) as broker:
         return rewrite_once(
-            CoordinatorClient(broker.bootstrap), MERGE, PlainMerger(store), sleep=sleep
+            CoordinatorClient(broker.bootstrap),
+            MERGE,
+            PlainMerger(store),
+            run=RunSettings(sleep=sleep),
         )
 
 
@@ -176,7 +180,10 @@ def test_a_broker_without_an_object_store_is_told(store: BlockingFileStore) -> N
         rewrite_once(CoordinatorClient(broker.bootstrap), MERGE, PlainMerger(store))
     with FakeBroker(coordinator, "") as broker:
         rewrite_once(
-            CoordinatorClient(broker.bootstrap), MERGE, PlainMerger(store), object_store_url=PLACE
+            CoordinatorClient(broker.bootstrap),
+            MERGE,
+            PlainMerger(store),
+            run=RunSettings(object_store_url=PLACE),
         )
     assert len(coordinator.rewritten) == 1
 

@@ -1,6 +1,9 @@
 """`diskless tier` without Spark: exit status, output, and passes that repeat."""
 
-from collections.abc import Sequence
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,16 @@ from tiering_samples import (
     put_wal_object,
 )
 
-from metadata.operations import SegmentPlan
+from metadata.operations import PlanSegments, SegmentPlan
 from tests.support.batch_builder import seal
 from tests.support.compacted import LocalCompactor
 from tiering.jobs import command
 from tiering.jobs.command import tier
-from tiering.jobs.rounds import Done, Failed, Written
+from tiering.jobs.rounds import Done, Failed, Failure, Sizes, Written
+from tiering.jobs.statistics import OTHERS, TOPICS_MAX, TierStatistics
+from tiering.jobs.stopping import Stop
 from tiering.roll import Rolled
+from wal.clock import SystemClock
 from wal.errors import CommitFailed, NotCoordinator
 
 
@@ -36,6 +42,8 @@ class PlainWorker:
         self.merge = PlainMerger(store)
         self.compact = LocalCompactor()
         self.fails = 0
+        self.is_alive = True
+        self.while_rolling: Callable[[], None] = lambda: None
 
     def __enter__(self) -> "PlainWorker":
         return self
@@ -46,6 +54,7 @@ class PlainWorker:
     def roll(
         self, plans: Sequence[SegmentPlan], object_store_url: str, done: Done
     ) -> Sequence[Written[SegmentPlan, Rolled] | Failed[SegmentPlan]]:
+        self.while_rolling()
         failed = [Failed(plan, "CorruptObject: [bold]wal/00") for plan in plans[: self.fails]]
         return [*failed, *self.roller(plans[self.fails :], object_store_url, done)]
 
@@ -116,27 +125,138 @@ def test_a_segment_that_failed_is_status_1_and_a_line(
     assert failed[0].endswith(".parquet: CorruptObject: [bold]wal/00")
 
 
-class Enough(Exception):
-    """Ends a job that would go on for ever."""
+class Ending(Stop):
+    """Is asked after so many pauses, which take no time."""
+
+    def __init__(self, passes: int) -> None:
+        super().__init__()
+        self.left = passes
+        self.pauses: list[float] = []
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.left -= 1
+        if not self.left:
+            self.ask()
 
 
-def test_without_once_the_passes_repeat_and_outlive_a_broker_that_is_away(
+def test_passes_follow_each_other_while_there_is_work_and_back_off_when_there_is_none(
+    worker: PlainWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator = coordinator_with(tmp_path, 1)
+    stop = Ending(7)
+    statistics = TierStatistics(SystemClock())
+    with FakeBroker(coordinator, "file:///place") as broker:
+        status = tier(
+            bootstrap=broker.bootstrap,
+            once=False,
+            interval_s=7.0,
+            stop=stop,
+            statistics=statistics,
+        )
+    assert status == 0
+    assert stop.pauses == [1.0, 2.0, 4.0, 7.0, 7.0, 7.0, 7.0]
+    assert (statistics.figures.passes, statistics.figures.problem) == ({"done": 7, "failed": 0}, "")
+    assert capsys.readouterr().out.count("bytes as Parquet") == 1, "passes without work say nothing"
+
+
+def test_passes_that_roll_whatever_came_keep_to_the_interval(
+    worker: PlainWorker, tmp_path: Path
+) -> None:
+    stop = Ending(2)
+    asked = PlanSegments(include_partial=True)
+    with FakeBroker(coordinator_with(tmp_path, 1), "file:///place") as broker:
+        tier(bootstrap=broker.bootstrap, once=False, interval_s=7.0, stop=stop, asked=asked)
+    assert stop.pauses == [7.0, 7.0]
+
+
+def test_passes_outlive_a_broker_that_is_away(
     worker: PlainWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     coordinator = coordinator_with(tmp_path, 1)
     coordinator.raised = [NotCoordinator("elsewhere")] * 6
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if pauses.count(7.0) == 2:
-            raise Enough
-
-    with FakeBroker(coordinator, "file:///place") as broker, pytest.raises(Enough):
-        tier(bootstrap=broker.bootstrap, once=False, interval_s=7.0, sleep=sleep)
-    assert pauses == [0.5, 1, 2, 4, 8, 7.0, 7.0]
+    stop = Ending(2)
+    tries: list[float] = []
+    statistics = TierStatistics(SystemClock())
+    with FakeBroker(coordinator, "file:///place") as broker:
+        tier(
+            bootstrap=broker.bootstrap,
+            once=False,
+            interval_s=7.0,
+            sleep=tries.append,
+            stop=stop,
+            statistics=statistics,
+        )
+    assert (tries, stop.pauses) == ([0.5, 1, 2, 4, 8], [2.0, 1.0])
     assert len(coordinator.committed) == 1
+    assert statistics.figures.passes == {"done": 1, "failed": 1}
     assert "this pass failed, the next one tries again" in capsys.readouterr().out
+
+
+def test_what_failed_is_counted_by_topic_and_makes_the_pass_a_failed_one(
+    worker: PlainWorker, tmp_path: Path
+) -> None:
+    worker.fails = 1
+    statistics = TierStatistics(SystemClock())
+    with FakeBroker(coordinator_with(tmp_path, 3), "file:///place") as broker:
+        tier(bootstrap=broker.bootstrap, once=False, stop=Ending(1), statistics=statistics)
+    figures = statistics.figures
+    assert figures.failures == {("roll", "flights"): 1}
+    assert (figures.passes["failed"], figures.problem) == (1, "1 that were due failed")
+    rolled = figures.jobs["roll"]
+    assert (rolled.committed, rolled.record_count) == (2, 2000)
+    assert rolled.input_bytes > 0 < rolled.output_bytes
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_signal_ends_the_job_behind_the_commit_under_way(
+    worker: PlainWorker, tmp_path: Path, once: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator = coordinator_with(tmp_path, 1)
+    worker.while_rolling = lambda: signal.raise_signal(signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
+    with FakeBroker(coordinator, "file:///place") as broker:
+        assert tier(bootstrap=broker.bootstrap, once=once) == 0
+    assert len(coordinator.committed) == 1
+    assert coordinator.asked == ["plan", "commit"], "nothing was begun any more"
+    assert "ending behind the commit under way" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_process_at_once(number: signal.Signals) -> None:
+    script = f"""
+import signal
+from tiering.jobs.stopping import Stop, signals_ask
+with signals_ask(Stop(), lambda: print("asked", flush=True)):
+    signal.raise_signal({number:d})
+    print("goes on", flush=True)
+    signal.raise_signal({number:d})
+    print("too far")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert (ended.stdout, ended.returncode) == (b"asked\ngoes on\n", -number)
+
+
+def test_a_job_whose_spark_is_gone_ends_with_status_1(
+    worker: PlainWorker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker.is_alive = False
+    with FakeBroker(coordinator_with(tmp_path, 0), "file:///place") as broker:
+        assert tier(bootstrap=broker.bootstrap, once=False) == 1
+    assert "Spark is gone" in capsys.readouterr().out
+
+
+def test_topics_have_a_bounded_number_of_labels() -> None:
+    statistics = TierStatistics(SystemClock())
+    for number in range(TOPICS_MAX + 50):
+        statistics.failed("merge", Failure(f"t{number}", "merge", "why"))
+        statistics.committed("roll", [Sizes(f"t{number}", 1, 1, 1, oldest_ms=0)])
+    figures = statistics.figures
+    assert len(figures.failures) == TOPICS_MAX + 1
+    assert figures.failures["merge", OTHERS] == 50
+    assert len(figures.rolled_lag_s) == TOPICS_MAX
+    assert f"t{TOPICS_MAX + 49}" in figures.rolled_lag_s
 
 
 def test_with_once_a_broker_that_is_away_is_the_callers_to_tell(

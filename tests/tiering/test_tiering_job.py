@@ -25,7 +25,7 @@ from tiering_samples import (
 from metadata.operations import PlanSegments, SegmentPlan
 from tiering.coordinator_client import ATTEMPTS_MAX, CoordinatorClient, parse_bootstrap
 from tiering.jobs.rolls import RollReport, roll_once
-from tiering.jobs.rounds import Done, Failed, Written
+from tiering.jobs.rounds import Done, Failed, RunSettings, Written
 from tiering.roll import Rolled
 from wal import failpoint
 from wal.coordinates import TopicIdPartition
@@ -169,7 +169,7 @@ def test_a_lost_answer_to_a_commit_is_asked_for_again(store: BlockingFileStore) 
 
     pauses: list[float] = []
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = roll_plainly(broker, Losing(store), sleep=pauses.append)
+        report = roll_plainly(broker, Losing(store), run=RunSettings(sleep=pauses.append))
     assert len(report.segments) == 2
     assert coordinator.asked == [PLAN, COMMIT, COMMIT, COMMIT, PLAN]
     assert coordinator.duplicates == 4
@@ -180,7 +180,7 @@ def test_a_coordinator_that_moves_is_waited_for(store: BlockingFileStore) -> Non
     coordinator = FakeCoordinator(plans_for(store, 1))
     coordinator.raised = [NotCoordinator("elsewhere"), CommitFailed("disk")]
     with FakeBroker(coordinator, "file:///place") as broker:
-        report = roll_plainly(broker, PlainRoller(store), sleep=no_sleep)
+        report = roll_plainly(broker, PlainRoller(store), run=RunSettings(sleep=no_sleep))
     assert len(report.segments) == 1
 
 
@@ -191,7 +191,7 @@ def test_a_refusal_is_not_repeated(store: BlockingFileStore) -> None:
         FakeBroker(coordinator, "file:///place") as broker,
         pytest.raises(Rejected, match="never"),
     ):
-        roll_plainly(broker, PlainRoller(store), sleep=no_sleep)
+        roll_plainly(broker, PlainRoller(store), run=RunSettings(sleep=no_sleep))
     assert coordinator.asked == [PLAN]
 
 
@@ -213,7 +213,7 @@ def test_an_overriding_url_wins(store: BlockingFileStore) -> None:
     with FakeBroker(FakeCoordinator(plans_for(store, 1)), "") as broker:
         with pytest.raises(InvalidSettings, match="names no object store"):
             roll_plainly(broker, roller)
-        roll_plainly(broker, roller, object_store_url="s3://elsewhere/")
+        roll_plainly(broker, roller, run=RunSettings(object_store_url="s3://elsewhere/"))
     assert roller.urls == ["s3://elsewhere/"]
 
 
@@ -223,7 +223,9 @@ def test_no_broker_is_said_after_a_bounded_number_of_attempts(store: BlockingFil
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     pauses: list[float] = []
     with pytest.raises(CommitFailed, match=address):
-        roll_once(CoordinatorClient(address), PlainRoller(store), sleep=pauses.append)
+        roll_once(
+            CoordinatorClient(address), PlainRoller(store), run=RunSettings(sleep=pauses.append)
+        )
     assert len(pauses) == ATTEMPTS_MAX - 1
 
 

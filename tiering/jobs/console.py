@@ -8,9 +8,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from tiering.jobs.passes import PassReport
 from tiering.jobs.rewrites import RewriteReport
 from tiering.jobs.rolls import RollReport
-from tiering.jobs.rounds import Failure, Plan, Progress
+from tiering.jobs.rounds import Failure, Progress, Sizes
 from tiering.tables.report import TablesReport
 
 _DOES: Final = {"roll": "rolling", "merge": "merging", "compact": "compacting"}
@@ -38,24 +39,36 @@ class ConsoleProgress(Progress):
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def planned(self, job: str, plans: Sequence[Plan]) -> None:
-        self._bar.reset(self._task, total=len(plans), description=_DOES[job])
-        self._console.print(f"{_DOES[job]}: {len(plans):,} due")
+    def planned(self, job: str, count: int) -> None:
+        self._bar.reset(self._task, total=count, description=_DOES[job])
+        self._console.print(f"{_DOES[job]}: {count:,} due")
 
     def written(self, done: int) -> None:
         self._bar.update(self._task, completed=done)
 
-    def committed(self, job: str, count: int) -> None:
-        self._console.print(f"{_DOES[job]}: {count:,} committed")
+    def committed(self, job: str, sizes: Sequence[Sizes]) -> None:
+        self._console.print(f"{_DOES[job]}: {len(sizes):,} committed")
 
-    def failed(self, failure: Failure) -> None:
-        self._line(f"FAILED {failure}")
+    def failed(self, job: str, failure: Failure) -> None:
+        print_line(self._console, f"FAILED {failure}")
 
     def not_typed(self, topic_name: str, side: str, reason: str) -> None:
-        self._line(f"NOT TYPED {topic_name}: its {side}s are bytes only: {reason}")
+        line = f"NOT TYPED {topic_name}: its {side}s are bytes only: {reason}"
+        print_line(self._console, line)
 
-    def _line(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
+
+def print_pass(console: Console, report: PassReport, *, also_nothing: bool) -> None:
+    """What a pass did; of a roll without anything to do only if `also_nothing`."""
+    if also_nothing or report.rolled.committed or report.rolled.failures:
+        print_roll(console, report.rolled, report.roll_s)
+    print_merges(console, report.merged, report.merge_s)
+    print_compaction(console, report.compacted)
+    print_tables(console, report.tables)
+
+
+def print_line(console: Console, line: str) -> None:
+    """A line as it is, with whatever names are in it."""
+    console.print(line, markup=False, soft_wrap=True)
 
 
 def print_roll(console: Console, report: RollReport, elapsed_s: float) -> None:
@@ -124,8 +137,7 @@ def print_tables(console: Console, report: TablesReport) -> None:
                 f"{table.file_count:,} in all"
             )
         if table.failure:
-            line = f"FAILED table {table.topic_name}: {table.failure}"
-            console.print(line, markup=False, soft_wrap=True)
+            print_line(console, f"FAILED table {table.topic_name}: {table.failure}")
     if report.waiting:
         console.print(f"{report.waiting:,} tables wait for their table.commit.interval.ms")
 

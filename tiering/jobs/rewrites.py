@@ -8,7 +8,6 @@ Of a merge's plan there may be less left than two inputs, when records were dele
 made. That is ended without an outcome.
 """
 
-import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +24,13 @@ from metadata.rewrites import (
 )
 from tiering.coordinator_client import CoordinatorClient, repeated
 from tiering.jobs.rounds import (
+    USUAL,
     Done,
     Failed,
     JobReport,
     Planned,
-    Progress,
+    RunSettings,
+    Sizes,
     Write,
     Written,
     run_job,
@@ -60,28 +61,11 @@ class RewriteReport(JobReport[RewritePlan, Rewrite]):
     @property
     def input_count(self) -> int:
         """Segments that were looked at."""
-        return sum(len(one.plan.inputs) for one in self._done)
-
-    @property
-    def input_bytes(self) -> int:
-        return sum(segment.object_bytes for one in self._done for segment in one.plan.inputs)
-
-    @property
-    def output_bytes(self) -> int:
-        return sum(segment.object_bytes for segment in self.segments)
-
-    @property
-    def record_count(self) -> int:
-        """Of the segments that were written."""
-        return sum(segment.record_count for segment in self.segments)
+        return sum(len(one.plan.inputs) for one in self.committed if not _is_over(one.plan))
 
     @property
     def removed_count(self) -> int:
         return sum(segment.removed_count for segment in self.segments)
-
-    @property
-    def _done(self) -> Sequence[Written[RewritePlan, Rewrite]]:
-        return [one for one in self.committed if not _is_over(one.plan)]
 
 
 def rewrite_once(
@@ -90,17 +74,14 @@ def rewrite_once(
     write: WriteRewrites,
     *,
     asked: PlanRewrites = ALL_REWRITES,
-    object_store_url: str | None = None,
-    progress: Progress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    run: RunSettings = USUAL,
 ) -> RewriteReport:
     """Do all rewrites of a kind that are due of what is `asked` for.
 
     Blocks; the rest, and what it raises, is as in `run_job`.
     """
-    job = _Rewrites(client, kind, write, asked, sleep)
-    done = run_job(job, object_store_url=object_store_url, progress=progress, sleep=sleep)
-    return RewriteReport(committed=done.committed, failures=done.failures, withdrawn=done.withdrawn)
+    job = _Rewrites(client, kind, write, asked, run.sleep)
+    return run_job(job, run, RewriteReport)
 
 
 class _Rewrites:
@@ -148,6 +129,16 @@ class _Rewrites:
 
     def commit(self, made: Sequence[Rewrite]) -> Sequence[DisklessError | None]:
         return [answer.error for answer in self._client.commit_rewrites(made)]
+
+    def sizes(self, written: Written[RewritePlan, Rewrite]) -> Sizes:
+        plan, segments = written.plan, written.made.segments
+        inputs = () if _is_over(plan) else plan.inputs
+        return Sizes(
+            topic_name=plan.topic_name,
+            input_bytes=sum(segment.object_bytes for segment in inputs),
+            output_bytes=sum(segment.object_bytes for segment in segments),
+            record_count=sum(segment.record_count for segment in segments),
+        )
 
 
 def outcome_of(plan: RewritePlan, segments: Sequence[RewrittenSegment]) -> Rewrite:

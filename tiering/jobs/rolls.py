@@ -4,9 +4,9 @@ The command line calls `roll_once`. Before anything is planned, typed columns of
 schemas (tiering/jobs/schemas.py); the plans then have them.
 """
 
-import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from metadata.operations import (
@@ -16,12 +16,22 @@ from metadata.operations import (
     SegmentPlan,
 )
 from tiering.coordinator_client import CoordinatorClient, repeated
-from tiering.jobs.rounds import JobReport, Planned, Progress, Write, run_job
+from tiering.jobs.rounds import (
+    USUAL,
+    JobReport,
+    Planned,
+    RunSettings,
+    Sizes,
+    Write,
+    Written,
+    run_job,
+)
 from tiering.jobs.schemas import SchemaFollower
 from tiering.roll import Rolled
 from tiering.types.registry import Registry
 from wal.coordinates import ObjectKey, TopicIdPartition
 from wal.errors import DisklessError
+from wal.ulid import minted_ms_of_wal_key
 
 PLANS_PER_ROUND: Final = 256
 """Segments between two commits; what a killed driver may have to find again."""
@@ -41,19 +51,6 @@ class RollReport(JobReport[SegmentPlan, Rolled]):
         return [one.made.segment for one in self.committed]
 
     @property
-    def record_count(self) -> int:
-        return sum(segment.record_count for segment in self.segments)
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes of the batches that the segments replace."""
-        return sum(extent.length_bytes for one in self.committed for extent in one.plan.extents)
-
-    @property
-    def output_bytes(self) -> int:
-        return sum(segment.object_bytes for segment in self.segments)
-
-    @property
     def raw_batch_count(self) -> int:
         """Batches that could not be decoded, which the segments keep as they were sent."""
         return sum(one.made.raw_batch_count for one in self.committed)
@@ -69,29 +66,20 @@ def roll_once(
     write: WriteSegments,
     *,
     asked: PlanSegments = WHATEVER_IS_DUE,
-    object_store_url: str | None = None,
     registry: Registry | None = None,
-    progress: Progress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    run: RunSettings = USUAL,
 ) -> RollReport:
     """Roll all that is due of what is `asked` for.
 
     `registry` has the schemas of topics that say so. Blocks; the rest, and what it raises, is as in
     `run_job`.
     """
-    progress = progress or Progress()
-    schemas = SchemaFollower(client, registry, progress, sleep)
-    job = _Roll(client, write, asked, schemas, sleep)
+    schemas = SchemaFollower(client, registry, run.progress, run.sleep)
+    job = _Roll(client, write, asked, schemas, run.sleep)
     if registry is not None:
         # Make columns follow what a registry got since, before anything is planned with them.
         job.follow_schemas()
-    done = run_job(job, object_store_url=object_store_url, progress=progress, sleep=sleep)
-    return RollReport(
-        committed=done.committed,
-        failures=done.failures,
-        withdrawn=done.withdrawn,
-        schema_problems=schemas.problems,
-    )
+    return run_job(job, run, partial(RollReport, schema_problems=schemas.problems))
 
 
 class _Roll:
@@ -144,3 +132,13 @@ class _Roll:
     def commit(self, made: Sequence[Rolled]) -> Sequence[DisklessError | None]:
         answers = self._client.commit_segments([one.segment for one in made])
         return [answer.error for answer in answers]
+
+    def sizes(self, written: Written[SegmentPlan, Rolled]) -> Sizes:
+        plan, segment = written.plan, written.made.segment
+        return Sizes(
+            topic_name=plan.topic_name,
+            input_bytes=sum(extent.length_bytes for extent in plan.extents),
+            output_bytes=segment.object_bytes,
+            record_count=segment.record_count,
+            oldest_ms=minted_ms_of_wal_key(plan.extents[0].object_key),
+        )

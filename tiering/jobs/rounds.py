@@ -45,6 +45,7 @@ class Plan(Protocol):
 
 _Plan = TypeVar("_Plan", bound=Plan)
 _Made = TypeVar("_Made")
+_Report = TypeVar("_Report")
 
 
 class Work(NamedTuple):
@@ -77,6 +78,17 @@ Done = Callable[[int], None]
 
 Write = Callable[[Sequence[_Plan], str, Done], Sequence[Written[_Plan, _Made] | Failed[_Plan]]]
 """Writes many plans at once: gets the URL of the store, gives an outcome for each, in any order."""
+
+
+class Sizes(NamedTuple):
+    """What was committed of one plan, in numbers."""
+
+    topic_name: str
+    input_bytes: int
+    output_bytes: int
+    record_count: int
+    oldest_ms: int | None = None
+    """When the first of a roll's batches was sent, by the name of its WAL object."""
 
 
 class Planned(NamedTuple, Generic[_Plan]):
@@ -115,6 +127,10 @@ class Job(Protocol[_Plan, _Made]):
         """Offer outcomes to the coordinator; the answers match them by position."""
         ...
 
+    def sizes(self, written: Written[_Plan, _Made]) -> Sizes:
+        """What a plan that was committed adds up to."""
+        ...
+
 
 class Failure(NamedTuple):
     """A plan that was not done, and why."""
@@ -136,62 +152,89 @@ class JobReport(Generic[_Plan, _Made]):
     failures: Sequence[Failure] = ()
     withdrawn: Sequence[_Plan] = ()
     """Written for a topic that was deleted meanwhile."""
+    sizes: Sequence[Sizes] = ()
+    """Of what is committed."""
 
     @property
     def work(self) -> Work:
         """Of what is committed, added up."""
         return Work(*map(sum, zip(Work(), *(one.work for one in self.committed), strict=True)))
 
+    @property
+    def input_bytes(self) -> int:
+        """Of the batches, or segments, in whose place others are."""
+        return sum(one.input_bytes for one in self.sizes)
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(one.output_bytes for one in self.sizes)
+
+    @property
+    def record_count(self) -> int:
+        """Of the segments that were written."""
+        return sum(one.record_count for one in self.sizes)
+
 
 class Progress:
     """Hears how a job goes on, and does nothing about it."""
 
-    def planned(self, job: str, plans: Sequence[Plan]) -> None:
+    def planned(self, job: str, count: int) -> None:
         pass
 
     def written(self, done: int) -> None:
         """`done` of the plans of this round are written."""
 
-    def committed(self, job: str, count: int) -> None:
+    def committed(self, job: str, sizes: Sequence[Sizes]) -> None:
         pass
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, job: str, failure: Failure) -> None:
         pass
 
     def not_typed(self, topic_name: str, side: str, reason: str) -> None:
         """The topic's schema of keys or values gives no columns: they are bytes only."""
 
 
-def run_job(
-    job: Job[_Plan, _Made],
-    *,
-    object_store_url: str | None = None,
-    progress: Progress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> JobReport[_Plan, _Made]:
+class RunSettings(NamedTuple):
+    """What all jobs of a pass have in common."""
+
+    object_store_url: str | None = None
+    """Replaces the one the broker gives, for tasks that reach the bucket by another name."""
+    progress: Progress = Progress()
+    is_stopping: Callable[[], bool] = lambda: False
+    """No round begins when it says so."""
+    sleep: Callable[[float], None] = time.sleep
+
+
+USUAL: Final = RunSettings()
+
+
+def run_job(job: Job[_Plan, _Made], run: RunSettings, report: Callable[..., _Report]) -> _Report:
     """Write and commit all that is due, however many rounds that takes. Blocks.
 
-    `object_store_url` replaces the one the broker gives, for tasks that reach the bucket by another
-    name. Raises what the head of this module says.
+    `report` makes the report of the fields of a JobReport. Raises what the head of this module
+    says.
     """
-    progress = progress or Progress()
+    progress = run.progress
     committed: list[Written[_Plan, _Made]] = []
     failures: dict[Hashable, Failure] = {}
     withdrawn: list[_Plan] = []
+    sizes: list[Sizes] = []
 
     def fail(plan: _Plan, reason: str) -> None:
         failure = Failure(plan.topic_name, job.title(plan), reason)
         failures[job.identity(plan)] = failure
-        progress.failed(failure)
+        progress.failed(job.name, failure)
 
     for _ in range(ROUNDS_MAX):
+        if run.is_stopping():
+            break
         plans, url = job.plan(failures.keys())
         if not plans:
             break
-        url = object_store_url or url
+        url = run.object_store_url or url
         if not url:
             raise InvalidSettings("the broker names no object store; give its URL")
-        progress.planned(job.name, plans)
+        progress.planned(job.name, len(plans))
         written = []
         for outcome in job.write(plans, url, progress.written):
             if isinstance(outcome, Failed):
@@ -201,17 +244,21 @@ def run_job(
         if not written:
             continue
         failpoint(f"{job.name}.before_commit")
-        errors = repeated(partial(job.commit, [one.made for one in written]), sleep)
+        errors = repeated(partial(job.commit, [one.made for one in written]), run.sleep)
         failpoint(f"{job.name}.after_commit")
+        before = len(sizes)
         for one, error in zip(written, errors, strict=True):
             if error is None:
                 committed.append(one)
+                sizes.append(job.sizes(one))
             elif isinstance(error, UnknownPartition | UnknownTopicId):
                 withdrawn.append(one.plan)
             else:
                 fail(one.plan, f"not committed: {error}")
-        progress.committed(job.name, sum(error is None for error in errors))
-    return JobReport(committed=committed, failures=[*failures.values()], withdrawn=withdrawn)
+        progress.committed(job.name, sizes[before:])
+    return report(
+        committed=committed, failures=[*failures.values()], withdrawn=withdrawn, sizes=sizes
+    )
 
 
 def attempted(

@@ -12,7 +12,7 @@ from tiering.types.registry import RegistrySettings
 
 
 class SparkWorker:
-    """A context manager that stops Spark at the end; see `tiering.jobs.command.Worker`."""
+    """A context manager that stops Spark at the end; see `tiering.jobs.passes.Worker`."""
 
     def __init__(
         self,
@@ -25,6 +25,10 @@ class SparkWorker:
         self.roll = self._spark.roll
         self.merge = self._spark.merge
         self.compact = SparkCompactor(self._spark).compact
+
+    @property
+    def is_alive(self) -> bool:
+        return self._spark.is_alive
 
     def __enter__(self) -> Self:
         self._spark.__enter__()

@@ -75,7 +75,7 @@ from tiering.tables.table_files import (
 )
 from wal.clock import Clock
 from wal.coordinates import ObjectKey
-from wal.errors import CommitFailed, CorruptSegment, DisklessError, ObjectNotFound
+from wal.errors import CommitFailed, CorruptSegment, ObjectNotFound
 from wal.failpoint import failpoint
 from wal.stores.blocking_store import BlockingBucket
 
@@ -129,7 +129,8 @@ class Registrar:
                 continue
             try:
                 results.append(self._written(table))
-            except DisklessError as error:
+            except Exception as error:
+                # Also what PyIceberg raises: one table's trouble is no other's.
                 failure = f"{type(error).__name__}: {error}"
                 results.append(TableResult(table.topic_name, failure=failure))
         return TablesReport(tables=results, waiting=waiting, unnamed_deleted=self._unnamed_deleted)
