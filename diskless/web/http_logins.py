@@ -17,6 +17,7 @@ address (`diskless.sasl.failure_delay`); the log has the cause, a line a second 
 import base64
 import binascii
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs, unquote_plus
@@ -107,13 +108,13 @@ class HttpLogins:
         """The answer to `POST /v1/oauth/tokens`."""
         try:
             form = parse_qs(request.body.decode("ascii"), max_num_fields=20)
-            user, password = _credentials(form, request.authorization)
+            credentials = _credentials(form, request.authorization)
         except ValueError:
             return _error(HTTPStatus.BAD_REQUEST, "invalid_request")
         if form.get("grant_type") != ["client_credentials"]:
             return _error(HTTPStatus.BAD_REQUEST, "unsupported_grant_type")
-        is_possible = user and password and len(password.encode()) <= PASSWORD_BYTES_MAX
-        if not is_possible or not await self._passwords.is_right(user, password):
+        user = await self._right_one(credentials)
+        if user is None:
             await self._failed(
                 request.peer, AuthenticationFailed("a wrong password, or an unknown user")
             )
@@ -126,6 +127,14 @@ class HttpLogins:
             "expires_in": self._issued.lifetime_ms // 1_000,
         }
         return HttpAnswer(HTTPStatus.OK, json.dumps(answer).encode(), _JSON)
+
+    async def _right_one(self, credentials: Sequence[tuple[str, str]]) -> str | None:
+        """The user of the first pair that is right."""
+        for user, password in credentials:
+            is_possible = user and password and len(password.encode()) <= PASSWORD_BYTES_MAX
+            if is_possible and await self._passwords.is_right(user, password):
+                return user
+        return None
 
     async def _failed(self, peer: str, error: DisklessError) -> None:
         suppressed = self._failures.take_turn(self._clock.monotonic())
@@ -140,8 +149,11 @@ class HttpLogins:
         await self._sleep(self._delay.failed(peer))
 
 
-def _credentials(form: dict[str, list[str]], authorization: str) -> tuple[str, str]:
-    """Name and password, of the header where there is one. Raises ValueError."""
+def _credentials(form: dict[str, list[str]], authorization: str) -> Sequence[tuple[str, str]]:
+    """Name and password, of the header where there is one, as they may be meant.
+
+    Raises ValueError.
+    """
     kind, _, encoded = authorization.partition(" ")
     if kind.lower() == "basic":
         try:
@@ -149,9 +161,10 @@ def _credentials(form: dict[str, list[str]], authorization: str) -> tuple[str, s
         except binascii.Error as error:
             raise ValueError("no Basic credentials") from error
         user, _, password = text.partition(":")
-        # RFC 6749 encodes both as in a form; a `%` or `+` as itself would not come back.
-        return unquote_plus(user), unquote_plus(password)
-    return form.get("client_id", [""])[0], form.get("client_secret", [""])[0]
+        # RFC 6749 encodes both as in a form, and most clients do not.
+        decoded = (unquote_plus(user), unquote_plus(password))
+        return list(dict.fromkeys(((user, password), decoded)))
+    return [(form.get("client_id", [""])[0], form.get("client_secret", [""])[0])]
 
 
 def _error(status: HTTPStatus, error: str) -> HttpAnswer:

@@ -27,6 +27,7 @@ from metadata.scram.credentials import ScramMechanism
 from metadata.scram.text import InvalidScramMessage, read_server_first
 from wal.errors import CommitFailed, Rejected
 from wal.security.client_login import ClientLogin, SaslMechanism
+from wal.security.token_source import TokenSource, TokenUnavailable
 from wal.wire.fields import INT16, NO_TAGS, FieldReader, compact_bytes
 
 SASL_HANDSHAKE: Final = 17
@@ -77,7 +78,9 @@ async def log_in(login: ClientLogin, address: str, ask: Ask, rng: random.Random)
     """Raises LoginRefused, CommitFailed."""
     who = _Who(login.mechanism, login.user, login.source)
     password = login.password.reveal()
-    if login.mechanism is SaslMechanism.PLAIN:
+    if login.tokens is not None:
+        await _by_token(who, login.tokens, address, ask)
+    elif login.mechanism is SaslMechanism.PLAIN:
         await _handshake(who, address, ask)
         await _authenticate(who, address, ask, f"\0{who.user}\0{password}".encode())
     else:
@@ -128,6 +131,19 @@ async def _scram(
     return salt
 
 
+async def _by_token(who: _Who, tokens: TokenSource, address: str, ask: Ask) -> None:
+    try:
+        token = await asyncio.to_thread(tokens.token)
+    except TokenUnavailable as error:
+        raise LoginRefused(f"no token to log in with at {address}: {error}") from error
+    await _handshake(who, address, ask)
+    message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    if await _authenticate(who, address, ask, message):
+        # What it says of a refused token; the error itself comes when that was taken note of.
+        await _authenticate(who, address, ask, b"\x01")
+        raise LoginRefused(f"{address} refused the token of {who.user}; see {who.source}")
+
+
 async def _handshake(login: _Who, address: str, ask: Ask) -> None:
     name = login.mechanism.encode()
     answer = await ask(SASL_HANDSHAKE, _HANDSHAKE_VERSION, INT16.pack(len(name)) + name)
@@ -156,9 +172,12 @@ async def _authenticate(login: _Who, address: str, ask: Ask, token: bytes) -> by
     reader.skip_tags()
     code, message = reader.int16(), reader.nullable_string()
     if code:
+        hint = "the name and the password in {}, and `diskless user list`"
+        if login.mechanism == SaslMechanism.OAUTHBEARER:
+            hint = "issuer, audience and time of the token that {} names, and the broker's log"
         raise LoginRefused(
             f"{address} refused {login.user} by {login.mechanism}: {message or f'error {code}'}; "
-            f"see the name and the password in {login.source}, and `diskless user list`"
+            f"see {hint.format(login.source)}"
         )
     return reader.compact_bytes()
 

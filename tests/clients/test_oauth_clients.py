@@ -203,6 +203,39 @@ def test_a_producer_outlives_its_tokens(secured: Secured) -> None:
     assert not [error for error in errors if error.name() == "_AUTHENTICATION"]
 
 
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_commands_log_in_by_token(
+    secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listed(*lines: str) -> int:
+        properties = ("security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={MECHANISM}", *lines)
+        config = written(tmp_path / "properties", "\n".join(properties))
+        at = ["--bootstrap", secured.bootstrap, "--command-config", config]
+        return main(["topic", "list", *at])
+
+    url = "sasl.oauthbearer.token.endpoint.url"
+    client = f"sasl.oauthbearer.client.id={CLIENT[0]}"
+    right = f"sasl.oauthbearer.client.secret={CLIENT[1]}"
+    assert listed(f"{url}={secured.server.url}/token", client, right) == 0
+    token = written(tmp_path / "token", secured.issuer.token())
+    assert listed(f"{url}=file:{token}") == 0
+    assert "librdkafka" in capsys.readouterr().out
+    wrong = "sasl.oauthbearer.client.secret=wrong"
+    assert listed(f"{url}={secured.server.url}/token", client, wrong) == 1
+    assert "gives client no token: status 401" in capsys.readouterr().err
+    old = secured.issuer.token(exp=1)
+    written(tmp_path / "token", old)
+    assert listed(f"{url}=file:{token}") == 1
+    told = capsys.readouterr().err
+    assert "issuer, audience and time" in told
+    assert old not in told
+
+
 async def test_a_session_lives_as_long_as_its_token_and_no_longer(secured: Secured) -> None:
     host, _, port = secured.bootstrap.rpartition(":")
     client = await RawClient.connect((host, int(port)))

@@ -1,4 +1,4 @@
-"""The name and the password of a client, from the properties that Kafka's clients have for them.
+"""As whom a client logs in, from the properties that Kafka's clients have for that.
 
     sasl.mechanism=SCRAM-SHA-512              (or librdkafka's sasl.mechanisms)
     sasl.username=ann
@@ -9,15 +9,23 @@ or, in place of the last two, Kafka's
     sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
         username="ann" password="…";
 
-with `plain.PlainLoginModule` for PLAIN. Of a JAAS configuration the two modules and their two
-options are read, with Java's escapes; no class is loaded.
+with `plain.PlainLoginModule` for PLAIN. With OAUTHBEARER it is a token (`token_source`):
+
+    sasl.oauthbearer.token.endpoint.url=https://…      (or file:PATH, and nothing below)
+    sasl.oauthbearer.client.id=…                       (or Kafka's client.credentials.client.id)
+    sasl.oauthbearer.client.secret=…                   (or Kafka's client.credentials.client.secret)
+    sasl.oauthbearer.scope=…
+    https.ca.location=…                                for an endpoint with a certificate of its own
+
+with id, secret and scope also in the options of `oauthbearer.OAuthBearerLoginModule`. Of a JAAS
+configuration the three modules and these options are read, with Java's escapes; no class is loaded.
 
 Failure cases: InvalidSettings, in one line that names the file and the key and repeats no value of
 a key that holds a password.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -25,17 +33,31 @@ from typing import Final
 
 from wal.errors import InvalidSettings
 from wal.security.secret import Secret
+from wal.security.token_source import TokenSource
 
 JAAS: Final = "sasl.jaas.config"
 PASSWORD: Final = "sasl.password"
 _MECHANISMS: Final = ("sasl.mechanism", "sasl.mechanisms")
 _USER: Final = "sasl.username"
-LOGIN_KEYS: Final = frozenset({*_MECHANISMS, _USER, PASSWORD, JAAS})
-LOGIN_SECRETS: Final = frozenset({PASSWORD, JAAS})
+_TOKENS: Final = "sasl.oauthbearer."
+_TOKEN_URL: Final = f"{_TOKENS}token.endpoint.url"
+_SCOPE: Final = f"{_TOKENS}scope"
+_ENCODED: Final = f"{_TOKENS}header.urlencode"
+_CLIENT_IDS: Final = (f"{_TOKENS}client.id", f"{_TOKENS}client.credentials.client.id")
+_CLIENT_SECRETS: Final = (f"{_TOKENS}client.secret", f"{_TOKENS}client.credentials.client.secret")
+_AUTHORITIES: Final = "https.ca.location"
+_PASSED_OVER: Final = (f"{_TOKENS}method", "sasl.login.callback.handler.class")
+"""Those that say of other clients how they do what is done here in the one way that there is."""
+LOGIN_KEYS: Final = frozenset(
+    {*_MECHANISMS, _USER, PASSWORD, JAAS, _TOKEN_URL, _SCOPE, _ENCODED}
+    | {*_CLIENT_IDS, *_CLIENT_SECRETS, *_PASSED_OVER}
+)
+LOGIN_SECRETS: Final = frozenset({PASSWORD, JAAS, *_CLIENT_SECRETS})
 
 _MODULES: Final = "org.apache.kafka.common.security."
 _PLAIN_MODULE: Final = f"{_MODULES}plain.PlainLoginModule"
 _SCRAM_MODULE: Final = f"{_MODULES}scram.ScramLoginModule"
+_OAUTH_MODULE: Final = f"{_MODULES}oauthbearer.OAuthBearerLoginModule"
 
 _VALUE: Final = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^\s"';=]+)"""
 _JAAS: Final = re.compile(
@@ -55,6 +77,7 @@ class SaslMechanism(StrEnum):
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +89,58 @@ class ClientLogin:
     password: Secret
     source: str
     """Where this was read: whoever is refused is told to look there."""
+    tokens: TokenSource | None = None
+    """With OAUTHBEARER, in place of user and password."""
 
 
 def read_login(values: Mapping[str, str], path: Path) -> ClientLogin:
     """What the properties in `path` say of SASL. Raises InvalidSettings."""
     mechanism = _mechanism(values, path)
+    if mechanism is SaslMechanism.OAUTHBEARER:
+        return _by_token(values, path)
     user, password = values.get(_USER, ""), values.get(PASSWORD, "")
     if JAAS in values:
         if user or password:
             raise InvalidSettings(f"{path}: {JAAS} and {_USER} say both who logs in; leave one out")
-        user, password = _jaas(values[JAAS], mechanism, path)
+        module = _PLAIN_MODULE if mechanism is SaslMechanism.PLAIN else _SCRAM_MODULE
+        example = f'for {mechanism} write {module} required username="…" password="…";'
+        options = _jaas(values[JAAS], module, example, path)
+        user, password = options.get("username", ""), options.get("password", "")
     if not user or not password:
         raise InvalidSettings(f"{path}: write {_USER} and {PASSWORD}, or both into {JAAS}")
     if "\0" in user + password:
         raise InvalidSettings(f"{path}: names and passwords have no zero byte")
     return ClientLogin(mechanism=mechanism, user=user, password=Secret(password), source=str(path))
+
+
+def _by_token(values: Mapping[str, str], path: Path) -> ClientLogin:
+    example = f'write {_OAUTH_MODULE} required clientId="…" clientSecret="…";'
+    options = _jaas(values[JAAS], _OAUTH_MODULE, example, path) if JAAS in values else {}
+    url = values.get(_TOKEN_URL, "")
+    if not url:
+        raise InvalidSettings(f"{path}: write {_TOKEN_URL}, https://HOST/PATH or file:PATH")
+    client_id = _first(values, _CLIENT_IDS) or options.get("clientId", "")
+    secret = _first(values, _CLIENT_SECRETS) or options.get("clientSecret", "")
+    tokens = TokenSource(
+        url,
+        client_id=client_id,
+        client_secret=Secret(secret),
+        scope=values.get(_SCOPE, "") or options.get("scope", ""),
+        is_encoded=values.get(_ENCODED, "false").lower() == "true",
+        authorities=values.get(_AUTHORITIES, ""),
+        what=f"{path}: {_TOKEN_URL}",
+    )
+    return ClientLogin(
+        mechanism=SaslMechanism.OAUTHBEARER,
+        user=client_id or "a token",
+        password=Secret(),
+        source=str(path),
+        tokens=tokens,
+    )
+
+
+def _first(values: Mapping[str, str], keys: Sequence[str]) -> str:
+    return next((values[key] for key in keys if key in values), "")
 
 
 def _mechanism(values: Mapping[str, str], path: Path) -> SaslMechanism:
@@ -92,17 +152,14 @@ def _mechanism(values: Mapping[str, str], path: Path) -> SaslMechanism:
     )
 
 
-def _jaas(text: str, mechanism: SaslMechanism, path: Path) -> tuple[str, str]:
-    wanted = _PLAIN_MODULE if mechanism is SaslMechanism.PLAIN else _SCRAM_MODULE
+def _jaas(text: str, module: str, example: str, path: Path) -> Mapping[str, str]:
+    """The options of the module."""
     match = _JAAS.fullmatch(_PROPERTY_ESCAPE.sub(_unescaped, text))
-    if match is None or match["module"] != wanted:
-        raise InvalidSettings(
-            f'{path}: {JAAS}: for {mechanism} write {wanted} required username="…" password="…";'
-        )
-    options = {
+    if match is None or match["module"] != module:
+        raise InvalidSettings(f"{path}: {JAAS}: {example}")
+    return {
         option["key"]: _unquoted(option["value"]) for option in _OPTION.finditer(match["options"])
     }
-    return options.get("username", ""), options.get("password", "")
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -39,6 +39,7 @@ from wal.security.pem_files import refuse_type
 from wal.security.secret import Secret, refuse_readable
 from wal.security.security_protocol import SecurityProtocol
 from wal.security.tls_contexts import client_context
+from wal.security.token_source import TokenSource
 
 _ABOUT_SECURITY: Final = ("security.", "ssl.", "sasl.", "enable.ssl.")
 _AUTHORITIES: Final = ("ssl.ca.location", "ssl.truststore.location")
@@ -96,6 +97,10 @@ class ClientSecurity:
         login = self.login
         if login is None:
             return options
+        if login.tokens is not None:
+            provider = _token_provider(login.tokens)
+            how = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
+            return {**options, **how}
         user = login.user
         if login.mechanism is not SaslMechanism.PLAIN:
             # RFC 5802 writes these two otherwise, and kafka-python leaves that to its caller.
@@ -133,6 +138,18 @@ def read_client_security(path: Path) -> ClientSecurity:
     )
     security.context()
     return security
+
+
+def _token_provider(tokens: TokenSource) -> Any:
+    """As kafka-python asks for tokens."""
+    # Here alone: it takes a quarter of a second, and few clients need it.
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return tokens.token()
+
+    return Provider()
 
 
 def _read(path: Path) -> Iterator[tuple[str, str]]:
