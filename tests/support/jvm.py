@@ -183,10 +183,23 @@ def _download(pom: Path, candidates: tuple[tuple[tuple[str, str], ...], ...], ta
     )
 
 
+def java_program(
+    project: str, properties: Mapping[str, str], sources: str, main_class: str, *arguments: str
+) -> "JavaProcess":
+    """Starts a program of tests/jvm/`sources` with the jars of tests/jvm/`project`.
+
+    Raises JvmUnavailable when something is missing.
+    """
+    java = java_command()
+    jars = resolve(project, [properties]).directory
+    path = f"{_compiled(jars, SOURCES / sources)}:{jars}/*"
+    return JavaProcess([java, *_JAVA_OPTIONS, "-cp", path, main_class, *arguments])
+
+
 @cache
-def _compiled(jars: Path) -> Path:
-    """A directory with the classes of tests/jvm, compiled against `jars`."""
-    sources = sorted(SOURCES.glob("*.java"))
+def _compiled(jars: Path, directory: Path = SOURCES) -> Path:
+    """A directory with the classes of `directory`, compiled against `jars`."""
+    sources = sorted(directory.glob("*.java"))
     content = b"".join(source.read_bytes() for source in sources)
     target = jars / f"classes-{hashlib.sha256(content).hexdigest()[:16]}"
     if target.exists():

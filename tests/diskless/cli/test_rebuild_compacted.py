@@ -1,7 +1,8 @@
 """Rebuilding compacted topics: no removed record comes back, no record is there twice.
 
 Histories of producing, rolling, compacting, and compacting without the commit, which is what a job
-leaves that is killed. Then the metadata are lost; afterwards everything goes on.
+leaves that is killed. Then the metadata are lost; afterwards everything goes on. Here brokers and
+the command are whole; far more histories are in tests/tiering/test_tiered_histories.py.
 """
 
 import random
@@ -88,7 +89,7 @@ def check(found: list[Seen], written: list[Seen]) -> None:
             assert key not in values or values[key] == one
 
 
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_no_removed_record_comes_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
