@@ -212,7 +212,11 @@ class SparkRoller:
         # The JVM reads spark-defaults.conf, and behind spark-submit it runs already. So what it
         # was told is known when it is there; only its own options have to come before.
         java_options = f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}"
-        first = {"spark.driver.defaultJavaOptions": java_options} | asked
+        # PySpark passes for a shell, in which a bar of Spark's own would cut through our lines.
+        first = {
+            "spark.driver.defaultJavaOptions": java_options,
+            "spark.ui.showConsoleProgress": "false",
+        } | asked
         SparkContext._ensure_initialized(conf=_conf(first))
         settings = _DEFAULTS | dict(SparkConf().getAll()) | asked
         settings["spark.master"] = master = _with_retries(settings["spark.master"])

@@ -45,7 +45,7 @@ class SchemaFollower:
             try:
                 columns, problems = followed(topic, self._registry)
             except RegistryUnavailable as error:
-                # Those that were typed before go on as they are; others wait for the next pass.
+                # What it has stays. If its configs are new, it is planned in a later pass.
                 self._not_typed(topic, "value", str(error))
                 continue
             for side, problem in problems.items():

@@ -6,14 +6,16 @@ then on. A plain function but for the registry that it asks.
 
 No schema stops a roll. One that gives no columns leaves the topic's keys, or values, as bytes only,
 and is a line of the job's report until it is mended; the columns that there were keep their ids.
-When the registry does not answer, a topic keeps the columns it has. One whose configs are new has
-to wait for the registry: its records would have no types for ever.
+When the registry does not answer, a topic keeps the columns it has. One that was never typed gets
+none, so that it is rolled as bytes: what is rolled meanwhile has no types for ever, which is less
+than records that pile up behind somebody else's outage. One that was typed and has new configs
+waits, for it would lose the types that its readers know.
 
 With a registry the columns follow each version of the subject once, in their order, so that a
 record of an older version has its columns too. A version that gives no columns ends that for the
 pass, and what came before it counts.
 
-Failure cases: RegistryUnavailable, as said.
+Failure cases: RegistryUnavailable, for a topic that was typed before.
 """
 
 from collections.abc import Mapping
@@ -30,7 +32,7 @@ from tiering.types.columns import (
     encode_columns,
     follow,
 )
-from tiering.types.registry import Registry
+from tiering.types.registry import Registry, RegistryUnavailable
 from tiering.types.schema_configs import (
     AVRO,
     INLINE,
@@ -55,7 +57,10 @@ class Followed(NamedTuple):
 
 
 def followed(schemas: TopicSchemas, registry: Registry | None) -> Followed:
-    """Returns the columns that follow the topic's schemas. Raises: RegistryUnavailable."""
+    """Returns the columns that follow the topic's schemas.
+
+    Raises: RegistryUnavailable, when the topic has columns already.
+    """
     before = schemas.has
     columns = decode_columns(before.columns) if before.columns else Columns()
     sides: dict[str, Side] = {"key": columns.key, "value": columns.value}
@@ -71,6 +76,10 @@ def followed(schemas: TopicSchemas, registry: Registry | None) -> Followed:
             problems[name] = str(error)
             # What versions before that gave is kept by id; the bytes are there in any case.
             sides[name] = replace(sides[name], format="")
+        except RegistryUnavailable as error:
+            if before.version:
+                raise
+            problems[name] = str(error)
     after = encode_columns(Columns(key=sides["key"], value=sides["value"], next_id=next_id))
     if len(after) > ENCODED_BYTES_MAX:
         problems["value"] = f"columns of {len(after)} bytes"

@@ -3,7 +3,9 @@
 The tiering job alone does; a registry is a setting of the job, so that no client can make a broker
 ask an address of its choice. Nothing is believed to be small or quick: an answer has at most 1 MiB
 and comes within 5 seconds, redirects are not followed, and a schema with references to others is
-not read. What was answered is kept, because a schema never changes under its id.
+not read. What was answered is kept, because a schema never changes under its id. A registry that
+cannot be reached is not asked again by the same object: a thousand topics do not wait a thousand
+times.
 
 Failure cases: RegistryUnavailable when there is no answer, or none of a registry's; SchemaError
 when the schema is one that gives no columns here.
@@ -113,6 +115,7 @@ class HttpRegistry:
             retries=False,
         )
         self._schemas: dict[int, str | None] = {}
+        self._away = ""
 
     def schema(self, schema_id: int) -> str | None:
         """The text of an Avro schema; None when there is none of this id.
@@ -149,16 +152,21 @@ class HttpRegistry:
 
     def _get(self, path: str) -> Any:
         """The answer as JSON; None for 404."""
+        if self._away:
+            raise RegistryUnavailable(self._away)
         try:
             answer = self._pool.request(
                 "GET", f"{self._url}{path}", redirect=False, preload_content=False
             )
-            try:
-                body = self._body(answer)
-            finally:
-                answer.close()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            self._away = f"schema registry: {error}"
+            raise RegistryUnavailable(self._away) from error
+        try:
+            body = self._body(answer)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise RegistryUnavailable(f"schema registry: {error}") from error
+        finally:
+            answer.close()
         if answer.status == 404:
             return None
         if answer.status != 200:
@@ -182,7 +190,8 @@ class HttpRegistry:
                 break
             body += piece
             if self._clock.monotonic() > deadline:
-                raise RegistryUnavailable(f"schema registry: no answer within {TIMEOUT_S:g} s")
+                self._away = f"schema registry: no answer within {TIMEOUT_S:g} s"
+                raise RegistryUnavailable(self._away)
         return body
 
 

@@ -57,6 +57,20 @@ def test_credentials_are_sent_and_not_shown(registry: SchemaRegistry) -> None:
         client(registry).versions("t-value")
 
 
+def test_a_registry_that_cannot_be_reached_is_asked_once() -> None:
+    registry = SchemaRegistry()
+    asks = client(registry)
+    registry._server.server_close()
+    with pytest.raises(RegistryUnavailable) as first:
+        asks.versions("t-value")
+    with SchemaRegistry() as other:
+        asks._url = other.url
+        with pytest.raises(RegistryUnavailable) as second:
+            asks.versions("other-value")
+        assert other.asked == []
+    assert str(first.value) == str(second.value)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
