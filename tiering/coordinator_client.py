@@ -30,6 +30,7 @@ from metadata.messages.brokers import (
 from metadata.messages.codec import Answer, Operation, Request
 from metadata.messages.find_batches import FindBatchesMessage
 from metadata.messages.readers import READ_EXTENTS, READ_OFFSETS, READ_TOPIC
+from metadata.messages.sinks import COMMIT_STAGED, OPEN_SINK
 from metadata.messages.tables import COMMIT_TABLES, LIST_SEGMENTS, LIST_TABLES
 from metadata.operations import (
     FindBatches,
@@ -44,6 +45,7 @@ from metadata.operations import (
     SetTopicColumns,
 )
 from metadata.rewrites import PlannedRewrites, PlanRewrites, Rewrite, RewriteCommit
+from metadata.sink_operations import CommitStaged, OpenedSink, OpenSink, SinkCommit
 from metadata.table_operations import (
     CommitTable,
     ListedSegments,
@@ -61,6 +63,8 @@ CLIENT_ID: Final = "diskless-tier"
 ATTEMPTS_MAX: Final = 6
 FIRST_PAUSE_S: Final = 0.5
 """Doubled after each attempt: a broker that restarts is back within these fifteen seconds."""
+
+SINK_COMMIT_TIMEOUT_MS: Final = 300_000
 
 _INT32_MAX: Final = 2**31 - 1
 
@@ -142,6 +146,25 @@ class CoordinatorClient:
     def commit_table(self, commit: CommitTable) -> TableCommit:
         """Move the pointer of a table."""
         (answer,) = self._call(COMMIT_TABLES, [commit])
+        return answer
+
+    def open_sink(self, asked: OpenSink) -> OpenedSink:
+        """Whether a sink may commit to topics, and what its tasks must know of them."""
+        (opened,) = self._call(OPEN_SINK, asked)
+        if isinstance(opened, DisklessError):
+            raise opened
+        return opened
+
+    def commit_staged(self, asked: CommitStaged) -> SinkCommit:
+        """Commit staged objects as one batch of their sink, or as the repetition that it is.
+
+        A broker reads all of them first, so this may take minutes.
+        """
+        (answer,) = self._run(
+            lambda broker: broker.call(COMMIT_STAGED, asked, timeout_ms=SINK_COMMIT_TIMEOUT_MS)
+        )
+        if answer.error is not None:
+            raise answer.error
         return answer
 
     def set_topic_columns(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from tiering.source.columns import schema_of
-from tiering.source.options import OPTIONS
+from tiering.source.options import OPTIONS, SINK_OPTIONS
 from tiering.source.planning import SHARE_BYTES
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
@@ -18,6 +18,10 @@ def rows(heading: str) -> list[str]:
 
 def test_every_option_is_told_and_no_other() -> None:
     assert rows("option") == [f"`{name}`" for name in OPTIONS]
+
+
+def test_every_option_of_a_write_is_told_and_no_other() -> None:
+    assert rows("option of a write | |") == [f"`{name}`" for name in SINK_OPTIONS]
 
 
 def test_every_column_is_told() -> None:

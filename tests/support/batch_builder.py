@@ -17,6 +17,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.codec import gzip_decode as kafka_python_gzip_decode
     from kafka.codec import gzip_encode as kafka_python_gzip_encode
+    from kafka.partitioner.default import murmur2 as kafka_murmur2
     from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBatchBuilder
 
@@ -26,6 +27,7 @@ __all__ = [
     "Row",
     "blob",
     "build_batch",
+    "kafka_murmur2",
     "kafka_python_gzip_decode",
     "kafka_python_gzip_encode",
     "record",

@@ -11,7 +11,7 @@ Tasks read: each looks up its extents and takes WAL objects and segments from th
 - `columns`: names and types; `topic_types`: those of the topic's own types
 - `batch`, `stream`: the two kinds of read; `reading`: what they share
 - `topic_log`: what brokers are asked; `planning`: ranges to shares
-- `sink`: rows become records; `client_properties`: how brokers are reached
+- `writing`: a folder: rows become records; `client_properties`: how brokers are reached
 - `rows`: one task: extents to rows
 """
 

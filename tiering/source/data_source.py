@@ -21,8 +21,9 @@ from tiering.source.options import (
     refuse,
 )
 from tiering.source.reading import encoded_types
-from tiering.source.sink import Sink, StreamSink
 from tiering.source.topic_types import typed_fields
+from tiering.source.writing.at_least_once import Sink, StreamSink
+from tiering.source.writing.exactly_once import ExactlyOnceSink, ExactlyOnceStreamSink
 from wal.errors import InvalidSettings
 
 _STREAMING_ONLY: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
@@ -68,10 +69,20 @@ class DisklessDataSource(DataSource):
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return Sink(self._parsed_sink(overwrite), schema)
+        options = self._parsed_sink(overwrite)
+        if options.sink_id is None:
+            return Sink(options, schema)
+        if options.batch_id is None:
+            raise InvalidSettings("option sink.id of df.write needs sink.batch.id beside it")
+        return ExactlyOnceSink(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamSink(self._parsed_sink(overwrite), schema)
+        options = self._parsed_sink(overwrite)
+        if options.batch_id is not None:
+            raise InvalidSettings("option sink.batch.id is for df.write; a stream has its own")
+        if options.sink_id is None:
+            return StreamSink(options, schema)
+        return ExactlyOnceStreamSink(options, schema)
 
     def _parsed_sink(self, overwrite: bool) -> SinkOptions:
         if overwrite:

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from metadata.operations import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tiering.coordinator_client import parse_bootstrap
-from wal.errors import InvalidSettings
+from wal.errors import InvalidSettings, Rejected
+from wal.staging.staged_keys import check_sink_id
 
 OPTIONS: Final[Mapping[str, str]] = {
     "bootstrap": "host:port of a broker; several separated by commas",
@@ -39,9 +40,17 @@ OPTIONS: Final[Mapping[str, str]] = {
 SINK_OPTIONS: Final[Mapping[str, str]] = {
     "bootstrap": OPTIONS["bootstrap"],
     "topic": "the topic to write to",
+    "sink.id": "exactly once: a name for this stream of batches, of no other query",
+    "sink.batch.id": "exactly once, for df.write: the number of this batch, greater than the last",
+    "compression": "exactly once: `none`, `gzip`, `snappy`, `lz4`, `zstd`; default: `lz4`",
     "commandConfig": OPTIONS["commandConfig"],
+    "objectStore": OPTIONS["objectStore"],
 }
 """The same of a write."""
+
+COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_WITH_SINK_ID: Final = ("sink.batch.id", "compression", "objectStore")
 
 _OF_SPARK: Final = frozenset({"checkpointlocation"})
 """What Spark passes on of a streaming write though it is its own."""
@@ -140,6 +149,11 @@ class SinkOptions(NamedTuple):
     bootstrap: str
     topic: str
     command_config: str | None
+    sink_id: str | None = None
+    """Set for exactly once."""
+    batch_id: int | None = None
+    compression: str = "lz4"
+    object_store_url: str | None = None
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -148,8 +162,31 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = _by_name(own, SINK_OPTIONS)
     bootstrap = _required(given, "bootstrap", SINK_OPTIONS)
     parse_bootstrap(bootstrap)
+    sink_id, batch_id = given.get("sink.id"), given.get("sink.batch.id")
+    compression = given.get("compression", "lz4")
+    if sink_id is None:
+        for name in _WITH_SINK_ID:
+            if name in given:
+                raise InvalidSettings(f"option {name} is for writes with option sink.id")
+    else:
+        try:
+            check_sink_id(sink_id)
+        except Rejected as error:
+            raise InvalidSettings(f"option sink.id: {error}") from error
+    if batch_id is not None and not (batch_id.isdecimal() and int(batch_id) < 1 << 63):
+        raise InvalidSettings(f"option sink.batch.id={batch_id!r}: must be a number from 0 on")
+    if compression not in COMPRESSIONS:
+        raise InvalidSettings(
+            f"option compression={compression!r}: must be one of {', '.join(COMPRESSIONS)}"
+        )
     return SinkOptions(
-        bootstrap, _required(given, "topic", SINK_OPTIONS), given.get("commandConfig")
+        bootstrap,
+        _required(given, "topic", SINK_OPTIONS),
+        given.get("commandConfig"),
+        sink_id,
+        None if batch_id is None else int(batch_id),
+        compression,
+        given.get("objectStore"),
     )
 
 

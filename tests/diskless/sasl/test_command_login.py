@@ -18,7 +18,7 @@ from tiering.coordinator_client import CoordinatorClient
 from tiering.source.batch import BatchReader
 from tiering.source.columns import schema_of
 from tiering.source.options import parse_options, parse_sink_options
-from tiering.source.sink import Sink, Written
+from tiering.source.writing.at_least_once import Sink, Written
 from wal.errors import CommitFailed
 from wal.security.client_security import read_client_security
 

@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 
 from tests.support.live_broker import LiveBroker
 from tiering.coordinator_client import CoordinatorClient
-from tiering.source import sink as sink_module
 from tiering.source.options import parse_sink_options
-from tiering.source.sink import Sink, Written
+from tiering.source.writing import at_least_once as sink_module
+from tiering.source.writing.at_least_once import Sink, Written
 from wal.errors import InvalidSettings
 
 SCHEMA = StructType().add("key", "string").add("value", "binary").add("noise", "double")

@@ -8,14 +8,11 @@ task rows of a partition keep their order.
 The producer is kafka-python's, which every installation has. It takes records one by one: that
 bounds what a task writes, which a producer that takes columns would not.
 
-Columns as in Spark's Kafka sink: `value` (string or binary), and if there are any `key`, `headers`
-and `partition`. Others are passed over, so what was read of a topic can be written to another one.
-
 Failure cases: InvalidSettings for a schema without values; LoginRefused; what the producer raises
 of records that brokers do not take. The latter two fail the task.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +27,7 @@ from pyspark.sql.types import StructType
 from tiering.coordinator_client import CoordinatorClient
 from tiering.source.client_properties import security_of
 from tiering.source.options import SinkOptions
-from wal.errors import InvalidSettings
+from tiering.source.writing.sink_columns import SINK_COLUMNS, check_columns
 
 LINGER_MS: Final = 20
 BATCH_BYTES: Final = 512 << 10
@@ -38,13 +35,6 @@ ACKNOWLEDGED_S_MAX: Final = 120.0
 """As long as the producer itself tries (delivery.timeout.ms)."""
 UNACKNOWLEDGED_MAX: Final = 20_000
 """Records that wait for their acknowledgement before the task goes on."""
-
-_TYPES: Final[Mapping[str, Sequence[str]]] = {
-    "key": ("binary", "string"),
-    "value": ("binary", "string"),
-    "headers": ("array<struct<key:string,value:binary>>",),
-    "partition": ("int",),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +49,7 @@ class _RecordWriter:
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
-        _check(schema)
+        check_columns(schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
@@ -97,7 +87,7 @@ class _RecordWriter:
                     partition=partition,
                 )
                 for key, value, headers, partition in zip(
-                    *(_values(some, name) for name in _TYPES), strict=True
+                    *(_values(some, name) for name in SINK_COLUMNS), strict=True
                 )
             ]
             producer.flush()
@@ -124,14 +114,3 @@ def _values(batch: pa.RecordBatch, name: str) -> Sequence[Any]:
         column = column.cast(pa.binary())
     values: Sequence[Any] = column.to_pylist()
     return values
-
-
-def _check(schema: StructType) -> None:
-    types = {field.name: field.dataType.simpleString() for field in schema.fields}
-    if "value" not in types:
-        raise InvalidSettings(f"there is no column value among {', '.join(types)}")
-    for name, allowed in _TYPES.items():
-        if types.get(name, allowed[0]) not in allowed:
-            raise InvalidSettings(
-                f"column {name} is {types[name]}; it must be {' or '.join(allowed)}"
-            )
