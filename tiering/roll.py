@@ -119,7 +119,13 @@ def _write(
     temporary_directory: str | None,
 ) -> WrittenSegment:
     with tempfile.TemporaryFile(prefix="diskless-roll-", dir=temporary_directory) as file:
-        with SegmentWriter(file, _identity(plan), sources(plan), typed=typed.fields) as writer:
+        with SegmentWriter(
+            file,
+            _identity(plan),
+            sources(plan),
+            typed=typed.fields,
+            typed_columns=typed.encoded,
+        ) as writer:
             controls = ControlRecords()
             for table in row_groups(plan, store, settings.row_group_bytes, controls):
                 rows = segment_table(table)

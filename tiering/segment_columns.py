@@ -280,6 +280,25 @@ def check_offsets(key: str, group: RowGroup, rows: pa.Table) -> None:
         )
 
 
+def check_whole_batches(key: str, index: int, rows: pa.Table) -> None:
+    """Raise CorruptSegment naming the first offset of a batch in row group `index` without a row.
+
+    What `check_offsets` checks holds already.
+    """
+    offsets = rows.column("offset").to_numpy()
+    bases = rows.column("batch_base_offset").to_numpy()
+    lasts = rows.column("batch_last_offset").to_numpy()
+    is_first = np.ones(len(offsets), np.bool_)
+    is_first[1:] = bases[1:] != bases[:-1]
+    expected = np.where(is_first, bases, np.roll(offsets, 1) + 1)
+    is_end = np.roll(is_first, -1)
+    found = np.concatenate(
+        (expected[offsets != expected], (offsets + 1)[is_end & (offsets < lasts)])
+    )
+    if len(found):
+        raise CorruptSegment(f"{key}: row group {index} has no row of offset {found.min()}")
+
+
 def _batches_follow(offsets: Int64s, bases: Int64s, lasts: Int64s, group: RowGroup) -> bool:
     is_next = bases[1:] != bases[:-1]
     return bool(

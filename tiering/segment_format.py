@@ -21,6 +21,8 @@ only this project needs lies in the footer's key-value metadata, under names tha
 length and CRC32C of the typed part |
 | diskless.empty.batches | JSON: `[base offset, last offset, producer id, producer epoch, base
 sequence, max timestamp]` of batches without a row that hold a producer's last sequence |
+| diskless.typed.columns | Base64: what the typed columns were made by (tiering/types/columns.py);
+empty where there are none, or the rows were typed by several |
 | diskless.sources.bytes | how many bytes before the footer are the sources |
 | diskless.crc32c | `<CRC32C of the page index>-<CRC32C of the footer>` as 8 hex digits each |
 
@@ -51,6 +53,7 @@ the columns. PyArrow is imported on first use only: the broker starts without it
 Failure cases: CorruptSegment naming the key for everything that does not hold.
 """
 
+import base64
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -92,6 +95,7 @@ CREATED_BY_KEY: Final = "diskless.created.by"
 ROW_GROUPS_KEY: Final = "diskless.row.groups"
 PARTS_KEY: Final = "diskless.row.group.parts"
 EMPTY_BATCHES_KEY: Final = "diskless.empty.batches"
+TYPED_COLUMNS_KEY: Final = "diskless.typed.columns"
 SOURCES_BYTES_KEY: Final = "diskless.sources.bytes"
 CHECKSUMS_KEY: Final = "diskless.crc32c"
 
@@ -180,6 +184,8 @@ class SegmentFooter:
     footer_start: int
     footer_bytes: bytes
     """The footer's Thrift bytes, the 8 bytes after them included: what PyArrow wants to see."""
+    typed_columns: bytes
+    """What the typed columns of all rows were made by; empty where that is not known."""
     sources_bytes: int
     """How many bytes before the footer `decode_sources` reads."""
 
@@ -223,6 +229,7 @@ def footer_metadata(
     *,
     empty_batches: Sequence[EmptyBatch] = (),
     raw_batch_count: int,
+    typed_columns: bytes,
     sources_bytes: int,
 ) -> dict[str, str]:
     """The key-value metadata of a segment; parts and checksums are still to be filled in.
@@ -243,6 +250,7 @@ def footer_metadata(
         REMOVED_COUNT_KEY: str(counts.removed),
         RAW_BATCH_COUNT_KEY: str(raw_batch_count),
         CREATED_BY_KEY: CREATED_BY,
+        TYPED_COLUMNS_KEY: base64.b64encode(typed_columns).decode(),
         ROW_GROUPS_KEY: _json(row_groups),
         EMPTY_BATCHES_KEY: _json(empty_batches),
         PARTS_KEY: "0" * (_PARTS_DIGITS * len(row_groups)),
@@ -324,6 +332,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         raw_batch_count = pairs.number(RAW_BATCH_COUNT_KEY)
         row_groups = _row_groups(pairs)
         empty_batches = tuple(EmptyBatch(*map(int, it)) for it in pairs.rows(EMPTY_BATCHES_KEY))
+        typed_columns = base64.b64decode(pairs.text(TYPED_COLUMNS_KEY), validate=True)
         sources_bytes = pairs.number(SOURCES_BYTES_KEY)
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptSegment(f"{key}: footer metadata is incomplete: {error!r}") from error
@@ -347,6 +356,7 @@ def parse_footer(key: str, footer: bytes, object_bytes: int) -> SegmentFooter:
         page_index_start=index_start,
         footer_start=footer_start,
         footer_bytes=footer,
+        typed_columns=typed_columns,
         sources_bytes=sources_bytes,
     )
 

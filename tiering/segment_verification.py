@@ -30,12 +30,18 @@ _COPY_BYTES: Final = 8 << 20
 def verify_segment(store: BlockingStore, key: ObjectKey) -> SegmentFooter:
     """Check footer, both parts of the row groups, their rows, batches, offsets, and page index.
 
-    Returns the footer.
+    Where no compaction has removed anything, each batch has a row for each of its offsets. Returns
+    the footer.
 
     Raises: CorruptSegment naming the key, ObjectNotFound, ObjectStoreUnavailable.
     """
     from tiering.raw_batches import raw_batches
-    from tiering.segment_columns import RAW_BATCH, check_typed_part, read_row_group
+    from tiering.segment_columns import (
+        RAW_BATCH,
+        check_typed_part,
+        check_whole_batches,
+        read_row_group,
+    )
 
     raw_batch_count = 0
     object_bytes = store.head(key).length_bytes
@@ -51,6 +57,8 @@ def verify_segment(store: BlockingStore, key: ObjectKey) -> SegmentFooter:
                 key, group.byte_offset + group.length_bytes, group.typed_length_bytes
             )
             check_typed_part(key, group, typed)
+            if not footer.counts.removed:
+                check_whole_batches(key, index, rows)
             raw_batch_count += sum(1 for _ in raw_batches(key, rows))
         index_bytes = footer.footer_start - footer.page_index_start
         page_index = store.get_range(key, footer.page_index_start, index_bytes)

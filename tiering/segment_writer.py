@@ -77,16 +77,19 @@ class SegmentWriter:
         sources: Sequence[SourceRange],
         *,
         typed: Sequence[pa.Field] = (),
+        typed_columns: bytes = b"",
     ) -> None:
         """`sources` name where the records come from.
 
         `typed` are the topic's own columns: nullable, each field and each one inside it with a
-        Parquet field id of TYPED_ID_MIN or more. Raises: ValueError when one has none.
+        Parquet field id of TYPED_ID_MIN or more. `typed_columns` is what they were made by, if that
+        is the same for all rows. Raises: ValueError when a field has no id.
         """
         self._file = file
         self._identity = identity
         self._sources = sources
         self._schema = with_typed(typed)
+        self._typed_columns = typed_columns
         self._row_groups: list[tuple[int, int, int, int]] = []
         self._raw_batch_count = 0
         self._sink = _Sink(file)
@@ -155,6 +158,7 @@ class SegmentWriter:
             self._row_groups,
             empty_batches=empty_batches,
             raw_batch_count=self._raw_batch_count,
+            typed_columns=self._typed_columns,
             sources_bytes=len(sources),
         )
         self._parquet.add_key_value_metadata(metadata)

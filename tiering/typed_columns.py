@@ -24,6 +24,11 @@ class TypedColumns(Protocol):
     """
 
     @property
+    def encoded(self) -> bytes:
+        """What the columns are made by, for the footer; empty when there are none."""
+        ...
+
+    @property
     def fields(self) -> Sequence[pa.Field]:
         """Nullable, with Parquet field ids from TYPED_ID_MIN up; see `SegmentWriter`."""
         ...
@@ -34,6 +39,7 @@ class TypedColumns(Protocol):
 
 
 class _NoTypedColumns:
+    encoded = b""
     fields: Sequence[pa.Field] = ()
 
     def columns(self, rows: pa.Table) -> Sequence[pa.Array | pa.ChunkedArray]:

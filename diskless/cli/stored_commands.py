@@ -21,14 +21,26 @@ def add_verify(commands: Commands) -> None:
     )
     add_data(verify)
     verify.add_argument("--object-store", metavar="URL", help="default: DIR/objects")
+    verify.add_argument(
+        "--typed-values",
+        choices=("sample", "all", "none"),
+        default="sample",
+        help="make typed columns once more from the bytes and compare: those of one row group of "
+        "each segment (default), of all, or of none. Needs diskless[types]",
+    )
 
 
 def _verify(options: argparse.Namespace) -> int:
     from diskless.cli.tables import print_tables, shown_progress, table
-    from diskless.cli.verify import verify
+    from diskless.cli.verify import TypedValues, verify
 
     with shown_progress() as progress:
-        report = verify(options.data, object_store_url=options.object_store, progress=progress)
+        report = verify(
+            options.data,
+            object_store_url=options.object_store,
+            progress=progress,
+            typed_values=TypedValues(options.typed_values),
+        )
     checked = table("checked", "count")
     for name, count in report.checked.items():
         checked.add_row(name, f"{count:,}")

@@ -7,7 +7,11 @@
   (`metadata.replica.verify`). The logs are those in the data directory or, when there are none,
   those in the object store.
 - objects: everything that the metadata refers to is in the store, as large as it was committed, and
-  its batches or row groups carry the checksums they should. What is kept for a rebuild can be read.
+  its batches or row groups carry the checksums they should. Segments have the rows that they were
+  committed with, and where no compaction removed any, all of each batch. What is kept for a rebuild
+  can be read.
+- typed columns: made once more from the bytes of keys and values, and compared
+  (`tiering.types.typed_verification`): those of one row group of each segment, or of all.
 
 Nothing is changed. What is broken is collected, not raised: one damaged object does not hide the
 next. Invariants: W4, M3, M4, M9, T4 of docs/invariants.md.
@@ -17,6 +21,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,7 +35,7 @@ from metadata.log.object_log import ObjectMetadataLog
 from metadata.operations import WRITE_AHEAD_MULTI_SEGMENT
 from metadata.rebuild.rebuild import Progress, for_each
 from metadata.replica.snapshots import SnapshotStore
-from metadata.replica.verify import LiveObject, verify_metadata
+from metadata.replica.verify import LiveObject, SegmentRange, verify_metadata
 from tiering.segment_format import SegmentFooter
 from tiering.segment_verification import verify_segment
 from wal import errors
@@ -40,6 +45,7 @@ from wal.chunks.kept_notes import NOTES_PREFIX, decode_kept_notes
 from wal.chunks.wal_object import WalObjectReader
 from wal.clock import SystemClock
 from wal.coordinates import ObjectKey
+from wal.crc import crc32c
 from wal.fd_cache import FdCache
 from wal.segmented_log.log_directory import LOCK_NAME, DirectoryLock
 from wal.stores.blocking_store import open_blocking_store
@@ -57,7 +63,31 @@ class VerifyReport(NamedTuple):
     violations: Sequence[str]
 
 
-def verify(data: Path, *, object_store_url: str | None, progress: Progress) -> VerifyReport:
+class TypedValues(Enum):
+    """Which row groups have their typed columns made once more."""
+
+    NONE = "none"
+    SAMPLE = "sample"
+    """One of each segment, by its key: another one of the next generation."""
+    ALL = "all"
+
+    def chosen(self, key: ObjectKey, count: int) -> Sequence[int]:
+        """Of a segment of `count` row groups."""
+        match self:
+            case TypedValues.ALL:
+                return range(count)
+            case TypedValues.SAMPLE if count:
+                return (crc32c(key.encode()) % count,)
+        return ()
+
+
+def verify(
+    data: Path,
+    *,
+    object_store_url: str | None,
+    progress: Progress,
+    typed_values: TypedValues = TypedValues.SAMPLE,
+) -> VerifyReport:
     """Check a data directory and its object store.
 
     No broker has to have opened the directory: what `diskless rebuild` leaves is complete without
@@ -68,10 +98,12 @@ def verify(data: Path, *, object_store_url: str | None, progress: Progress) -> V
     if not data.is_dir():
         raise errors.InvalidSettings(f"{data} is no data directory")
     url = object_store_url or f"file://{data / 'objects'}"
-    return asyncio.run(_verify(data, url, progress))
+    return asyncio.run(_verify(data, url, progress, typed_values))
 
 
-async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
+async def _verify(
+    data: Path, url: str, progress: Progress, typed_values: TypedValues
+) -> VerifyReport:
     checked: Counter[str] = Counter()
     violations: list[str] = []
     try:
@@ -83,7 +115,7 @@ async def _verify(data: Path, url: str, progress: Progress) -> VerifyReport:
             _verify_chunks(directory, checked, violations)
         async with open_store(url, clock=SystemClock(), rng=random.Random(0)) as store:
             live = await _verify_partitions(store, data, checked, violations)
-            await _verify_objects(store, live, checked, violations, progress)
+            await _verify_objects(store, live, checked, violations, progress, typed_values)
             await _verify_notes(store, checked, violations)
     finally:
         lock.close()
@@ -198,10 +230,11 @@ async def _verify_objects(
     checked: Counter[str],
     violations: list[str],
     progress: Progress,
+    typed_values: TypedValues,
 ) -> None:
     async def check(item: LiveObject) -> None:
         try:
-            await _verify_object(store, item, checked)
+            await _verify_object(store, item, checked, typed_values)
         except errors.DisklessError as error:
             violations.append(f"object {item.object_key}: {type(error).__name__}: {error}")
 
@@ -222,7 +255,9 @@ async def _verify_notes(store: ObjectStore, checked: Counter[str], violations: l
         checked["commits in notes objects"] += len(notes.commits)
 
 
-async def _verify_object(store: ObjectStore, item: LiveObject, checked: Counter[str]) -> None:
+async def _verify_object(
+    store: ObjectStore, item: LiveObject, checked: Counter[str], typed_values: TypedValues
+) -> None:
     """Raises what is wrong with it."""
     stat = await store.head(item.object_key)
     if stat.length_bytes != item.object_bytes:
@@ -232,11 +267,29 @@ async def _verify_object(store: ObjectStore, item: LiveObject, checked: Counter[
         checked["WAL objects"] += 1
         checked["batches in WAL objects"] += len(index.extents)
     else:
-        footer = await asyncio.to_thread(_verify_segment, store.url, item)
+        footer, typed = await asyncio.to_thread(_verify_segment, store.url, item, typed_values)
         checked["segments"] += 1
         checked["records in segments"] += footer.counts.records
+        checked["typed records compared"] += typed or 0
+        checked["typed segments not compared"] += typed == 0
 
 
-def _verify_segment(url: str, item: LiveObject) -> SegmentFooter:
+def _verify_segment(
+    url: str, item: LiveObject, typed_values: TypedValues
+) -> tuple[SegmentFooter, int | None]:
+    """The footer, and how many rows had their typed columns compared; None: none were to be."""
+    key = item.object_key
     with open_blocking_store(url) as store:
-        return verify_segment(store, item.object_key)
+        footer = verify_segment(store, key)
+        identity = footer.identity
+        found = SegmentRange(identity.base_offset, identity.last_offset, footer.counts.records)
+        if item.segment is not None and found != item.segment:
+            raise errors.CorruptData(f"holds {found}, committed was {item.segment}")
+        if not footer.typed_columns or typed_values is TypedValues.NONE:
+            return footer, None
+        try:
+            from tiering.types.typed_verification import check_typed_values
+        except ModuleNotFoundError:
+            return footer, 0  # diskless[types] is not installed
+        groups = typed_values.chosen(key, len(footer.row_groups))
+        return footer, check_typed_values(store, key, footer, groups)

@@ -47,12 +47,22 @@ class Violation(NamedTuple):
     problem: str
 
 
+class SegmentRange(NamedTuple):
+    """What a segment was committed as."""
+
+    base_offset: int
+    last_offset: int
+    record_count: int
+
+
 class LiveObject(NamedTuple):
     """An object that must be in the store, at least `object_bytes` long."""
 
     object_key: ObjectKey
     object_bytes: int
     object_format: int
+    segment: SegmentRange | None = None
+    """Of a segment."""
 
 
 class MetadataReport(NamedTuple):
@@ -417,12 +427,31 @@ def _groups(connection: Connection) -> Iterable[Violation]:
 
 def live_objects(connection: Connection) -> list[LiveObject]:
     """The objects that somebody may be told to read."""
-    files = schema.FILES.table.c
-    return [
-        LiveObject(ObjectKey(key), size, object_format)
-        for key, size, object_format in connection.execute(
-            select(files.object_key, files.object_bytes, files.object_format)
-            .where(files.live_rows > 0)
-            .order_by(files.object_key)
+    files, segments = schema.FILES.table.c, schema.SEGMENTS.table.c
+    found = connection.execute(
+        select(
+            files.object_key,
+            files.object_bytes,
+            files.object_format,
+            segments.base_offset,
+            segments.last_offset,
+            segments.record_count,
         )
+        .join_from(
+            schema.FILES.table,
+            schema.SEGMENTS.table,
+            segments.file == files.id,
+            isouter=True,
+        )
+        .where(files.live_rows > 0)
+        .order_by(files.object_key)
+    )
+    return [
+        LiveObject(
+            ObjectKey(key),
+            size,
+            object_format,
+            None if base is None else SegmentRange(base, last, count),
+        )
+        for key, size, object_format, base, last, count in found
     ]

@@ -301,6 +301,8 @@ def field(number: int, name: str, kind: pa.DataType) -> pa.Field:
 
 
 class Typed:
+    encoded = b""
+
     def __init__(self, fields: Sequence[pa.Field], value: Any) -> None:
         self.fields = fields
         self._value = value

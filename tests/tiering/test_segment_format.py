@@ -226,6 +226,7 @@ ERROR = field(107, "data_error", pa.int8())
 class Typed:
     """Numbers out of values, and many more bytes than those."""
 
+    encoded = b""
     fields = (DATA, ERROR)
 
     def columns(self, rows: pa.Table) -> Sequence[pa.Array]:

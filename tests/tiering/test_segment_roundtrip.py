@@ -164,6 +164,7 @@ def test_the_footer_names_the_records_and_holds_no_time(tmp_path: Path) -> None:
         "diskless.control.count": "0",
         "diskless.removed.count": "0",
         "diskless.raw.batch.count": "0",
+        "diskless.typed.columns": "",
         "diskless.sources.bytes": "0",
         "diskless.created.by": "diskless segment writer 2",
         "diskless.row.groups": "[[100,104,5,1700000000000]]",

@@ -39,7 +39,7 @@ from metadata.records.segment_identity import segment_key
 from metadata.rewrites import RewriteInput, RewritePlan, RewrittenSegment
 from tiering.compaction.key_columns import checked_footer
 from tiering.compaction.outputs import Output
-from tiering.merging.typed_union import typed_columns_of, union_of_typed
+from tiering.merging.typed_union import made_by, typed_columns_of, union_of_typed
 from tiering.segment_columns import SEGMENT_SCHEMA, read_whole_row_group, timestamps_ms
 from tiering.segment_format import EmptyBatch, SegmentFooter, SegmentIdentity, WrittenSegment
 from tiering.segment_sources import SourceRange, decode_sources
@@ -130,7 +130,9 @@ def _write(
     typed = union_of_typed([one.schema for one in inputs])
     sources = _existing_sources(inputs, store)
     with tempfile.TemporaryFile(prefix="diskless-compact-", dir=temporary_directory) as file:
-        with SegmentWriter(file, task.identity, sources, typed=typed) as writer:
+        with SegmentWriter(
+            file, task.identity, sources, typed=typed, typed_columns=made_by(footers)
+        ) as writer:
             kept = 0
             tables = _kept_rows(
                 inputs, removed, typed, task.plan.delete_horizon_ms, store, producers

@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 
 from metadata.records.segment_identity import segment_key
 from metadata.rewrites import RewriteInput, RewritePlan, RewrittenSegment
-from tiering.merging.typed_union import typed_columns_of, union_of_typed
+from tiering.merging.typed_union import made_by, typed_columns_of, union_of_typed
 from tiering.segment_columns import SEGMENT_SCHEMA, read_whole_row_group
 from tiering.segment_format import SegmentFooter, SegmentIdentity, WrittenSegment
 from tiering.segment_sources import SourceRange, decode_sources
@@ -193,7 +193,10 @@ def _write(
 ) -> WrittenSegment:
     with tempfile.TemporaryFile(prefix="diskless-merge-", dir=temporary_directory) as file:
         typed = union_of_typed([one.schema for one in inputs])
-        with SegmentWriter(file, identity, sources, typed=typed) as writer:
+        typed_columns = made_by([one.footer for one in inputs])
+        with SegmentWriter(
+            file, identity, sources, typed=typed, typed_columns=typed_columns
+        ) as writer:
             for rows in _put_together(_conformed(_row_groups(store, inputs, readers), typed)):
                 writer.write_row_group(
                     rows.select(SEGMENT_SCHEMA.names), rows.columns[len(SEGMENT_SCHEMA) :]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tiering.segment_columns import FIELD_ID, SEGMENT_SCHEMA
+from tiering.segment_format import SegmentFooter
 from wal.errors import CorruptSegment
 
 
@@ -35,6 +36,12 @@ def union_of_typed(schemas: Sequence[pa.Schema]) -> Sequence[pa.Field]:
         fields.append(field.with_name(name))
         names.add(name)
     return fields
+
+
+def made_by(footers: Sequence[SegmentFooter]) -> bytes:
+    """What the typed columns of all these segments were made by, if it is the same for all."""
+    found = {footer.typed_columns for footer in footers if footer.counts.records}
+    return found.pop() if len(found) == 1 else b""
 
 
 def typed_columns_of(

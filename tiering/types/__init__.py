@@ -17,4 +17,5 @@ What that needs the extra diskless[types] for:
 - `typed_rows`: all typed columns of the rows of a row group
 - `arrow_types`: their types in Arrow, and arrays brought into them
 - `json_values`, `avro_values`: values to columns
+- `typed_verification`: makes them once more and compares, for `diskless verify`
 """

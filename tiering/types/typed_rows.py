@@ -70,6 +70,7 @@ class TypedRows:
     def __init__(self, encoded: bytes, registry: SchemasById | None) -> None:
         """`encoded` is of `encode_columns`. Raises: ValueError when it is not."""
         columns: Columns = decode_columns(encoded)
+        self.encoded: Final = encoded
         self._sides = [
             _TypedSide(name, side, registry)
             for name, side in (("value", columns.value), ("key", columns.key))
