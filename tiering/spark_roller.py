@@ -28,7 +28,7 @@ import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -100,6 +100,9 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{{1}}: %m%n
 """
 
+_SPARK_FAILS: Final = (PySparkException, Py4JError, ConnectionError)
+"""A job failed; or Java is gone, and nobody listens any more."""
+
 _Plan = TypeVar("_Plan", bound=Plan)
 _Made = TypeVar("_Made")
 
@@ -150,7 +153,8 @@ class SparkRoller:
         try:
             # What Java says, not what this process remembers.
             return not self._session.sparkContext._jsc.sc().isStopped()
-        except (Py4JError, AttributeError):
+        except (*_SPARK_FAILS, AttributeError):
+            # PySpark forgets a context that was stopped.
             return False
 
     def roll(
@@ -224,7 +228,7 @@ class SparkRoller:
             settings = _LOCAL_DEFAULTS | settings
         with _handler_kept(signal.SIGINT):
             session = SparkSession.builder.config(conf=_conf(settings)).getOrCreate()
-        self._cleanup.callback(session.stop)
+        self._cleanup.callback(_stop, session)
         context = session.sparkContext
         choose_python(context)
         if not is_local(master):
@@ -338,7 +342,7 @@ def in_halves(
     """What `attempt` gives for all plans; of those on which Spark fails, for each half of them."""
     try:
         return attempt(plans, done)
-    except (PySparkException, Py4JError) as error:
+    except _SPARK_FAILS as error:
         if len(plans) == 1:
             return [Failed(plans[0], f"its Spark task died: {death_reason(error)}")]
     # One of them kills its worker. The first half counts as done when the second is under way.
@@ -368,6 +372,12 @@ def _told(context: SparkContext, group: str, done: Callable[[int], None]) -> Ite
     finally:
         finished.set()
         thread.join()
+
+
+def _stop(session: SparkSession) -> None:
+    """Also one that is gone already."""
+    with suppress(*_SPARK_FAILS, AttributeError):
+        session.stop()
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from tiering.jobs.rolls import roll_once
 from tiering.jobs.rounds import Done, Failed, Work, Written
 from tiering.roll import Rolled, roll
 from tiering.segment_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
-from tiering.spark_roller import SparkRoller, package_zip, require_java
+from tiering.spark_roller import SparkRoller, in_halves, package_zip, require_java
 from wal.errors import InvalidSettings
 from wal.failpoint import ENVIRONMENT_VARIABLE
 from wal.stores.blocking_store import BlockingStore
@@ -259,6 +259,15 @@ def test_a_plan_that_kills_every_task_is_found_by_halves(tmp_path: Path, poisone
     assert [result for result in results if isinstance(result, Failed)] == [failed]
     assert max(told) <= 7
     assert len(roller.jobs) <= 7
+
+
+def test_plans_of_a_spark_that_is_gone_fail(tmp_path: Path) -> None:
+    def attempt(plans: Sequence[SegmentPlan], done: Done) -> Sequence[Outcome]:
+        raise ConnectionRefusedError("nobody listens")
+
+    plans = plans_for(tmp_path, 2)
+    reason = "its Spark task died: nobody listens"
+    assert in_halves(attempt, plans, ignore) == [Failed(plan, reason) for plan in plans]
 
 
 def test_a_task_can_import_what_it_needs_from_the_zip_alone(tmp_path: Path) -> None:
