@@ -17,5 +17,5 @@ Folders, each importing only those above it:
 
 What all of them use stands here: `operations` (the coordinator's operations as values), `rewrites`,
 `table_operations` and `sink_operations` (those about rewriting segments, about tables, and about
-sinks), `acls`, `metadata_settings`, `retention_settings`.
+sinks), `acls`, `access_tokens`, `metadata_settings`, `retention_settings`.
 """

@@ -18,8 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from metadata.access_tokens import AccessToken, AlterAccessToken
 from metadata.clients.sasl_login import log_in
 from metadata.clients.wire_client import WireClient, connect_securely
+from metadata.messages.access_tokens import ALTER_ACCESS_TOKENS, LIST_ACCESS_TOKENS
 from metadata.messages.brokers import (
     COMMIT_REWRITES,
     COMMIT_SEGMENTS,
@@ -172,6 +174,19 @@ class CoordinatorClient:
     ) -> Sequence[DisklessError | None]:
         """Offer typed columns; the answers match them by position."""
         return self._call(OFFER_TOPIC_COLUMNS, columns)
+
+    def alter_access_tokens(
+        self, requests: Sequence[AlterAccessToken]
+    ) -> Sequence[DisklessError | None]:
+        """Tokens that come and go; the answers match them by position."""
+        return self._call(ALTER_ACCESS_TOKENS, requests)
+
+    def list_access_tokens(self, user: str) -> Sequence[AccessToken]:
+        """Those of the user, or of all where it is empty."""
+        (listed,) = self._call(LIST_ACCESS_TOKENS, [user])
+        if isinstance(listed, DisklessError):
+            raise listed
+        return listed.tokens
 
     def _call(self, operation: Operation[Request, Answer], request: Request) -> Sequence[Answer]:
         return self._run(lambda broker: broker.call(operation, request))

@@ -1,6 +1,7 @@
 """Kafka's APIs, one file each: decode, call a port, encode."""
 
 from diskless.api.catalogue import kafka_apis
+from diskless.api.coordinator.access_tokens import token_apis
 from diskless.api.coordinator.coordinator_catalogue import coordinator_apis
 from diskless.api.coordinator.coordinator_operation import RunningOperations
 from diskless.api.coordinator.reading import reader_apis
@@ -15,4 +16,5 @@ __all__ = (
     "reader_apis",
     "segment_apis",
     "sink_apis",
+    "token_apis",
 )

@@ -17,6 +17,7 @@ from diskless.api import (
     reader_apis,
     segment_apis,
     sink_apis,
+    token_apis,
 )
 from diskless.authorization import AllowEverything, Authorizer
 from diskless.cluster.cluster import (
@@ -138,6 +139,7 @@ def _apis(
         *coordinator_apis(coordination.local, reads.search, operations, authorizer, audit),
         *segment_apis(client, store_url, operations, authorizer, audit),
         *reader_apis(client, reads.search, store_url, operations, authorizer, audit),
+        *token_apis(client, base.clock.now_ms, operations, authorizer, audit),
         *sink_apis(
             SinkService(
                 client,

@@ -57,6 +57,7 @@ async def open_web(
             clock=base.clock,
         ),
         tokens=tokens.check,
+        stored=coordination.client.access_tokens,
         certificates=None if base.http_keys is None else base.http_keys.principals,
         delay=FailureDelay(base.config.sasl.failure_delay_ms, base.clock),
         clock=base.clock,

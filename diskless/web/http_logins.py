@@ -1,7 +1,8 @@
 """Who somebody is on the HTTP port, and tokens for those who have a password.
 
 A request is of the one whose token it brings (`Authorization: Bearer …`): one that was granted here
-(`issued_tokens`), or one of the authorization server (`diskless.sasl.oauth`). Without a token it is
+(`issued_tokens`), one of the catalogue (`metadata.access_tokens`, `diskless token create`), or one
+of the authorization server (`diskless.sasl.oauth`). Without a token it is
 of the one whose certificate the connection showed. With neither it is nobody's.
 
 `POST /v1/oauth/tokens` grants a token for a user's name and password, as the client_credentials
@@ -17,7 +18,7 @@ address (`diskless.sasl.failure_delay`); the log has the cause, a line a second 
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs, unquote_plus
@@ -33,6 +34,8 @@ from diskless.sasl.mechanisms import AuthenticationFailed
 from diskless.sasl.oauth.tokens import TokenCheck
 from diskless.sasl.plain import PASSWORD_BYTES_MAX, PasswordCheck
 from diskless.web.issued_tokens import PREFIX, IssuedTokens
+from metadata import access_tokens
+from metadata.access_tokens import AccessTokens
 from wal.clock import Clock, Sleep
 from wal.errors import DisklessError
 
@@ -54,6 +57,7 @@ class HttpLogins:
         passwords: PasswordCheck,
         issued: IssuedTokens,
         tokens: TokenCheck | None,
+        stored: Callable[[], AccessTokens],
         certificates: PrincipalRules | None,
         delay: FailureDelay,
         clock: Clock,
@@ -62,6 +66,7 @@ class HttpLogins:
         self._passwords = passwords
         self._issued = issued
         self._tokens = tokens
+        self._stored = stored
         self._certificates = certificates
         self._delay = delay
         self._clock = clock
@@ -95,8 +100,11 @@ class HttpLogins:
             raise AuthenticationFailed(f"its certificate: {error}") from error
 
     async def _bearer(self, token: str) -> str:
-        if token.startswith(PREFIX):
-            user = self._issued.user_of(token)
+        if token.startswith((PREFIX, access_tokens.PREFIX)):
+            now_ms = self._clock.now_ms()
+            user = self._issued.user_of(token) or access_tokens.user_of(
+                token, self._stored(), now_ms
+            )
             if user is None:
                 raise AuthenticationFailed("a token that has ended, or never was one")
             return user

@@ -11,7 +11,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.access_tokens import AlterAccessToken
 from metadata.acls import AclBinding, AclFilter, DeletedAcls
+from metadata.messages.access_tokens import ALTER_ACCESS_TOKENS_HERE
 from metadata.messages.brokers import (
     ALTER_CLIENT_QUOTAS,
     ALTER_SCRAM_CREDENTIALS,
@@ -118,6 +120,14 @@ def _credentials(
     )
 
 
+def _tokens(catalogue: Replica, requests: Sequence[AlterAccessToken]) -> Callable[[Errors], bool]:
+    """Each is there or gone as asked for, unless it was refused."""
+    return lambda errors: all(
+        error is not None or (one.token.token_id in catalogue.access_tokens()) != one.is_revoked
+        for one, error in zip(requests, errors, strict=True)
+    )
+
+
 EFFECTS: Final[Mapping[int, Callable[[Replica, Any], Callable[[Any], bool]]]] = {
     CREATE_TOPICS.key: _creation,
     CREATE_PARTITIONS.key: _growth,
@@ -127,5 +137,6 @@ EFFECTS: Final[Mapping[int, Callable[[Replica, Any], Callable[[Any], bool]]]] = 
     CREATE_ACLS.key: _new_acls,
     DELETE_ACLS.key: _deleted_acls,
     ALTER_SCRAM_CREDENTIALS.key: _credentials,
+    ALTER_ACCESS_TOKENS_HERE.key: _tokens,
 }
 """By the key of the operation."""

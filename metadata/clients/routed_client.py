@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.access_tokens import AccessTokens
 from metadata.acls import AclBinding
 from metadata.clients.coordinator_client import (
     TIMEOUT_MS,
@@ -144,6 +145,10 @@ class RoutedClient(Coordinator):
     def acls(self) -> frozenset[AclBinding]:
         """All rules, as far as this broker has heard; another set after every change."""
         return self._local.catalogue.acls()
+
+    def access_tokens(self) -> AccessTokens:
+        """All of them, as far as this broker has heard; another mapping after every change."""
+        return self._local.catalogue.access_tokens()
 
     def scram_credentials(self) -> ops.ScramCredentials:
         """All of them, as far as this broker has heard; another mapping after every change."""

@@ -36,7 +36,7 @@ Records of our own, api keys from 1000:
                                Crc32c uint32, RecordCount int32, MaxTimestamp int64
     1004 FilesDeleted          ObjectKeys []string
     1005 … 1014                metadata/records/control.py
-    1015 … 1016                metadata/records/users.py
+    1015 … 1018                metadata/records/users.py
     1020 … 1023                metadata/records/groups.py
     1030, 1031                 metadata/records/acls.py
     1040                       metadata/records/tables.py

@@ -1,4 +1,4 @@
-"""Metadata records about users: what is stored of their passwords.
+"""Metadata records about users: what is stored of their passwords and access tokens.
 
 They are framed and encoded like all metadata records (metadata/records/records.py) and applied by
 metadata/apply/apply_users.py. Catalogue only.
@@ -6,15 +6,19 @@ metadata/apply/apply_users.py. Catalogue only.
     1015 ScramCredentialSet      User string, Mechanism int8, Iterations int32, Salt bytes,
                                  StoredKey bytes, ServerKey bytes
     1016 ScramCredentialRemoved  User string, Mechanism int8
+    1017 AccessTokenCreated      TokenId string, User string, Digest bytes, MadeAt int64,
+                                 EndsAt int64
+    1018 AccessTokensRemoved     TokenIds [] string
 
 Whoever is shown the log is shown them without their secrets (`blanked`). The log itself has them,
 as Kafka's has: to read `meta/` in the bucket is as strong as being the cluster.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from metadata.access_tokens import AccessToken
 from metadata.scram.credentials import ScramCredential
 from wal.wire.layouts import Int8
 
@@ -36,11 +40,32 @@ class ScramCredentialRemovedRecord:
     mechanism: Int8
 
 
-UserRecord = ScramCredentialSetRecord | ScramCredentialRemovedRecord
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessTokenCreatedRecord:
+    """Whoever has the token is its user from here on, until it ends."""
+
+    token: AccessToken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessTokensRemovedRecord:
+    """These were revoked, or have ended."""
+
+    token_ids: Sequence[str]
+
+
+UserRecord = (
+    ScramCredentialSetRecord
+    | ScramCredentialRemovedRecord
+    | AccessTokenCreatedRecord
+    | AccessTokensRemovedRecord
+)
 
 USER_RECORDS: Final[Mapping[int, type[Any]]] = {
     1015: ScramCredentialSetRecord,
     1016: ScramCredentialRemovedRecord,
+    1017: AccessTokenCreatedRecord,
+    1018: AccessTokensRemovedRecord,
 }
 
 SECRET_RECORDS: Final = frozenset({1015})

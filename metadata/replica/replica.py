@@ -25,6 +25,7 @@ from typing import Final
 from uuid import UUID
 
 from metadata import operations as ops
+from metadata.access_tokens import AccessTokens
 from metadata.acls import AclBinding
 from metadata.log.log import MetadataLog, MetadataRecordBatch
 from metadata.metadata_settings import CoordinatorSettings
@@ -252,6 +253,10 @@ class Replica:
     def acls(self) -> frozenset[AclBinding]:
         """All rules of access control; only the catalogue has any. Another set at every change."""
         return self.image.acls
+
+    def access_tokens(self) -> AccessTokens:
+        """All of them; another mapping after every change."""
+        return self.image.tokens
 
     def scram_credentials(self) -> ops.ScramCredentials:
         """All of them; only the catalogue has any. Another mapping after every change."""

@@ -4,8 +4,8 @@
   batches, `commit_columns` the same for many at once
 - `typed`: which typed columns a topic has
 - `topics`, `quotas`, `users`, `acls`, `brokers`, `groups`: topics and partitions; quotas of
-  clients; SCRAM credentials; rules of access control; which brokers there are; which coordinator a
-  consumer group has
+  clients; SCRAM credentials and access tokens; rules of access control; which brokers there are;
+  which coordinator a consumer group has
 - `files`: what comes next for a WAL object; `segments`: segments planned and committed;
   `rewriting`: a folder: segments merged and compacted
 - `tables`: where the pointer of a table goes, and which segments it may still name

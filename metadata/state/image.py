@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from metadata.access_tokens import AccessToken, AccessTokens
 from metadata.acls import AclBinding
 from metadata.operations import (
     Leader,
@@ -111,6 +112,7 @@ class Changes:
     """Whether a rule is there now."""
     scram: dict[tuple[str, int], ScramCredential | None] = field(default_factory=dict)
     """By user and mechanism."""
+    tokens: dict[str, AccessToken | None] = field(default_factory=dict)
     tables: dict[UUID, StoredTable | None] = field(default_factory=dict)
     sinks: dict[str, Sink | None] = field(default_factory=dict)
 
@@ -145,6 +147,8 @@ class CommittedImage:
         quotas change seldom."""
         self.acls: frozenset[AclBinding] = frozenset()
         """Another set after every change, as with quotas."""
+        self.tokens: AccessTokens = {}
+        """Another mapping after every change."""
         self.scram: ScramCredentials = {}
         """Likewise."""
         self.tables: Mapping[UUID, StoredTable] = {}
@@ -199,6 +203,12 @@ class CommittedImage:
         if changes.acls:
             gone_rules = {rule for rule, is_there in changes.acls.items() if not is_there}
             self.acls = (self.acls | changes.acls.keys()) - gone_rules
+        if changes.tokens:
+            self.tokens = {
+                token_id: token
+                for token_id, token in {**self.tokens, **changes.tokens}.items()
+                if token is not None
+            }
         if changes.scram:
             self.scram = {
                 key: credential

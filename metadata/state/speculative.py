@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
+from metadata.access_tokens import AccessToken, AccessTokens
 from metadata.acls import AclBinding
 from metadata.operations import QuotaEntity, RegisteredBroker, TopicDescription
 from metadata.records.stored_tables import StoredTable
@@ -140,6 +141,7 @@ class SpeculativeView:
         self._quotas: Overlay[QuotaEntity, Mapping[str, float]] = Overlay()
         self._acls: Overlay[AclBinding, bool] = Overlay()
         self._scram: Overlay[tuple[str, int], ScramCredential] = Overlay()
+        self._tokens: Overlay[str, AccessToken] = Overlay()
         self._tables: Overlay[UUID, StoredTable] = Overlay()
         self._sinks: Overlay[str, Sink] = Overlay()
         self._of_image: Final[Sequence[Overlay[Any, Any]]] = [
@@ -364,6 +366,13 @@ class SpeculativeView:
         for key, credential in self._scram.items():
             count += (credential is not None) - (key in image)
         return count
+
+    def access_tokens(self) -> AccessTokens:
+        merged = {**self._image.tokens, **dict(self._tokens.items())}
+        return {token_id: token for token_id, token in merged.items() if token is not None}
+
+    def put_access_token(self, token_id: str, token: AccessToken | None) -> None:
+        self._tokens.put(token_id, token, self.group)
 
     # -- tables ---------------------------------------------------------------------------------
 

@@ -458,6 +458,8 @@ def load_image(connection: Connection, image: CommittedImage) -> None:
         )
     image.quotas = _quotas(rows(schema.CLIENT_QUOTAS))
     image.acls = frozenset(map(schema.acl_of, rows(schema.ACLS)))
+    tokens = map(schema.access_token_of, rows(schema.ACCESS_TOKENS))
+    image.tokens = {token.token_id: token for token in tokens}
     image.scram = {
         (user, mechanism): ScramCredential(
             iterations=iterations, salt=salt, stored_key=stored_key, server_key=server_key

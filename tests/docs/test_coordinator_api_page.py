@@ -10,6 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.api.coordinator.diskless_find_batches import EXTENTS_MAX
+from metadata.messages.access_tokens import (
+    ALTER_ACCESS_TOKENS,
+    ALTER_ACCESS_TOKENS_HERE,
+    LIST_ACCESS_TOKENS,
+    TOKENS_BETWEEN_BROKERS,
+)
 from metadata.messages.brokers import BETWEEN_BROKERS, OF_A_TIERING_JOB
 from metadata.messages.codec import ENTRIES_MAX
 from metadata.messages.coordinator import OF_THE_KIP
@@ -52,6 +58,8 @@ def test_every_operation_has_a_sample() -> None:
         READ_TOPIC,
         *SINKS_BETWEEN_BROKERS,
         *SINKS_OF_A_DRIVER,
+        *TOKENS_BETWEEN_BROKERS,
+        LIST_ACCESS_TOKENS,
     )
     assert {operation.name for operation in rows} == set(SAMPLES)
     assert len({operation.key for operation in rows}) == len(rows)
@@ -69,6 +77,16 @@ def test_the_operations_of_a_reader_are_on_the_page() -> None:
         assert f"**{operation.name}**" in PAGE
     for operation in (READ_EXTENTS, READ_OFFSETS):
         assert f"**{operation.name}** ({operation.key})" in PAGE
+
+
+def test_the_operations_about_tokens_are_on_the_page() -> None:
+    for operation in (ALTER_ACCESS_TOKENS, LIST_ACCESS_TOKENS):
+        assert f"**{operation.name}**" in PAGE
+    here = ALTER_ACCESS_TOKENS_HERE
+    assert (ALTER_ACCESS_TOKENS.request, ALTER_ACCESS_TOKENS.answers) == (
+        here.request,
+        here.answers,
+    )
 
 
 def test_every_operation_is_on_the_page_and_no_other() -> None:

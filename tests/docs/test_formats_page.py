@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from diskless.storage.data_directory import DataDirectory
+from metadata.access_tokens import AccessToken
 from metadata.acls import AclBinding
 from metadata.log.local_log import LOG_DIRECTORY
 from metadata.log.log_object import log_key
@@ -492,6 +493,14 @@ RECORDS: Final[dict[str, tuple[records.MetadataRecord, dict[str, Any]]]] = {
     "1016 ScramCredentialRemoved": (
         users.ScramCredentialRemovedRecord(user="u", mechanism=1),
         {"User": "u", "Mechanism": 1},
+    ),
+    "1017 AccessTokenCreated": (
+        users.AccessTokenCreatedRecord(token=AccessToken("t", "u", b"d", 1, 2)),
+        {"TokenId": "t", "User": "u", "Digest": b"d", "MadeAt": 1, "EndsAt": 2},
+    ),
+    "1018 AccessTokensRemoved": (
+        users.AccessTokensRemovedRecord(token_ids=["a", "b"]),
+        {"TokenIds": ["a", "b"]},
     ),
     "1020 OffsetsCommitted": (
         group_records.OffsetsCommittedRecord(

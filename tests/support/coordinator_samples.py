@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from metadata import operations as ops
 from metadata import sink_operations as sink_ops
 from metadata.messages import (
+    access_tokens,
     brokers,
     commit_file,
     coordinator,
@@ -97,7 +98,16 @@ def _samples(name: str, module: ModuleType) -> Samples:
 
 _SAMPLES: Final = [
     _samples(name, module)
-    for module in (coordinator, commit_file, find_batches, brokers, readers, tables, sinks)
+    for module in (
+        coordinator,
+        commit_file,
+        find_batches,
+        brokers,
+        readers,
+        tables,
+        sinks,
+        access_tokens,
+    )
     for name, annotation in module.__annotations__.items()
     if any(get_origin(kind) is Operation for kind in get_args(annotation))
 ]

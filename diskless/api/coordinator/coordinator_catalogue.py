@@ -39,6 +39,7 @@ from diskless.replica.timestamp_search import TimestampSearch
 from diskless.server.registry import Api
 from metadata.clients.coordinator_client import CoordinatorClient
 from metadata.messages import brokers, coordinator
+from metadata.messages.access_tokens import TOKENS_BETWEEN_BROKERS
 from metadata.messages.commit_file import COMMIT_FILE, COMMIT_FILES_AT
 from metadata.messages.find_batches import FIND_BATCHES
 from metadata.messages.sinks import COMMIT_SINK_HERE, SINKS_BETWEEN_BROKERS
@@ -100,5 +101,6 @@ def coordinator_apis(
             *brokers.BETWEEN_BROKERS,
             *TABLES_BETWEEN_BROKERS,
             *SINKS_BETWEEN_BROKERS,
+            *TOKENS_BETWEEN_BROKERS,
         )
     ]

@@ -4,6 +4,7 @@ from metadata.state.schema.state_table import SCHEMA as SCHEMA
 from metadata.state.schema.state_table import Row as Row
 from metadata.state.schema.state_table import StateTable as StateTable
 from metadata.state.schema.state_table import compiled as compiled
+from metadata.state.schema.tables import ACCESS_TOKENS as ACCESS_TOKENS
 from metadata.state.schema.tables import ACLS as ACLS
 from metadata.state.schema.tables import APPLIED as APPLIED
 from metadata.state.schema.tables import APPLIED_CHECKSUM as APPLIED_CHECKSUM
@@ -34,6 +35,7 @@ from metadata.state.schema.tables import TABLES as TABLES
 from metadata.state.schema.tables import TOPIC_COLUMNS as TOPIC_COLUMNS
 from metadata.state.schema.tables import TOPIC_CONFIGS as TOPIC_CONFIGS
 from metadata.state.schema.tables import TOPICS as TOPICS
+from metadata.state.schema.tables import access_token_of as access_token_of
 from metadata.state.schema.tables import acl_of as acl_of
 from metadata.state.schema.tables import acl_row as acl_row
 from metadata.state.schema.tables import float_bits as float_bits

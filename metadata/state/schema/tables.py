@@ -27,6 +27,7 @@ tree and a walk along its leaves, however long the backlog.
 | client_quotas   | (entity, key): a quota of clients (catalogue only) |
 | acls            | rule of access control (catalogue only) |
 | scram_credentials | (mechanism, user): what is stored of a password (catalogue only) |
+| access_tokens   | access token: its user, digest and time (catalogue only) |
 | tables          | topic with an Iceberg table: its pointer and its commits (catalogue only) |
 | sinks           | sink that stages objects: its owner and its last batch |
 | left_segments   | segment that left the live ones and is stored: at which metadata offset |
@@ -43,13 +44,14 @@ from uuid import UUID
 
 from sqlalchemy import Column, Index, Integer, LargeBinary, String, Table, UniqueConstraint
 
+from metadata.access_tokens import AccessToken
 from metadata.acls import AclBinding
 from metadata.sink_operations import SinkRange
 from metadata.state.schema.state_table import SCHEMA, StateTable
 from metadata.state.state_hash import RowChecksum
 from wal.coordinates import TopicIdPartition
 
-STATE_VERSION: Final = 13
+STATE_VERSION: Final = 14
 """Changes with anything that changes tables or what `apply` makes of a record (also the coalescing
 rule); a state of another version is set aside and rebuilt from the metadata log."""
 
@@ -322,6 +324,13 @@ SINKS: Final = StateTable(
     ],
     key=["sink_id"],
 )
+ACCESS_TOKENS: Final = StateTable(
+    35,
+    "access_tokens",
+    ["made_at_ms", "ends_at_ms"],
+    [("token_id", String), ("user", String), ("digest", LargeBinary)],
+    key=["token_id"],
+)
 _MADE: Final = [("basis", LargeBinary), ("columns", LargeBinary)]
 TOPIC_COLUMNS: Final = StateTable(33, "topic_columns", ["topic", "version"], _MADE, key=["topic"])
 
@@ -350,6 +359,7 @@ STATE_TABLES: Final = (
     LEFT_SEGMENTS,
     TOPIC_COLUMNS,
     SINKS,
+    ACCESS_TOKENS,
 )
 
 APPLIED: Final = Table(
@@ -372,6 +382,12 @@ def acl_row(rule: AclBinding) -> tuple[Any, ...]:
     """The columns of `acls` in their order."""
     kind, name, pattern, principal, host, operation, permission = rule
     return (kind, pattern, operation, permission, name, principal, host)
+
+
+def access_token_of(row: Sequence[Any]) -> AccessToken:
+    """The token of a row of `access_tokens`."""
+    made_at_ms, ends_at_ms, token_id, user, digest = row[:5]
+    return AccessToken(token_id, user, digest, made_at_ms, ends_at_ms)
 
 
 def acl_of(row: Sequence[Any]) -> AclBinding:

@@ -17,10 +17,12 @@ from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, UnauthorizedE
 
 from diskless.cli.cli import main
 from diskless.iceberg.served_tables import ServedTable
+from metadata.access_tokens import AlterAccessToken, new_token
 from metadata.scram.credentials import ITERATIONS_MIN, ScramMechanism
 from tests.support.authorization_server import AUDIENCE, ISSUER, Issuer
 from tests.support.certificates import Certificates
 from tests.support.live_broker import LiveBroker, until
+from tiering.coordinator_client import CoordinatorClient
 from wal.coordinates import ObjectKey
 from wal.errors import InvalidSettings
 
@@ -245,6 +247,55 @@ def test_a_changed_password_ends_its_tokens(port: Port) -> None:
     with UserClient(port.broker.bootstrap) as users:
         users.remove("carl")
     until(lambda: port.ask("/v1/config", token)[0] == 401, "the end of a token")
+
+
+def test_tokens_are_made_listed_and_revoked(
+    port: Port, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def token(*arguments: str) -> int:
+        return main(["token", *arguments, "--bootstrap", port.broker.bootstrap])
+
+    capsys.readouterr()
+    assert token("create", USER, "--days", "1") == 0
+    first = capsys.readouterr().out.strip()
+    assert token("create", USER) == 0
+    second = capsys.readouterr().out.strip()
+    for made in (first, second):
+        status, content = port.ask("/v1/namespaces/topics/tables", made)
+        assert status == 200
+        assert [row["name"] for row in json.loads(content)["identifiers"]] == ["open", "shown"]
+    name = first.split("_")[1]
+    assert port.ask("/v1/config", f"dskt_{name}_{second.rpartition('_')[2]}")[0] == 401
+    assert port.ask("/v1/config", first + "A")[0] == 401
+    assert token("list", USER) == 0
+    listed = capsys.readouterr().out
+    assert name in listed
+    assert first.rpartition("_")[2] not in listed
+    assert token("list", "eve") == 0
+    assert name not in capsys.readouterr().out
+    assert token("revoke", name) == 0
+    until(lambda: port.ask("/v1/config", first)[0] == 401, "the end of a token")
+    assert port.ask("/v1/config", second)[0] == 200
+    assert token("revoke", name) == 1
+    assert token("revoke", USER) == 0
+    until(lambda: port.ask("/v1/config", second)[0] == 401, "the end of a token")
+    for refused in (("__broker",), (USER, "--days", "0"), (USER, "--days", "1000")):
+        assert token("create", *refused) == 1
+    # The log has what it needs to know a token by, and not the token.
+    assert main(["metadata", "dump", "--bootstrap", port.broker.bootstrap, "--type", "1017"]) == 0
+    shown = capsys.readouterr().out
+    assert name in shown
+    assert first.rpartition("_")[2] not in shown
+
+
+def test_a_token_ends_with_its_time(port: Port) -> None:
+    clock = port.broker.broker.base.clock
+    text, stored = new_token(
+        USER, random.Random(1), now_ms=clock.now_ms(), ends_at_ms=clock.now_ms() + 2_000
+    )
+    brokers = CoordinatorClient(port.broker.bootstrap)
+    assert brokers.alter_access_tokens([AlterAccessToken(stored, is_revoked=False)]) == [None]
+    until(lambda: port.ask("/v1/config", text)[0] == 401, "the end of a token")
 
 
 @pytest.mark.parametrize("by", ["password", "authorization server", "certificate"])

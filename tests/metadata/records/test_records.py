@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from metadata.access_tokens import AccessToken
 from metadata.acls import AclBinding
 from metadata.records import acls, control, groups, rewrites, sinks, tables, users
 from metadata.records.records import (
@@ -172,6 +173,14 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
     (
         users.ScramCredentialRemovedRecord(user="ann", mechanism=1),
         "01 f807 00 04 616e6e 01 00",
+    ),
+    (
+        users.AccessTokenCreatedRecord(token=AccessToken("t", "u", b"d", 1, 2)),
+        "01 f907 00 02 74 02 75 02 64 0000000000000001 0000000000000002 00",
+    ),
+    (
+        users.AccessTokensRemovedRecord(token_ids=("t",)),
+        "01 fa07 00 02 02 74 00",
     ),
     (
         groups.OffsetsCommittedRecord(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from metadata.access_tokens import AccessToken, AlterAccessToken
 from metadata.acls import AclBinding, PatternType, Permission
 from metadata.log.log import MetadataRecordBatch
 from metadata.operations import (
@@ -19,7 +20,9 @@ from metadata.operations import (
 from metadata.records.segment_identity import segment_key
 from metadata.replica.verify import verify_metadata
 from metadata.rewrites import PlanRewrites, Rewrite, RewrittenSegment
+from metadata.rules.users import decide_alter_access_tokens
 from metadata.scram.credentials import ScramCredential
+from metadata.sink_operations import CommitSink
 from metadata.state.schema import (
     ASSIGNMENTS,
     BROKERS,
@@ -65,6 +68,11 @@ async def filled(bench: CoordinatorBench) -> TopicIdPartition:
     rule = AclBinding(2, "t", PatternType.LITERAL, "User:ann", "*", 3, Permission.ALLOW)
     assert await bench.coordinator.create_acls([rule]) == [None]
     await fill_tables(bench)
+    sink = CommitSink("s", "User:ann", 1, bytes(16), [])
+    assert (await bench.coordinator.commit_sink(sink)).error is None
+    tokens = [AlterAccessToken(AccessToken("1", "ann", b"d", 1, 2), is_revoked=False)]
+    altered = decide_alter_access_tokens
+    assert await bench.coordinator.pipeline.perform(lambda view, _: altered(view, tokens)) == [None]
     credential = ScramCredential(iterations=4_096, salt=b"1", stored_key=b"2", server_key=b"3")
     user = AlterScramCredential(user="ann", mechanism=2, credential=credential)
     assert await bench.coordinator.alter_scram_credentials([user]) == [None]
