@@ -78,3 +78,47 @@ async def test_a_plan_stays_while_a_log_start_moves_within_its_first_input(
         plan = await the_plan(world)
         await world.delete_records(partition, share)
         assert await the_plan(world) == plan
+
+
+async def test_how_a_topic_is_configured_is_known_when_all_of_it_is_in_segments(
+    tmp_path: Path,
+) -> None:
+    async with TieredTopics(tmp_path, 4) as world:
+        partition = await world.create("t", cleanup_policy="compact", table_enabled="true")
+        await rolled(world, partition, records(b"a"))
+        await world.clean()
+        assert not [*world.blocking.list("wal/")]
+        report = await world.rebuild()
+        assert report.tables == ["t"]
+        configs = world.coordinator.replica.topic_configs(partition.topic_id)
+        assert configs == {"cleanup.policy": "compact", "table.enabled": "true"}
+
+
+async def test_a_deleted_topic_does_not_come_back_by_what_was_kept_of_it(tmp_path: Path) -> None:
+    async with TieredTopics(tmp_path, 5) as world:
+        partition = await world.create("t")
+        await rolled(world, partition, records(b"a"))
+        await world.clean()
+        assert [*world.blocking.list("notes/")]
+        await world.coordinator.delete_topics([partition.topic_id])
+        await world.coordinator.sweep_rows(100)
+        await world.clean()
+        assert not [*world.blocking.list("segments/")]
+        report = await world.rebuild()
+        assert not report.topics
+
+
+async def test_what_lies_below_a_log_start_stays_gone_in_every_rebuild(tmp_path: Path) -> None:
+    """A rebuild deletes nothing, so the next one finds the same segments and no WAL object."""
+    async with TieredTopics(tmp_path, 6) as world:
+        partition = await world.create("t", segment_bytes="1")
+        await rolled(world, partition, records(b"a", b"b"), records(b"c", b"d"))
+        await world.delete_records(partition, 2)
+        await world.produce([(partition, records(b"e"))])
+        for _ in range(3):
+            await world.rebuild()
+            assert await world.log_start(partition) == 2
+            assert [one.key for one in await world.read(partition)] == [b"c", b"d", b"e"]
+            await world.roll()
+            await world.clean()
+        assert not [*world.blocking.list("wal/")]
