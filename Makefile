@@ -28,6 +28,7 @@ LIBRDKAFKA ?=
 KAFKA_PYTHON ?=
 SUITES ?=
 ONLY ?=
+SECURITY ?=
 PATIENCE ?= 1
 STORM_SECONDS ?= 120
 PACKAGES := diskless tiering metadata wal demo $(if $(wildcard bench/__main__.py),bench)
@@ -52,7 +53,8 @@ help:
 	@echo '                        BENCH=s3 measures on MinIO (make minio) made as slow as S3'
 	@echo '  make bench-page       write the last figures into docs/performance.md, and draw them'
 	@echo '  make conformance      clients'"'"' own test suites on a broker; writes docs/reports/conformance.md.'
-	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring'
+	@echo '                        LIBRDKAFKA=… KAFKA_PYTHON=… are paths of their sources, which you bring;'
+	@echo '                        SECURITY=sasl_ssl: over SASL_SSL, with an authorizer'
 	@echo
 	@echo '  make storms           50 consumers join and leave for STORM_SECONDS=$(STORM_SECONDS), eight times: with each'
 	@echo '                        kind of group, the broker alive or killed every 15 s (20 min)'
@@ -134,7 +136,7 @@ bench-page: $(DEV_INSTALLED)
 # Theirs is not kept here: each suite comes from a checkout or an unpacked release of its project.
 conformance: $(DEV_INSTALLED) bytecode
 	@$(BIN)/python -m tests.conformance --librdkafka '$(LIBRDKAFKA)' --kafka-python '$(KAFKA_PYTHON)' \
-		--suites '$(SUITES)' --only '$(ONLY)' --patience '$(PATIENCE)'
+		--suites '$(SUITES)' --only '$(ONLY)' --patience '$(PATIENCE)' --security '$(SECURITY)'
 
 storms: $(DEV_INSTALLED) bytecode
 	@STORM_SECONDS=$(STORM_SECONDS) $(BIN)/pytest --capture=no tests/storms $(PYTEST_ARGS)

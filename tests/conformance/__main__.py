@@ -1,7 +1,7 @@
 """`make conformance`: run other people's test suites on brokers of ours, and write the page.
 
     python -m tests.conformance --librdkafka PATH --kafka-python PATH
-        [--suites NAME,…] [--only PATTERN] [--patience FACTOR]
+        [--suites NAME,…] [--only PATTERN] [--patience FACTOR] [--security sasl_ssl]
 
 A suite without a path is left out, with a message. Each suite gets its own broker. A line per test
 while it runs, a table at the end, docs/reports/conformance.md (not with `--only`, which is for
@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -32,9 +33,11 @@ from rich.table import Table
 
 from tests.conformance import librdkafka_suite
 from tests.conformance.broker_process import BrokerError, broker_for, logged_errors
+from tests.conformance.judgements import PLAINTEXT
 from tests.conformance.kafka_python_suite import KafkaPythonSuite
 from tests.conformance.outcomes import Outcome, Result, Whose, count
 from tests.conformance.page import Section, written
+from tests.conformance.security import SASL_SSL, SaslSsl
 from tests.conformance.suites import Suite, SuiteError, SuiteRun
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -65,8 +68,18 @@ SUITES: Final[Mapping[str, tuple[Source, Callable[[Path], Suite]]]] = {
     "librdkafka-classic": (LIBRDKAFKA, librdkafka_suite.classic),
     "librdkafka-consumer": (LIBRDKAFKA, librdkafka_suite.consumer),
     "kafka-python": (KAFKA_PYTHON, KafkaPythonSuite),
+    "librdkafka-classic-sasl-ssl": (
+        LIBRDKAFKA,
+        partial(librdkafka_suite.classic, security=SASL_SSL),
+    ),
+    "librdkafka-consumer-sasl-ssl": (
+        LIBRDKAFKA,
+        partial(librdkafka_suite.consumer, security=SASL_SSL),
+    ),
+    "kafka-python-sasl-ssl": (KAFKA_PYTHON, partial(KafkaPythonSuite, security=SASL_SSL)),
 }
 """Every suite by its name, in the order of the page."""
+_SECURED: Final = f"-{SASL_SSL.replace('_', '-')}"
 
 
 def main(
@@ -80,7 +93,11 @@ def main(
     console = Console(
         highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _LOG_WIDTH
     )
-    names = [name for name in options.suites.split(",") if name] or list(suites)
+    secured = options.security == SASL_SSL
+    names = [name for name in options.suites.split(",") if name]
+    if secured:
+        names = [name if name.endswith(_SECURED) else f"{name}{_SECURED}" for name in names]
+    names = names or [name for name in suites if name.endswith(_SECURED) == secured]
     if unknown := [name for name in names if name not in suites]:
         print(f"no such suite: {unknown[0]}; there are {', '.join(suites)}", file=sys.stderr)
         return 2
@@ -133,8 +150,9 @@ def _run(
         is_wanted=lambda test: only is None or fnmatchcase(test, only),
         progress=lambda outcome, seconds: console.print(_line(outcome, seconds)),
         note=lambda text: console.print(f"  [dim]… {escape(text)}[/]"),
+        security=SaslSsl(work / "security") if suite.security == SASL_SSL else None,
     )
-    with broker_for(work, suite.broker_settings) as run.bootstrap:
+    with broker_for(work, suite.broker_settings, run.security) as run.bootstrap:
         suite.run(run)
     section = Section(
         name=suite.name,
@@ -223,6 +241,12 @@ def _parser(suites: Iterable[str]) -> argparse.ArgumentParser:
         )
     parser.add_argument(
         "--suites", default="", metavar="NAME,…", help=f"of {', '.join(suites)}; default: all"
+    )
+    parser.add_argument(
+        "--security",
+        choices=("", PLAINTEXT, SASL_SSL),
+        default="",
+        help=f"of the brokers; default: {PLAINTEXT}",
     )
     parser.add_argument(
         "--only", type=lambda text: text or None, metavar="PATTERN", help="a few tests, no page"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from demo.broker_process import BrokerError, BrokerProcess
+from tests.conformance.security import SaslSsl
 
 __all__ = ["BrokerError", "broker_for", "logged_errors"]
 
@@ -23,8 +24,12 @@ _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 
 
 @contextmanager
-def broker_for(work: Path, settings: Mapping[str, str]) -> Iterator[str]:
+def broker_for(
+    work: Path, settings: Mapping[str, str], security: SaslSsl | None = None
+) -> Iterator[str]:
     """Run a broker below `work` while the block runs; HOST:PORT. `settings` go before our own.
+
+    With `security`, clients have to connect as it says.
 
     Raises BrokerError when it does not start, when it ended before its time, and when it does not
     stop cleanly. An error of the block itself goes before these.
@@ -34,8 +39,11 @@ def broker_for(work: Path, settings: Mapping[str, str]) -> Iterator[str]:
         shutil.rmtree(data)
     work.mkdir(parents=True, exist_ok=True)
     (work / "broker.log").unlink(missing_ok=True)
-    with BrokerProcess(data, work, {**SETTINGS, **settings}) as broker:
+    secure = {} if security is None else security.broker_settings()
+    with BrokerProcess(data, work, {**SETTINGS, **settings, **secure}) as broker:
         broker.start()
+        if security is not None:
+            security.open_to_suite(broker.bootstrap)
         yield broker.bootstrap
         broker.stop()
 

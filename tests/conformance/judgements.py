@@ -11,6 +11,7 @@
     whose = "theirs"                            # or "ours"
     sometimes = true                            # it may pass as well; false unless it is said
     suites = ["librdkafka-consumer"]            # all that read the file unless it is said
+    security = "plaintext"                      # of the broker: any unless it is said
     why = "asks a mock cluster that only builds with ..."
 
 The first judgement with a pattern that fits a test is the one that holds. A pattern's `[` has to be
@@ -31,7 +32,9 @@ from typing import Any, Final, Self
 
 from tests.conformance.outcomes import Outcome, Result, Whose
 
-_KEYS: Final = frozenset({"tests", "suites", "verdict", "whose", "sometimes", "why"})
+PLAINTEXT: Final = "plaintext"
+
+_KEYS: Final = frozenset({"tests", "suites", "verdict", "whose", "sometimes", "why", "security"})
 
 
 class InvalidJudgements(Exception):
@@ -54,6 +57,8 @@ class Judgement:
     sometimes: bool = False
     suites: frozenset[str] = frozenset()
     """Empty: all suites."""
+    security: str = ""
+    """Of the broker that it is about; empty: any."""
 
     def fits(self, test: str) -> bool:
         return any(fnmatchcase(test, pattern) for pattern in self.patterns)
@@ -66,8 +71,8 @@ class Judgements:
     entries: Sequence[Judgement] = ()
 
     @classmethod
-    def read(cls, path: Path, suite: str) -> Self:
-        """Those of `path` that are about `suite`. Raises InvalidJudgements."""
+    def read(cls, path: Path, suite: str, *, security: str = PLAINTEXT) -> Self:
+        """Those of `path` that are about `suite`, on such a broker. Raises InvalidJudgements."""
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
@@ -78,7 +83,14 @@ class Judgements:
             _entry(entry, f"{path.name}, judgement {number}")
             for number, entry in enumerate(content.get("judgement", []), start=1)
         ]
-        return cls(entries=tuple(one for one in entries if not one.suites or suite in one.suites))
+        return cls(
+            entries=tuple(
+                one
+                for one in entries
+                if (not one.suites or suite in one.suites)
+                and (not one.security or one.security == security)
+            )
+        )
 
     def of(self, test: str) -> Judgement | None:
         """The one that holds for `test`."""
@@ -136,6 +148,9 @@ def _entry(entry: Any, where: str) -> Judgement:
     tests, suites = (_texts(entry, key, where) for key in ("tests", "suites"))
     if not tests:
         raise InvalidJudgements(f"{where}: `tests` has to be a list of patterns")
+    security = entry.get("security", "")
+    if not isinstance(security, str):
+        raise InvalidJudgements(f"{where}: `security` has to be a text")
     why = entry.get("why")
     if not isinstance(why, str) or not why.strip():
         raise InvalidJudgements(f"{where}: `why` has to say why")
@@ -151,7 +166,13 @@ def _entry(entry: Any, where: str) -> Judgement:
             raise InvalidJudgements(
                 f"{where}: `whose` and `sometimes` are said of known failures only"
             )
-        return Judgement(patterns=tests, verdict=verdict, why=why.strip(), suites=frozenset(suites))
+        return Judgement(
+            patterns=tests,
+            verdict=verdict,
+            why=why.strip(),
+            suites=frozenset(suites),
+            security=security,
+        )
     if entry.get("whose") not in (Whose.OURS, Whose.THEIRS):
         raise InvalidJudgements(f"{where}: `whose` has to be 'ours' or 'theirs'")
     return Judgement(
@@ -161,6 +182,7 @@ def _entry(entry: Any, where: str) -> Judgement:
         whose=Whose(entry["whose"]),
         sometimes=sometimes,
         suites=frozenset(suites),
+        security=security,
     )
 
 

@@ -27,9 +27,9 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any, Final
 
-from tests.conformance.judgements import Judgements
+from tests.conformance.judgements import PLAINTEXT, Judgements
 from tests.conformance.outcomes import Result
-from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun, git_description
+from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun, git_description, named
 
 TESTS: Final = "test/integration"
 PACKAGES: Final = (
@@ -64,8 +64,6 @@ _RESULTS: Final = {
 class KafkaPythonSuite:
     """The suite of a source tree. See `tests.conformance.suites.Suite`."""
 
-    name = "kafka-python"
-    title = "kafka-python"
     how = (
         f"`KAFKA_URI=kafka://HOST:PORT KAFKA_VERSION={KAFKA_VERSION} pytest {TESTS}`, every test; "
         "on a broker with the settings of partitions and groups with which the suite starts Kafka."
@@ -77,17 +75,24 @@ class KafkaPythonSuite:
     }
 
     def __init__(
-        self, source: Path, *, python: Path | None = None, test_timeout_s: float = TEST_TIMEOUT_S
+        self,
+        source: Path,
+        security: str = PLAINTEXT,
+        *,
+        python: Path | None = None,
+        test_timeout_s: float = TEST_TIMEOUT_S,
     ) -> None:
         """`python` has the packages already; None: `prepare` makes an environment with them."""
         self._source = source
+        self.security: Final = security
+        self.name, self.title = named("kafka-python", "kafka-python", security)
         self._test_timeout_s = test_timeout_s
         self._is_prepared = python is not None
         self._python = python or Path(sys.executable)
 
     @property
     def judgements(self) -> Judgements:
-        return Judgements.read(JUDGEMENTS, self.name)
+        return Judgements.read(JUDGEMENTS, "kafka-python", security=self.security)
 
     def version(self) -> str:
         if described := git_description(self._source):
@@ -101,7 +106,7 @@ class KafkaPythonSuite:
             raise SuiteError(f"{self._source} has no {TESTS}: it is no source of kafka-python")
         if self._is_prepared:
             return
-        environment = work.parent / f"venv-{self.name}"
+        environment = work.parent / "venv-kafka-python"
         self._python = environment / "bin" / "python"
         installed = environment / ".installed"
         wanted = "\n".join([sys.version, *PACKAGES])
@@ -194,6 +199,10 @@ class KafkaPythonSuite:
         reading, writing = os.pipe()
         command = [str(self._python), "-m", "pytest", "-p", "conformance_events"]
         # Their own watchdog ends the whole run; a signal ends the test.
+        told: dict[str, str] = {}
+        if run.security is not None:
+            command += ["-p", "conformance_security"]
+            told["CONFORMANCE_SECURITY"] = json.dumps(dict(run.security.kafka_python))
         command += ["-p", "no:cacheprovider", "--timeout-method=signal"]
         timeout_s = self._test_timeout_s * run.patience
         command += [f"--timeout={timeout_s:.0f}", *options, *nodes]
@@ -208,6 +217,7 @@ class KafkaPythonSuite:
                     pass_fds=[writing],
                     env={
                         **os.environ,
+                        **told,
                         "CONFORMANCE_EVENTS": str(writing),
                         "KAFKA_ROOT": str(nowhere),
                         "KAFKA_URI": f"kafka://{run.bootstrap}",

@@ -30,9 +30,10 @@ from typing import Final, NamedTuple
 
 from tests.conformance import kafka_topics
 from tests.conformance.broker_process import broker_for
-from tests.conformance.judgements import Judgements
+from tests.conformance.judgements import PLAINTEXT, Judgements
 from tests.conformance.outcomes import Result
-from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun, git_description
+from tests.conformance.security import SASL_SSL
+from tests.conformance.suites import KAFKA_VERSION, SuiteError, SuiteRun, git_description, named
 
 JUDGEMENTS: Final = Path(__file__).with_name("judgements_librdkafka.toml")
 
@@ -42,6 +43,8 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "num.partitions": "4",  # tests/scenarios/default.json
     "wal.commit.interval.ms": "10",  # many tests wait for every message before the next
 }
+REAUTHENTICATION: Final[Mapping[str, str]] = {"connections.max.reauth.ms": "10000"}
+"""Where clients log in, they do so again and again."""
 SCENARIO_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     DEFAULT: {},
     NO_AUTO_CREATE: {"auto.create.topics.enable": "false"},
@@ -129,14 +132,19 @@ class LibrdkafkaSuite:
     """The suite of a source tree with one group protocol. See `tests.conformance.suites.Suite`."""
 
     broker_settings: Mapping[str, str] = BROKER_SETTINGS
+    """Not of its class where there is more."""
 
-    def __init__(self, source: Path, protocol: str) -> None:
+    def __init__(self, source: Path, protocol: str, security: str = PLAINTEXT) -> None:
         """`protocol` is "classic" or "consumer"."""
         self._source = source
         self._protocol = protocol
         self._tests = Path()
-        self.name = f"librdkafka-{protocol}"
-        self.title = f"librdkafka, {protocol}"  # its anchor is the name
+        self.security: Final = security
+        self._suite = f"librdkafka-{protocol}"
+        # The anchor of a title is the name.
+        self.name, self.title = named(self._suite, f"librdkafka, {protocol}", security)
+        if security == SASL_SSL:
+            self.broker_settings = {**BROKER_SETTINGS, **REAUTHENTICATION}
         self.how = (
             f"`TEST_CONSUMER_GROUP_PROTOCOL={protocol} TEST_KAFKA_VERSION={KAFKA_VERSION} TESTS=… "
             f"./test-runner -p1 -L`, number by number; `{NO_AUTO_CREATE}` tests on a second broker."
@@ -148,7 +156,7 @@ class LibrdkafkaSuite:
 
     @property
     def judgements(self) -> Judgements:
-        return Judgements.read(JUDGEMENTS, self.name)
+        return Judgements.read(JUDGEMENTS, self._suite, security=self.security)
 
     def version(self) -> str:
         if described := git_description(self._source):
@@ -206,8 +214,10 @@ class LibrdkafkaSuite:
             for scenario in {job.scenario: None for job in jobs}:
                 bootstrap = run.bootstrap
                 if scenario != DEFAULT:
-                    settings = {**BROKER_SETTINGS, **SCENARIO_SETTINGS[scenario]}
-                    bootstrap = brokers.enter_context(broker_for(run.work / scenario, settings))
+                    settings = {**self.broker_settings, **SCENARIO_SETTINGS[scenario]}
+                    bootstrap = brokers.enter_context(
+                        broker_for(run.work / scenario, settings, run.security)
+                    )
                 runners[scenario] = _Runner(
                     directory=self._tests,
                     work=run.work,
@@ -215,6 +225,7 @@ class LibrdkafkaSuite:
                     protocol=self._protocol,
                     scenario=scenario,
                     bootstrap=bootstrap,
+                    client={} if run.security is None else run.security.librdkafka,
                     patience=run.patience,
                 )
                 runners[scenario].write_configuration()
@@ -231,12 +242,12 @@ class LibrdkafkaSuite:
                         run.report(row, Result.NOT_APPLICABLE, test.why_never_run)
 
 
-def classic(source: Path) -> LibrdkafkaSuite:
-    return LibrdkafkaSuite(source, "classic")
+def classic(source: Path, security: str = PLAINTEXT) -> LibrdkafkaSuite:
+    return LibrdkafkaSuite(source, "classic", security)
 
 
-def consumer(source: Path) -> LibrdkafkaSuite:
-    return LibrdkafkaSuite(source, "consumer")
+def consumer(source: Path, security: str = PLAINTEXT) -> LibrdkafkaSuite:
+    return LibrdkafkaSuite(source, "consumer", security)
 
 
 # --- what their files say ------------------------------------------------------------------------
@@ -420,6 +431,8 @@ class _Runner:
     protocol: str
     scenario: str
     bootstrap: str
+    client: Mapping[str, str]
+    """How to connect."""
     patience: float
 
     @property
@@ -431,7 +444,8 @@ class _Runner:
         self.configuration.write_text(
             f"metadata.broker.list={self.bootstrap}\n"
             f"test.timeout.multiplier={TIMEOUT_MULTIPLIER * self.patience}\n"
-            "test.topic.random=true\n",
+            "test.topic.random=true\n"
+            + "".join(f"{key}={value}\n" for key, value in self.client.items()),
             encoding="utf-8",
         )
 

@@ -26,6 +26,7 @@ the paths of their sources:
 ```
 make conformance LIBRDKAFKA=/path/to/librdkafka KAFKA_PYTHON=/path/to/kafka-python
 make conformance KAFKA_PYTHON=/path/to/kafka-python SUITES=kafka-python
+make conformance KAFKA_PYTHON=/path/to/kafka-python SECURITY=sasl_ssl
 make conformance KAFKA_PYTHON=/path/to/kafka-python ONLY='*test_group'   # leaves this page alone
 ```
 

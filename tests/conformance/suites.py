@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.conformance.judgements import Judgements
+from tests.conformance.judgements import PLAINTEXT, Judgements
 from tests.conformance.outcomes import Outcome, Result
+from tests.conformance.security import SaslSsl
 
 KAFKA_VERSION: Final = "4.1.0"
 """What suites that ask are told of the broker's version: they choose their tests by it."""
@@ -27,6 +28,13 @@ def git_description(source: Path) -> str:
     except FileNotFoundError:
         return ""
     return described.stdout.strip() if described.returncode == 0 else ""
+
+
+def named(name: str, title: str, security: str) -> tuple[str, str]:
+    """A suite's name and title, with how its clients connect unless that is in plain text."""
+    if security == PLAINTEXT:
+        return name, title
+    return f"{name}-{security.replace('_', '-')}", f"{title} {security.replace('_', '-')}"
 
 
 class SuiteError(Exception):
@@ -47,6 +55,10 @@ class Suite(Protocol):
     @property
     def how(self) -> str:
         """A sentence or two for the page: what is run, and with which settings of the suite."""
+
+    @property
+    def security(self) -> str:
+        """PLAINTEXT or SASL_SSL: the broker that it is run on."""
 
     @property
     def judgements(self) -> Judgements: ...
@@ -76,6 +88,8 @@ class SuiteRun:
     bootstrap: str
     work: Path
     """A directory of the suite's own; logs of tests belong here."""
+    security: SaslSsl | None = None
+    """How the broker is to be connected to; None: anybody, in plain text."""
     patience: float = 1.0
     """What to multiply timeouts of the suite with: more than 1 on a slow or a loaded machine."""
     judgements: Judgements = field(default_factory=Judgements)

@@ -63,6 +63,16 @@ def test_a_judgement_can_be_about_some_suites_only(tmp_path: Path, judgements: J
     assert not read(tmp_path, JUDGED, "other").is_applicable("new_groups")
 
 
+def test_a_judgement_can_be_about_one_way_to_connect(tmp_path: Path) -> None:
+    file = tmp_path / "judgements.toml"
+    file.write_text(
+        '[[judgement]]\ntests = ["acl"]\nsecurity = "plaintext"\n'
+        'verdict = "not applicable"\nwhy = "no rules"\n'
+    )
+    assert not Judgements.read(file, "any").is_applicable("acl")
+    assert Judgements.read(file, "any", security="sasl_ssl").is_applicable("acl")
+
+
 def test_our_reason_goes_before_that_of_the_suite(judgements: Judgements) -> None:
     judged = judgements.judged(an_outcome("clock", Result.FAILED, "assert 1 == 2"))
     assert (judged.whose, judged.why) == (Whose.THEIRS, "compares local with universal time")

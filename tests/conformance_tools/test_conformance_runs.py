@@ -7,10 +7,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.__main__ import KAFKA_PYTHON, Source, main
-from tests.conformance.judgements import Judgement, Judgements, Verdict
+from tests.conformance.judgements import PLAINTEXT, Judgement, Judgements, Verdict
 from tests.conformance.outcomes import Result, Whose
+from tests.conformance.security import SASL_SSL
 from tests.conformance.suites import Suite, SuiteError, SuiteRun
 
 KNOWN = Judgement(
@@ -28,6 +30,7 @@ class SmallSuite:
     name: str = "small"
     title: str = "A small suite"
     how: str = "As it is."
+    security: str = PLAINTEXT
     trouble: str = ""
     kills_the_broker: bool = False
     logged: str = ""
@@ -93,6 +96,25 @@ def test_a_run_as_expected_writes_the_page_and_ends_well(
     assert "✗ known (0.1 s) [theirs]" in shown
     assert "num.partitions=2" in (tmp_path / "work/small/broker.properties").read_text()
     assert "ready on" in (tmp_path / "work/small/broker.log").read_text()
+
+
+def test_a_suite_over_sasl_ssl_logs_in_and_has_a_section_of_its_own(
+    conformance: Callable[..., int], tmp_path: Path
+) -> None:
+    class LogsIn(SmallSuite):
+        def run(self, run: SuiteRun) -> None:
+            assert run.security is not None
+            told = {**run.security.librdkafka, "bootstrap.servers": run.bootstrap}
+            admin = AdminClient(told)
+            admin.create_topics([NewTopic("mine", 1)])["mine"].result(120)
+            super().run(run)
+
+    plain = SmallSuite(GOOD)
+    secured = LogsIn(GOOD, name="small-sasl-ssl", title="A small suite", security=SASL_SSL)
+    assert conformance(plain, secured, options=("--security", "sasl_ssl")) == 0
+    page = (tmp_path / "page.md").read_text()
+    assert "(#small-sasl-ssl)" in page
+    assert "(#small)" not in page
 
 
 @pytest.mark.parametrize(

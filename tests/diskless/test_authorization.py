@@ -653,7 +653,7 @@ async def test_a_group_is_not_described_to_who_may_not_describe_the_topics_it_re
         )
         shown, hidden = answer.groups
         assert (shown.error_code, len(shown.members)) == (0, 1)
-        assert shown.authorized_operations == 0b101001000
+        assert shown.authorized_operations == 0b110101001000
         assert (hidden.error_code, hidden.members) == (29, ())
         assert (hidden.group_id, hidden.authorized_operations) == ("reads-closed", NOT_ASKED)
 
@@ -710,7 +710,7 @@ async def test_a_fetch_of_nothing_that_may_be_read_is_answered_at_once():
 
 async def test_authorized_operations_are_those_that_are_not_denied():
     denied = ((WRITE, TOPIC), (ALTER, TOPIC), (DELETE, GROUP), (ALTER, CLUSTER))
-    everything = {"topic": 0b110111111000, "group": 0b101001000, "cluster": 0b1111110100000}
+    everything = {"topic": 0b110111111000, "group": 0b110101001000, "cluster": 0b1111110100000}
     async with serving(Denying(*denied)) as broker:
         client = broker.client
         answer = await client.ask(

@@ -201,7 +201,7 @@ async def test_a_member_subscribes_by_pattern() -> None:
             await client.ask(DESCRIBE, 1, group_ids=["group"], include_authorized_operations=True)
         ).groups
         assert group.members[0].subscribed_topic_regex == "t-.*"
-        assert group.authorized_operations == (1 << 3) + (1 << 6) + (1 << 8)
+        assert group.authorized_operations == 0b110101001000
 
 
 @versions
