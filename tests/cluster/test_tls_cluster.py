@@ -1,18 +1,17 @@
 """Three brokers with TLS between them and to their clients, each side with a certificate."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.certificates import Certificates
 from tests.support.live_broker import LiveBroker, until
 from tests.support.ports import own_port
+from tests.support.steady_load import SteadyLoad, read_back
 
 BROKERS: Final = (1, 2, 3)
 TIMEOUT_S: Final = 60.0
@@ -73,66 +72,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
         yield found
 
 
-class Load:
-    """A producer that goes on until it is told to stop."""
-
-    def __init__(self, cluster: TlsCluster, topic: str) -> None:
-        self._producer = Producer({**cluster.client, "enable.idempotence": True, "linger.ms": 5})
-        self._topic = topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.delivered: list[bytes] = []
-        self.failed: list[KafkaError] = []
-
-    def __enter__(self) -> "Load":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        assert self._producer.flush(TIMEOUT_S) == 0
-
-    def more(self, count: int = 50) -> None:
-        """Wait until so many more were delivered."""
-        wanted = len(self.delivered) + count
-        until(lambda: len(self.delivered) >= wanted or bool(self.failed), "deliveries")
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.wait(0.002):
-            self._producer.produce(self._topic, b"%d" % number, on_delivery=self._delivered)
-            self._producer.poll(0)
-            number += 1
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.failed.append(error)
-        else:
-            self.delivered.append(message.value() or b"")
-
-
-def read(cluster: TlsCluster, topic: str, count: int) -> list[bytes]:
-    options = {**cluster.client, "group.id": topic, "auto.offset.reset": "earliest"}
-    consumer = Consumer(options)
-    consumer.subscribe([topic])
-    values: list[bytes] = []
-    try:
-        while len(values) < count:
-            message = consumer.poll(TIMEOUT_S)
-            assert message is not None
-            assert message.error() is None, message.error()
-            values.append(message.value() or b"")
-    finally:
-        consumer.close()
-    return values
-
-
 def test_certificates_are_replaced_and_a_broker_goes_while_records_come(
     cluster: TlsCluster,
 ) -> None:
     cluster.admin.create_topics([NewTopic("load", 6)])["load"].result(TIMEOUT_S)
-    with Load(cluster, "load") as load:
+    with SteadyLoad(cluster.client, "load") as load:
         load.more()
         for certificates in (cluster.inside, cluster.outside):
             certificates.signed("server", "localhost", "127.0.0.1")
@@ -145,7 +89,7 @@ def test_certificates_are_replaced_and_a_broker_goes_while_records_come(
         load.more()
         assert not load.failed
     sent = load.delivered
-    assert sorted(read(cluster, "load", len(sent))) == sorted(sent)
+    assert sorted(read_back(cluster.client, "load", len(sent))) == sorted(sent)
     until(lambda: cluster.live() == 2, "the broker that is gone")
 
 
