@@ -443,6 +443,13 @@ def _partition_metrics(parts: BrokerParts) -> Sequence[MetricSource]:
             lambda it: it.tier_lag.seconds_by_topic(),
         ),
         workers(
+            "diskless_table_lag_seconds",
+            "gauge",
+            "topic",
+            "Since the oldest change of segments that the table of their topic does not show",
+            lambda it: it.tier_lag.table_seconds_by_topic(),
+        ),
+        workers(
             "diskless_orphan_scan_objects",
             "counter",
             "result",

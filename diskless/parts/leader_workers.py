@@ -119,7 +119,7 @@ def leader_workers(
             clock=clock,
         )
         others.append(sweep)
-    tier_lag = TierLag(coordinator.replica, clock=clock)
+    tier_lag = TierLag(coordinator.replica, coordinator_id=index, clock=clock)
     counting = LeaderWorkers(file_workers, retention, snapshot_keeper, tier_lag, orphans)
     return counting, [file_workers, retention, snapshot_keeper, tier_lag, *others]
 

@@ -1,11 +1,11 @@
 """The committed segments of a partition, as rows of the state: for planning
 rewrites of them, and for the tables that name them."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import BindParameter, Connection, Select, bindparam, func, select, union_all
 
 from metadata.rewrites import RewriteInput
 from metadata.state import schema
@@ -87,6 +87,48 @@ def neighbours_within(
             break
         found.append(segment)
     return found
+
+
+def changes_since(
+    connection: Connection, *, applied: Mapping[UUID, int]
+) -> Mapping[UUID, int | None]:
+    """When the first segment of each of these topics came or left, from its offset of the log on.
+
+    None where nothing did. One that left and is not stored any more is passed over.
+    """
+    return {
+        topic_id: connection.execute(
+            _CHANGED_SINCE, {"topic_id": topic_id.bytes, "applied": offset}
+        ).scalar_one()
+        for topic_id, offset in applied.items()
+    }
+
+
+def _changed_since() -> Select[Any]:
+    topic_id: BindParameter[bytes] = bindparam("topic_id")
+    applied: BindParameter[int] = bindparam("applied")
+    files, segments = schema.FILES.table.c, schema.SEGMENTS.table.c
+    left, partitions = schema.LEFT_SEGMENTS.table.c, schema.PARTITIONS.table.c
+    # The id of a segment's file is the offset of the record that committed it.
+    came = (
+        select(files.committed_at_ms.label("changed_ms"))
+        .select_from(schema.TOPICS.table)
+        .join(schema.PARTITIONS.table, partitions.topic == schema.TOPICS.table.c.id)
+        .join(schema.SEGMENTS.table, segments.partition == partitions.id)
+        .join(schema.FILES.table, files.id == segments.file)
+        .where(schema.TOPICS.table.c.topic_id == topic_id, segments.file >= applied)
+    )
+    went = (
+        select(files.deletable_since_ms.label("changed_ms"))
+        .select_from(schema.LEFT_SEGMENTS.table)
+        .join(schema.FILES.table, files.id == left.file)
+        .where(left.topic_id == topic_id, left.left_offset >= applied)
+    )
+    changes = union_all(came, went).subquery()
+    return select(func.min(changes.c.changed_ms))
+
+
+_CHANGED_SINCE: Final = _changed_since()
 
 
 def list_segments(

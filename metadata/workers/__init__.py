@@ -10,6 +10,6 @@
   topics beside the catalogue; metadata files of tables
 - `producer_expiry`: silent producers; `broker_sessions`: which brokers are alive
 - `periodic`: how most of them run: a pause, a pass, and again
-- `tier_lag`: how far segments are behind, for the metrics
+- `tier_lag`: how far segments and tables are behind, for the metrics
 - `snapshot_keeper`: when to take snapshots, which to keep, how far to prune
 """
