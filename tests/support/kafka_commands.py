@@ -20,6 +20,7 @@ _CLASS: Final = {
     "ConsumerGroupCommand": f"{_TOOLS}consumer.group.ConsumerGroupCommand",
 }
 _CLASS_3: Final = {
+    "AclCommand": "kafka.admin.AclCommand",
     "BrokerApiVersionsCommand": "kafka.admin.BrokerApiVersionsCommand",
     "ConsoleProducer": "kafka.tools.ConsoleProducer",
 }
