@@ -27,7 +27,7 @@ ssl.SSLError or ConnectionError. Bytes that are no TLS later on end the connecti
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any, Final, cast
 
@@ -248,15 +248,18 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         """Fill one buffer of the protocol; whether there may be more. Raises ssl.SSLError."""
         buffer = self._protocol.get_buffer(-1)
         view = memoryview(buffer)
-        filled = 0
+        size, filled = len(view), 0
         is_ended = False
+        # One read gives one record, and clients make records of a few hundred bytes: librdkafka one
+        # of each piece that it sends. So nothing is asked in between; the end is an exception.
+        read: Callable[[int, memoryview], int] = self._tls.read  # type: ignore[assignment]
         try:
-            while filled < len(view) and self._has_received():
-                count = self._tls.read(len(view) - filled, view[filled:])
+            while filled < size:
+                count = read(size - filled, view[filled:])
                 if not count:
                     is_ended = True
                     break
-                filled += cast(int, count)
+                filled += count
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
