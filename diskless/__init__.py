@@ -17,8 +17,8 @@ it:
 - `health`: whether a broker is live and ready, and the HTTP server that says so
 - `web`: who asks on the HTTP port, and what they may
 - `iceberg`: the catalogue of tables, over HTTP
-- `server`: connections, frames, memory, turns
 - `quotas`: clients over their quota
+- `server`: connections, frames, memory, turns
 - `cluster`: the other brokers, and which of them clients are sent to
 - `api`: one Kafka API a file
 - `parts`: the parts of a running broker: each step of a start makes one of those before it

@@ -52,6 +52,8 @@ class ClientInfo(NamedTuple):
     """The principal's name; ANONYMOUS without authentication, as with Kafka."""
     listener: str = ""
     """The name of the listener that the connection came through."""
+    request_id: int = 0
+    """The correlation id of the request, which its client chose."""
 
 
 class AppendBatch(NamedTuple):

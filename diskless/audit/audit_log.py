@@ -1,24 +1,28 @@
-"""Notes what clients changed, and what they were refused.
+"""Notes who came, what clients changed, and what they were refused.
 
 Each note is a mapping with these keys, always all of them:
 
     time        ISO 8601, UTC
-    event       "changed", or "refused"
-    principal   User:NAME
+    event       "login", "logout", "changed", "refused"
+    principal   User:NAME; of a log-in that failed User:ANONYMOUS, who is proved to be nobody
     host        the client's address
     listener    the name of the listener that it came through
     client_id   as the client gave it
     connection  a number that is the connection's own while the broker runs
-    operation   changed: the API, as CreateTopics; refused: what was asked for, as WRITE
+    request     the correlation id of the request; 0 where there is none
+    mechanism   of a log-in, as SCRAM-SHA-512; TLS: by certificate; else empty
+    operation   changed: the API, as CreateTopics; refused: what was asked for, as WRITE;
+                login: "login", or "reauthenticate" on a connection that had logged in before
     resource    as topic:orders, group:billing, cluster; user:ann, or a rule, where that was changed
-    result      "ok", or "denied"
+    result      "ok", "denied"; of a log-in "failed"
     count       how many such there were since the last note of the principal and the resource
 
 A change is noted when it is durable, each one. Refusals can be many: of a principal and a resource
 the first one is noted at once, then one a second with the number of those that were left out in
-between. So are offsets that are committed by who is no member of the group. What is only left out
-of an answer, as topics from the list of all, is not a refusal. Names that one request asks about
-beyond `NAMES_MAX` are one note together.
+between. So are log-ins, by principal, address and mechanism, and their ends; and offsets that are
+committed by who is no member of the group. What is only left out of an answer, as topics from the
+list of all, is not a refusal. Names that one request asks about beyond `NAMES_MAX` are one note
+together.
 
 Nothing here waits or fails: where a note goes is a sink's business (`audit_sinks`). What is counted
 (`refusals`) is counted always.
@@ -64,8 +68,33 @@ class Audit(Protocol):
         ...
 
 
+class SessionAudit(Protocol):
+    """What the server tells."""
+
+    def logged_in(self, client: ClientInfo, mechanism: str, *, is_again: bool) -> None:
+        """A client has proved who it is."""
+        ...
+
+    def login_failed(self, client: ClientInfo, mechanism: str) -> None:
+        """A client has not."""
+        ...
+
+    def logged_out(self, client: ClientInfo) -> None:
+        """The connection of a client that had logged in has ended."""
+        ...
+
+
 class Unnoted:
     """Nobody listens."""
+
+    def logged_in(self, client: ClientInfo, mechanism: str, *, is_again: bool) -> None:
+        pass
+
+    def login_failed(self, client: ClientInfo, mechanism: str) -> None:
+        pass
+
+    def logged_out(self, client: ClientInfo) -> None:
+        pass
 
     def refused(
         self,
@@ -86,7 +115,7 @@ UNNOTED: Final = Unnoted()
 
 
 class AuditLog:
-    """An `Audit`, into a sink."""
+    """An `Audit` and a `SessionAudit`, into a sink."""
 
     def __init__(self, sink: Sink, clock: Clock) -> None:
         self._sink = sink
@@ -116,6 +145,28 @@ class AuditLog:
         if count:
             self._note("changed", client, api, resource, "ok", count)
 
+    def logged_in(self, client: ClientInfo, mechanism: str, *, is_again: bool) -> None:
+        operation = "reauthenticate" if is_again else "login"
+        self._session("login", client, operation, "ok", mechanism)
+
+    def login_failed(self, client: ClientInfo, mechanism: str) -> None:
+        self._session("login", client, "login", "failed", mechanism)
+
+    def logged_out(self, client: ClientInfo) -> None:
+        self._session("logout", client, "logout", "ok", "")
+
+    def rebuilt(self, user: str, cluster: str) -> None:
+        """Somebody at this machine has made the metadata of a cluster anew."""
+        self._note("changed", ClientInfo(0, "", "", user), "Rebuild", f"cluster:{cluster}", "ok", 1)
+
+    def _session(
+        self, event: str, client: ClientInfo, operation: str, result: str, mechanism: str
+    ) -> None:
+        about = f"{operation} {result} {mechanism} {client.host}"
+        count = self._turn((event, client.user, about), 1)
+        if count:
+            self._note(event, client, operation, "", result, count, mechanism)
+
     def _refused(
         self, client: ClientInfo, operation: AclOperation, resource: str, count: int
     ) -> None:
@@ -141,6 +192,7 @@ class AuditLog:
         resource: str,
         result: str,
         count: int,
+        mechanism: str = "",
     ) -> None:
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
         self._sink(
@@ -152,6 +204,8 @@ class AuditLog:
                 "listener": client.listener,
                 "client_id": client.client_id,
                 "connection": client.connection_id,
+                "request": client.request_id,
+                "mechanism": mechanism,
                 "operation": operation,
                 "resource": resource,
                 "result": result,

@@ -157,17 +157,16 @@ def add_quota(commands: Commands) -> None:
         quotas,
         "set",
         _quota_set,
-        help="set quotas of a client id, a user, or both",
-        description="Keys are producer_byte_rate and consumer_byte_rate, in bytes a second, at "
-        "each broker.",
+        help="set quotas of a client id, a user, or both, or of an address",
+        description="Keys are producer_byte_rate and consumer_byte_rate, in bytes a second, "
+        "request_percentage and controller_mutation_rate; of an address connection_creation_rate. "
+        "Each broker grants all of it.",
     )
     change.add_argument("quota", nargs="+", metavar="KEY=VALUE")
-    remove = command(
-        quotas, "remove", _quota_remove, help="remove quotas of a client id, a user, or both"
-    )
+    remove = command(quotas, "remove", _quota_remove, help="remove quotas that were set")
     remove.add_argument("key", nargs="*", metavar="KEY", help="default: all it has")
     for parser in (change, remove):
-        for name in ("client-id", "user"):
+        for name in ("client-id", "user", "ip"):
             which = parser.add_mutually_exclusive_group()
             which.add_argument(f"--{name}", metavar="NAME")
             which.add_argument(
@@ -185,10 +184,11 @@ def _quota_list(options: argparse.Namespace) -> int:
     from diskless.cli.tables import print_tables, table
 
     with QuotaClient(options.bootstrap, client_security(options)) as client:
-        rows = table("client id", "user", "quota", "bytes a second")
+        rows = table("client id", "user", "ip", "quota", "value")
         for row in client.list():
-            names = ["(default)" if name is None else name for name in (row.client_id, row.user)]
-            rows.add_row(*names, row.key, f"{row.value:,.0f}")
+            parts = (row.client_id, row.user, row.ip)
+            names = ["(default)" if name is None else name for name in parts]
+            rows.add_row(*names, row.key, f"{row.value:,.2f}".removesuffix(".00"))
     print_tables(rows)
     return 0
 
@@ -225,10 +225,11 @@ def _quota_entity(options: argparse.Namespace) -> Mapping[str, str | None]:
     parts = {
         "client-id": (options.client_id, options.default_client_id),
         "user": (options.user, options.default_user),
+        "ip": (options.ip, options.default_ip),
     }
     entity = {
         kind: name for kind, (name, is_default) in parts.items() if is_default or name is not None
     }
     if not entity:
-        raise InvalidSettings("whose quotas? give --client-id, --user or one of --default-…")
+        raise InvalidSettings("whose quotas? give --client-id, --user, --ip or one of --default-…")
     return entity

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from diskless.cli.admin_connection import AdminConnection, check_results
-from diskless.quotas.quota_entities import CLIENT_ID, USER, quota_entity
+from diskless.quotas.quota_entities import CLIENT_ID, IP, USER, quota_entity
 from metadata.operations import QuotaEntity
 from wal.errors import Rejected
 
@@ -19,6 +19,7 @@ class QuotaRow(NamedTuple):
 
     user: str | None
     client_id: str | None
+    ip: str | None
     key: str
     value: float
 
@@ -27,15 +28,17 @@ class QuotaClient(AdminConnection):
     """Quotas of one cluster."""
 
     def list(self) -> Sequence[QuotaRow]:
-        """All quotas of users and client ids, in the broker's order."""
+        """All quotas, in the broker's order."""
         request = DescribeClientQuotasRequest(components=[], strict=False)
         answer = self._ask(request)
         check_results([answer.to_dict()])
         rows = []
         for entry in answer.entries:
             names = {part.entity_type: part.entity_name for part in entry.entity}
-            user, client_id = names.get(USER, ""), names.get(CLIENT_ID, "")
-            rows += [QuotaRow(user, client_id, quota.key, quota.value) for quota in entry.values]
+            user, client_id, ip = (names.get(kind, "") for kind in (USER, CLIENT_ID, IP))
+            rows += [
+                QuotaRow(user, client_id, ip, quota.key, quota.value) for quota in entry.values
+            ]
         return rows
 
     def alter(self, entity: Mapping[str, str | None], changes: Mapping[str, float | None]) -> None:
@@ -66,5 +69,5 @@ class QuotaClient(AdminConnection):
 
 
 def _entity_of(row: QuotaRow) -> QuotaEntity:
-    parts = {USER: row.user, CLIENT_ID: row.client_id}
+    parts = {USER: row.user, CLIENT_ID: row.client_id, IP: row.ip}
     return quota_entity({kind: name for kind, name in parts.items() if name != ""})

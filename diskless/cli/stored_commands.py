@@ -4,6 +4,7 @@ They are verify, rebuild, cluster rotate-secret, and dumps.
 """
 
 import argparse
+from getpass import getuser
 from pathlib import Path
 
 from diskless.cli.options import Commands, add_data, command, group, key_value
@@ -118,6 +119,8 @@ def _rebuild(options: argparse.Namespace) -> int:
     )
     with shown_progress() as progress:
         report = rebuild(request, progress=progress)
+    if not options.dry_run:
+        _note_rebuild(request.data)
     if options.json:
         print(json.dumps(report.to_json(), indent=2))
     else:
@@ -162,6 +165,19 @@ def _rotate_secret(options: argparse.Namespace) -> int:
         f"ends at {ends}"
     )
     return 0
+
+
+def _note_rebuild(data: Path) -> None:
+    """Say so in the audit log that the settings name."""
+    from diskless.audit.audit_log import AuditLog
+    from diskless.audit.audit_sinks import audit_sink
+    from diskless.config import load_config
+    from wal.clock import SystemClock
+
+    settings = load_config().audit
+    if settings.path:
+        with audit_sink(settings) as sink:
+            AuditLog(sink, SystemClock()).rebuilt(getuser(), str(data.resolve()))
 
 
 def add_dumps(commands: Commands) -> None:

@@ -41,13 +41,15 @@ _log = structlog.get_logger(__name__)
 class Admission:
     """The place of one connection among those that are counted."""
 
-    __slots__ = ("_limits", "_place", "heard_at", "host")
+    __slots__ = ("_limits", "_listener", "_place", "_user", "heard_at", "host")
 
-    def __init__(self, limits: ConnectionLimits, host: str, now: float) -> None:
+    def __init__(self, limits: ConnectionLimits, host: str, now: float, listener: str) -> None:
         self._limits: ConnectionLimits | None = limits
+        self._listener = listener
+        self._user: str | None = None
         self.host: Final = host
         self._place: Place | None = None
-        self.heard_at: Final = now + limits.opened(host, now)
+        self.heard_at: Final = now + limits.opened(host, now, listener)
         """From when it may be read from."""
 
     def until_log_in(self, place: Place) -> None:
@@ -62,18 +64,27 @@ class Admission:
     def must_log_in(self) -> bool:
         return self._place is not None
 
-    def logged_in(self) -> None:
-        """Its client is known."""
+    def belongs_to(self, user: str) -> bool:
+        """Its client is known; False: that user has too many connections."""
+        self._logged_in()
+        if self._limits is None or self._user is not None:
+            return True
+        if not self._limits.known(user):
+            return False
+        self._user = user
+        return True
+
+    def _logged_in(self) -> None:
         if self._place is not None:
             self._place.end()
             self._place = None
 
     def end(self) -> None:
         """Count it out; the first call counts."""
-        self.logged_in()
+        self._logged_in()
         limits, self._limits = self._limits, None
         if limits is not None:
-            limits.closed(self.host)
+            limits.closed(self.host, self._listener, self._user)
 
 
 class Acceptor:
@@ -83,6 +94,7 @@ class Acceptor:
         self,
         listener: socket.socket,
         *,
+        name: str,
         backlog: int,
         limits: ConnectionLimits,
         clock: Clock,
@@ -100,6 +112,7 @@ class Acceptor:
         gone. `handshaken` is told how each handshake of `tls` ended.
         """
         self._listener = listener
+        self._name = name
         self._backlog = backlog
         self._limits = limits
         self._clock = clock
@@ -156,13 +169,13 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _admit(self, client: socket.socket, host: str) -> None:
-        refusal = self._limits.refusal(host) or self._refusal(host)
+        refusal = self._limits.refusal(host, self._name) or self._refusal(host)
         if refusal is not None:
             self._refused(refusal)
             client.close()
             return
         client.setblocking(False)
-        admission = Admission(self._limits, host, self._clock.monotonic())
+        admission = Admission(self._limits, host, self._clock.monotonic(), self._name)
         task = self._tasks.create_task(self._connect(client, host, self._make(admission)))
         self._connecting.add(task)
         # A task that is cancelled before its first step runs nothing of itself.

@@ -1,15 +1,19 @@
-"""Limits on connections: how many at once, how many from one address, how many a second.
+"""Limits on connections: at once, of one address, of one user, of one listener, and a second.
 
 The server asks once for each accepted socket, before it reads from it. It closes a connection that
 is one too many. From one that comes too fast it reads later: all clients come back in one second
 to a broker that starts again, and it must not turn them away, but go on answering those that are
 there already. How long a connection waits is known when it comes, so nothing polls.
+
+A listener has limits of its own beside those of all. Who a client is becomes known later; a user
+who has too many connections then loses the new one.
 """
 
 import ipaddress
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from wal.errors import InvalidSettings
 
@@ -50,6 +54,29 @@ def parse_ip_overrides(text: str) -> Mapping[str, int]:
     return overrides
 
 
+class ListenerLimits(NamedTuple):
+    """Of one listener."""
+
+    connections_max: int
+    creations_per_s: int
+
+
+class _Pace:
+    """Connections of one kind, spread so that no more than a number come in a second."""
+
+    __slots__ = ("_interval_s", "_next_at")
+
+    def __init__(self, creations_per_s: int, now: float) -> None:
+        self._interval_s = 1 / creations_per_s
+        self._next_at = now
+        """When the next one would be due if they came evenly at the highest rate."""
+
+    def opened(self, now: float) -> float:
+        """Count one; in how many seconds it may be read from."""
+        self._next_at = max(self._next_at, now) + self._interval_s
+        return max(0.0, self._next_at - now - CREATION_BURST_S)
+
+
 class ConnectionLimits:
     """Counts the connections of one server. Times are of a monotonic clock."""
 
@@ -61,35 +88,65 @@ class ConnectionLimits:
         per_ip_overrides: Mapping[str, int],
         creations_per_s: int,
         now: float,
+        per_user_max: int = 0,
+        listeners: Mapping[str, ListenerLimits] = MappingProxyType({}),
+        quota: Callable[[str], float] = lambda address: 0.0,
     ) -> None:
+        """`quota` counts a connection of an address, and says until when it is not read from.
+
+        `per_user_max`: 0 for no limit. `listeners` are those with limits of their own.
+        """
         self._connections_max = connections_max
         self._per_ip_max = per_ip_max
         self._per_ip_overrides = per_ip_overrides
-        self._interval_s = 1 / creations_per_s
+        self._per_user_max = per_user_max
+        self._listeners = listeners
+        self._quota = quota
+        self._pace = _Pace(creations_per_s, now)
+        self._paces = {
+            name: _Pace(limits.creations_per_s, now) for name, limits in listeners.items()
+        }
         self._per_ip: Counter[str] = Counter()
+        self._per_user: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
         self._connections = 0
-        self._next_at = now
-        """When the next one would be due if they came evenly at the highest rate."""
 
-    def refusal(self, address: str) -> str | None:
+    def refusal(self, address: str, listener: str = "") -> str | None:
         """The limit that keeps one more connection from `address` out."""
         if self._connections >= self._connections_max:
             return "max.connections"
+        own = self._listeners.get(listener)
+        if own is not None and self._per_listener[listener] >= own.connections_max:
+            return f"listener.name.{listener.lower()}.max.connections"
         allowed = self._per_ip_overrides.get(address, self._per_ip_max)
         if self._per_ip[address] >= allowed:
             return "max.connections.per.ip"
         return None
 
-    def opened(self, address: str, now: float) -> float:
+    def opened(self, address: str, now: float, listener: str = "") -> float:
         """Count it in; in how many seconds it may be read from."""
         self._connections += 1
         self._per_ip[address] += 1
-        self._next_at = max(self._next_at, now) + self._interval_s
-        return max(0.0, self._next_at - now - CREATION_BURST_S)
+        delay_s = max(self._pace.opened(now), self._quota(address) - now)
+        if listener in self._listeners:
+            self._per_listener[listener] += 1
+            delay_s = max(delay_s, self._paces[listener].opened(now))
+        return max(delay_s, 0.0)
 
-    def closed(self, address: str) -> None:
+    def known(self, user: str) -> bool:
+        """Count one of a user in; False, and nothing is counted, where it is one too many."""
+        if self._per_user_max and self._per_user[user] >= self._per_user_max:
+            return False
+        self._per_user[user] += 1
+        return True
+
+    def closed(self, address: str, listener: str = "", user: str | None = None) -> None:
         """Count it out."""
         self._connections -= 1
-        self._per_ip[address] -= 1
-        if not self._per_ip[address]:
-            del self._per_ip[address]
+        if listener in self._listeners:
+            self._per_listener[listener] -= 1
+        for counted, name in ((self._per_ip, address), (self._per_user, user)):
+            if name is not None:
+                counted[name] -= 1
+                if not counted[name]:
+                    del counted[name]

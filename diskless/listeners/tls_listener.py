@@ -26,13 +26,17 @@ PRINCIPAL: Final = "principal"
 _PLAIN_TEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
 
 
+_EXPIRED: Final = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED."""
+
+
 class Refused(Exception):
     """A handshake that did not lead to a connection."""
 
     def __init__(self, result: str, detail: str) -> None:
         super().__init__(detail)
         self.result: Final = result
-        """In a word: `failed`, `plaintext`, `timeout`, `left`, `nameless`."""
+        """In a word: `failed`, `expired`, `plaintext`, `timeout`, `left`, `nameless`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,8 @@ def _refused(error: Exception, timeout_s: float) -> Exception:
         case ssl.SSLError():
             is_plain = error.reason in _PLAIN_TEXT
             detail = "plain text on a TLS listener" if is_plain else error.reason or str(error)
+            if getattr(error, "verify_code", None) == _EXPIRED:
+                return Refused("expired", "a certificate whose time is over")
             return Refused("plaintext" if is_plain else "failed", detail)
         case TimeoutError():
             return Refused("timeout", f"no TLS handshake within {timeout_s:g} s")

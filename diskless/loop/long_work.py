@@ -19,7 +19,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from diskless.loop.long_rows import as_list
 
@@ -58,6 +58,14 @@ class Unfinished(Generic[_Result]):
         self.steps = steps
 
 
+class SliceMeter(Protocol):
+    """Is told when each slice of some work begins and ends."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class LongWork:
     """Runs steps in slices, one slice in each turn of its event loop."""
 
@@ -79,7 +87,9 @@ class LongWork:
             result: _Result = end.value
             return result
 
-    async def finish(self, unfinished: "Unfinished[_Result]") -> _Result:
+    async def finish(
+        self, unfinished: "Unfinished[_Result]", meter: "SliceMeter | None" = None
+    ) -> _Result:
         """The result, after as many slices as it takes. Raises what the work raises.
 
         A caller that is cancelled meanwhile closes the work, so that it ends where it yielded.
@@ -87,16 +97,20 @@ class LongWork:
         try:
             while True:
                 await self.next()
+                if meter is not None:
+                    meter.begin()
                 result = self.begin(unfinished.steps)
+                if meter is not None:
+                    meter.end()
                 if not isinstance(result, Unfinished):
                     return result
         finally:
             unfinished.steps.close()
 
-    async def run(self, steps: "Steps[_Result]") -> _Result:
+    async def run(self, steps: "Steps[_Result]", meter: "SliceMeter | None" = None) -> _Result:
         """The result of `steps`, whose first slice is run at once."""
         result = self.begin(steps)
-        return await self.finish(result) if isinstance(result, Unfinished) else result
+        return await self.finish(result, meter) if isinstance(result, Unfinished) else result
 
     async def next(self) -> None:
         """Wait until it is our turn: all others who wait now come first, one in each turn."""

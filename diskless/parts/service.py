@@ -4,6 +4,7 @@ Joining the cluster is the last step: from then on clients of other brokers are 
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from diskless.cluster.cluster import (
 )
 from diskless.cluster.membership import Membership, SharedCluster
 from diskless.cluster.reachable import ReachableBroker
+from diskless.listeners.connection_limits import ListenerLimits
 from diskless.listeners.endpoints import format_endpoints
 from diskless.listeners.exposure import is_loopback
 from diskless.listeners.listener_settings import ADVERTISED_LISTENERS
@@ -83,6 +85,9 @@ async def serve(
         pending_per_ip_max=base.config.sasl.pending_per_ip_max,
         long_work=reads.long_work,
         arrivals=writes.arrivals,
+        limits=coordination.quotas,
+        audit=base.audit,
+        listener_limits=_listener_limits(base),
     )
     await stack.enter_async_context(server)
     # Members may wait for minutes; so that the server need not, they are sent elsewhere first.
@@ -99,6 +104,17 @@ async def serve(
         stack.push_async_callback(membership.leave)
         run_until_stop(stack, tasks, membership.run(), "membership")
     return server
+
+
+def _listener_limits(base: Foundation) -> Mapping[str, ListenerLimits]:
+    """Of those that have limits of their own."""
+    limits = {}
+    for name in base.config.per_listener:
+        settings = base.config.of_listener(name, base.config.server)
+        limits[name] = ListenerLimits(
+            settings.max_connections, settings.max_connection_creation_rate
+        )
+    return limits
 
 
 def _apis(

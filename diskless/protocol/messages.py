@@ -106,8 +106,8 @@ def _shapes(schema: type[Any]) -> list[_FieldShape]:
         nested: Any = inner if is_dataclass(inner) else None
         kafka_type = None if nested is not None else item.metadata["kafka_type"]
         default = item.default
-        # A throttle time is the one field that every response has and no handler of these sets:
-        # only Produce and Fetch have quotas, and a stale value would pause clients for nothing.
+        # A throttle time is the one field that every response has and no handler of these sets.
+        # Who has to wait is told when the answer leaves (`diskless.protocol.throttle_time`).
         if default is MISSING and item.name == "throttle_time":
             default = timedelta(0)
         shapes.append(

@@ -7,18 +7,17 @@ quotas of their own. An ip address is an entity too, by itself.
 |---|---|
 | producer_byte_rate | user, client-id: bytes a second of Produce requests |
 | consumer_byte_rate | user, client-id: bytes a second of Fetch answers |
-| request_percentage | user, client-id: not served |
-| controller_mutation_rate | user, client-id: not served |
-| connection_creation_rate | ip: not served; `max.connections.per.ip` limits an address |
+| request_percentage | user, client-id: processor time of the event loop; 100 is all of it |
+| controller_mutation_rate | user, client-id: partitions created and deleted a second |
+| connection_creation_rate | ip: connections a second |
 
-What is not served is INVALID_REQUEST, by name, so that nobody believes in a limit that is not
-there. request_percentage is a share of the time of Kafka's threads. What a client costs here is
-spread over one event loop, threads that read and write for many clients at once, and the object
-store; a number for some of that would not be what was asked for.
+Any other key is INVALID_REQUEST, by name, so that nobody believes in a limit that is not there. So
+is an ip that is no address: names are not looked up.
 """
 
+import ipaddress
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from metadata.operations import AlterClientQuotas, QuotaEntity
@@ -31,13 +30,16 @@ ENTITY_TYPES: Final = frozenset({USER, CLIENT_ID, IP})
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
-_CLIENT_KEYS: Final = frozenset({PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE})
-_NOT_SERVED: Final[Mapping[str, Collection[str]]] = {
-    "request_percentage": (USER, CLIENT_ID),
-    "controller_mutation_rate": (USER, CLIENT_ID),
-    "connection_creation_rate": (IP,),
-}
+_WHOLE: Final = frozenset({PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE})
+"""Quotas that are whole numbers."""
+_CLIENT_KEYS: Final = frozenset(
+    {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE}
+)
+_IP_KEYS: Final = frozenset({CONNECTION_CREATION_RATE})
 
 _RATE_MAX: Final = float(2**63 - 1)
 _FRACTION_MAX: Final = 1e-6
@@ -57,7 +59,7 @@ def entity_text(entity: QuotaEntity) -> str:
 
 
 def check_quotas(request: AlterClientQuotas) -> AlterClientQuotas:
-    """`request` with values that are whole numbers. Raises InvalidRequest.
+    """`request` with values that are checked, and whole where they must be. Raises InvalidRequest.
 
     A key can be removed whatever it is, since it may have been set by another release.
     """
@@ -83,19 +85,31 @@ def check_entity(entity: QuotaEntity) -> None:
             raise InvalidRequest(f"a {kind} of more than {_NAME_BYTES_MAX} bytes")
     if IP in parts and len(parts) > 1:
         raise InvalidRequest("an ip entity goes together with no user and no client id")
+    if parts.get(IP) is not None and known_address(parts[IP]) != parts[IP]:
+        raise InvalidRequest(f"{parts[IP]!r} is no address, as a socket writes it")
+
+
+def known_address(text: str | None) -> str | None:
+    """An address as connections have it; None: it is none."""
+    try:
+        known = ipaddress.ip_address(text or "")
+    except ValueError:
+        return None
+    mapped = known.ipv4_mapped if isinstance(known, ipaddress.IPv6Address) else None
+    return str(mapped or known)
 
 
 def _checked_value(entity: QuotaEntity, key: str, value: float) -> float:
-    kinds = {kind for kind, _ in entity}
-    if key in _NOT_SERVED and kinds.intersection(_NOT_SERVED[key]):
-        raise InvalidRequest(f"the quota {key} is not served by this broker")
-    if key not in _CLIENT_KEYS or IP in kinds:
+    is_address = IP in {kind for kind, _ in entity}
+    if key not in (_IP_KEYS if is_address else _CLIENT_KEYS):
         raise InvalidRequest(f"there is no quota {key!r} of {entity_text(entity)}")
     if not math.isfinite(value) or value <= 0:
         raise InvalidRequest(f"the quota {key} must be greater than 0, not {value:g}")
     if value > _RATE_MAX:
         raise InvalidRequest(f"the quota {key} is too large: {value:g}")
+    if key not in _WHOLE:
+        return value
     whole = float(round(value))
     if abs(value - whole) > _FRACTION_MAX or not whole:
-        raise InvalidRequest(f"the quota {key} must be a whole number of bytes, not {value!r}")
+        raise InvalidRequest(f"the quota {key} must be a whole number, not {value!r}")
     return whole

@@ -25,6 +25,16 @@ class QuotaSettings:
         why="length of a window; longer: as quota.window.num",
     )
 
+    changes_per_s: int = setting(
+        "metadata.changes.per.second.max",
+        10,
+        minimum=0,
+        maximum=1_000_000,
+        why="changes of topics, configs, users, rules and quotas by one user that has no "
+        "controller_mutation_rate, after as many as ten windows hold; more: one user can fill the "
+        "metadata log; who has not logged in is not held to it; 0: nobody is",
+    )
+
     @property
     def burst_s(self) -> int:
         """The seconds' worth of a quota that may come at once."""

@@ -19,52 +19,44 @@ window's worth, and counts when its answer is there; it is refused while there i
 for from before. A client that has to wait learns it from throttle_time_ms, and its connection is
 not read from until then (`Request.mute`), so that clients which do not heed it wait as well.
 
+A share of a processor (`request_percentage`) counts the time that the event loop takes for the
+requests of a client; no single wait is longer than a window, so that members of groups still come
+in time. Changes of metadata (`controller_mutation_rate`) count the partitions that topics are made,
+grown or deleted with. A user without that quota may make `metadata.changes.per.second.max` changes
+of any kind; who has not said who they are is not held to that. Connections count by address, before
+anything is read from them (`connection_creation_rate`).
+
+What brokers ask of each other counts nowhere.
+
 Nothing is paid for where no quota is set: the mapping of quotas is compared with the one seen last,
-and that is all. Rates of clients that were quiet are forgotten, and there are never more than
-RATES_MAX of each kind.
+and that is all.
 
 Failure cases: who uses a new client id for every request has, under a default of client ids, a new
 rate each time; the remedy is a quota of its user.
 """
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from enum import Enum, auto
-from hashlib import blake2b
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from diskless.ports import ClientInfo
-from diskless.quotas.quota_entities import CLIENT_ID, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, USER
+from diskless.authorization import BROKER_USER
+from diskless.ports import ANONYMOUS, ClientInfo
+from diskless.quotas.quota_entities import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
 from diskless.quotas.quota_settings import QuotaSettings
+from diskless.quotas.rates import Rates, ThrottleStatistics
 from diskless.quotas.throttled_rate import ThrottledRate
 from metadata.operations import QuotaEntity
 from wal.clock import Clock
 
-RATES_MAX: Final = 10_000
-"""Of each kind of quota; the one that was used longest ago is forgotten for a new one."""
-
-THROTTLE_MAX_S: Final = 600.0
-"""The longest wait at a time. A connection that is not read cannot be seen to be gone."""
-
-_THROTTLE_MIN_S: Final = 0.001
-"""What clients are told is in milliseconds. A shorter wait is not lost: it is in the next one."""
-
-_NAME_LENGTH_MAX: Final = 64
-_FORGOTTEN_PER_USE: Final = 2
-
-_Names = tuple[str | None, str | None]
-"""Whose rate it is: user and client id, None: of all."""
-
-
-class ThrottleStatistics(NamedTuple):
-    """Of one kind of quota, since the start."""
-
-    requests: int
-    seconds: float
-    """Waits that were imposed. Those of requests in flight at the same time overlap."""
-    rates: int
-    """How many are kept now."""
+CHANGES_WAIT_MAX_S: Final = 10.0
+"""Who deletes a thousand topics at once is heard again before clients give up; what is owed beyond
+that is in the next wait."""
 
 
 class QuotaEnforcer:
@@ -84,9 +76,15 @@ class QuotaEnforcer:
         self._quotas = quotas
         self._clock = clock
         self._window_s: Final = settings.window_s
+        self._changes_per_s: Final = settings.changes_per_s
         self._known: Mapping[QuotaEntity, Mapping[str, float]] = {}
-        self._produce = _Rates(PRODUCER_BYTE_RATE, settings)
-        self._fetch = _Rates(CONSUMER_BYTE_RATE, settings)
+        self._produce = Rates(PRODUCER_BYTE_RATE, settings)
+        self._fetch = Rates(CONSUMER_BYTE_RATE, settings)
+        self._requests = Rates(REQUEST_PERCENTAGE, settings, wait_max_s=settings.window_s)
+        self._mutations = Rates(CONTROLLER_MUTATION_RATE, settings)
+        self._changes = Rates("", settings, wait_max_s=CHANGES_WAIT_MAX_S)
+        """Of users without a quota of mutations."""
+        self._connections = Rates(CONNECTION_CREATION_RATE, settings)
 
     def produced(self, client: ClientInfo, size_bytes: int) -> float:
         """A Produce request arrived: until when its connection is muted; 0.0: not at all."""
@@ -118,6 +116,36 @@ class QuotaEnforcer:
         allowed = max(rate.allowance(now), rate.limit * self._window_s)
         return until, int(min(max_bytes, allowed))
 
+    @property
+    def measures_requests(self) -> bool:
+        """Whether anybody has a quota of processor time."""
+        self._learn()
+        return bool(self._requests.limits)
+
+    def used(self, client: ClientInfo, seconds: float) -> float:
+        """As `produced`, of the processor time that requests of a client took."""
+        return self._record(self._requests, client, seconds * 100)
+
+    def changed(self, client: ClientInfo, changes: int, partitions: int) -> float:
+        """As `produced`, of metadata that a request changes."""
+        rate = self._rate(self._mutations, client)
+        now = self._clock.monotonic()
+        if rate is not None:
+            return self._mutations.throttled(rate.record(partitions, now), now)
+        if not self._changes_per_s or client.user in (ANONYMOUS, BROKER_USER):
+            return 0.0
+        rate = self._changes.by_default(client, self._changes_per_s, now)
+        return self._changes.throttled(rate.record(changes, now), now)
+
+    def connected(self, address: str) -> float:
+        """As `produced`, of a connection that was accepted."""
+        self._learn()
+        if not self._connections.limits:
+            return 0.0
+        now = self._clock.monotonic()
+        rate = self._connections.of_address(address, now)
+        return 0.0 if rate is None else self._connections.throttled(rate.record(1, now), now)
+
     def left_ms(self, until: float) -> int:
         """Returns the time left until then, for throttle_time_ms."""
         if not until:
@@ -125,147 +153,38 @@ class QuotaEnforcer:
         return max(math.ceil((until - self._clock.monotonic()) * 1000), 0)
 
     def statistics(self) -> Mapping[str, ThrottleStatistics]:
-        """By API."""
-        return {"Produce": self._produce.statistics(), "Fetch": self._fetch.statistics()}
+        """By API, or by what else is limited."""
+        return {
+            "Produce": self._produce.statistics(),
+            "Fetch": self._fetch.statistics(),
+            "requests": self._requests.statistics(),
+            "mutations": self._mutations.statistics(),
+            "changes": self._changes.statistics(),
+            "connections": self._connections.statistics(),
+        }
 
-    def _record(self, rates: "_Rates", client: ClientInfo, size_bytes: int) -> float:
+    def _record(self, rates: Rates, client: ClientInfo, amount: float) -> float:
         rate = self._rate(rates, client)
         if rate is None:
             return 0.0
         now = self._clock.monotonic()
-        return rates.throttled(rate.record(size_bytes, now), now)
+        return rates.throttled(rate.record(amount, now), now)
 
-    def _rate(self, rates: "_Rates", client: ClientInfo) -> ThrottledRate | None:
-        quotas = self._quotas()
-        if quotas is not self._known:
-            self._known = quotas
-            self._produce.learn(quotas)
-            self._fetch.learn(quotas)
+    def _rate(self, rates: Rates, client: ClientInfo) -> ThrottledRate | None:
+        self._learn()
         if not rates.limits:
             return None
         return rates.of(client, self._clock.monotonic())
 
-
-class _Rates:
-    """The quotas of one key, and the rates of the clients they are about."""
-
-    def __init__(self, key: str, settings: QuotaSettings) -> None:
-        self._key = key
-        self._settings = settings
-        self.limits: Mapping[QuotaEntity, float] = {}
-        self._levels: Sequence[_Level] = ()
-        """Those that some entity is of, the most specific first."""
-        self._rates: OrderedDict[_Names, ThrottledRate] = OrderedDict()
-        """The one that was used longest ago first."""
-        self._throttled = 0
-        self._throttled_s = 0.0
-
-    def learn(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        self.limits = {
-            entity: values[self._key] for entity, values in quotas.items() if self._key in values
-        }
-        used = {_level_of(entity) for entity in self.limits}
-        self._levels = [level for level in _LEVELS if level in used]
-        if not self.limits:
-            self._rates.clear()
-
-    def of(self, client: ClientInfo, now: float) -> ThrottledRate | None:
-        """The rate that a request of this client counts in; None: it has no quota."""
-        for level in self._levels:
-            limit = self.limits.get(_entity(level, client.user, client.client_id))
-            if limit is not None:
-                return self._named(_names(level, client.user, client.client_id), limit, now)
-        return None
-
-    def throttled(self, wait_s: float, now: float) -> float:
-        """Returns until when to wait, or 0.0."""
-        if wait_s < _THROTTLE_MIN_S:
-            return 0.0
-        wait_s = min(wait_s, THROTTLE_MAX_S)
-        self._throttled += 1
-        self._throttled_s += wait_s
-        return now + wait_s
-
-    def statistics(self) -> ThrottleStatistics:
-        return ThrottleStatistics(self._throttled, self._throttled_s, len(self._rates))
-
-    def _named(self, names: _Names, limit: float, now: float) -> ThrottledRate:
-        rates = self._rates
-        rate = rates.get(names)
-        if rate is None:
-            self._make_room(now)
-            rate = rates[names] = ThrottledRate(limit, self._settings)
-            return rate
-        rates.move_to_end(names)
-        if rate.limit != limit:
-            rate.limit_to(limit, now)
-        return rate
-
-    def _make_room(self, now: float) -> None:
-        """Rates come one by one; so a few that are idle go for each of them."""
-        for _ in range(_FORGOTTEN_PER_USE):
-            if not self._rates:
-                return
-            oldest = next(iter(self._rates))
-            if len(self._rates) < RATES_MAX and not self._rates[oldest].is_idle(now):
-                return
-            del self._rates[oldest]
-
-
-class _Part(Enum):
-    """How an entity names a user or a client id."""
-
-    NAMED = auto()
-    DEFAULT = auto()
-    ABSENT = auto()
-
-
-class _Level(NamedTuple):
-    """A kind of entities."""
-
-    user: _Part
-    client_id: _Part
-
-
-_LEVELS: Final = (
-    _Level(_Part.NAMED, _Part.NAMED),
-    _Level(_Part.NAMED, _Part.DEFAULT),
-    _Level(_Part.NAMED, _Part.ABSENT),
-    _Level(_Part.DEFAULT, _Part.NAMED),
-    _Level(_Part.DEFAULT, _Part.DEFAULT),
-    _Level(_Part.DEFAULT, _Part.ABSENT),
-    _Level(_Part.ABSENT, _Part.NAMED),
-    _Level(_Part.ABSENT, _Part.DEFAULT),
-)
-"""In the order in which their quotas count."""
-
-
-def _level_of(entity: QuotaEntity) -> _Level:
-    parts = {kind: _Part.DEFAULT if name is None else _Part.NAMED for kind, name in entity}
-    return _Level(parts.get(USER, _Part.ABSENT), parts.get(CLIENT_ID, _Part.ABSENT))
-
-
-def _entity(level: _Level, user: str, client_id: str) -> QuotaEntity:
-    """The entity of this level that is about these two."""
-    parts: list[tuple[str, str | None]] = []
-    if level.client_id is not _Part.ABSENT:
-        parts.append((CLIENT_ID, client_id if level.client_id is _Part.NAMED else None))
-    if level.user is not _Part.ABSENT:
-        parts.append((USER, user if level.user is _Part.NAMED else None))
-    return tuple(parts)
-
-
-def _names(level: _Level, user: str, client_id: str) -> _Names:
-    """Whose rate a quota of this level limits."""
-    return (
-        None if level.user is _Part.ABSENT else _short(user),
-        None if level.client_id is _Part.ABSENT else _short(client_id),
-    )
-
-
-def _short(name: str) -> str:
-    """A name to tell clients apart by; a client may call itself 32 KiB."""
-    if len(name) <= _NAME_LENGTH_MAX:
-        return name
-    digest = blake2b(name.encode(errors="surrogatepass"), digest_size=32).hexdigest()
-    return f"{digest}…"
+    def _learn(self) -> None:
+        quotas = self._quotas()
+        if quotas is not self._known:
+            self._known = quotas
+            for rates in (
+                self._produce,
+                self._fetch,
+                self._requests,
+                self._mutations,
+                self._connections,
+            ):
+                rates.learn(quotas)

@@ -119,6 +119,11 @@ class Login:
         self.is_busy = False
         """Whether a token is being looked at."""
 
+    @property
+    def mechanism(self) -> str:
+        """What the client has chosen; empty: nothing yet."""
+        return self._mechanism
+
     def is_overdue(self, now: float) -> bool:
         """Whether the client should have logged in by now."""
         return self.user is None and now - self._began_at > LOGIN_MAX_S

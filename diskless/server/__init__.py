@@ -4,6 +4,7 @@
 - `connection`: one connection, from bytes in to bytes out; its parts, each without a socket:
   `receiving`: frames; `handlers`: from a request to its answer; `responses`: answers in order;
   `throttle`: until when it is muted
+- `shared`: what all connections of a server have in common
 - `registry`: what a handler is
 - `memory_budget`: a limit, and whose share is what; `request_budget`, `response_budget`: memory of
   requests and of answers in the whole broker

@@ -36,64 +36,35 @@ handler reaches the event loop.
 
 import asyncio
 import functools
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable
 from typing import Final, cast
 
 from diskless.listeners.acceptor import Admission
 from diskless.listeners.tls_listener import PRINCIPAL
 from diskless.loop.backlog import BACKLOG_REQUESTS, Backlog
-from diskless.loop.read_turns import ReadTurns
-from diskless.loop.turns import Turn, Turns
-from diskless.ports import ClientInfo
+from diskless.loop.turns import Turn
+from diskless.ports import ANONYMOUS, ClientInfo
 from diskless.protocol.wire import ProtocolError, Reader
-from diskless.sasl.login import LoginRules
-from diskless.server.handlers import Handlers, HandlerTasks
-from diskless.server.problem_log import ProblemLog
+from diskless.quotas.request_meter import RequestMeter
+from diskless.server.handlers import Handlers
 from diskless.server.receiving import FrameReceiver, FrameStart, read_header
-from diskless.server.registry import ApiRegistry, MustClose, Request
-from diskless.server.request_budget import RequestAccount, RequestBudget
-from diskless.server.response_budget import ResponseAccount, ResponseBudget
+from diskless.server.registry import MustClose, Request
+from diskless.server.request_budget import RequestAccount
+from diskless.server.response_budget import ResponseAccount
 from diskless.server.responses import Outbox, ResponseQueue, Slot
-from diskless.server.server_metrics import ServerMetrics
-from diskless.server.server_settings import ServerSettings
+from diskless.server.shared import Shared
 from diskless.server.throttle import Throttle
 from diskless.server.unread import (
     UNREAD_REQUESTS_SHARE_BYTES,
     ReadProgress,
     unsent_and_unread,
 )
-from wal.chunks.buffer import BufferPool, FragmentChain
-from wal.chunks.seal_policy import Arrivals
-from wal.clock import Clock
+from wal.chunks.buffer import FragmentChain
 
 _REQUEST_OVERHEAD_BYTES: Final = 2 << 10
 """What an unanswered request keeps besides its bytes: its slot, its future, its place in queues."""
 
 _REFUSED_READ_BYTES: Final = 4 << 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What all connections of a server have in common."""
-
-    made: Callable[["Connection"], None]
-    lost: Callable[["Connection"], None]
-    """Told when it has its transport, and when that is gone."""
-    apis: ApiRegistry
-    settings: ServerSettings
-    pool: BufferPool
-    clock: Clock
-    metrics: ServerMetrics
-    budget: RequestBudget
-    responses: ResponseBudget
-    arrivals: Arrivals
-    logins: Mapping[str, LoginRules]
-    """By the name of the listener, where clients must log in."""
-    turns: Turns
-    read_turns: ReadTurns
-    problems: ProblemLog
-    handlers: HandlerTasks
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -109,7 +80,9 @@ class Connection(asyncio.BufferedProtocol):
     _queue: ResponseQueue
     _handlers: Handlers
 
-    def __init__(self, shared: Shared, client: ClientInfo, admission: Admission) -> None:
+    def __init__(
+        self, shared: Shared["Connection"], client: ClientInfo, admission: Admission
+    ) -> None:
         """The admission ends with the connection."""
         self._shared = shared
         self._settings = shared.settings
@@ -126,6 +99,9 @@ class Connection(asyncio.BufferedProtocol):
         self._throttle = Throttle(shared.clock, self._is_heard_again)
         rules = shared.logins.get(client.listener)
         self._login = None if rules is None else rules.login(client.host, self._logged_in)
+        self._meter = RequestMeter(
+            shared.limits, shared.processor_time, lambda: self._client, self.mute
+        )
         self._last_activity = shared.clock.monotonic()
 
     # --- called by the event loop
@@ -158,12 +134,15 @@ class Connection(asyncio.BufferedProtocol):
             self._queue,
             go_on=self._go_on,
             failed=self._failed,
+            meter=self._meter,
         )
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
         delay_s = self._admission.heard_at - shared.clock.monotonic()
         if delay_s > 0:
             # Not paused here: uvloop begins to read after this, whatever it was told before.
             self._throttle.delay(delay_s)
+        if name is not None:
+            self._belongs_to(name, "TLS", is_again=False)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._is_closed:
@@ -216,6 +195,8 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.turns.forget(self)
         self.responses.set_unsent(0)
         self._admission.end()
+        if self._client.user != ANONYMOUS:
+            self._shared.audit.logged_out(self._client)
         self._shared.lost(self)
 
     def _note_arrival(self) -> None:
@@ -241,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work(self, turn: Turn) -> bool:
         self._is_in_turn = True
+        self._meter.begin()
         is_more = True
         try:
             while is_more and not turn.is_over():
@@ -250,6 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             self._cut("bad request", str(error))
         finally:
             self._is_in_turn = False
+        self._meter.end()
         self._note_arrival()
         if not self._is_closed:
             self._outbox.send()
@@ -325,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
             self._queue.add(slot, _REQUEST_OVERHEAD_BYTES + body_bytes)
             request = Request(
                 version=version,
-                client=self._client,
+                client=self._client._replace(request_id=correlation_id),
                 body=b"",
                 wake=slot.wake,
                 reserve=functools.partial(self._queue.reserve, slot),
@@ -348,9 +331,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _logged_in(self, user: str | None) -> None:
         self._is_finishing = self._is_finishing or user is None
-        if user is not None:
+        assert self._login is not None
+        if user is None:
+            self._shared.audit.login_failed(self._client, self._login.mechanism)
+        else:
+            is_again = user == self._client.user
             self._client = self._client._replace(user=user)
-            self._admission.logged_in()
+            self._belongs_to(user, self._login.mechanism, is_again=is_again)
+
+    def _belongs_to(self, user: str, mechanism: str, *, is_again: bool) -> None:
+        self._shared.audit.logged_in(self._client, mechanism, is_again=is_again)
+        if not self._admission.belongs_to(user):
+            self._shared.metrics.connection_refused("max.connections.per.user")
+            self._cut("too many connections", f"of User:{user}; see max.connections.per.user")
 
     def mute(self, until: float) -> None:
         """See `Request.mute`."""
@@ -359,6 +352,7 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.pause()
 
     def _is_heard_again(self, now: float) -> None:
+        self._meter.has_muted = False
         self._last_activity = now
         self._go_on()
 
@@ -391,6 +385,9 @@ class Connection(asyncio.BufferedProtocol):
         self._last_activity = now = self._shared.clock.monotonic()
         took_s = now - slot.received_at
         self._shared.metrics.request_answered(slot.api.name, slot.reply_bytes, took_s)
+        self._meter.answered()
+        if self._meter.has_muted:
+            slot.tell_throttled(self._throttle.left_ms)
         self._outbox.add(slot)
 
     # --- called by the server

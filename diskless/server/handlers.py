@@ -22,6 +22,7 @@ from typing import Any
 
 from diskless.loop.long_work import LongWork, Unfinished
 from diskless.loop.turns import Turn
+from diskless.quotas.request_meter import RequestMeter
 from diskless.server.registry import Deferred, Outcome, Reply, Request
 from diskless.server.responses import ResponseQueue, Slot, refusal
 from wal.chunks.sealed_chunk import BATCH_OVERHEAD_BYTES
@@ -49,10 +50,12 @@ class Handlers:
         *,
         go_on: Callable[[], None],
         failed: Callable[[Slot, Exception | None], None],
+        meter: RequestMeter,
     ) -> None:
         """`go_on` is called when a handler in slices has begun what it was called for.
 
-        `failed` is given what a handler raised, None where it was cancelled, and closes the queue.
+        `meter` is told what requests take, and what they change. `failed` is given what a handler
+        raised, None where it was cancelled, and closes the queue.
         """
         self._tasks = tasks
         self._long_work = tasks.long_work
@@ -60,6 +63,7 @@ class Handlers:
         self._responses = responses
         self._go_on = go_on
         self._failed = failed
+        self._meter = meter
         self.beginning = 0
         """Handlers that are still at work in slices; nothing else is started meanwhile."""
 
@@ -94,7 +98,7 @@ class Handlers:
             return False
         if isinstance(reply, Unfinished):
             self._responses.not_done_yet(slot)
-            rest = self._long_work.finish(reply)
+            rest = self._long_work.finish(reply, self._meter)
             turn.task_started()
             run = self._run(slot, Deferred(rest, _as_it_is, None))
             slot.waits_for = self._spawn(slot, run, rest)
@@ -106,7 +110,7 @@ class Handlers:
         self, slot: Slot, request: Request, unfinished: Unfinished[Outcome]
     ) -> None:
         try:
-            outcome = await self._long_work.finish(unfinished)
+            outcome = await self._long_work.finish(unfinished, self._meter)
         except Exception as error:
             self._fail(slot, error)
             return
@@ -118,6 +122,8 @@ class Handlers:
 
     def _begun(self, slot: Slot, request: Request, outcome: Outcome) -> bool:
         """See to the answer that the handler promised; whether that takes a task."""
+        if request.changes:
+            self._meter.changed(request.changes, request.changed_partitions)
         if request.batch_count:
             self._responses.charge(slot, request.batch_count * BATCH_OVERHEAD_BYTES)
         if outcome is None or isinstance(outcome, list):
@@ -155,7 +161,7 @@ class Handlers:
                 encoded = refusal(deferred, error)
             if isinstance(encoded, Generator):
                 slot.waits_for = asyncio.current_task()
-                encoded = await self._long_work.run(encoded)
+                encoded = await self._long_work.run(encoded, self._meter)
         except Exception as error:
             self._fail(slot, error)
         else:

@@ -63,6 +63,10 @@ class Request:
     """The turn in which a handler reads for the answer (`diskless.loop.read_turns`)."""
     batch_count: int = 0
     """Set by a handler that hands on batches: memory is kept for each until the answer leaves."""
+    changes: int = 0
+    """Set by a handler that changes metadata: how many topics, rules, users and such."""
+    changed_partitions: int = 0
+    """Likewise: how many partitions come or go."""
     frame: FragmentChain | None = None
     """The whole received frame without its length, for an API that `reads_frame`; valid until the
     handler returns, or its steps do (not until its answer comes)."""

@@ -23,6 +23,7 @@ from diskless.loop.long_work import Steps
 from diskless.loop.turns import Turn
 from diskless.ports import Buffer
 from diskless.protocol.header import response_start
+from diskless.protocol.throttle_time import with_throttle_time
 from diskless.protocol.wire import ProtocolError
 from diskless.server.registry import Api, Deferred, MustClose, Reply, Request
 from diskless.server.request_budget import RequestAccount
@@ -67,6 +68,14 @@ class Slot:
             return deferred.encode(future.result())
         except DisklessError as error:
             return refusal(deferred, error)
+
+    def tell_throttled(self, throttle_ms: int) -> None:
+        """Have the answer say how long its client has to be quiet, where it can say so."""
+        if self.reply:
+            api, flexible = self.api, self.api.is_flexible(self.version)
+            self.reply = with_throttle_time(
+                api.key, self.version, self.reply, throttle_ms, flexible=flexible
+            )
 
     def cancel(self) -> None:
         """Stop what the slot waits for, if that may be stopped."""

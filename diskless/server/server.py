@@ -14,16 +14,22 @@ import asyncio
 import functools
 import itertools
 import socket
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
 import structlog
 
+from diskless.audit.audit_log import UNNOTED, SessionAudit
 from diskless.listeners.acceptor import Acceptor, Admission
-from diskless.listeners.connection_limits import ConnectionLimits, parse_ip_overrides
+from diskless.listeners.connection_limits import (
+    ConnectionLimits,
+    ListenerLimits,
+    parse_ip_overrides,
+)
 from diskless.listeners.handshakes import Handshakes
 from diskless.listeners.listeners import Listener
 from diskless.listeners.pending_logins import PendingLogins
@@ -35,8 +41,9 @@ from diskless.loop.long_work import LongWork
 from diskless.loop.read_turns import ReadTurns
 from diskless.loop.turns import Turns
 from diskless.ports import ClientInfo
+from diskless.quotas.request_meter import ClientLimits, NoLimits
 from diskless.sasl.login import LoginRules
-from diskless.server.connection import Connection, Shared
+from diskless.server.connection import Connection
 from diskless.server.handlers import HandlerTasks
 from diskless.server.problem_log import ProblemLog
 from diskless.server.registry import ApiRegistry
@@ -44,6 +51,7 @@ from diskless.server.request_budget import RequestBudget
 from diskless.server.response_budget import ResponseBudget
 from diskless.server.server_metrics import ServerMetrics
 from diskless.server.server_settings import ServerSettings
+from diskless.server.shared import Shared
 from diskless.server.unread import UnreadCutter
 from wal.chunks.buffer import BufferPool
 from wal.chunks.seal_policy import Arrivals
@@ -62,6 +70,7 @@ _NOT_SENT_BYTES_MAX: Final = 128 << 10
 nobody counts: of each client that does not read, and in one call that holds the loop."""
 
 _TLS_DEFAULTS: Final = TlsSettings()
+_NO_LIMITS: Final = NoLimits()
 
 OPEN: Final = "open"
 HANDSHAKE: Final = "handshake"
@@ -103,6 +112,10 @@ class KafkaServer:
         pending_per_ip_max: int = 20,
         long_work: LongWork | None = None,
         arrivals: Arrivals | None = None,
+        limits: ClientLimits = _NO_LIMITS,
+        audit: SessionAudit = UNNOTED,
+        listener_limits: Mapping[str, ListenerLimits] = MappingProxyType({}),
+        processor_time: Callable[[], float] = time.thread_time,
     ) -> None:
         """Made on the event loop that it serves on.
 
@@ -110,7 +123,9 @@ class KafkaServer:
         is the server's alone: what it lends is the memory of requests. `long_work` belongs to the
         event loop; `arrivals` hears of Produce requests that have begun to arrive. Without one of
         them the server makes its own. `logins` has the rules of listeners whose clients must log
-        in; of one address, `pending_per_ip_max` may be at it.
+        in; of one address, `pending_per_ip_max` may be at it. `limits` are the quotas of clients;
+        `audit` is told who comes and goes;
+        `processor_time` is what the event loop's thread has taken.
         """
         self.address: tuple[str, int] = listeners[0].address
         """Host and port of the first listener."""
@@ -136,6 +151,9 @@ class KafkaServer:
             per_ip_overrides=parse_ip_overrides(settings.max_connections_per_ip_overrides),
             creations_per_s=settings.max_connection_creation_rate,
             now=clock.monotonic(),
+            per_user_max=settings.max_connections_per_user,
+            listeners=listener_limits,
+            quota=limits.connected,
         )
         self._pending = PendingLogins(
             connections_max=settings.max_connections, per_ip_max=pending_per_ip_max
@@ -161,6 +179,9 @@ class KafkaServer:
             turns=turns,
             read_turns=ReadTurns(clock, lambda: turns.are_others_served),
             problems=ProblemLog(clock),
+            limits=limits,
+            audit=audit,
+            processor_time=processor_time,
             handlers=HandlerTasks(
                 group=self._tasks, long_work=long_work or LongWork(clock.monotonic)
             ),
@@ -253,6 +274,7 @@ class KafkaServer:
         metrics = self._shared.metrics
         acceptor = Acceptor(
             listener.socket,
+            name=listener.name,
             backlog=self._settings.backlog,
             limits=self._limits,
             clock=self._clock,

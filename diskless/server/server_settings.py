@@ -72,8 +72,9 @@ class ServerSettings:
         "max.connections",
         10_000,
         minimum=1,
+        is_per_listener=True,
         why="one more is closed before anything is read; lowered at start to what the process's "
-        "limit of open files leaves room for",
+        "limit of open files leaves room for; of a listener: of it alone",
     )
     max_connections_per_ip: int = setting(
         "max.connections.per.ip",
@@ -87,12 +88,21 @@ class ServerSettings:
         why="ADDRESS:COUNT, separated by commas: addresses with a limit of their own, such as a "
         "proxy that many clients share",
     )
+    max_connections_per_user: int = setting(
+        "max.connections.per.user",
+        1_000,
+        minimum=0,
+        why="of one user who has logged in or shown a certificate, at this broker; one more is "
+        "closed; fewer: large applications run against it; more: one user can take all places; "
+        "0: no limit",
+    )
     max_connection_creation_rate: int = setting(
         "max.connection.creation.rate",
         2_000,
         minimum=1,
-        why="a second, over all addresses; who connects faster is read from later; smaller: after "
-        "a restart it takes longer until all clients are back",
+        is_per_listener=True,
+        why="a second, over all addresses, or of one listener; who connects faster is read from "
+        "later; smaller: after a restart it takes longer until all clients are back",
     )
     idle_max_ms: int = setting(
         "connections.max.idle.ms",

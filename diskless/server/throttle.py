@@ -9,6 +9,7 @@ that fires too early is set again for the rest. No socket is known here.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from wal.clock import Clock
@@ -29,6 +30,13 @@ class Throttle:
     @property
     def is_muted(self) -> bool:
         return self._timer is not None
+
+    @property
+    def left_ms(self) -> int:
+        """How long it is muted yet."""
+        if self._timer is None:
+            return 0
+        return max(math.ceil((self._until - self._clock.monotonic()) * 1000), 0)
 
     def delay(self, seconds: float) -> None:
         """Mute a connection that is new."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -602,6 +603,7 @@ async def running_broker(
     authorizer: Authorizer | None = None,
     acls: FakeAcls | None = None,
     audit: Audit | None = None,
+    processor_time: Callable[[], float] = time.thread_time,
     **settings: Any,
 ) -> AsyncIterator[Broker]:
     """A broker on a free port; `settings` are fields of ServerSettings, `configs` it shows.
@@ -616,6 +618,9 @@ async def running_broker(
     quotas, users = FakeQuotas(), FakeUsers()
     rules = FakeAcls() if acls is None else acls
     clock = clock or SystemClock()
+    enforcer = QuotaEnforcer(
+        quotas.client_quotas, settings=quota_settings or QuotaSettings(), clock=clock
+    )
     registry = kafka_apis(
         manager=manager,
         cluster=cluster,
@@ -624,9 +629,7 @@ async def running_broker(
         producer_ids=topics,
         broker_configs=FakeConfigs(configs),
         stored=stored,
-        quotas=QuotaEnforcer(
-            quotas.client_quotas, settings=quota_settings or QuotaSettings(), clock=clock
-        ),
+        quotas=enforcer,
         quota_admin=quotas,
         scram_admin=users,
         fetch_sessions=FetchSessions(slots=10, clock=ManualClock(), rng=random.Random(1)),
@@ -645,6 +648,8 @@ async def running_broker(
         pool=pool,
         clock=clock,
         metrics=metrics,
+        limits=enforcer,
+        processor_time=processor_time,
     )
     async with server:
         host, port = server.address

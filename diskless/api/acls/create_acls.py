@@ -65,6 +65,7 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
 
         if not wanted:
             return (yield from encode(()))
+        request.changes = len(wanted)
         return Deferred(created(wanted), encode, None)
 
     return Api(key=KEY, name="CreateAcls", versions=range(1, 4), flexible_from=2, handler=handle)

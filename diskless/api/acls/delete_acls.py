@@ -67,6 +67,7 @@ def api(acls: AclAdmin | None, access: Access) -> Api:
 
         if not wanted:
             return (yield from encode(()))
+        request.changes = len(wanted)
         return Deferred(deleted(wanted), encode, None)
 
     return Api(key=KEY, name="DeleteAcls", versions=range(1, 4), flexible_from=2, handler=handle)

@@ -1,4 +1,4 @@
-"""AlterClientQuotas, key 49, versions 0-1: quotas of users and client ids, set and removed by key.
+"""AlterClientQuotas, key 49, versions 0-1: quotas of users, client ids and addresses, by key.
 
 - An entry is refused as a whole, and does not hinder the others. What is checked, and which quotas
   there are: diskless/quotas/quota_entities.py.
@@ -58,6 +58,7 @@ def api(quotas: QuotaAdmin, access: Access) -> Api:
 
         if asked.validate_only:
             return (yield from encode([None] * len(wanted)))
+        request.changes = len(wanted)
         return Deferred(altered(wanted), encode, None)
 
     return Api(

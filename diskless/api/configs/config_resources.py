@@ -82,6 +82,8 @@ def altering(
                 rows = access.noted(request.client, name, rows, _resource_of_row)
             return encode_response(key, request.version, {"responses": rows})
 
+        if not asked.validate_only:
+            request.changes = len(asked.resources)
         altered = _alter_resources(
             topics, asked.resources, change_of, refused, validate_only=asked.validate_only
         )

@@ -77,6 +77,11 @@ def api(topics: TopicAdmin, access: Access) -> Api:
 
         if asked.validate_only or not growths:
             return (yield from encode([None] * len(growths)))
+        request.changes = len(growths)
+        known = topics.topics()
+        request.changed_partitions = sum(
+            growth.partition_count - known[growth.name].partition_count for growth in growths
+        )
         return Deferred(grown(growths), encode, None)
 
     return Api(key=KEY, name="CreatePartitions", versions=range(4), flexible_from=2, handler=handle)

@@ -88,6 +88,8 @@ def api(topics: TopicAdmin, configs: TopicConfigs, access: Access) -> Api:
 
         if asked.validate_only or not wanted:
             return (yield from encode(wanted))
+        request.changes = len(wanted)
+        request.changed_partitions = sum(topic.partition_count for topic in wanted)
         return Deferred(_create(topics, wanted), encode, None)
 
     return Api(key=KEY, name="CreateTopics", versions=range(2, 8), flexible_from=5, handler=handle)

@@ -48,12 +48,13 @@ def api(topics: TopicAdmin, access: Access) -> Api:
         found = yield from collected(_find(topics, item) for item in asked)
         yield from _refuse(access, request.client, asked, found)
         # Once each: a request may name a topic twice, or by both of its names.
-        once: dict[UUID, None] = {}
+        once: dict[UUID, int] = {}
         for item in found:
             if isinstance(item, TopicDescription):
-                once[item.topic_id] = None
+                once[item.topic_id] = item.partition_count
             yield
         doomed = [*once]
+        request.changes, request.changed_partitions = len(once), sum(once.values())
 
         def encode(errors: Mapping[UUID, DisklessError | None]) -> ReplySteps:
             answered = (_row(*row, errors) for row in zip(asked, found, strict=True))

@@ -99,6 +99,7 @@ def api(users: ScramAdmin, access: Access) -> Api:
             )
             return encode_response(KEY, request.version, {"results": noted})
 
+        request.changes = len(wanted)
         return Deferred(altered(wanted), encode, None)
 
     return Api(

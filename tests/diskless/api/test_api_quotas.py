@@ -144,18 +144,14 @@ BAD_ENTRIES: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "unknown key": (entry(named(user="u"), producer_rate=1.0), "no quota 'producer_rate'"),
     "key of others": (entry(named(ip="10.0.0.1"), producer_byte_rate=1.0), "of ip=10.0.0.1"),
-    "request percentage": (
-        entry(named(user="u"), request_percentage=50.0),
-        "request_percentage is not served",
+    "rate of addresses": (
+        entry(named(user="u"), connection_creation_rate=5.0),
+        "no quota 'connection_creation_rate' of user=u",
     ),
-    "mutation rate": (
-        entry(named(client_id=None), controller_mutation_rate=5.0),
-        "controller_mutation_rate is not served",
-    ),
-    "connection rate": (
-        entry(named(ip=None), connection_creation_rate=5.0),
-        "connection_creation_rate is not served",
-    ),
+    "no address": (entry(named(ip="a.example"), connection_creation_rate=5.0), "is no address"),
+    "another form": (entry(named(ip="::ffff:10.0.0.1"), connection_creation_rate=5.0), "no addr"),
+    "half a connection": (entry(named(ip=None), connection_creation_rate=0.5), "a whole number"),
+    "no share": (entry(named(user="u"), request_percentage=0.0), "greater than 0"),
     "zero": (entry(named(user="u"), producer_byte_rate=0.0), "greater than 0"),
     "negative": (entry(named(user="u"), consumer_byte_rate=-5.0), "greater than 0"),
     "infinite": (entry(named(user="u"), producer_byte_rate=float("inf")), "greater than 0"),

@@ -19,9 +19,10 @@ from wal.errors import InvalidSettings
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 READ = AclOperation.READ
-CLIENT = ClientInfo(7, "app", "10.0.0.1", "ann", "OUTSIDE")
+CLIENT = ClientInfo(7, "app", "10.0.0.1", "ann", "OUTSIDE", request_id=5)
 KEYS = [
-    "time", "event", "principal", "host", "listener", "client_id", "connection", "operation",
+    "time", "event", "principal", "host", "listener", "client_id", "connection", "request",
+    "mechanism", "operation",
     "resource", "result", "count",
 ]  # fmt: skip
 
@@ -54,6 +55,8 @@ def test_a_note_says_who_did_what_from_where() -> None:
         "listener": "OUTSIDE",
         "client_id": "app",
         "connection": 7,
+        "request": 5,
+        "mechanism": "",
         "operation": "CreateTopics",
         "resource": "topic:a",
         "result": "ok",
@@ -95,6 +98,31 @@ def test_names_that_are_made_up_take_no_memory(monkeypatch: pytest.MonkeyPatch) 
         noted.log.refused(CLIENT, READ, TOPIC, [f"t{number}"])
     assert len(noted.log._paces) == 5
     assert len(noted.notes) == 20
+
+
+def test_who_comes_and_goes_is_noted_and_paced() -> None:
+    noted = Noted()
+    nobody = CLIENT._replace(user="ANONYMOUS")
+    for _ in range(3):
+        noted.log.login_failed(nobody, "PLAIN")
+        noted.log.logged_in(CLIENT, "SCRAM-SHA-512", is_again=False)
+    noted.log.logged_in(CLIENT, "SCRAM-SHA-512", is_again=True)
+    noted.log.logged_out(CLIENT)
+    noted.log.rebuilt("root", "/data")
+    said = [
+        (note["event"], note["principal"], note["operation"], note["result"], note["mechanism"])
+        for note in noted.notes
+    ]
+    assert said == [
+        ("login", "User:ANONYMOUS", "login", "failed", "PLAIN"),
+        ("login", "User:ann", "login", "ok", "SCRAM-SHA-512"),
+        ("login", "User:ann", "reauthenticate", "ok", "SCRAM-SHA-512"),
+        ("logout", "User:ann", "logout", "ok", ""),
+        ("changed", "User:root", "Rebuild", "ok", ""),
+    ]
+    noted.clock.advance(1)
+    noted.log.login_failed(nobody, "PLAIN")
+    assert noted.notes[-1]["count"] == 3
 
 
 def test_what_clients_may_change_all_the_time_is_paced() -> None:

@@ -240,7 +240,7 @@ def test_quotas_are_set_listed_and_removed(
         (["set", "producer_byte_rate=5"], 2, "whose quotas"),
         (["set", "--user", "u", "producer_byte_rate"], 2, "not KEY=VALUE"),
         (["set", "--user", "u", "producer_byte_rate=fast"], 2, "'fast' is no number"),
-        (["set", "--user", "u", "request_percentage=5"], 1, "not served"),
+        (["set", "--ip", "10.0.0.1", "request_percentage=5"], 1, "no quota 'request_percentage'"),
         (["set", "--user", "u", "producer_byte_rate=-5"], 1, "greater than 0"),
     ],
 )

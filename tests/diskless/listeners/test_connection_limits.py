@@ -10,6 +10,7 @@ from diskless.config import load_config
 from diskless.listeners.connection_limits import (
     CREATION_BURST_S,
     ConnectionLimits,
+    ListenerLimits,
     parse_ip_overrides,
     plain_address,
 )
@@ -88,3 +89,38 @@ def test_an_ipv4_address_is_the_same_on_an_ipv6_listener():
 def test_bad_overrides_stop_the_start_by_name(text):
     with pytest.raises(InvalidSettings, match=r"max\.connections\.per\.ip\.overrides: '10|host"):
         load_config(overrides={"max.connections.per.ip.overrides": text})
+
+
+def test_a_listener_has_limits_of_its_own():
+    own = {"OUTSIDE": ListenerLimits(connections_max=1, creations_per_s=2)}
+    counted = limits(listeners=own)
+    assert counted.refusal("a", "OUTSIDE") is None
+    counted.opened("a", 0.0, "OUTSIDE")
+    assert counted.refusal("b", "OUTSIDE") == "listener.name.outside.max.connections"
+    assert counted.refusal("b", "INSIDE") is None
+    counted.closed("a", "OUTSIDE")
+    assert counted.refusal("b", "OUTSIDE") is None
+    waits = [counted.opened(address, 0.0, "OUTSIDE") for address in "abcd"]
+    # The first one above was of the rate too.
+    assert waits == [0.0, 0.5, 1.0, 1.5]
+    assert counted.opened("e", 0.0, "INSIDE") == 0.0
+
+
+def test_a_user_has_no_more_than_their_number():
+    counted = limits(per_user_max=2)
+    assert [counted.known(user) for user in ("ann", "ann", "bob", "ann")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    counted.opened("a", 0.0)
+    counted.closed("a", user="ann")
+    assert counted.known("ann")
+    assert not counted.known("ann")
+
+
+def test_the_quota_of_an_address_delays_it_alone():
+    counted = limits(quota=lambda address: 7.0 if address == "fast" else 0.0)
+    assert counted.opened("fast", 5.0) == 2.0
+    assert counted.opened("slow", 5.0) == 0.0

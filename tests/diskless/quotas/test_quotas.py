@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskless.authorization import BROKER_USER
 from diskless.ports import ClientInfo
-from diskless.quotas import quotas as quotas_module
+from diskless.quotas import rates as quotas_module
 from diskless.quotas.quota_settings import QuotaSettings
-from diskless.quotas.quotas import THROTTLE_MAX_S, QuotaEnforcer
+from diskless.quotas.quotas import QuotaEnforcer
+from diskless.quotas.rates import THROTTLE_MAX_S
 from metadata.operations import QuotaEntity
 from wal.clock import ManualClock
 
@@ -209,3 +211,57 @@ def test_a_client_cannot_fill_memory_with_its_name(bench: Bench) -> None:
     assert bench.wait_s(100, one) == pytest.approx(1.0)
     kept = bench.enforcer._produce._rates
     assert max(len(name) for names in kept for name in names if name) < 100
+
+
+def test_a_share_of_the_processor_is_measured_in_percent(bench: Bench) -> None:
+    assert not bench.enforcer.measures_requests
+    bench.set(entity("u"), request_percentage=10.0)
+    assert bench.enforcer.measures_requests
+    assert not bench.enforcer.used(client("c"), 1.0), "ten windows' worth may come at once"
+    until = bench.enforcer.used(client("c"), 0.05)
+    assert until == pytest.approx(0.5)
+    assert not bench.enforcer.used(client("c", "v"), 9.0)
+
+
+def test_who_has_used_much_is_never_muted_for_longer_than_a_window(bench: Bench) -> None:
+    bench.set(entity("u"), request_percentage=1.0)
+    assert bench.enforcer.used(client("c"), 60.0) == 1.0
+    bench.clock.advance(1.0)
+    # What is owed stays owed: the next request is followed by a wait as long.
+    assert bench.enforcer.used(client("c"), 0.0001) == 2.0
+
+
+def test_partitions_that_come_and_go_count_where_there_is_a_quota(bench: Bench) -> None:
+    bench.set(entity("u"), controller_mutation_rate=2.5)
+    assert not bench.enforcer.changed(client("c"), changes=1, partitions=25)
+    assert bench.enforcer.changed(client("c"), changes=1, partitions=5) == pytest.approx(2.0)
+
+
+def test_a_user_without_that_quota_is_held_to_the_broker_s_own(bench: Bench) -> None:
+    def until(user: str) -> float:
+        return bench.enforcer.changed(client("c", user), changes=20, partitions=1_000_000)
+
+    assert [until("ann") for _ in range(6)] == [0.0] * 5 + [pytest.approx(2.0)]
+    assert until("bob") == 0.0
+    # A thousand topics in one request: their client is heard again before it gives up.
+    assert bench.enforcer.changed(client("c", "eve"), changes=1_000, partitions=0) == 10.0
+    for _ in range(10):
+        assert until("ANONYMOUS") == until(BROKER_USER) == 0.0
+
+
+def test_connections_count_by_address(bench: Bench) -> None:
+    assert bench.enforcer.connected("10.0.0.1") == 0.0
+    bench.set((("ip", None),), connection_creation_rate=1.0)
+    bench.set((("ip", "10.0.0.1"),), connection_creation_rate=2.0)
+    waits = [bench.enforcer.connected("10.0.0.1") for _ in range(22)]
+    assert waits == [0.0] * 20 + [pytest.approx(0.5), pytest.approx(1.0)]
+    others = [bench.enforcer.connected("10.0.0.2") for _ in range(11)]
+    assert others == [0.0] * 10 + [pytest.approx(1.0)]
+    assert not any(bench.enforcer.connected(f"10.0.1.{last}") for last in range(50))
+
+
+def test_quotas_of_everybody_are_not_of_brokers(bench: Bench) -> None:
+    bench.set(entity(None), producer_byte_rate=1.0, request_percentage=1.0)
+    broker = client("c", BROKER_USER)
+    assert bench.enforcer.produced(broker, 1 << 30) == 0.0
+    assert bench.enforcer.used(broker, 1_000.0) == 0.0

@@ -11,6 +11,7 @@ import pytest
 from diskless.loop.long_work import LongWork, Steps
 from diskless.loop.turns import Turn
 from diskless.ports import ClientInfo
+from diskless.quotas.request_meter import NoLimits, RequestMeter
 from diskless.server.handlers import Handlers, HandlerTasks
 from diskless.server.registry import Api, Deferred, Outcome, Reply, Request
 from diskless.server.request_budget import RequestBudget
@@ -39,7 +40,12 @@ class Rig:
         self.turn.start(0.0, 1_000)
         if group is not None:
             tasks = HandlerTasks(group=group, long_work=LongWork(self.clock.monotonic, slice_s=0))
-            self.handlers = Handlers(tasks, 1, self.queue, go_on=lambda: None, failed=self._failed)
+            meter = RequestMeter(
+                NoLimits(), lambda: 0.0, lambda: ClientInfo(1, "", ""), lambda until: None
+            )
+            self.handlers = Handlers(
+                tasks, 1, self.queue, go_on=lambda: None, failed=self._failed, meter=meter
+            )
 
     def slot(self, handler: Any = None, *, starts_in_turn: bool = False) -> Slot:
         api = Api(

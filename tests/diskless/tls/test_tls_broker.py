@@ -100,10 +100,29 @@ def test_who_has_no_certificate_that_is_trusted_is_told_and_refused(
             (late, "certificate expired"),
         ):
             assert alert in refusal(broker, context)
-        assert handshakes(broker, "failed") == 3
+        until(lambda: handshakes(broker, "expired") == 1, "that it is counted by itself")
+        assert handshakes(broker, "failed") == 2
         with pytest.raises(ssl.SSLCertVerificationError):
             exchange(broker, other.context())
-        until(lambda: handshakes(broker, "failed") == 4, "the client's own refusal")
+        until(lambda: handshakes(broker, "failed") == 3, "the client's own refusal")
+
+
+def test_a_user_has_no_more_connections_than_their_number(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    keys = certificates.listener(ssl_client_auth="required", max_connections_per_user="2")
+    alice, bob = (certificates.context(certificates.signed(name)) for name in ("alice", "bob"))
+    with LiveBroker(tmp_path / "data", {**LISTENER, **keys}) as broker:
+        with secured(broker, alice) as first, secured(broker, alice) as second:
+            assert ask(first)
+            assert ask(second)
+            assert not exchange(broker, alice)
+            assert exchange(broker, bob)
+        until(lambda: broker.broker.server.statistics().connections == 0, "their end")
+        assert exchange(broker, alice)
+        labels = {"reason": "max.connections.per.user"}
+        registry = broker.broker.base.registry
+        assert registry.get_sample_value("diskless_connections_refused_total", labels) == 1
 
 
 def test_plain_text_and_old_versions_are_refused(
