@@ -22,6 +22,7 @@ from bench.holds import run_holds
 from bench.hostile import run_hostile
 from bench.hour import run_hour
 from bench.latency import run_latency
+from bench.logins import run_logins
 from bench.memory import run_memory
 from bench.peers import run_peers
 from bench.purgatory import run_purgatory
@@ -66,6 +67,7 @@ GROUPS: Final[Mapping[str, Callable[[Report], None]]] = {
     "acl": run_acl,
     "connections": run_connections,
     "tls": run_tls,
+    "logins": run_logins,
     "purgatory": run_purgatory,
     "hostile": run_hostile,
     "holds": run_holds,
