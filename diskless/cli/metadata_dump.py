@@ -16,13 +16,14 @@ Source of what is in a record: docs/formats.md.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from diskless.cli.metadata_sources import LoggedRecord
+from metadata.access_tokens import AccessToken
 from metadata.records.file_committed import CommittedBatch, FileCommittedRecord
 from metadata.records.groups import CommittedOffset
 from metadata.records.records import RECORD_TYPES, MetadataRecord, decode_record
@@ -233,6 +234,10 @@ def _plain(value: Any) -> Any:
         return {**_partition(value.partition), **_numbers(value)}
     if isinstance(value, ScramCredential):
         return _credential(value)
+    if isinstance(value, AccessToken):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
