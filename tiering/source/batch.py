@@ -23,6 +23,7 @@ from tiering.source.reading import (
     open_log,
     resolved,
     task_batches,
+    topic_names,
 )
 from tiering.source.rows.latest_rows import fewer_shares
 from tiering.source.topic_log import store_url
@@ -39,8 +40,13 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """A list, as Spark wants it."""
-        options, bounds = self._options, self._bounds
-        log = open_log(options)
+        options = self._options
+        names = topic_names(options)
+        return [task for name in names for task in self._of_topic(options.of_topic(name))]
+
+    def _of_topic(self, options: SourceOptions) -> Sequence[InputPartition]:
+        bounds = self._bounds
+        log = open_log(options, options.topic)
         topic = log.topic()
         url = store_url(topic, options.object_store_url)
         partitions = [
@@ -74,6 +80,7 @@ class BatchReader(DataSourceReader):
                 parts = fewer_shares([*parts])
             tasks += (
                 ShareOfTopic(
+                    topic=options.topic,
                     topic_id=topic.topic_id,
                     object_store_url=url,
                     share=share,

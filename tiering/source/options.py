@@ -8,8 +8,10 @@ Failure cases: InvalidSettings naming the option and what it may be.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
+
+import re2
 
 from metadata.operations import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tiering.coordinator_client import parse_bootstrap
@@ -18,7 +20,9 @@ from wal.staging.staged_keys import check_sink_id
 
 OPTIONS: Final[Mapping[str, str]] = {
     "bootstrap": "host:port of a broker; several separated by commas",
-    "topic": "the topic to read",
+    "topic": "the topic to read; several separated by commas",
+    "subscribePattern": "a pattern (RE2) that the whole names of topics match, in place of topic",
+    "assign": "topics and their partitions as JSON, in place of topic",
     "columns": "columns to read, separated by commas; `*`: those of Spark's Kafka source, default",
     "partitions": "partitions to read, as `0,3-5`; default: all",
     "startingOffsets": "`earliest`, `latest`, or offsets by partition as JSON",
@@ -73,12 +77,23 @@ class Edge(NamedTuple):
     """As ListOffsets has it: a time in milliseconds, or EARLIEST_TIMESTAMP, or LATEST_TIMESTAMP."""
     offsets: Mapping[int, int] | None = None
     """By partition, in place of `timestamp`; -1 and -2 are the latest and the earliest."""
+    by_topic: Mapping[str, Mapping[int, int]] | None = None
+    """The same of several topics; `offsets` are those of one of them."""
 
     def of(self, partition: int) -> int:
         """An offset, or a negative timestamp of ListOffsets that stands for one. Not for times."""
         if self.offsets is None:
             return self.timestamp
         return self.offsets[partition]
+
+    def of_topic(self, name: str, option: str) -> "Edge":
+        """The edge of one topic. Raises: InvalidSettings."""
+        if self.by_topic is None:
+            return self
+        offsets = self.by_topic.get(name)
+        if offsets is None:
+            raise InvalidSettings(f"option {option} has no offsets for topic {name}")
+        return Edge(self.timestamp, offsets)
 
 
 EARLIEST: Final = Edge(EARLIEST_TIMESTAMP)
@@ -90,7 +105,11 @@ class SourceOptions:
     """The options of one read, checked."""
 
     bootstrap: str
-    topic: str
+    topics: tuple[str, ...] = ()
+    """By name; empty: those that match `pattern`."""
+    pattern: str | None = None
+    assigned: Mapping[str, frozenset[int]] | None = None
+    """Partitions by topic, of all `topics`."""
     columns: tuple[str, ...] | None = None
     partitions: frozenset[int] | None = None
     starting: Edge | None = None
@@ -106,6 +125,24 @@ class SourceOptions:
     registry_auth: str | None = None
     given: frozenset[str] = field(default_factory=frozenset)
     """Names of the options that were given."""
+
+    @property
+    def topic(self) -> str:
+        """The only topic; of options that are `of_topic`, or name one."""
+        (name,) = self.topics
+        return name
+
+    def of_topic(self, name: str) -> "SourceOptions":
+        """The options as they are for one topic of them. Raises: InvalidSettings."""
+        return replace(
+            self,
+            topics=(name,),
+            pattern=None,
+            partitions=self.partitions if self.assigned is None else self.assigned[name],
+            assigned=None,
+            starting=self.starting and self.starting.of_topic(name, "startingOffsets"),
+            ending=self.ending and self.ending.of_topic(name, "endingOffsets"),
+        )
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -123,13 +160,30 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
     bootstrap = _required(given, "bootstrap", OPTIONS)
     parse_bootstrap(bootstrap)
+    chosen = [
+        name for name in ("topic", "subscribePattern", "assign") if given.get(name, "").strip()
+    ]
+    if not chosen:
+        _required(given, "topic", OPTIONS)
+    if len(chosen) > 1:
+        raise InvalidSettings(f"options {' and '.join(chosen)}: give one of them")
+    assigned = value("assign", _assigned)
+    topics = tuple(assigned) if assigned else ()
+    if "topic" in chosen:
+        topics = value("topic", _topics) or ()
+    if "partitions" in given and len(topics) != 1:
+        raise InvalidSettings("option partitions is for one topic; several have them in assign")
+    if "partitions" in given and assigned:
+        raise InvalidSettings("options partitions and assign: give one of them")
     return SourceOptions(
         bootstrap=bootstrap,
-        topic=_required(given, "topic", OPTIONS),
+        topics=topics,
+        pattern=value("subscribePattern", _pattern),
+        assigned=assigned,
         columns=value("columns", _names),
         partitions=value("partitions", _partitions),
-        starting=_edge(given, value, "startingOffsets", "startingTimestamp"),
-        ending=_edge(given, value, "endingOffsets", "endingTimestamp"),
+        starting=_edge(given, value, topics, "startingOffsets", "startingTimestamp"),
+        ending=_edge(given, value, topics, "endingOffsets", "endingTimestamp"),
         offsets_per_trigger=value("maxOffsetsPerTrigger", _positive),
         bytes_per_trigger=value("maxBytesPerTrigger", _positive),
         fail_on_data_loss=value("failOnDataLoss", _boolean) is not False,
@@ -216,10 +270,12 @@ def _required(given: Mapping[str, str], name: str, meanings: Mapping[str, str]) 
     return text
 
 
-def _edge(given: Mapping[str, str], value: Any, offsets: str, timestamp: str) -> Edge | None:
+def _edge(
+    given: Mapping[str, str], value: Any, topics: tuple[str, ...], offsets: str, timestamp: str
+) -> Edge | None:
     if offsets in given and timestamp in given:
         raise InvalidSettings(f"options {offsets} and {timestamp}: give one of them")
-    edge: Edge | None = value(offsets, lambda text: _offsets(text, given["topic"]))
+    edge: Edge | None = value(offsets, lambda text: _offsets(text, topics))
     if edge is None:
         edge = value(timestamp, _time)
     return edge
@@ -230,6 +286,37 @@ def _names(text: str) -> tuple[str, ...]:
     if not all(names) or len(set(names)) < len(names):
         raise ValueError("names of columns, each once, separated by commas")
     return names
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names of topics, each once, separated by commas")
+    return names
+
+
+def _pattern(text: str) -> str:
+    try:
+        re2.compile(text.strip())
+    except re2.error as error:
+        raise ValueError(f"a regular expression of RE2: {error}") from error
+    return text.strip()
+
+
+def _assigned(text: str) -> Mapping[str, frozenset[int]]:
+    what = 'topics and their partitions as JSON: {"flights": [0, 1], "weather": [0]}'
+    try:
+        tree = json.loads(text)
+        if not isinstance(tree, dict) or not tree:
+            raise ValueError(what)
+        for numbers in tree.values():
+            if not isinstance(numbers, list) or not numbers:
+                raise ValueError(what)
+            if any(type(one) is not int or not 0 <= one < PARTITION_MAX for one in numbers):
+                raise ValueError(what)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(what) from error
+    return {name: frozenset(numbers) for name, numbers in tree.items()}
 
 
 def _partitions(text: str) -> frozenset[int]:
@@ -245,24 +332,35 @@ def _partitions(text: str) -> frozenset[int]:
     return frozenset(wanted)
 
 
-def _offsets(text: str, topic: str) -> Edge:
-    """`earliest`, `latest`, or JSON: {"flights": {"0": 23, "1": -2}}, or the inner part of it."""
+def _offsets(text: str, topics: tuple[str, ...]) -> Edge:
+    """`earliest`, `latest`, or JSON as {"flights": {"0": 23}}; of one topic the inner part."""
     simple = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if simple is not None:
         return simple
-    what = f'earliest, latest, or offsets by partition as JSON: {{"{topic}": {{"0": 23, "1": -2}}}}'
+    example = topics[0] if topics else "flights"
+    what = (
+        f'earliest, latest, or offsets by partition as JSON: {{"{example}": {{"0": 23, "1": -2}}}}'
+    )
     try:
         tree = json.loads(text)
-        if isinstance(tree, dict) and set(tree) == {topic} and isinstance(tree[topic], dict):
-            tree = tree[topic]
         if not isinstance(tree, dict) or not tree:
             raise ValueError(what)
-        offsets = {int(partition): offset for partition, offset in tree.items()}
-    except ValueError as error:
+        is_inner = len(topics) == 1 and not any(isinstance(one, dict) for one in tree.values())
+        by_topic = {topics[0]: tree} if is_inner else tree
+        if topics and set(by_topic) - set(topics):
+            raise ValueError(what)
+        edges = {name: _by_partition(offsets) for name, offsets in by_topic.items()}
+    except (ValueError, RecursionError) as error:
         raise ValueError(what) from error
-    if any(type(offset) is not int or not -2 <= offset < 1 << 63 for offset in offsets.values()):
-        raise ValueError(what)
-    return Edge(LATEST_TIMESTAMP, offsets)
+    return Edge(LATEST_TIMESTAMP, by_topic=edges)
+
+
+def _by_partition(tree: Any) -> Mapping[int, int]:
+    if not isinstance(tree, dict) or not tree:
+        raise ValueError
+    if any(type(offset) is not int or not -2 <= offset < 1 << 63 for offset in tree.values()):
+        raise ValueError
+    return {int(partition): offset for partition, offset in tree.items()}
 
 
 def _time(text: str) -> Edge:

@@ -35,8 +35,11 @@ def test_what_is_not_given_has_the_defaults_of_the_kafka_source() -> None:
     [
         ("earliest", Edge(EARLIEST_TIMESTAMP)),
         (" Latest ", Edge(LATEST_TIMESTAMP)),
-        ('{"flights": {"0": 23, "1": -2}}', Edge(LATEST_TIMESTAMP, {0: 23, 1: -2})),
-        ('{"0": 23}', Edge(LATEST_TIMESTAMP, {0: 23})),
+        (
+            '{"flights": {"0": 23, "1": -2}}',
+            Edge(LATEST_TIMESTAMP, by_topic={"flights": {0: 23, 1: -2}}),
+        ),
+        ('{"0": 23}', Edge(LATEST_TIMESTAMP, by_topic={"flights": {0: 23}})),
     ],
 )
 def test_offsets_are_words_or_json_with_or_without_the_topic(text: str, edge: Edge) -> None:
@@ -69,11 +72,42 @@ def test_partitions_are_numbers_and_ranges() -> None:
         ({"columns": "value,,key"}, "columns='value,,key': must be names"),
         ({"columns": "value,value"}, "each once"),
         ({"subscribe": "weather"}, "option topic is given twice"),
+        ({"topic": "a,,b"}, "topic='a,,b': must be names of topics, each once"),
+        ({"topic": "a,a"}, "must be names of topics, each once"),
+        ({"subscribePattern": "f.*"}, "options topic and subscribePattern: give one of them"),
+        ({"assign": '{"a": [0]}'}, "options topic and assign: give one of them"),
+        ({"topic": "", "assign": '{"a": []}'}, "must be topics and their partitions as JSON"),
+        ({"topic": "", "assign": '{"a": [true]}'}, "must be topics and their partitions"),
+        ({"topic": "", "assign": '["a"]'}, "must be topics and their partitions"),
+        ({"topic": "", "subscribePattern": "f("}, "must be a regular expression of RE2"),
+        ({"topic": "a,b", "partitions": "0"}, "option partitions is for one topic"),
+        ({"topic": "a,b", "startingOffsets": '{"0": 1}'}, "must be earliest"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(InvalidSettings, match=complaint.replace("{", r"\{").replace("[", r"\[")):
         parse_options({**NEEDED, **given})
+
+
+def test_topics_are_named_matched_or_assigned() -> None:
+    where = {"bootstrap": "127.0.0.1:9092"}
+    named = parse_options({**where, "subscribe": "flights, weather"})
+    assert named.topics == ("flights", "weather")
+    matched = parse_options({**where, "subscribePattern": "fl.*"})
+    assert (matched.topics, matched.pattern) == ((), "fl.*")
+    offsets = '{"flights": {"0": 23}, "weather": {"1": -1}}'
+    assigned = parse_options(
+        {**where, "assign": '{"flights": [0], "weather": [1, 2]}', "startingOffsets": offsets}
+    )
+    one = assigned.of_topic("weather")
+    assert (one.topic, one.partitions) == ("weather", {1, 2})
+    assert one.starting == Edge(LATEST_TIMESTAMP, {1: -1})
+    other = parse_options(
+        {**where, "topic": "flights,delays", "startingOffsets": '{"flights": {"0": 1}}'}
+    )
+    assert other.of_topic("flights").starting == Edge(LATEST_TIMESTAMP, {0: 1})
+    with pytest.raises(InvalidSettings, match="startingOffsets has no offsets for topic delays"):
+        other.of_topic("delays")
 
 
 def test_every_option_is_told_in_one_line() -> None:

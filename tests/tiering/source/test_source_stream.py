@@ -3,15 +3,20 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from metadata.operations import DeleteRecords
 from tests.support.flights import PARTITIONS, TIME_MS, TOPIC, produce_flights
 from tests.support.live_broker import LiveBroker, until
 from tests.support.rolled import roll_everything
+from tiering.source.batch import BatchReader
 from tiering.source.columns import schema_of
 from tiering.source.options import parse_options
 from tiering.source.reading import ShareOfTopic
@@ -19,6 +24,9 @@ from tiering.source.rows.share_rows import RecordsGone
 from tiering.source.stream import StreamReader
 from wal.coordinates import TopicIdPartition
 from wal.errors import InvalidSettings
+
+TYPED = StructType().add("data", StructType())
+OF_KAFKA_PYTHON = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated")
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +44,12 @@ def reader(broker: LiveBroker, **options: str) -> StreamReader:
 
 
 def at(position: Any) -> list[int]:
-    return list(position["offsets"].values())
+    return list(position[TOPIC]["offsets"].values())
 
 
 def moved(position: Any, *offsets: int) -> Any:
-    return position | {"offsets": {str(number): offset for number, offset in enumerate(offsets)}}
+    numbered = {str(number): offset for number, offset in enumerate(offsets)}
+    return {TOPIC: position[TOPIC] | {"offsets": numbered}}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +73,7 @@ def test_offsets_must_be_given_for_each_partition_that_is_read(broker: LiveBroke
     with pytest.raises(InvalidSettings, match="startingOffsets has no offset for partition 1"):
         reader(broker, startingOffsets='{"0": 7}').initialOffset()
     one = reader(broker, startingOffsets='{"0": 7}', partitions="0")
-    assert one.initialOffset()["offsets"] == {"0": 7}
+    assert one.initialOffset()[TOPIC]["offsets"] == {"0": 7}
     with pytest.raises(InvalidSettings, match="flights has no partition 2"):
         reader(broker, partitions="0-2").initialOffset()
 
@@ -90,7 +99,7 @@ def test_limits_end_a_micro_batch_and_what_has_no_limit_is_taken_whole(broker: L
 def test_a_position_is_written_alike_whenever_it_is_the_same(broker: LiveBroker) -> None:
     one = reader(broker)
     end = one.latestOffset(one.initialOffset(), ReadAllAvailable())
-    assert list(end["offsets"]) == ["0", "1"]
+    assert list(end[TOPIC]["offsets"]) == ["0", "1"]
     assert end == one.latestOffset(end, ReadAllAvailable()) == one.reportLatestOffset()
     assert list(one.partitions(end, end)) == []
 
@@ -128,7 +137,7 @@ def test_a_new_partition_is_read_from_its_beginning_and_a_new_topic_is_no_old_on
             "the third partition is known",
         )
         # Deleted before they were read.
-        topic_id = strict._log.topic().topic_id
+        topic_id = UUID(start[TOPIC]["id"])
         deletion = DeleteRecords(TopicIdPartition(topic_id, 0), 8)
         broker.run(broker.broker.coordination.client.delete_records([deletion]))
         early, end = moved(start, 3, 10), moved(start, 10, 10)
@@ -152,3 +161,91 @@ def test_a_new_partition_is_read_from_its_beginning_and_a_new_topic_is_no_old_on
         assert at(again) == [3, 3]
         tasks = lenient.partitions(start, again)
         assert sum(task.share.end for task in tasks if isinstance(task, ShareOfTopic)) == 6
+
+
+@OF_KAFKA_PYTHON
+def test_several_topics_are_one_stream_and_one_that_is_new_is_read_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    with LiveBroker(tmp_path / "data", {"num.partitions": "1"}) as broker:
+        where = {"bootstrap": broker.bootstrap, "startingOffsets": "earliest"}
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+        def produce(topic: str, count: int) -> None:
+            for number in range(count):
+                producer.produce(topic, b"value %d" % number, partition=0)
+            assert producer.flush(60) == 0
+
+        def offsets(position: Any) -> dict[str, int]:
+            return {name: of["offsets"]["0"] for name, of in position.items()}
+
+        def stream(**options: str) -> StreamReader:
+            return StreamReader(parse_options({**where, **options}), schema_of(None))
+
+        for topic, count in (("log-a", 30), ("log-b", 10), ("else", 5)):
+            produce(topic, count)
+        named = stream(subscribe="log-b,log-a")
+        matched = stream(subscribePattern="log-.")
+        start = named.initialOffset()
+        assert offsets(start) == offsets(matched.initialOffset()) == {"log-a": 0, "log-b": 0}
+        end = matched.latestOffset(start, ReadAllAvailable())
+        assert offsets(end) == {"log-a": 30, "log-b": 10}
+        limited = stream(topic="log-a,log-b", maxOffsetsPerTrigger="20")
+        assert offsets(limited.latestOffset(start, ReadMaxRows(20))) == {"log-a": 15, "log-b": 5}
+        small = stream(topic="log-a,log-b", maxBytesPerTrigger="1")
+        assert offsets(small.latestOffset(start, ReadMaxBytes(1))) == {"log-a": 1, "log-b": 1}
+
+        produce("log-c", 7)
+        until(
+            lambda: offsets(matched.latestOffset(end, ReadAllAvailable())).get("log-c") == 7,
+            "the new topic is known",
+        )
+        later = matched.latestOffset(end, ReadAllAvailable())
+        tasks = [task for task in matched.partitions(end, later) if isinstance(task, ShareOfTopic)]
+        assert [(task.topic, *task.share) for task in tasks] == [("log-c", 0, 0, 7)]
+        rows = pa.Table.from_batches([batch for task in tasks for batch in matched.read(task)])
+        assert rows["topic"].to_pylist() == ["log-c"] * 7
+        assert rows["value"][6].as_py() == b"value 6"
+
+        # One that is not among those of the options any more.
+        with pytest.raises(RecordsGone, match="log-c has been read, and is not a topic of the"):
+            named.latestOffset(later, ReadAllAvailable())
+        lenient = stream(subscribe="log-b,log-a", failOnDataLoss="false")
+        assert offsets(lenient.latestOffset(later, ReadAllAvailable())) == offsets(end)
+        with pytest.raises(InvalidSettings, match="typed columns are of one topic"):
+            StreamReader(parse_options({**where, "topic": "log-a,log-b"}), TYPED)
+
+
+@OF_KAFKA_PYTHON
+def test_a_batch_reads_several_topics_and_the_partitions_that_are_assigned(
+    broker: LiveBroker,
+) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(20):
+        producer.produce("weather", b"%d" % number, partition=number % 2)
+    assert producer.flush(60) == 0
+
+    def counts(**options: str) -> dict[tuple[str, int], int]:
+        reader = BatchReader(
+            parse_options({"bootstrap": broker.bootstrap, **options}), schema_of(["*"])
+        )
+        found: dict[tuple[str, int], int] = {}
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                (name,), (number,) = (set(batch[at].to_pylist()) for at in ("topic", "partition"))
+                found[name, number] = found.get((name, number), 0) + batch.num_rows
+        return found
+
+    assert counts(subscribePattern="flights|weather") == {
+        ("flights", 0): 150,
+        ("flights", 1): 150,
+        ("weather", 0): 10,
+        ("weather", 1): 10,
+    }
+    assert counts(
+        assign='{"flights": [1], "weather": [0]}',
+        startingOffsets='{"flights": {"1": 40}, "weather": {"0": -2}}',
+        endingOffsets='{"flights": {"1": 100}, "weather": {"0": -1}}',
+    ) == {("flights", 1): 60, ("weather", 0): 10}
+    with pytest.raises(InvalidSettings, match="flights has no partition 5"):
+        counts(assign='{"flights": [5]}')
