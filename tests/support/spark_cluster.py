@@ -68,7 +68,7 @@ def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
                 )
             cleanup.callback(process.wait)
             cleanup.callback(process.terminate)
-        python = _python_without_us(directory / "python")
+        python = python_without_us(directory / "python")
         until(
             lambda: "Successfully registered with master" in logs[1].read_text(),
             "the worker is registered",
@@ -76,7 +76,7 @@ def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
         yield SparkCluster(master, python, work)
 
 
-def _python_without_us(directory: Path) -> Path:
+def python_without_us(directory: Path) -> Path:
     venv.create(directory, with_pip=False)
     (packages,) = directory.glob("lib/python*/site-packages")
     # Only .pth files of a site directory itself count; what they name is a plain directory.

@@ -9,7 +9,7 @@ Tasks read: each looks up its extents and takes WAL objects and segments from th
 - `registration`: makes the format known to a session; `data_source`: what Spark is given
 - `options`: what a user may set; `filters`: what a query prunes
 - `columns`: names and types; `topic_types`: those of the topic's own types
-- `batch`, `stream`: the two kinds of read; `reading`: what they share
+- `batch`, `stream`, `topic_stream`: the two kinds of read; `reading`: what they share
 - `topic_log`: what brokers are asked; `planning`: ranges to shares
 - `writing`: a folder: rows become records; `client_properties`: how brokers are reached
 - `rows`: one task: extents to rows
