@@ -141,4 +141,5 @@ class _Roll:
             output_bytes=segment.object_bytes,
             record_count=segment.record_count,
             oldest_ms=minted_ms_of_wal_key(plan.extents[0].object_key),
+            untyped_count=written.made.untyped_count if plan.columns else None,
         )

@@ -89,6 +89,8 @@ class Sizes(NamedTuple):
     record_count: int
     oldest_ms: int | None = None
     """When the first of a roll's batches was sent, by the name of its WAL object."""
+    untyped_count: int | None = None
+    """Keys and values of a roll that did not fit their schema; None where there is no schema."""
 
 
 class Planned(NamedTuple, Generic[_Plan]):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from tiering.jobs.rounds import Failure, Progress, Sizes
 from tiering.tables.report import TablesReport
@@ -38,6 +38,15 @@ class JobFigures:
     record_count: int = 0
 
 
+class TypedCounts(NamedTuple):
+    """Of a topic with a schema."""
+
+    records: int = 0
+    """That were rolled."""
+    poison: int = 0
+    """Keys and values among them that did not fit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFigures:
     """What all passes did since the start."""
@@ -51,6 +60,10 @@ class TierFigures:
     """By kind of job and topic."""
     rolled_lag_s: Mapping[str, float] = field(default_factory=dict)
     """How old the first batch was of what a topic's last commit rolled, by topic."""
+    typed: Mapping[str, TypedCounts] = field(default_factory=dict)
+    """By topic."""
+    schema_problems: Mapping[str, int] = field(default_factory=dict)
+    """By topic: how often its schema of keys or values was found to give no columns."""
     pass_ended_s: float | None = None
     """When the last pass ended, by the monotonic clock."""
     pause_s: float = 0.0
@@ -94,9 +107,17 @@ class TierStatistics(Progress):
             }
             newest = [*kept.items(), *lags.items()][-TOPICS_MAX:]
             self._figures = replace(self._figures, rolled_lag_s=dict(newest))
+            self._count_typed(sizes)
 
     def failed(self, job: str, failure: Failure) -> None:
         self._fail(job, failure.topic_name)
+
+    def not_typed(self, topic_name: str, side: str, reason: str) -> None:
+        with self._lock:
+            known = self._figures.schema_problems
+            name = topic_name if topic_name in known or len(known) < TOPICS_MAX else OTHERS
+            problems = {**known, name: known.get(name, 0) + 1}
+            self._figures = replace(self._figures, schema_problems=problems)
 
     def tables_written(self, report: TablesReport) -> None:
         """Count what became of tables."""
@@ -130,6 +151,16 @@ class TierStatistics(Progress):
                 problem=problem,
                 pause_s=pause_s,
             )
+
+    def _count_typed(self, sizes: Sequence[Sizes]) -> None:
+        typed = dict(self._figures.typed)
+        for one in sizes:
+            if one.untyped_count is not None:
+                known = one.topic_name in typed or len(typed) < TOPICS_MAX
+                name = one.topic_name if known else OTHERS
+                records, poison = typed.get(name, TypedCounts())
+                typed[name] = TypedCounts(records + one.record_count, poison + one.untyped_count)
+        self._figures = replace(self._figures, typed=typed)
 
     def _fail(self, job: str, topic_name: str) -> None:
         with self._lock:

@@ -63,6 +63,24 @@ def tier_metrics(statistics: TierStatistics, clock: Clock) -> Sequence[MetricSou
             ("job", "topic"),
             failures,
         ),
+        job.counters(
+            "diskless_tier_typed_records",
+            "topic",
+            "Records of topics with a schema that were rolled",
+            lambda it: {name: counts.records for name, counts in it.typed.items()},
+        ),
+        job.counters(
+            "diskless_tier_poison_values",
+            "topic",
+            "Keys and values of these that did not fit",
+            lambda it: {name: counts.poison for name, counts in it.typed.items()},
+        ),
+        job.counters(
+            "diskless_tier_schema_problems",
+            "topic",
+            "Times that a schema was found to give no columns",
+            lambda it: it.schema_problems,
+        ),
         job.gauges(
             "diskless_tier_rolled_lag_seconds",
             "topic",

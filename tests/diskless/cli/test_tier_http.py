@@ -28,6 +28,9 @@ def test_a_job_tells_what_it_did_and_is_ready_when_all_was_done() -> None:
         assert get(server.port, "/livez") == (200, "live\n")
         assert get(server.port, "/readyz") == (503, "no pass has ended yet\n")
         statistics.committed("roll", [Sizes("flights", 1_000, 300, 7, clock.now_ms() - 5_000)])
+        sizes = Sizes("flights", 0, 0, 40, untyped_count=3)
+        statistics.committed("roll", [sizes, sizes._replace(untyped_count=0)])
+        statistics.not_typed("weather", "value", "why")
         statistics.failed("merge", Failure("flights", "merge flights-0", "why"))
         statistics.pass_ended("1 that were due failed", 4.0)
         assert get(server.port, "/readyz") == (503, "1 that were due failed\n")
@@ -45,10 +48,13 @@ def test_a_job_tells_what_it_did_and_is_ready_when_all_was_done() -> None:
         ("diskless_tier_passes_total", "done"): 1,
         ("diskless_tier_passes_total", "failed"): 1,
         ("diskless_tier_pause_seconds",): 1,
-        ("diskless_tier_committed_total", "roll"): 1,
+        ("diskless_tier_committed_total", "roll"): 3,
         ("diskless_tier_input_bytes_total", "roll"): 1_000,
         ("diskless_tier_output_bytes_total", "roll"): 300,
-        ("diskless_tier_records_total", "roll"): 7,
+        ("diskless_tier_records_total", "roll"): 87,
+        ("diskless_tier_typed_records_total", "flights"): 80,
+        ("diskless_tier_poison_values_total", "flights"): 3,
+        ("diskless_tier_schema_problems_total", "weather"): 1,
         ("diskless_tier_failures_total", "merge", "flights"): 1,
         ("diskless_tier_rolled_lag_seconds", "flights"): 5,
     }
