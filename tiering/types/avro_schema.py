@@ -20,7 +20,6 @@ arrays of what takes no bytes: three bytes could ask for as many elements as mem
 Failure cases: SchemaError naming the place, by field names.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -32,9 +31,9 @@ from tiering.types.shapes import (
     SchemaError,
     Shape,
     check_names,
-    check_text,
     list_of,
     map_of,
+    read_document,
     simple,
     struct_of,
 )
@@ -125,13 +124,7 @@ class AvroType:
 
 def parse_avro_schema(text: str) -> AvroType:
     """Returns the type that `text` describes. Raises: SchemaError."""
-    check_text(text)
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise SchemaError("the schema", "nested too deeply") from None
-    except ValueError as error:
-        raise SchemaError("the schema", f"is no JSON: {error}") from None
+    document = read_document(text, "the schema")
     root = _Reader().type(document, "the schema", 0, "")
     if not root.has_column:
         raise SchemaError("the schema", "has no field that could be a column")

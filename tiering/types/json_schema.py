@@ -22,7 +22,6 @@ Failure cases: SchemaError for text that is no JSON, what is no schema, what lea
 what is larger than tiering/types/shapes.py allows.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -33,9 +32,9 @@ from tiering.types.shapes import (
     SchemaError,
     Shape,
     check_names,
-    check_text,
     list_of,
     map_of,
+    read_document,
     simple,
     struct_of,
 )
@@ -51,13 +50,7 @@ _STRING_FORMATS: Final = {"date": Kind.DATE, "date-time": Kind.TIMESTAMP}
 
 def parse_json_schema(text: str) -> Shape:
     """Returns the shape of the values that `text` describes. Raises: SchemaError."""
-    check_text(text)
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise SchemaError("#", "nested too deeply") from None
-    except ValueError as error:
-        raise SchemaError("#", f"is no JSON: {error}") from None
+    document = read_document(text, "#")
     return _Reader(document).shape(document, "#", 0, ())
 
 

@@ -11,10 +11,11 @@ library, because brokers check schemas with them.
 Failure cases: SchemaError, which names the place in the schema.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 SCHEMA_BYTES_MAX: Final = 64 << 10
 DEPTH_MAX: Final = 32
@@ -95,11 +96,17 @@ def root_struct(shape: Shape) -> Shape:
     return shape if shape.kind is Kind.STRUCT else struct_of([Field(ROOT_FIELD, shape)])
 
 
-def check_text(text: str) -> None:
-    """Raises SchemaError when the text of a schema is too long."""
+def read_document(text: str, where: str) -> Any:
+    """The JSON of a schema. Raises SchemaError when it is none, or too long."""
     length = len(text.encode("utf-8", "surrogatepass"))
     if length > SCHEMA_BYTES_MAX:
-        raise SchemaError("#", f"{length} bytes; at most {SCHEMA_BYTES_MAX} are allowed")
+        raise SchemaError(where, f"{length} bytes; at most {SCHEMA_BYTES_MAX} are allowed")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise SchemaError(where, "nested too deeply") from None
+    except ValueError as error:
+        raise SchemaError(where, f"is no JSON: {error}") from None
 
 
 def check_names(where: str, names: Iterable[str]) -> None:
