@@ -172,7 +172,7 @@ def test_groups_are_listed_described_altered_and_deleted(
             "state": "Stable",
             "assignor": "range",
             "coordinator": 0,
-            "operations": ["DELETE", "DESCRIBE", "READ"],
+            "operations": ["ALTER_CONFIGS", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ"],
             "members": {
                 "one": ["client-one", "127.0.0.1", [0, 1]],
                 "two": ["client-two", "127.0.0.1", [2, 3]],
