@@ -24,7 +24,22 @@ _OBSERVATION: Final = "origin string, wind_dir bigint"
 
 def compute(bootstrap: str) -> Numbers:
     """The same numbers as `demo.events.reference_numbers`, from the topics."""
-    spark = (
+    spark = session()
+    register(spark)
+
+    def topic(name: str) -> DataFrame:
+        options = {"bootstrap": bootstrap, "topic": name, "columns": "value"}
+        return spark.read.format("diskless").options(**options).load()
+
+    try:
+        return numbers_of(topic("flights"), topic("weather"))
+    finally:
+        spark.stop()
+
+
+def session() -> SparkSession:
+    """A small Spark, in this process."""
+    return (
         SparkSession.builder.master("local[2]")
         .appName("diskless demo")
         .config("spark.ui.enabled", "false")
@@ -35,42 +50,37 @@ def compute(bootstrap: str) -> Numbers:
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
-    register(spark)
 
-    def topic(name: str) -> DataFrame:
-        options = {"bootstrap": bootstrap, "topic": name, "columns": "value"}
-        return spark.read.format("diskless").options(**options).load()
 
-    try:
-        flights = (
-            topic("flights")
-            .select(f.from_json(f.col("value").cast("string"), _FLIGHT).alias("flight"))
-            .groupBy("flight.carrier")
-            .agg(
-                f.count("*").alias("flights"),
-                f.count("flight.dep_delay").alias("departed"),
-                f.sum("flight.dep_delay").alias("delay"),
-                f.sum("flight.distance").alias("distance"),
-            )
-            .collect()
+def numbers_of(flights: DataFrame, weather: DataFrame) -> Numbers:
+    """From the records of both topics; of them it needs the column `value`."""
+    carriers = (
+        flights.select(f.from_json(f.col("value").cast("string"), _FLIGHT).alias("flight"))
+        .groupBy("flight.carrier")
+        .agg(
+            f.count("*").alias("flights"),
+            f.count("flight.dep_delay").alias("departed"),
+            f.sum("flight.dep_delay").alias("delay"),
+            f.sum("flight.distance").alias("distance"),
         )
-        weather = (
-            topic("weather")
-            .select(f.from_json(f.col("value").cast("string"), _OBSERVATION).alias("observation"))
-            .groupBy("observation.origin")
-            .agg(f.count("*").alias("rows"), f.sum("observation.wind_dir").alias("wind_dir"))
-            .collect()
+        .collect()
+    )
+    origins = (
+        weather.select(
+            f.from_json(f.col("value").cast("string"), _OBSERVATION).alias("observation")
         )
-    finally:
-        spark.stop()
+        .groupBy("observation.origin")
+        .agg(f.count("*").alias("rows"), f.sum("observation.wind_dir").alias("wind_dir"))
+        .collect()
+    )
     return Numbers(
         carriers={
             row.carrier: CarrierNumbers(row.flights, row.departed, row.delay, row.distance)
-            for row in flights
+            for row in carriers
         },
-        weather_rows=sum(row.rows for row in weather),
-        weather_rows_per_origin={row.origin: row.rows for row in weather},
-        wind_dir_sum_degrees=sum(row.wind_dir for row in weather),
+        weather_rows=sum(row.rows for row in origins),
+        weather_rows_per_origin={row.origin: row.rows for row in origins},
+        wind_dir_sum_degrees=sum(row.wind_dir for row in origins),
     )
 
 

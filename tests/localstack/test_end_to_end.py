@@ -54,7 +54,7 @@ def broker(s3_server: S3Server, tmp_path: Path) -> Iterator[BrokerProcess]:
 def produced(broker: BrokerProcess, topic: str, made: Iterator[events.Event]) -> Ledger:
     """Create `topic`, produce the events, and check that every one is acknowledged in order."""
     ledger = Ledger(topic, list(made), PARTITIONS)
-    clients.create_topic(broker.bootstrap, topic, PARTITIONS)
+    clients.create_topic(broker.bootstrap, topic, PARTITIONS, events.SCHEMAS[topic])
     clients.produce(
         broker.bootstrap, ledger, advance=lambda count: None, log=LOG, outstanding_max=5_000
     )
@@ -94,7 +94,7 @@ def test_a_producer_goes_on_after_the_broker_was_killed_in_the_middle(
 ) -> None:
     made = list(events.weather_events(events.read_weather(6_000)))
     ledger = Ledger("weather", made, PARTITIONS)
-    clients.create_topic(broker.bootstrap, "weather", PARTITIONS)
+    clients.create_topic(broker.bootstrap, "weather", PARTITIONS, events.SCHEMAS["weather"])
     kills: list[int] = []
 
     def kill_and_restart(unacknowledged: int) -> None:
@@ -160,7 +160,7 @@ def test_rolled_segments_serve_kafka_and_spark_alike(
     settings = s3a_settings(hadoop_aws, s3_server.endpoint)
     read = subprocess.run(
         [
-            *(sys.executable, "-m", "demo.spark_numbers"),
+            *(sys.executable, "-m", "tests.support.plain_spark_numbers"),
             *(f"s3a://{place}/topic={name}" for name in ("flights", "weather")),
         ],
         env=os.environ | {"SPARK_CONF_DIR": str(spark_conf_dir(tmp_path / "spark", settings))},
