@@ -43,9 +43,10 @@ from wal.clock import ManualClock
 
 pytestmark = pytest.mark.crash
 
-ELSEWHERE = ("chunk.", "upload.", "roll.", "table.", "commit.after_answer", "notes.")
+ELSEWHERE = ("chunk.", "upload.", "roll.", "table.", "sink.", "commit.after_answer", "notes.")
 """Points of the write path and of tiering, which tests/crash/test_crash_points.py is about, of
-tables (tests/tiering/tables/) and of kept notes (tests/metadata/workers/test_note_keeper.py)."""
+tables (tests/tiering/tables/), of Spark's sink (tests/tiering/source/) and of kept notes
+(tests/metadata/workers/test_note_keeper.py)."""
 NOT_BOTH = {"log.before_sync": "local"}
 
 
